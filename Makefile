@@ -1,0 +1,28 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: figures test test-all lab clean
+
+figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/
+	$(BIN)/python -m pslab figures
+
+test: .venv/.ready  ## style, types, layers, tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q
+
+test-all: .venv/.ready  ## and the long ones
+	$(BIN)/python -m pytest -q -m "slow or not slow"
+
+lab: .venv/.ready  ## JupyterLab on the notebooks
+	$(BIN)/jupyter lab notebooks
+
+.venv/.ready: pyproject.toml
+	@echo "setting up .venv: a minute or a few, depending on the network"
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+clean:  ## everything that can be made again, but the records
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info results/figures results/notebooks

@@ -1,0 +1,26 @@
+"""pslab: a workbench for parameter-server training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pslab.config import Run
+from pslab.errors import ConfigError, PslabError
+
+if TYPE_CHECKING:
+    from pslab.lab.record import Result
+    from pslab.lab.run import run, sweep
+
+__all__ = ["ConfigError", "PslabError", "Result", "Run", "run", "sweep"]
+__version__ = "0.1.0"
+
+_LAZY = {"run": "pslab.lab.run", "sweep": "pslab.lab.run", "Result": "pslab.lab.record"}
+
+
+def __getattr__(name: str) -> Any:
+    """Workers import pslab too: the lab (pandas, plotly) is loaded only where it is used."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'pslab' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,122 @@
+"""The cluster that a run imagines: speeds, stalls and links. Every driver obeys the same object."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pslab.errors import ConfigError, nearest
+from pslab.tensors.streams import numpy_generator
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """W workers, one link each to the server, whose own link they share.
+
+    Raises:
+        ConfigError: a value that no cluster can have, such as a bandwidth of zero.
+    """
+
+    bandwidth_bit_s: float | None = None  #: of each worker's link, per direction; None is no limit
+    latency_s: float = 0.0  #: one way
+    server_bandwidth_bit_s: float | None = None  #: of the server's link, shared by all workers, per direction
+    duplex: str = "full"  #: full: both directions at once; half: they share the bandwidth
+    compute_s: float | None = None  #: mean time of one iteration's gradient; None is as fast as the machine
+    compute_sigma: float = 0.0  #: log-normal jitter around that mean
+    stall_probability: float = 0.0  #: chance that an iteration stalls
+    stall_factor: float = 1.0  #: and then takes so many times as long
+    slow: Mapping[int, float] = field(default_factory=dict)  #: permanent stragglers: worker -> factor
+
+    def __post_init__(self) -> None:
+        slow = {int(worker): float(factor) for worker, factor in dict(self.slow).items()}
+        object.__setattr__(self, "slow", slow)
+        for name, low, high, words in LIMITS:
+            value = getattr(self, name)
+            if value is None and name in OPTIONAL:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"cluster.{name}", value, f"must be {words}")
+        if self.duplex not in ("full", "half"):
+            raise ConfigError("cluster.duplex", self.duplex, nearest(str(self.duplex), ("full", "half")))
+        for worker, factor in slow.items():
+            if worker < 0 or not 0 < factor <= 1e6:
+                raise ConfigError("cluster.slow", self.slow, "must map workers, from 0, to factors above 0")
+        if self.compute_s is None and (self.compute_sigma or self.stall_probability or slow):
+            raise ConfigError("cluster.compute_s", None, "jitter, stalls and slow workers need a modelled compute time")
+
+    @property
+    def free(self) -> bool:
+        """Whether messages take no modelled time."""
+        return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
+
+
+OPTIONAL = frozenset({"bandwidth_bit_s", "server_bandwidth_bit_s", "compute_s"})
+LIMITS: tuple[tuple[str, float, float, str], ...] = (
+    ("bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
+    ("server_bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
+    ("latency_s", 0.0, 3600.0, "from 0 to 3600 seconds"),
+    ("compute_s", 1e-6, 3600.0, "from 1e-6 to 3600 seconds, or None for the machine's own speed"),
+    ("compute_sigma", 0.0, 3.0, "from 0 to 3"),
+    ("stall_probability", 0.0, 1.0, "from 0 to 1"),
+    ("stall_factor", 1.0, 1e6, "at least 1"),
+)
+
+_LAN = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "server_bandwidth_bit_s": 1e10}
+_COMPUTE = {"compute_s": 0.02, "compute_sigma": 0.1}
+_STALLS = {"stall_probability": 0.05, "stall_factor": 5.0}
+PRESETS: dict[str, dict[str, Any]] = {
+    "free": {},  # no emulation: as fast as this machine
+    "lab": {**_LAN, **_COMPUTE, **_STALLS},  # 1 Gbit/s, transient stalls
+    "lab-slow-net": {**_LAN, "bandwidth_bit_s": 1e8, "server_bandwidth_bit_s": 1e9, **_COMPUTE, **_STALLS},
+    "steady": {**_LAN, **_COMPUTE},  # equal workers, no stalls
+    "straggler": {**_LAN, **_COMPUTE, "slow": {0: 3.0}},  # one permanent straggler
+}
+
+
+def resolve_cluster(value: str | Mapping[str, Any]) -> Cluster:
+    """A preset's name, or a mapping of Cluster's fields, perhaps over a preset under the key "preset".
+
+    Raises:
+        ConfigError: unknown preset or field, with the nearest right name.
+    """
+    if isinstance(value, str):
+        if value not in PRESETS:
+            raise ConfigError("cluster", value, f"unknown preset; {nearest(value, PRESETS)}")
+        return Cluster(**PRESETS[value])
+    fields = dict(value)
+    base = fields.pop("preset", "free")
+    if base not in PRESETS:
+        raise ConfigError("cluster.preset", base, f"unknown preset; {nearest(str(base), PRESETS)}")
+    names = {f.name for f in dataclasses.fields(Cluster)}
+    for name in fields:
+        if name not in names:
+            raise ConfigError(f"cluster.{name}", fields[name], f"there is no such field; {nearest(str(name), names)}")
+    try:
+        return Cluster(**{**PRESETS[base], **fields})
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError("cluster", value, str(error)) from None
+
+
+class ComputeTimes:
+    """The modelled compute times of one worker, from a named stream: the same for every policy and driver."""
+
+    def __init__(self, cluster: Cluster, seed: int, worker: int) -> None:
+        self._cluster, self._mean_s = cluster, cluster.compute_s
+        self._factor = cluster.slow.get(worker, 1.0)
+        self._generator: np.random.Generator = numpy_generator(seed, "compute", worker)
+
+    def draw(self) -> float:
+        """Seconds that the next iteration's gradient takes; 0 if computation is not modelled."""
+        if self._mean_s is None:
+            return 0.0
+        sigma = self._cluster.compute_sigma
+        jitter = math.exp(sigma * self._generator.standard_normal() - sigma * sigma / 2)
+        stalled = self._generator.random() < self._cluster.stall_probability
+        return self._mean_s * self._factor * jitter * (self._cluster.stall_factor if stalled else 1.0)

@@ -1,0 +1,45 @@
+"""Control messages between worker and server processes of one machine: fixed records, no pickle.
+
+One frame on a pipe is one or more records. Numbers that a driver adds to a protocol message (sizes, instants) travel in
+the same record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+PUSH, PULL, WEIGHTS, ACK, GO, STOP, DIVERGED = range(7)
+WHOLE = -1  # size_bytes of a payload that lies in shared memory as it is, without a frame
+
+
+class Note(NamedTuple):
+    """One control record; fields that a kind does not use are zero."""
+
+    kind: int
+    worker: int = 0
+    range: int = 0
+    iteration: int = 0
+    version: int = 0
+    size_bytes: int = 0  #: of the payload's frame, or WHOLE
+    other: int = 0  #: PUSH: entries sent; WEIGHTS: the worker that was waited for
+    sent_s: float = 0.0  #: PUSH, PULL: handed to the link; WEIGHTS: the weights are written, the link has them
+    begun_s: float = 0.0  #: WEIGHTS: the server took the worker's push
+    done_s: float = 0.0  #: WEIGHTS: ... and had dealt with it
+    released_s: float = 0.0  #: WEIGHTS: the policy started the worker
+    value: float = 0.0  #: PUSH: the loss on its batch
+
+
+_RECORD = struct.Struct("<BHIqqqqddddd")
+PULL_BYTES = _RECORD.size  #: what a request for weights costs on a link
+
+
+def pack(notes: Iterable[Note]) -> bytes:
+    """Notes -> one frame."""
+    return b"".join(_RECORD.pack(*note) for note in notes)
+
+
+def unpack(frame: bytes) -> Iterator[Note]:
+    """One frame -> its notes; struct.error if it is not made of whole records."""
+    return map(Note._make, _RECORD.iter_unpack(frame))

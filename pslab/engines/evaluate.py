@@ -1,0 +1,75 @@
+"""Test accuracy and loss of a snapshot of the weights."""
+
+from __future__ import annotations
+
+import copy
+from multiprocessing.connection import Connection
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pslab.engines.arena import Arena
+from pslab.engines.job import Job
+from pslab.engines.talk import report
+from pslab.tensors.data import batch
+from pslab.tensors.streams import numpy_generator
+
+BATCH = 1000
+CALIBRATION = 2048  # training examples on which BatchNorm's statistics are estimated anew
+
+
+class Evaluator:
+    """The model of a job on weights that are not being trained."""
+
+    def __init__(self, job: Job, data: Arena, device: torch.device) -> None:
+        self._job, self._device = job, device
+        self._dtype = job.layout.dtype
+        self._dataset = job.shelf.dataset(data)
+        self._module = copy.deepcopy(job.shell)
+        self._weights = torch.empty(job.layout.size, dtype=self._dtype, device=device)
+        self._module.to(device)
+        job.keyspace.bind(self._module, self._weights, None)
+        self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+
+    def report(self, index: int, snapshots: Arena, parent: Connection) -> None:
+        """Evaluate snapshot `index` and tell the parent."""
+        size = self._job.layout.size
+        accuracy, loss = self.measure(snapshots.tensor(index * size * self._dtype.itemsize, size, self._dtype))
+        report(parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})
+
+    @torch.no_grad()
+    def measure(self, weights: torch.Tensor) -> tuple[float, float]:
+        """(accuracy, mean loss) on the whole test set."""
+        self._weights.copy_(weights)
+        self._calibrate()
+        self._module.eval()
+        right, loss, x, y = 0, 0.0, self._dataset.test_x, self._dataset.test_y
+        for begin in range(0, len(y), BATCH):
+            labels = y[begin : begin + BATCH].to(self._device)
+            logits = self._module(self._batch(x[begin : begin + BATCH]))
+            right += int((logits.argmax(1) == labels).sum())
+            loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        return right / len(y), loss / len(y)
+
+    def _batch(self, x: torch.Tensor) -> torch.Tensor:
+        return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)
+
+    def _calibrate(self) -> None:
+        # the workers' running statistics are theirs alone, and belong to other weights
+        if not self._norms:
+            return
+        self._module.eval()
+        kept: list[tuple[nn.Module, float | None]] = []
+        for norm in self._norms:
+            norm.reset_running_stats()
+            kept.append((norm, norm.momentum))
+            norm.momentum = None  # a plain mean over the batches
+            norm.train()
+        x = self._dataset.train_x
+        chosen = torch.from_numpy(numpy_generator(self._job.run.seed, "calibration").permutation(len(x))[:CALIBRATION])
+        for rows in chosen.split(256):
+            self._module(self._batch(x[rows]))
+        for norm, momentum in kept:
+            norm.momentum = momentum  # type: ignore[assignment]

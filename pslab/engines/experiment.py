@@ -1,0 +1,87 @@
+"""An experiment: a Run whose names have become objects, and where its tensors lie in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from pslab.config import Run
+from pslab.engines.arena import aligned
+from pslab.engines.cluster import Cluster
+from pslab.policies.rates import Rate
+from pslab.policies.schedules import Schedule
+from pslab.protocol.messages import Sync
+from pslab.protocol.pool import Order
+from pslab.protocol.worker import BUFFERS
+from pslab.tensors.data import Dataset
+from pslab.tensors.keyspace import Keyspace
+from pslab.tensors.optimizers import OptimizerSpec
+from pslab.tensors.prune import Whole
+from pslab.tensors.store import Part
+from pslab.tensors.wire import largest_frame_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that an engine needs, checked. `weights` are the initial ones, flat."""
+
+    run: Run
+    sync: Sync
+    rate: Rate
+    order: Order
+    schedule: Schedule
+    prune: Any  #: a rule of pslab.tensors.prune, or one of the user's
+    optimizer: OptimizerSpec
+    cluster: Cluster
+    dataset: Dataset
+    shell: nn.Module  #: the model without its weights
+    keyspace: Keyspace
+    weights: torch.Tensor
+    parts: tuple[Part, ...]
+
+    @property
+    def sparse(self) -> bool:
+        """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
+        return not isinstance(self.prune, Whole)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Byte offsets of a run's buffers in its arena."""
+
+    size: int
+    dtype: torch.dtype
+    initial: int
+    weights: tuple[int, ...]  #: per worker: the weights that it computes on
+    gradients: tuple[tuple[int, ...], ...]  #: per worker and buffer
+    up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
+    down: tuple[int, ...]  #: per worker: room for a pull's frames
+    frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
+    end: int = 0
+
+    @classmethod
+    def plan(cls, workers: int, size: int, dtype: torch.dtype, parts: Sequence[Part]) -> Layout:
+        """Lay out buffers for `size` weights of `dtype`, cut into ranges."""
+        frames, room = [], 0
+        for part in parts:
+            largest = aligned(largest_frame_bytes(part.size, dtype.itemsize))
+            frames.append((room, largest))
+            room += largest
+        at = 0
+
+        def take(size_bytes: int) -> int:
+            nonlocal at
+            begin, at = at, at + aligned(size_bytes)
+            return begin
+
+        flat = size * dtype.itemsize
+        initial = take(flat)
+        weights = tuple(take(flat) for _ in range(workers))
+        gradients = tuple(tuple(take(flat) for _ in range(BUFFERS)) for _ in range(workers))
+        up = tuple(tuple(take(room) for _ in range(BUFFERS)) for _ in range(workers))
+        down = tuple(take(room) for _ in range(workers))
+        return cls(size, dtype, initial, weights, gradients, up, down, tuple(frames), at)

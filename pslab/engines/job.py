@@ -1,0 +1,80 @@
+"""What a parent sends to its children for one run, and where the data lie in shared memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pslab.config import Run
+from pslab.engines.arena import Arena, aligned
+from pslab.engines.cluster import Cluster
+from pslab.engines.experiment import Experiment, Layout
+from pslab.policies.rates import Rate
+from pslab.policies.schedules import Schedule
+from pslab.protocol.messages import Sync
+from pslab.protocol.pool import Order
+from pslab.tensors.data import Dataset
+from pslab.tensors.keyspace import Keyspace
+from pslab.tensors.optimizers import OptimizerSpec
+from pslab.tensors.store import Part
+
+FIELDS = ("train_x", "train_y", "test_x", "test_y")
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where a dataset's tensors lie in the data arena: (offset, shape, dtype) each."""
+
+    name: str
+    mean: float
+    std: float
+    classes: int
+    places: tuple[tuple[int, tuple[int, ...], torch.dtype], ...]
+
+    @classmethod
+    def store(cls, arena: Arena, dataset: Dataset) -> Shelf:
+        """Copy a dataset into the arena, once for all workers."""
+        at, places, tensors = 0, [], [getattr(dataset, name) for name in FIELDS]
+        for tensor in tensors:
+            places.append((at, tuple(tensor.shape), tensor.dtype))
+            at += aligned(tensor.numel() * tensor.element_size())
+        arena.reserve(at)
+        for (offset, shape, dtype), tensor in zip(places, tensors, strict=True):
+            arena.tensor(offset, math.prod(shape), dtype).view(shape).copy_(tensor)
+        return cls(dataset.name, dataset.mean, dataset.std, dataset.classes, tuple(places))
+
+    def dataset(self, arena: Arena) -> Dataset:
+        """The dataset, as views of the arena."""
+        views = [arena.tensor(offset, math.prod(shape), dtype).view(shape) for offset, shape, dtype in self.places]
+        return Dataset(self.name, *views, mean=self.mean, std=self.std, classes=self.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run, as the server and the workers get it."""
+
+    run: Run
+    sync: Sync
+    rate: Rate
+    order: Order
+    schedule: Schedule
+    prune: Any
+    optimizer: OptimizerSpec
+    cluster: Cluster
+    shell: nn.Module
+    keyspace: Keyspace
+    parts: tuple[Part, ...]
+    layout: Layout
+    shelf: Shelf
+    sparse: bool
+
+    @classmethod
+    def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
+        """The job of an experiment whose tensors have found their places."""
+        same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
+                "parts", "sparse")  # fmt: skip
+        return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

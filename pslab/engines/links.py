@@ -1,0 +1,103 @@
+"""Links as fluids: messages of one worker and direction go one behind the other; messages of several workers share the
+server's link in equal parts (max-min fairness). Pure: every instant is handed in, so every driver can use it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+from typing import Any
+
+from pslab.engines.cluster import Cluster
+
+UP, DOWN = "up", "down"
+
+
+class Lane:
+    """One direction of the server's link. `served` is what each flow has got since the beginning, in bytes."""
+
+    def __init__(self, worker_byte_s: float, server_byte_s: float, latency_s: float) -> None:
+        self.worker_byte_s, self.server_byte_s, self.latency_s = worker_byte_s, server_byte_s, latency_s
+        self.served, self.updated_s, self.sequence = 0.0, 0.0, 0
+        self.flows: list[tuple[float, int, int, Any]] = []  # (served when it ends, sequence, worker, message)
+        self.waiting: dict[int, deque[tuple[float, Any]]] = {}  # per worker: what is behind its flow
+        self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
+
+    def send(self, worker: int, size_bytes: float, message: Any, now: float) -> None:
+        """A message of this worker is ready to go at `now`, or as soon as the lane has got that far."""
+        self._serve_until(now)
+        behind = self.waiting.get(worker)
+        if behind is not None:
+            behind.append((size_bytes, message))
+            return
+        self.waiting[worker] = deque()
+        self._begin(worker, size_bytes, message)
+
+    def next_s(self) -> float:
+        """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
+        end = self.updated_s + self._left_s() + self.latency_s if self.flows else math.inf
+        return min(end, self.flying[0][0] if self.flying else math.inf)
+
+    def arrived(self, now: float) -> list[tuple[float, Any]]:
+        """What has arrived by `now`, in order: (instant, message)."""
+        self._serve_until(now)
+        done = []
+        while self.flying and self.flying[0][0] <= now:
+            at, _, message = heappop(self.flying)
+            done.append((at, message))
+        return done
+
+    def _begin(self, worker: int, size_bytes: float, message: Any) -> None:
+        self.sequence += 1
+        heappush(self.flows, (self.served + size_bytes, self.sequence, worker, message))
+
+    def _rate(self) -> float:
+        return min(self.worker_byte_s, self.server_byte_s / len(self.flows))
+
+    def _left_s(self) -> float:
+        return max(0.0, self.flows[0][0] - self.served) / self._rate()
+
+    def _serve_until(self, now: float) -> None:
+        while self.flows:
+            end_s = self.updated_s + self._left_s()
+            if end_s > now:
+                self.served += self._rate() * max(0.0, now - self.updated_s) if math.isfinite(self._rate()) else 0.0
+                break
+            target, sequence, worker, message = heappop(self.flows)
+            self.served, self.updated_s = max(target, self.served), max(end_s, self.updated_s)
+            heappush(self.flying, (self.updated_s + self.latency_s, sequence, message))
+            behind = self.waiting[worker]
+            if behind:
+                self._begin(worker, *behind.popleft())
+            else:
+                del self.waiting[worker]
+        self.updated_s = max(self.updated_s, now)
+
+
+class Network:
+    """Both directions between the workers and the server; with half duplex they are one lane."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        def byte_s(bit_s: float | None) -> float:
+            return math.inf if bit_s is None else bit_s / 8
+
+        def lane() -> Lane:
+            return Lane(byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), cluster.latency_s)
+
+        up = lane()
+        self._lanes = {UP: up, DOWN: up if cluster.duplex == "half" else lane()}
+
+    def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float) -> None:
+        """A message of `size_bytes` between the server and `worker` is ready to go at `now`."""
+        self._lanes[direction].send(worker, size_bytes, (direction, message), now)
+
+    def next_s(self) -> float:
+        """The instant of the next arrival; infinity if nothing is on its way."""
+        return min(lane.next_s() for lane in self._lanes.values())
+
+    def arrived(self, now: float) -> list[tuple[float, str, Any]]:
+        """Everything that has arrived by `now`: (instant, direction, message), in order of the instants."""
+        lanes = {id(lane): lane for lane in self._lanes.values()}.values()
+        done = [(at, direction, message) for lane in lanes for at, (direction, message) in lane.arrived(now)]
+        return sorted(done, key=lambda entry: entry[0])

@@ -1,0 +1,56 @@
+"""A child between two runs: it keeps torch warm and does what it is ordered to."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from pslab.engines.arena import Arena
+from pslab.engines.child import SERVER
+from pslab.engines.evaluate import Evaluator
+from pslab.engines.job import Job
+from pslab.engines.serve import Serving
+from pslab.engines.work import Working
+
+
+class Station:
+    """Server or worker process. Orders: prepare, run, evaluate."""
+
+    def __init__(
+        self, number: int, parent: Connection, pipes: list[Connection], arenas: tuple[Arena, Arena, Arena]
+    ) -> None:
+        self.number, self.parent, self.pipes = number, parent, pipes
+        self.arena, self.data, self.snapshots = arenas
+        self.job: Job | None = None
+        self._task: Serving | Working | None = None
+        self._evaluator: Evaluator | None = None
+        torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that this process is in, for error messages."""
+        return self._task.iteration if self._task is not None else 0
+
+    def obey(self, verb: str, argument: Any) -> None:
+        """Do one order of the parent."""
+        if verb == "prepare":
+            self._prepare(argument)
+        elif verb == "run" and self._task is not None:
+            self._task.run()
+        elif verb == "evaluate" and self.job is not None:
+            self._evaluate(*argument)
+
+    def _prepare(self, job: Job) -> None:
+        self.job, self._evaluator, self._task = job, None, None
+        if self.number == SERVER:
+            self._task = Serving(job, self.pipes[: job.run.workers], self.parent, self.arena, self.snapshots)
+        elif self.number < job.run.workers:
+            self._task = Working(job, self.number, self.pipes[0], self.parent, self.arena, self.data)
+
+    def _evaluate(self, index: int, device: str) -> None:
+        assert self.job is not None
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.job, self.data, torch.device(device))
+        self._evaluator.report(index, self.snapshots, self.parent)

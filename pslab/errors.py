@@ -1,0 +1,81 @@
+"""The error tree. An error says what was wrong, where, what is allowed and the nearest right name.
+
+PslabError
+├── ConfigError        the caller's parameters: refused before a process starts
+├── ProtocolError      an event that the state machines do not allow: nothing changed
+├── FrameError         bytes that are not a whole, unchanged frame: nothing was applied
+├── RecordError        a directory of results that is not what its manifest says
+├── ExportError        a picture could not be written
+└── RunError           a run that could not go on
+    ├── WorkerFailed       a worker raised: its number, iteration and traceback
+    ├── WorkerDied         a process is gone, or silent beyond its lease
+    └── StartFailed        the processes could not be started
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PslabError(Exception):
+    """Everything that pslab raises on purpose."""
+
+
+class ConfigError(PslabError, ValueError):
+    """A parameter that cannot be used. `field` and `value` say which."""
+
+    def __init__(self, field: str, value: object, problem: str) -> None:
+        self.field, self.value, self.problem = field, value, problem
+        super().__init__(f"{field}={value!r}: {problem}")
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.problem)
+
+
+class ProtocolError(PslabError):
+    """An event that is not allowed in this state."""
+
+
+class FrameError(PslabError):
+    """Bytes that are not a frame."""
+
+
+class RecordError(PslabError):
+    """Results on disk that are not whole."""
+
+
+class ExportError(PslabError):
+    """A picture that could not be written."""
+
+
+class RunError(PslabError):
+    """A run that could not go on."""
+
+
+class StartFailed(RunError):
+    """The processes of a run could not be started."""
+
+
+class WorkerFailed(RunError):
+    """A worker, or the server, raised."""
+
+    def __init__(self, who: str, iteration: int, traceback: str) -> None:
+        self.who, self.iteration, self.traceback = who, iteration, traceback
+        super().__init__(f"{who} raised in iteration {iteration}:\n{traceback}")
+
+
+class WorkerDied(RunError):
+    """A process of a run is gone, or has been silent for longer than its lease."""
+
+    def __init__(self, who: str, iteration: int | None, how: str) -> None:
+        self.who, self.iteration, self.how = who, iteration, how
+        super().__init__(f"{who} {how}" + ("" if iteration is None else f", in iteration {iteration}"))
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """The sentence that helps after an unknown name: all the names, and the one most like it."""
+    names = sorted(allowed)
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"allowed: {', '.join(names)}{hint}"

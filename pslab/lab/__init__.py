@@ -1,0 +1,1 @@
+"""What a person touches: runs, records, plots, notebooks, the command line."""

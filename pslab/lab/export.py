@@ -1,0 +1,151 @@
+"""Pictures on disk: self-contained HTML and plotly's JSON always; PNG, SVG and PDF where there is a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.io as pio
+
+from pslab.errors import ExportError
+
+FORMATS = ("png", "svg", "pdf")
+PNG_SCALE = 2
+CONFIG: Mapping[str, Any] = {"displaylogo": False, "responsive": True, "toImageButtonOptions": {"format": "svg"}}
+
+
+def write(fig: go.Figure, name: str, directory: Path | str, images: bool = False) -> list[Path]:
+    """Write `name`.json and `name`.html, and the images if asked and possible; the paths that were written.
+
+    Equal figures give equal bytes, and a file that is equal already is not touched.
+
+    Raises:
+        ExportError: the directory cannot be written to. A missing browser is one line on stderr, no error.
+    """
+    return write_all({name: fig}, directory, images)
+
+
+def write_all(figures: Mapping[str, go.Figure], directory: Path | str, images: bool = False) -> list[Path]:
+    """`write` for several figures, with one browser for all their images."""
+    folder = Path(directory)
+    written = []
+    for name, fig in figures.items():
+        written += [replace(folder / f"{name}.json", plain(fig).encode()),
+                    replace(folder / f"{name}.html", page(fig, name).encode())]  # fmt: skip
+    if images:
+        written += write_images((fig, folder / name) for name, fig in figures.items())
+    return written
+
+
+def plain(fig: go.Figure) -> str:
+    """The figure as JSON: equal figures, however they were built, give equal text."""
+    return json.dumps(json.loads(fig.to_json()), sort_keys=True, separators=(",", ":"))
+
+
+def page(fig: go.Figure, name: str) -> str:
+    """One HTML page that needs nothing from outside."""
+    steady = pio.from_json(plain(fig))
+    text: str = pio.to_html(steady, config=dict(CONFIG), include_plotlyjs=True, div_id=_identifier(name))
+    headline = re.sub(r"[<>&]", " ", str(fig.layout.title.text or name))
+    return text.replace("<head>", f"<head><title>{headline}</title>", 1)
+
+
+def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Images of (figure or its JSON file, path without suffix), all by one browser; the paths that were written.
+
+    Anything that goes wrong is one line on stderr: a picture that cannot be exported never ends a run.
+    """
+    wanted = list(pairs)
+    if not wanted:
+        return []
+    try:
+        with _quiet():
+            return _write_images(wanted, formats)
+    except Exception as error:  # kaleido and the browser raise of every kind
+        print(f"no PNG, SVG or PDF: {_reason(error)}", file=sys.stderr)
+        return []
+
+
+def _write_images(wanted: Sequence[tuple[go.Figure | Path, Path]], formats: Sequence[str]) -> list[Path]:
+    figures = [_named(source.read_text() if isinstance(source, Path) else plain(source)) for source, _ in wanted]
+    jobs = [(fig, stem, kind) for fig, (_, stem) in zip(figures, wanted, strict=True) for kind in formats]
+    with tempfile.TemporaryDirectory(prefix="pslab-images-") as draft:
+        files = [Path(draft) / f"{place}.{kind}" for place, (_, _, kind) in enumerate(jobs)]
+        pio.write_images(
+            [fig for fig, _, _ in jobs], files,
+            scale=[PNG_SCALE if kind == "png" else 1 for _, _, kind in jobs],
+            # without them the browser takes its own size, not the figure's
+            width=[fig.layout.width for fig, _, _ in jobs], height=[fig.layout.height for fig, _, _ in jobs],
+        )  # fmt: skip
+        return [
+            replace(stem.with_name(f"{stem.name}.{kind}"), _steady(file.read_bytes(), kind, stem.name))
+            for file, (_, stem, kind) in zip(files, jobs, strict=True)
+        ]
+
+
+def _named(text: str) -> go.Figure:
+    """The figure of this JSON. Traces without a name of their own would get a random one, which an SVG repeats."""
+    fig = pio.from_json(text)
+    for place, trace in enumerate(fig.data):
+        trace.uid = f"{place:06d}"
+    return fig
+
+
+def _steady(content: bytes, kind: str, name: str) -> bytes:
+    """An SVG whose random identifiers are the same each time, and another figure's are not the same in one page."""
+    found = re.search(rb'id="(?:topdefs|defs)-([0-9a-f]{6})"', content) if kind == "svg" else None
+    return content.replace(found[1], _identifier(name).encode()[-6:]) if found else content
+
+
+def _identifier(name: str) -> str:
+    return "figure-" + hashlib.sha256(name.encode()).hexdigest()[:6]
+
+
+def replace(path: Path, content: bytes) -> Path:
+    """Put the content in place at once, whole; a file that holds it already stays as it is.
+
+    Raises:
+        ExportError: the disk is full or the directory cannot be written to.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.is_file() and path.read_bytes() == content:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(content)
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ExportError(f"{path} ({len(content)} bytes) cannot be written: {error}") from error
+    return path
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The browser's driver logs what it is about to raise, several times."""
+    loggers = [logging.getLogger(name) for name in ("kaleido", "choreographer", "logistro")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "Chrome" in text or "browser" in text.lower():
+        return "no Chrome or Chromium was found (install one, or name it in BROWSER_PATH); HTML and JSON are written"
+    return f"{type(error).__name__}: {text[:200]}; HTML and JSON are written"

@@ -1,0 +1,445 @@
+"""Pictures and tables of results: accuracy against iterations, seconds and bytes, and where the time went."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from pslab.lab.studies import Curve, caption, curves
+from pslab.lab.theme import INK, PALE, PHASES, SPACE, parts, sync_colour, sync_name, template, translucent
+
+if TYPE_CHECKING:
+    from pslab.lab.record import Result
+
+WIDTH, PAIR_WIDTH, HEIGHT = 760, 980, 500
+PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5, 98, 98.5, 99)  # targets to speak of
+BYTES = {"bytes": ("bytes_up", "bytes_down"), "bytes_up": ("bytes_up",), "bytes_down": ("bytes_down",)}
+BYTES_TITLE = {"bytes": "bytes sent, both ways", "bytes_up": "bytes pushed", "bytes_down": "bytes pulled"}
+PHASE_WORDS = {"select": "prune", "wait": "wait (for worker)", "serve": "server", "gap": "not measured"}
+
+
+# -- accuracy --------------------------------------------------------------------------------------
+
+
+def accuracy_by_iteration(results: Iterable[Result], title: str | None = None) -> go.Figure:
+    """Test accuracy against iterations: pushes / workers, the single machine's pushes counted alike."""
+    return _accuracy(results, ("iteration",), title)
+
+
+def accuracy_by_seconds(results: Iterable[Result], title: str | None = None) -> go.Figure:
+    """Test accuracy against seconds of training."""
+    return _accuracy(results, ("seconds",), title)
+
+
+def accuracy_by_bytes(results: Iterable[Result], direction: str = "both", title: str | None = None) -> go.Figure:
+    """Test accuracy against bytes on the wire so far: "both" ways, "up" (pushes) or "down" (pulls)."""
+    axis = {"both": "bytes", "up": "bytes_up", "down": "bytes_down"}[direction]
+    return _accuracy(results, (axis,), title)
+
+
+def accuracy_pair(results: Iterable[Result], title: str | None = None) -> go.Figure:
+    """Test accuracy against iterations and against seconds, side by side, with one legend."""
+    return _accuracy(results, ("iteration", "seconds"), title)
+
+
+def series(result: Result, axis: str) -> pd.DataFrame:
+    """One run's evaluations: x (pushes, seconds or bytes) and y (per cent), with what a reader may hover over."""
+    table = result.accuracy.sort_values("pushes")
+    table = table[np.isfinite(table.accuracy)]
+    sent = {name: _bytes_at(result, table.pushes.to_numpy(), columns) for name, columns in BYTES.items()}
+    x = sent[axis] if axis in BYTES else table["seconds" if axis == "seconds" else "pushes"].to_numpy(float)
+    return pd.DataFrame({"x": x, "y": 100 * table.accuracy.to_numpy(), "pushes": table.pushes.to_numpy(),
+                         "seconds": table.seconds.to_numpy(), "loss": table.loss.to_numpy(), **sent})  # fmt: skip
+
+
+def _bytes_at(result: Result, pushes: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Bytes that the first `pushes` pushes and their pulls took, for each entry."""
+    table = result.pushes
+    order = np.argsort(table["push"].to_numpy(), kind="stable")
+    total = np.concatenate([[0.0], np.cumsum(table[list(columns)].sum(axis=1).to_numpy(float)[order])])
+    sent: np.ndarray = total[np.searchsorted(table["push"].to_numpy()[order], pushes, side="right")]
+    return sent
+
+
+def band(parts_: Sequence[pd.DataFrame], axis: str) -> pd.DataFrame:
+    """Median, low and high over seeds, at every x that all of them reach (between evaluations: straight lines)."""
+    if len(parts_) == 1:
+        return parts_[0].assign(low=parts_[0].y, high=parts_[0].y)
+    begin, end = max(p.x.iloc[0] for p in parts_), min(p.x.iloc[-1] for p in parts_)
+    grid = np.unique(np.concatenate([p.x.to_numpy() for p in parts_]))
+    grid = grid[(grid >= begin) & (grid <= end)]
+    values = np.stack([np.interp(grid, p.x, p.y) for p in parts_])
+    return pd.DataFrame({"x": grid, "y": np.median(values, 0), "low": values.min(0), "high": values.max(0)})
+
+
+def _accuracy(results: Iterable[Result], axes: Sequence[str], title: str | None) -> go.Figure:
+    found = curves(results)
+    drawn = [c for c in found if not (c.single and axes[0] in BYTES)]  # a single machine sends nothing
+    figure = make_subplots(1, len(axes), shared_yaxes=True, horizontal_spacing=0.035)
+    workers = {c.run.workers for c in drawn if not c.single}
+    per_iteration = workers.pop() if len(workers) == 1 else 1
+    low, high = accuracy_range(found)
+    for column, axis in enumerate(axes, start=1):
+        unit = per_iteration if axis == "iteration" else 1
+        for curve in drawn:
+            for trace in _traces(curve, axis, unit, low, shown=column == 1):
+                figure.add_trace(trace, row=1, col=column)
+        figure.update_xaxes(_x_axis(axis, drawn, per_iteration), row=1, col=column)
+    figure.update_yaxes(range=[low, high])
+    figure.update_yaxes(title_text="test accuracy (%)", row=1, col=1)
+    for curve in found[: len(found) if axes[0] in BYTES else 0]:
+        if curve.single:
+            _level(figure, curve)
+    names = [_legend(c, low) for c in drawn]
+    words = {"iteration": "against iterations", "seconds": "against time"}.get(axes[0], "against bytes")
+    headline = title or f"{_headline(found)}: test accuracy" + (f" {words}" if len(axes) == 1 else "")
+    return _finish(figure, headline, caption(drawn), names, PAIR_WIDTH if len(axes) > 1 else WIDTH)
+
+
+def _traces(curve: Curve, axis: str, unit: int, low: float, shown: bool) -> list[go.Scatter]:
+    """The band over seeds, the line, and a cross where a seed diverged."""
+    runs = [series(result, axis).assign(x=lambda t: t.x / unit) for result in curve.results]
+    ended = [r for r, result in zip(runs, curve.results, strict=True) if result.manifest["outcome"] == "diverged"]
+    whole = [r for r in runs if not any(r is e for e in ended)] or ended
+    middle = band(whole, axis)
+    if axis in BYTES:
+        middle = middle[middle.x > 0]
+    style, name = curve.style, curve.label
+    common = {"legendgroup": name, "name": _legend(curve, low)}
+    found = []
+    if len(whole) > 1:
+        found.append(go.Scatter(
+            x=np.concatenate([middle.x, middle.x[::-1]]), y=np.concatenate([middle.high, middle.low[::-1]]),
+            fill="toself", fillcolor=translucent(style.colour, 0.16), line={"width": 0}, hoverinfo="skip",
+            showlegend=False, mode="lines", **common))  # fmt: skip
+    edge = "white" if "open" not in style.marker else style.colour
+    drawn = {"mode": "lines+markers", "line": {"color": style.colour, "dash": style.dash, "width": style.width}}
+    marker = {"symbol": style.marker, "color": style.colour, "opacity": 1, "line": {"color": edge, "width": 0.8}}
+    sizes = _markers(len(middle), 7.0)
+    found.append(go.Scatter(x=middle.x, y=middle.y, showlegend=False, marker={**marker, "size": sizes},
+                            **drawn, **common, **_hover(middle, name)))  # fmt: skip
+    if shown:  # a legend would draw a marker of changing size too small
+        found.append(go.Scatter(x=[None], y=[None], marker={**marker, "size": 7}, **drawn, **common))
+    found += [go.Scatter(
+        x=[e.x.iloc[-1]], y=[max(low, e.y.iloc[-1])], mode="markers", cliponaxis=False, showlegend=False, **common,
+        marker={"symbol": "x", "size": 11, "color": style.colour, "line": {"color": INK, "width": 0.8}},
+        hovertemplate=f"<b>{name}</b><br>diverged here<extra></extra>") for e in ended if len(e)]  # fmt: skip
+    return found
+
+
+def _level(figure: go.Figure, curve: Curve) -> None:
+    """Where the single machine ends, on an axis of bytes: it sends none."""
+    end = 100 * float(np.median([_final(result) for result in curve.results]))
+    line = {"color": curve.style.colour, "dash": curve.style.dash, "width": 1.4}
+    figure.add_hline(y=end, line=line, annotation_text=f"{curve.label} at its end", annotation_position="bottom left",
+                     annotation_font={"size": 12, "color": PALE})  # fmt: skip
+
+
+def _markers(count: int, size: float) -> list[float]:
+    """The sizes of a line's markers: the ends and about ten between, so that its dash stays visible."""
+    step = max(1, math.ceil(count / 11))
+    return [size if (count - 1 - place) % step == 0 or place == 0 else 0.0 for place in range(count)]
+
+
+def _hover(middle: pd.DataFrame, name: str) -> dict[str, Any]:
+    if "pushes" not in middle:
+        rows, columns = "<br>%{y:.2f} % (%{customdata[0]:.2f} to %{customdata[1]:.2f})", ["low", "high"]
+        return {"customdata": middle[columns].to_numpy(), "hovertemplate": f"<b>{name}</b>{rows}<extra></extra>"}
+    rows = ("<br>%{y:.2f} %, loss %{customdata[0]:.3f}<br>%{customdata[1]} pushes, %{customdata[2]:.2f} s"
+            "<br>%{customdata[3]:.3s}B up, %{customdata[4]:.3s}B down")  # fmt: skip
+    columns = ["loss", "pushes", "seconds", "bytes_up", "bytes_down"]
+    return {"customdata": middle[columns].to_numpy(), "hovertemplate": f"<b>{name}</b>{rows}<extra></extra>"}
+
+
+def _legend(curve: Curve, low: float) -> str:
+    ends = [100 * r.accuracy.accuracy.iloc[-1] for r in curve.results if r.manifest["outcome"] != "diverged"]
+    below = f" (ends at {np.median(ends):.0f}{SPACE}%, below)" if ends and np.median(ends) < low else ""
+    return curve.legend + below
+
+
+def accuracy_range(found: Iterable[Curve]) -> tuple[float, float]:
+    """Per cent between which the ends of the curves can be told apart; the way up from chance is not the matter."""
+    ends = [100 * r.accuracy.accuracy.max() for c in found for r in c.results if r.manifest["outcome"] != "diverged"]
+    worst, best = min(ends, default=0.0), max(ends, default=100.0)
+    low = max(0.0, worst - 0.6 * (best - worst) - 4, best - 45)
+    step = 5 if best - low > 15 else 2
+    low = step * math.floor(low / step)
+    return low, min(100.0, best + 0.08 * (best - low))
+
+
+def _x_axis(axis: str, found: Sequence[Curve], per_iteration: int) -> dict[str, Any]:
+    if axis == "seconds":
+        return {"title": {"text": "training time (s)"}, "rangemode": "tozero"}
+    if axis == "iteration":
+        samples = {c.run.batch_size for c in found}
+        each = f", {per_iteration * samples.pop()} samples" if len(samples) == 1 else ""
+        text = f"iteration ({per_iteration} pushes{each})" if per_iteration > 1 else "pushes"
+        return {"title": {"text": text}, "rangemode": "tozero"}
+    title, totals = {"title": {"text": BYTES_TITLE[axis]}}, [series(r, axis).x.max() for c in found for r in c.results]
+    if not totals or max(totals) <= 10 * min(totals):
+        return {**title, "tickformat": "~s", "ticksuffix": "B", "rangemode": "tozero"}
+    decades = [10.0**power for power in range(13)]
+    return {**title, "type": "log", "tickvals": decades, "ticktext": [size(d).replace(".0", "") for d in decades]}
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def budget(result: Result) -> pd.DataFrame:
+    """Seconds per worker, part and worker waited for (-1: none); "gap" is what no phase covers of the worker's time."""
+    phases = result.phases.assign(seconds=result.phases.end_s - result.phases.begin_s)
+    phases["waits_for"] = phases.waits_for.where(phases.phase == "wait", -1)
+    table: pd.DataFrame = phases.groupby(["worker", "phase", "waits_for"])["seconds"].sum().reset_index()
+    gaps = pd.DataFrame([{"worker": worker, "phase": "gap", "waits_for": -1, "seconds": _uncovered(own)}
+                         for worker, own in phases.groupby("worker")])  # fmt: skip
+    whole: pd.DataFrame = pd.concat([table, gaps], ignore_index=True)
+    return whole.assign(share=whole.seconds / whole.groupby("worker").seconds.transform("sum"))
+
+
+def _uncovered(phases: pd.DataFrame) -> float:
+    """Seconds between a worker's first begin and last end in which no phase runs."""
+    ordered = phases.sort_values("begin_s")
+    reached = ordered.end_s.cummax().shift(fill_value=ordered.begin_s.iloc[0])
+    return float((ordered.begin_s - reached).clip(lower=0).sum())
+
+
+def time_budget(results: Iterable[Result], title: str | None = None) -> go.Figure:
+    """Stacked seconds per worker: computing, pruning, coding, transferring, waiting (for whom), and the gap."""
+    found = curves(results)
+    names = {c.label: _wrapped(c.legend, 9 if c.run.workers == 1 else 14) for c in found}
+    frames = [budget(result).assign(curve=rank, label=names[curve.label], weight=1 / len(curve.results))
+              for rank, curve in enumerate(found) for result in curve.results]  # fmt: skip
+    table = pd.concat(frames, ignore_index=True)
+    table["seconds"] *= table.weight
+    table = table.groupby(["curve", "label", "worker", "phase", "waits_for"])["seconds"].sum().reset_index()
+    tallest = float(table.groupby(["curve", "worker"]).seconds.sum().max())
+    bars, shown = [], []
+    for phase in PHASES:
+        own = table[table.phase == phase]
+        for whom in sorted(set(own.waits_for)):
+            part = own[own.waits_for == whom]
+            if part.seconds.max() > 5e-4 * tallest:
+                bars.append(_bar(phase, int(whom), part, tallest, shown=phase not in shown))
+                shown.append(phase)
+    figure = go.Figure(bars)
+    figure.update_xaxes(title_text="worker", tickfont_size=12, showgrid=False, dividercolor=PALE, dividerwidth=0.8)
+    figure.update_yaxes(title_text="training time (s)", range=[0, 1.03 * tallest])
+    figure.update_layout(barmode="stack", bargap=0.12, legend={"traceorder": "normal", "itemwidth": 30})
+    lines = caption(found, "mean of ")
+    words = [PHASE_WORDS.get(phase, phase) for phase in dict.fromkeys(shown)]
+    return _finish(figure, title or f"{_headline(found)}: where the time goes", lines, words, PAIR_WIDTH, below=78)
+
+
+def _bar(phase: str, whom: int, part: pd.DataFrame, tallest: float, shown: bool) -> go.Bar:
+    word = PHASE_WORDS.get(phase, phase)
+    label = f"waits for worker {whom}" if whom >= 0 else word
+    return go.Bar(
+        x=[list(part.label), [str(worker) for worker in part.worker]], y=part.seconds,
+        name=word, legendgroup=phase, showlegend=shown,
+        marker={"color": PHASES[phase], "line": {"color": PALE if phase == "gap" else "white", "width": 0.5}},
+        text=[str(whom) if whom >= 0 and s > 0.03 * tallest else "" for s in part.seconds], textposition="inside",
+        insidetextanchor="middle", textangle=0, constraintext="none", textfont={"size": 10, "color": INK},
+        hovertemplate=f"<b>%{{x}}</b><br>{label}: %{{y:.2f}} s<extra></extra>")  # fmt: skip
+
+
+def waiting_share(results: Iterable[Result], title: str | None = None) -> go.Figure:
+    """The share of a worker's time that it waits: a bar for the mean, a dot for each worker and seed."""
+    found = [c for c in curves(results) if not c.single]
+    figure = go.Figure()
+    for curve in found:
+        shares = [share for result in curve.results for share in _waits(result)]
+        place = f"{_wrapped(curve.legend)}<br>{np.mean(shares):.1f}{SPACE}%"
+        figure.add_trace(go.Bar(
+            x=[place], y=[np.mean(shares)], width=0.55, marker={"color": sync_colour(curve.run.sync), "line_width": 0},
+            hovertemplate=f"<b>{curve.label}</b><br>mean %{{y:.1f}} %<extra></extra>"))  # fmt: skip
+        figure.add_trace(go.Scatter(
+            x=[place] * len(shares), y=shares, mode="markers", cliponaxis=False,
+            marker={"symbol": "circle", "size": 8, "color": "white", "line": {"color": INK, "width": 1.2}},
+            hovertemplate=f"<b>{curve.label}</b><br>a worker: %{{y:.1f}} %<extra></extra>"))  # fmt: skip
+    figure.update_layout(showlegend=False)
+    figure.update_xaxes(showgrid=False)
+    figure.update_yaxes(title_text="time waiting (% of a worker's time)", rangemode="tozero")
+    lines = [*caption(found, "mean of "), "a dot for each worker" + (" and seed" if _several(found) else "")]
+    return _finish(figure, title or f"{_headline(found)}: waiting", lines, [], WIDTH, below=60)
+
+
+def _waits(result: Result) -> list[float]:
+    """Per cent of each worker's time spent waiting."""
+    table = budget(result)
+    waiting = table[table.phase == "wait"].groupby("worker").share.sum()
+    return [100 * float(waiting.get(worker, 0.0)) for worker in sorted(table.worker.unique())]
+
+
+def staleness_distribution(results: Iterable[Result], title: str | None = None) -> go.Figure:
+    """The share of pushes by staleness: steps that the server took between a push's pull and its application."""
+    found = [c for c in curves(results) if not c.single]
+    values = [np.concatenate([r.pushes.staleness.to_numpy() for r in c.results]) for c in found]
+    width = max(1, math.ceil((max(v.max() for v in values) + 1) / 40))
+    figure = go.Figure()
+    for curve, stale in zip(found, values, strict=True):
+        bins, counts = np.unique(stale // width * width, return_counts=True)
+        figure.add_trace(go.Bar(
+            x=bins, y=100 * counts / counts.sum(), marker={"color": curve.style.colour, "line": {"width": 0}},
+            name=f"{curve.legend} (mean {stale.mean():.1f}, largest {stale.max()})",
+            hovertemplate=f"<b>{curve.label}</b><br>staleness %{{x}}: %{{y:.1f}} %<extra></extra>"))  # fmt: skip
+    figure.update_layout(barmode="group", bargap=0.15, showlegend=True, legend_itemwidth=30)
+    bins_of = f", in bins of {width}" if width > 1 else ""
+    figure.update_xaxes(title_text=f"staleness (steps){bins_of}", showgrid=False, dtick=5 if width > 1 else 1)
+    figure.update_yaxes(title_text="pushes (%)")
+    names = [str(trace.name) for trace in figure.data]
+    return _finish(figure, title or f"{_headline(found)}: staleness", caption(found, ""), names, WIDTH)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def time_to(results: Iterable[Result], accuracy: float) -> pd.DataFrame:
+    """Seconds, iterations (pushes / workers), pushes and bytes until the first evaluation at `accuracy` (0 to 1).
+
+    Median, low and high over seeds. A seed that never gets there counts as later than all others, and as NaN;
+    `reached` says how many get there.
+    """
+    rows = []
+    for curve in curves(results):
+        firsts = [_first(result, accuracy) for result in curve.results]
+        row: dict[str, Any] = {"curve": curve.label, "seeds": len(firsts)}
+        row["reached"] = sum(math.isfinite(first[0]) for first in firsts)
+        for place, name in enumerate(("seconds", "iterations", "pushes", "bytes")):
+            values = [first[place] for first in firsts]
+            if curve.single and name == "bytes":
+                values = [math.inf]  # it has no network
+            for suffix, pick in (("", np.median), ("_low", min), ("_high", max)):
+                value = float(pick(values))
+                row[name + suffix] = value if math.isfinite(value) else math.nan
+        row["final_accuracy"] = float(np.median([_final(result) for result in curve.results]))
+        rows.append(row)
+    return pd.DataFrame(rows).set_index("curve")
+
+
+def _first(result: Result, accuracy: float) -> tuple[float, float, float, float]:
+    points = series(result, "bytes")
+    there = np.flatnonzero(points.y.to_numpy() >= 100 * accuracy - 1e-9)
+    if not len(there):
+        return math.inf, math.inf, math.inf, math.inf
+    seconds, pushes, sent = (float(points[name].iloc[there[0]]) for name in ("seconds", "pushes", "x"))
+    return seconds, pushes / result.run.workers, pushes, sent
+
+
+def _final(result: Result) -> float:
+    return float(result.accuracy.accuracy.iloc[-1])
+
+
+def _best(result: Result) -> float:
+    return float(result.accuracy.accuracy.max())
+
+
+def target(results: Iterable[Result]) -> float:
+    """The highest round accuracy that at least half of the curves, the single machine aside, reach with every seed."""
+    best = sorted(min(map(_best, c.results)) for c in curves(results) if not c.single)
+    middle = best[len(best) // 2] if best else 0.0
+    return max((level / 100 for level in PER_CENT if level / 100 <= middle), default=PER_CENT[0] / 100)
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """`time_to` for people: units, ranges over seeds where there are several, a dash for what was not reached."""
+    rows = {str(name): row for name, row in table.to_dict("index").items()}
+    forms: dict[str, Callable[[float], str]] = {
+        "seconds": lambda s: f"{s:.1f} s", "pushes": lambda n: f"{n:.0f}", "bytes": size}  # fmt: skip
+
+    def cell(row: dict[Any, Any], name: str) -> str:
+        form, value, low, high = forms[name], row[name], row[f"{name}_low"], row[f"{name}_high"]
+        if not math.isfinite(value):
+            return "–"
+        return form(value) + (f" ({form(low)} to {form(high)})" if row["seeds"] > 1 and math.isfinite(high) else "")
+
+    shown = [{"time": cell(row, "seconds"), "pushes": cell(row, "pushes"), "bytes": cell(row, "bytes"),
+              "seeds there": f"{row['reached']} of {row['seeds']}",
+              "final accuracy": f"{100 * row['final_accuracy']:.2f} %"} for row in rows.values()]  # fmt: skip
+    return pd.DataFrame(shown, index=pd.Index(list(rows), name=""))
+
+
+def findings(results: Iterable[Result], accuracy: float) -> str:
+    """One sentence or two that the table says: the soonest curve against the dense (or first) one, and the ends."""
+    found = list(results)
+    names = [curve.label for curve in curves(found) if not curve.single]
+    rows = time_to(found, accuracy).to_dict("index")
+    there = {name: rows[name] for name in names if math.isfinite(rows[name]["seconds"])}
+    goal = f"{100 * accuracy:g} % test accuracy"
+    if not there:
+        return f"No curve reaches {goal}."
+    first, reference = min(there, key=lambda name: there[name]["seconds"]), names[0]
+    best = there[first]
+    text = f"{first} is the first to {goal}, after {best['seconds']:.1f} s and {size(best['bytes'])}"
+    if first != reference and reference in there:
+        other = there[reference]
+        sooner = other["seconds"] / best["seconds"]
+        text += f": {sooner:.1f} times sooner than {reference} ({other['seconds']:.1f} s), "
+        text += f"with {_times(other['bytes'], best['bytes'])} bytes"
+    missed = [name for name in names if name not in there]
+    text += f"; {', '.join(missed)} did not get there" if missed else ""
+    ends = sorted(names, key=lambda name: -rows[name]["final_accuracy"])
+    high, low = (f"{name} at {100 * rows[name]['final_accuracy']:.2f} %" for name in (ends[0], ends[-1]))
+    others = f", the lowest {low}" if len(ends) > 1 else ""
+    return f"{text}. At the end of the budget the highest is {high}{others}."
+
+
+def _times(reference: float, other: float) -> str:
+    return f"{reference / other:.1f} times fewer" if other <= reference else f"{other / reference:.1f} times more"
+
+
+def size(count: float) -> str:
+    """Bytes for people: ``"12.3 MB"``."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+# -- finish ----------------------------------------------------------------------------------------
+
+
+def _headline(found: Sequence[Curve]) -> str:
+    crowd = [c.run for c in found if not c.single] or [c.run for c in found]
+    syncs = list(dict.fromkeys(sync_name(run.sync) for run in crowd))
+    pruned = list(dict.fromkeys(c.label for c in found if not c.single and parts(c.run.prune)[0] != "none"))
+    families = {parts(run.prune)[0].lower() for run in crowd} - {"none"}
+    if len(syncs) > 1:
+        return "Synchronization policies" + (", pruned" if pruned else ", dense gradients")
+    family = {"static": "Static pruning", "std": "Pruning by standard deviation", "dynamic": "Dynamic pruning"}
+    words = "Pruning" if families else "Dense gradients"
+    if len(families) == 1:
+        words = family.get(families.pop(), words)
+    return f"{words} under {syncs[0]}" if syncs else words
+
+
+def _wrapped(text: str, width: int = 14) -> str:
+    return "<br>".join(textwrap.wrap(text, width)) or text
+
+
+def _several(found: Iterable[Curve]) -> bool:
+    return any(len(curve.results) > 1 for curve in found)
+
+
+def _finish(
+    figure: go.Figure, title: str, lines: Sequence[str], names: Sequence[str], width: int, below: int = 44
+) -> go.Figure:
+    """The template, a headline with its caption, and room for a legend of `names` under the picture."""
+    small = [row for line in lines for row in textwrap.wrap(line, int(width / 6.1), break_long_words=False)]
+    entries = [6.8 * len(name) + (46 if figure.data[0].type == "bar" else 62) for name in names]
+    inside = width - 90
+    columns = len(entries) if sum(entries) <= inside else max(1, int(inside / max(entries)))
+    rows = math.ceil(len(entries) / max(1, columns))
+    top, bottom = 52 + 16 * len(small), below + 14 + 22 * rows
+    figure.update_layout(
+        template=template(), width=width, height=HEIGHT - 160 + top + bottom,
+        margin={"t": top, "b": bottom, "l": 66, "r": 22},
+        title={"text": title, "subtitle": {"text": "<br>".join(small)}},
+    )  # fmt: skip
+    return figure

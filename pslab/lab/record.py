@@ -1,0 +1,186 @@
+"""Records: one directory per digest, with a fixed list of files, whole or not there at all.
+
+    results/runs/<digest>/
+        manifest.json   what ran, how it ended, whether the emulation was honest; written last
+        accuracy.csv    pushes, iteration, seconds, accuracy, loss
+        phases.csv      worker, iteration, phase, begin_s, end_s, waits_for
+        pushes.csv      one row per applied push: versions, staleness, loss, density, bytes each way
+        weights.npy     the final weights, flat
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.config import Run
+from pslab.errors import ConfigError, RecordError
+
+TABLES = ("accuracy", "phases", "pushes")
+FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES), "weights.npy")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run, read from its directory."""
+
+    run: Run
+    path: Path
+    manifest: Mapping[str, Any]
+    cached: bool = field(default=True, compare=False)  #: whether it was there before it was asked for
+
+    @property
+    def digest(self) -> str:
+        """The name of the record."""
+        return str(self.manifest["digest"])
+
+    @cached_property
+    def accuracy(self) -> pd.DataFrame:
+        """Test accuracy (0 to 1) and loss against pushes, iterations (pushes / workers) and seconds."""
+        return self._table("accuracy")
+
+    @cached_property
+    def phases(self) -> pd.DataFrame:
+        """What each worker did when: seconds from the begin of the run; waits_for is a worker or -1."""
+        return self._table("phases")
+
+    @cached_property
+    def pushes(self) -> pd.DataFrame:
+        """Each applied push, in the order of application."""
+        return self._table("pushes")
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """The final weights, flat."""
+        weights: np.ndarray = np.load(self.path / "weights.npy", allow_pickle=False)
+        return weights
+
+    def _table(self, name: str) -> pd.DataFrame:
+        path = self.path / f"{name}.csv"
+        try:
+            table = pd.read_csv(path)
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{path} cannot be read ({error}); delete {self.path} and run again") from error
+        if len(table) != self.manifest["rows"][name]:
+            raise RecordError(f"{path} has {len(table)} rows, not {self.manifest['rows'][name]}; delete {self.path}")
+        return table
+
+
+def default_results() -> Path:
+    """The environment's PSLAB_RESULTS, or results/ of the project that the working directory is in."""
+    if named := os.environ.get("PSLAB_RESULTS"):
+        return Path(named)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():
+            return folder / "results"
+    return here / "results"
+
+
+def save(
+    run: Run, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], results: Path
+) -> Result:
+    """Write a record: into a directory beside its place, which gets its name when everything is there."""
+    runs = results / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    manifest = {
+        "digest": run.digest,
+        "run": run.plain(),
+        **facts,
+        "rows": {name: len(tables[name]) for name in TABLES},
+        "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
+        "environment": environment(),
+    }
+    draft = Path(tempfile.mkdtemp(prefix=f".{run.digest}-", dir=runs))
+    place = runs / run.digest
+    try:
+        for name in TABLES:
+            tables[name].to_csv(draft / f"{name}.csv", index=False)
+        np.save(draft / "weights.npy", weights, allow_pickle=False)
+        (draft / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+        _publish(draft, place)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise RecordError(f"the record of {run.digest} cannot be written to {runs}: {error}") from error
+    return Result(run, place, manifest, cached=False)
+
+
+def find(run: Run, results: Path) -> Result | None:
+    """The finished record of a run, if there is one that its digest names completely."""
+    place = results / "runs" / run.digest
+    if not run.cacheable or not place.is_dir():
+        return None
+    return Result(run, place, _manifest(place))
+
+
+def load(path: Path | str) -> Result:
+    """A record by its directory, also without the Run that made it.
+
+    Raises:
+        RecordError: it is not whole, or its run had objects for which only source text is known.
+    """
+    manifest = _manifest(Path(path))
+    try:
+        run = Run.of(manifest["run"])
+    except (ConfigError, TypeError) as error:
+        raise RecordError(f"{path}: its run cannot be made again ({error})") from error
+    return Result(run, Path(path), manifest)
+
+
+def clean(results: Path) -> None:
+    """Remove what runs that were cut off while writing have left; a living writer's draft is never that old."""
+    for draft in (results / "runs").glob(".*-*"):
+        if not _alive_writer(draft):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def environment() -> dict[str, Any]:
+    """What a reader may want to know of where it ran."""
+    import torch
+
+    from pslab import __version__
+
+    return {"pslab": __version__, "torch": torch.__version__, "python": platform.python_version(),
+            "machine": platform.machine(), "cores": os.cpu_count()}  # fmt: skip
+
+
+def _publish(draft: Path, place: Path) -> None:
+    try:
+        draft.rename(place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        # somebody else finished the same run, or it is run anew because its digest does not say everything
+        old = draft.with_name(draft.name + "-old")
+        place.rename(old)
+        draft.rename(place)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _alive_writer(draft: Path) -> bool:
+    import time
+
+    return time.time() - draft.stat().st_mtime < 600
+
+
+def _manifest(place: Path) -> dict[str, Any]:
+    missing = [name for name in FILES if not (place / name).is_file()]
+    if missing:
+        raise RecordError(f"{place} is not a whole record: {', '.join(missing)} missing; delete it and run again")
+    try:
+        manifest: dict[str, Any] = json.loads((place / "manifest.json").read_text())
+    except ValueError as error:
+        raise RecordError(f"{place}/manifest.json cannot be read ({error}); delete {place} and run again") from error
+    return manifest

@@ -1,0 +1,102 @@
+"""Names become objects, and everything that can be wrong is found, before a process starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pslab.config import Run
+from pslab.engines.cluster import Cluster, resolve_cluster
+from pslab.engines.experiment import Experiment
+from pslab.errors import ConfigError
+from pslab.policies.table import ORDERS, RATES, SCHEDULES, SYNCS
+from pslab.spec import build
+from pslab.tensors.data import Dataset, data_root, resolve_data
+from pslab.tensors.keyspace import Keyspace
+from pslab.tensors.models import build_model, check_model
+from pslab.tensors.optimizers import resolve_optimizer
+from pslab.tensors.prune import PRUNERS, Whole
+from pslab.tensors.store import Part
+
+#: what an object must be able to do to stand where a name could
+METHODS: dict[str, tuple[dict[str, type], tuple[str, ...]]] = {
+    "sync": (SYNCS, ("window", "initial", "step")),
+    "rate": (RATES, ("scale",)),
+    "order": (ORDERS, ("pick",)),
+    "schedule": (SCHEDULES, ("factor", "needs_budget")),
+    "prune": (PRUNERS, ("select", "residual")),
+}
+
+
+def resolve(run: Run) -> Experiment:
+    """The experiment that a run describes.
+
+    Raises:
+        ConfigError: the first thing that is wrong; no process has been started.
+    """
+    policies: dict[str, Any] = {field: _policy(field, getattr(run, field)) for field in METHODS}
+    cluster = resolve_cluster(run.cluster)
+    optimizer = resolve_optimizer(run.optimizer)
+    _check_device(run)
+    _check_together(run, policies, cluster)
+    dataset = _dataset(run)
+    _check_batches(run, dataset)
+    module = build_model(run.model, run.seed).to(getattr(torch, run.dtype))
+    sample = dataset.train_x[:2].to(torch.float32).to(getattr(torch, run.dtype))
+    check_model(module, sample, dataset.train_y[:2])
+    keyspace = Keyspace.of(module)
+    return Experiment(
+        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
+        weights=keyspace.flatten(module), parts=(Part(keyspace.slices(keyspace.whole)),), **policies,
+    )  # fmt: skip
+
+
+def _policy(field: str, value: Any) -> Any:
+    table, methods = METHODS[field]
+    if isinstance(value, str):
+        return build(field, value, table)
+    missing = [name for name in methods if not hasattr(value, name)]
+    if missing or isinstance(value, type):
+        problem = "is a class: give an object of it" if isinstance(value, type) else f"has no {', '.join(missing)}"
+        raise ConfigError(field, value, f"{problem}; a {field} policy needs {', '.join(methods)}")
+    return value
+
+
+def _check_device(run: Run) -> None:
+    if run.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device", "cuda", "torch sees no CUDA device here; use device='cpu'")
+
+
+def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    if policies["schedule"].needs_budget and run.pushes is None:
+        raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
+    if isinstance(policies["prune"], Whole) and run.codec not in ("auto", "dense"):
+        raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
+    if not isinstance(policies["prune"], Whole) and run.codec == "dense":
+        raise ConfigError("codec", run.codec, "pruned gradients are sparse: use auto, coordinates, bitmap or varint")
+    for worker in cluster.slow:
+        if worker >= run.workers:
+            raise ConfigError("cluster.slow", dict(cluster.slow), f"worker {worker} of {run.workers} does not exist")
+
+
+def _dataset(run: Run) -> Dataset:
+    if isinstance(run.data, str):
+        return _named_dataset(run.data, data_root())
+    return resolve_data(run.data, data_root())
+
+
+@lru_cache(maxsize=2)
+def _named_dataset(name: str, root: Path) -> Dataset:
+    """The same object each time, so that a pool that has it in shared memory need not copy it again."""
+    return resolve_data(name, root)
+
+
+def _check_batches(run: Run, dataset: Dataset) -> None:
+    examples = len(dataset.train_y)
+    if run.workers * run.batch_size > examples:
+        problem = f"{run.workers} workers need {run.workers * run.batch_size} examples a round; {dataset.name} has"
+        raise ConfigError("batch_size", run.batch_size, f"{problem} {examples}")

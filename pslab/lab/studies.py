@@ -1,0 +1,326 @@
+"""Studies: the runs behind each notebook, and how their results group into labelled curves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pslab.config import Run
+from pslab.errors import ConfigError, nearest
+from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
+
+if TYPE_CHECKING:
+    from pslab.lab.record import Result
+
+#: The cluster of the default figures; without stalls the synchronization policies would be one curve.
+LAB: Mapping[str, Any] = MappingProxyType({
+    "bandwidth_bit_s": 1e9, "latency_s": 0.0005, "server_bandwidth_bit_s": 10e9, "duplex": "full",
+    "compute_s": 0.02, "compute_sigma": 0.1, "stall_probability": 0.05, "stall_factor": 5.0,
+})
+NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex")
+THRESHOLDS: dict[str, tuple[str | int, ...]] = {"static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (3, 5, 8)}
+
+
+def pruning_runs(
+    *,
+    family: str = "static",
+    thresholds: Sequence[str | float] | None = None,
+    sync: Any = "bsp",
+    workers: int = 4,
+    batch_size: int = 64,
+    learning_rate: float = 0.5,
+    schedule: Any = "constant",
+    pushes: int | None = 937,
+    pull: str = "changed",
+    model: Any = "mlp",
+    data: Any = "mnist",
+    cluster: str | Mapping[str, Any] = LAB,
+    seeds: Sequence[int] = (0,),
+) -> list[Run]:
+    """Dense, each threshold of one pruning family, and the single machine; for each seed.
+
+    Raises:
+        ConfigError: an unknown family, thresholds or seeds that are no list, or what Run refuses.
+    """
+    if family not in THRESHOLDS:
+        raise ConfigError("family", family, nearest(str(family), THRESHOLDS))
+    rules = _list("thresholds", THRESHOLDS[family] if thresholds is None else thresholds)
+    dense = Run(sync=sync, workers=workers, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule,
+                pushes=pushes, pull=pull, model=model, data=data, cluster=_cluster(cluster))
+    crowd = [dense, *(dense.but(prune=f"{family}:{rule}") for rule in rules)]
+    return _each_seed([*crowd, alone(dense)], seeds)
+
+
+def sync_runs(
+    *,
+    policies: Sequence[Any] = ("bsp", "ssp:3", "asp"),
+    prune: Any = "none",
+    push_weights: Sequence[float | None] = (None,),
+    workers: int = 4,
+    batch_size: int = 64,
+    learning_rate: float | Mapping[str, float] = 0.5,
+    schedule: Any = "constant",
+    pushes: int | None = 937,
+    pull: str = "changed",
+    model: Any = "mlp",
+    data: Any = "mnist",
+    cluster: str | Mapping[str, Any] = LAB,
+    seeds: Sequence[int] = (0,),
+) -> list[Run]:
+    """Each policy with each push weight (the mean of a superstep has none), and the single machine; for each seed.
+
+    `learning_rate` may be a mapping from each policy to its own best rate.
+
+    Raises:
+        ConfigError: lists that are none, a policy without a learning rate, or what Run refuses.
+    """
+    chosen, weights = _list("policies", policies), _list("push_weights", push_weights)
+    crowd = []
+    for policy in chosen:
+        run = Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size,
+                  learning_rate=_rate(learning_rate, policy), schedule=schedule, pushes=pushes, pull=pull,
+                  model=model, data=data, cluster=_cluster(cluster))
+        aggregates = parts(policy)[0].lower() == "bsp"
+        crowd += [run] if aggregates else [run.but(push_weight=weight) for weight in weights]
+    return _each_seed([*crowd, alone(crowd[0])], seeds)
+
+
+STUDIES: dict[str, Callable[..., list[Run]]] = {"10_pruning": pruning_runs, "20_sync_policies": sync_runs}
+
+
+def alone(run: Run) -> Run:
+    """The single-machine run beside a distributed one: the same modelled computation, no network, nothing pruned."""
+    cluster = run.cluster
+    if isinstance(cluster, str) and cluster != "free":
+        cluster = {"preset": cluster}
+    if isinstance(cluster, Mapping):
+        cluster = _without_preset(cluster)
+        cluster = {key: value for key, value in cluster.items() if key not in NETWORK}
+        if "slow" in cluster:
+            cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
+    return run.but(workers=1, sync="bsp", prune="none", pull="whole", push_weight=None, cluster=cluster)
+
+
+def _without_preset(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """The cluster's fields, those of the preset that it builds on included."""
+    fields = dict(cluster)
+    if "preset" not in fields:
+        return fields
+    from pslab.engines.cluster import Cluster, resolve_cluster  # only here: it loads numpy and torch
+
+    whole, untouched = resolve_cluster(fields), Cluster()
+    return {f.name: getattr(whole, f.name) for f in dataclasses.fields(Cluster)
+            if getattr(whole, f.name) != getattr(untouched, f.name)}
+
+
+def _cluster(cluster: str | Mapping[str, Any]) -> str | dict[str, Any]:
+    return dict(cluster) if isinstance(cluster, Mapping) else cluster
+
+
+def _each_seed(runs: Sequence[Run], seeds: Sequence[int]) -> list[Run]:
+    wanted = [run.but(seed=seed) for seed in _list("seeds", seeds) for run in runs]
+    return list({run.digest: run for run in wanted}.values())
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence) or not len(value):
+        raise ConfigError(name, value, "must be a list with at least one entry, such as [0]")
+    return list(value)
+
+
+def _rate(rates: float | Mapping[str, float], policy: Any) -> float:
+    if not isinstance(rates, Mapping):
+        return rates
+    if policy not in rates:
+        raise ConfigError("learning_rate", dict(rates), f"has no entry for {policy!r}; {nearest(str(policy), rates)}")
+    return rates[policy]
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Runs that differ in nothing but the seed."""
+
+    label: str
+    style: Style
+    results: tuple[Result, ...]
+    single: bool  #: the single machine beside distributed runs
+
+    @property
+    def run(self) -> Run:
+        return self.results[0].run
+
+    @property
+    def legend(self) -> str:
+        """The label with its marks: see `notes`."""
+        diverged = [r for r in self.results if r.manifest.get("outcome") == "diverged"]
+        share = f" ({len(diverged)} of {len(self.results)} seeds)" if 0 < len(diverged) < len(self.results) else ""
+        marks = "".join(mark for mark, _, test in MARKS if any(test(r.manifest) for r in self.results))
+        return self.label + marks + (f", diverged{share}" if diverged else "")
+
+
+#: What must not go unsaid in a figure: mark, words, test on the manifest.
+MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
+    ("*", "the machine was too slow to emulate this cluster honestly: read no seconds from it",
+     lambda m: m.get("honest") is False),
+    ("†", "evaluated beside the training, which disturbs its seconds", lambda m: bool(m.get("disturbed"))),
+    ("‡", "judged invalid: the run broke a rule of its policy", lambda m: m.get("verdict") == "invalid"),
+)
+
+
+def curves(results: Iterable[Result]) -> list[Curve]:
+    """One curve for each run but for its seed, in the order of first appearance, labelled by what differs."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.run.but(seed=0).digest, []).append(result)
+    found = [sorted(group, key=lambda r: r.run.seed) for group in groups.values()]
+    runs = [group[0].run for group in found]
+    return [
+        Curve(label, style, tuple(group), single(group[0].run, runs))
+        for label, style, group in zip(labels(runs), styles(runs), found, strict=True)
+    ]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """What differs among the runs, in words; "single machine" for the one without a network."""
+    crowd = [run for run in runs if not single(run, runs)]
+    alone_ = [run for run in runs if single(run, runs)]
+    names = {id(run): _words(run, _differing(crowd) or ["sync", "prune"]) for run in crowd}
+    for run in alone_:
+        names[id(run)] = ", ".join(filter(None, ["single machine", _words(run, _differing(alone_))]))
+    found = [names[id(run)] for run in runs]
+    # two spellings of one policy are two runs: then the spelling tells them apart
+    return [f"{name} ({run.sync}, {run.prune})" if found.count(name) > 1 else name
+            for name, run in zip(found, runs, strict=True)]
+
+
+def caption(found: Sequence[Curve], spread: str = "median and range of ") -> list[str]:
+    """What all curves share: policies, workers, rate, push weight, stop rule, seeds; then the cluster; then notes."""
+    crowd = [curve.run for curve in found if not curve.single]
+    if not crowd:
+        return []
+    shared = [name for name in CAPTION if name not in _differing(crowd)]
+    words = [_first_word(name, crowd) for name in shared]
+    if "push_weight" in shared and not _first_word("push_weight", crowd):
+        words.append("one step a round by the mean gradient")
+    lines = [", ".join([*filter(None, words), _seeds(found, spread)])]
+    if "cluster" not in _differing(crowd):
+        lines.append(f"cluster: {describe_cluster(crowd[0].cluster)}")
+    if any(curve.single and not _networked(curve.run) for curve in found):
+        lines[-1] += "; single machine: the same computation, no network"
+    return lines + notes(found)
+
+
+def _first_word(name: str, runs: Sequence[Run]) -> str:
+    return next(filter(None, (WORDS[name](run) for run in runs)), "")
+
+
+def notes(found: Iterable[Curve]) -> list[str]:
+    """The meaning of the marks that occur in the legend."""
+    manifests = [result.manifest for curve in found for result in curve.results]
+    return [f"{mark} {text}" for mark, text, test in MARKS if any(test(m) for m in manifests)]
+
+
+def describe_cluster(cluster: str | Mapping[str, Any]) -> str:
+    """The cluster in words, with units."""
+    if isinstance(cluster, str):
+        return "none emulated" if cluster == "free" else cluster
+    c = dict(cluster)
+    words = [str(c["preset"])] if "preset" in c else []
+    if c.get("bandwidth_bit_s"):
+        words.append(f"{_bits(c['bandwidth_bit_s'])} per worker, {c.get('duplex', 'full')} duplex")
+    if c.get("latency_s"):
+        words.append(f"{_ms(c['latency_s'])} latency")
+    if c.get("server_bandwidth_bit_s"):
+        words.append(f"{_bits(c['server_bandwidth_bit_s'])} at the server")
+    if c.get("compute_s"):
+        jitter = f" (log-normal, σ{SPACE}{c['compute_sigma']:g})" if c.get("compute_sigma") else ""
+        words.append(f"computation {_ms(c['compute_s'])}{jitter}")
+    if c.get("stall_probability"):
+        words.append(f"stalls ×{c.get('stall_factor', 1):g} in {100 * c['stall_probability']:g}{SPACE}% of iterations")
+    words += [f"worker {worker} ×{factor:g} slower" for worker, factor in dict(c.get("slow", {})).items()]
+    return ", ".join(words) or "none emulated"
+
+
+def _bits(rate: float) -> str:
+    unit, size = next((u for u in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)) if rate >= u[1]), ("bit/s", 1.0))
+    return f"{rate / size:g}{SPACE}{unit}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:g}{SPACE}ms"
+
+
+def _networked(run: Run) -> bool:
+    return isinstance(run.cluster, Mapping) and any(run.cluster.get(name) for name in NETWORK if name != "duplex")
+
+
+def _seeds(found: Sequence[Curve], spread: str) -> str:
+    counts = sorted({len(curve.results) for curve in found})
+    if counts == [1]:
+        return "one seed"
+    return f"{spread}{'–'.join(str(n) for n in dict.fromkeys((counts[0], counts[-1])))} seeds"
+
+
+def _weight(run: Run) -> str:
+    if parts(run.sync)[0].lower() == "bsp":
+        return ""  # the mean of a superstep has no weight
+    return "push weight 1/W" if run.push_weight is None else f"push weight {run.push_weight:g}"
+
+
+def _stop(run: Run) -> str:
+    rules = [f"{run.pushes} pushes" if run.pushes else "", f"{run.seconds:g}{SPACE}s" if run.seconds else "",
+             f"{100 * run.target_accuracy:g}{SPACE}% accuracy" if run.target_accuracy else ""]
+    return "stops at " + " or ".join(filter(None, rules))
+
+
+def _named(prefix: str, name: str) -> Callable[[Run], str]:
+    def words(run: Run) -> str:
+        value = getattr(run, name)
+        first, positional, named = parts(value)
+        if first in UNSAID:
+            return ""
+        first = first.upper() if first in CAPITALS else first
+        return " ".join(filter(None, [prefix, first, *positional, *(f"{k}={v}" for k, v in named.items())]))
+    return words
+
+
+CAPITALS = ("sgd", "mlp", "cnn", "mnist")
+UNSAID = ("constant", "fifo")
+#: How each field of Run is said; the order is that of a label.
+WORDS: dict[str, Callable[[Run], str]] = {
+    "model": _named("", "model"),
+    "data": _named("", "data"),
+    "sync": lambda run: sync_name(run.sync),
+    "prune": lambda run: prune_name(run.prune),
+    "workers": lambda run: f"{run.workers} worker{'s' if run.workers != 1 else ''}",
+    "batch_size": lambda run: f"batch {run.batch_size} each",
+    "optimizer": _named("", "optimizer"),
+    "learning_rate": lambda run: f"learning rate {run.learning_rate:g}",
+    "schedule": _named("schedule", "schedule"),
+    "push_weight": _weight,
+    "pushes": _stop, "seconds": _stop, "target_accuracy": _stop,
+    "cluster": lambda run: describe_cluster(run.cluster),
+    "pull": lambda run: f"pull {run.pull}",
+    "codec": lambda run: f"codec {run.codec}",
+    "rate": _named("rate", "rate"), "order": _named("order", "order"),
+    "engine": lambda run: f"{run.engine} engine", "device": lambda run: run.device, "dtype": lambda run: run.dtype,
+    "eval_every": lambda run: f"evaluated every {run.evaluation_period} pushes",
+    "on_death": lambda run: f"on death {run.on_death}", "lease_s": lambda run: f"lease {run.lease_s:g}{SPACE}s",
+}
+CAPTION = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate", "schedule",
+           "push_weight", "pushes")  # fmt: skip
+
+
+def _differing(runs: Sequence[Run]) -> list[str]:
+    plain = [run.plain() for run in runs]
+    return [name for name in WORDS if any(values[name] != plain[0][name] for values in plain)]
+
+
+def _words(run: Run, names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(filter(None, (WORDS[name](run) for name in names))))

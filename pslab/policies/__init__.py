@@ -1,0 +1,1 @@
+"""The policies, pure: one page per rule that reads like its paper."""

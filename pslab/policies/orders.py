@@ -1,0 +1,15 @@
+"""Request orders: which of a worker's ready requests goes next?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslab.protocol.pool import Request, View
+
+
+@dataclass(frozen=True)
+class FIFO:
+    """First in, first out: the request that became ready first."""
+
+    def pick(self, ready: tuple[Request, ...], view: View) -> Request:
+        return ready[0]

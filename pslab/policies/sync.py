@@ -1,0 +1,97 @@
+"""Synchronization: when may a worker start its next iteration, and when is a push applied?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslab.protocol.messages import Aggregate, Apply, Asked, Decision, Decisions, Left, Pushed, Start, SyncEvent
+from pslab.protocol.window import Window
+
+Waiting = tuple[tuple[int, int], ...]  # (worker, the iteration that it asked for)
+
+
+def release(waiting: Waiting, clocks: Window, staleness: int) -> tuple[Waiting, Decisions]:
+    """Start every waiting worker that is now at most `staleness` iterations ahead of the slowest."""
+    bound = clocks.base + staleness
+    starts = tuple(Start(worker, iteration) for worker, iteration in waiting if iteration <= bound)
+    return tuple(entry for entry in waiting if entry[1] > bound), starts
+
+
+@dataclass(frozen=True)
+class BSP:
+    """Bulk synchronous parallel (Valiant, 1990): the mean of all workers' gradients is one step, then all go on."""
+
+    @property
+    def window(self) -> int:
+        return 1
+
+    def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
+        """(pushes of this round, workers that wait for its end)"""
+        return (), ()
+
+    def step(
+        self, state: tuple[Waiting, Waiting], event: SyncEvent, clocks: Window
+    ) -> tuple[tuple[Waiting, Waiting], Decisions]:
+        pushes, waiting = state
+        match event:
+            case Asked(worker, iteration):
+                waiting += ((worker, iteration),)
+            case Pushed(worker, iteration):
+                pushes += ((worker, iteration),)
+            case Left(gone):
+                waiting = tuple(entry for entry in waiting if entry[0] != gone)
+        done: tuple[Decision, ...] = ()
+        if not isinstance(event, Asked) and event.moved:
+            # in the workers' order: a sum of floats depends on it
+            done, pushes = (Aggregate(tuple(sorted(pushes))),), ()
+        waiting, starts = release(waiting, clocks, 0)
+        return (pushes, waiting), done + starts
+
+
+@dataclass(frozen=True)
+class SSP:
+    """Stale synchronous parallel (Ho et al., 2013): nobody is more than `staleness` iterations ahead of the slowest."""
+
+    staleness: int
+
+    def __post_init__(self) -> None:
+        if self.staleness < 0:
+            raise ValueError("staleness must be 0 or more iterations")
+
+    @property
+    def window(self) -> int:
+        return self.staleness + 1
+
+    def initial(self, workers: tuple[int, ...]) -> Waiting:
+        return ()
+
+    def step(self, state: Waiting, event: SyncEvent, clocks: Window) -> tuple[Waiting, Decisions]:
+        match event:
+            case Asked(worker, iteration):
+                return release((*state, (worker, iteration)), clocks, self.staleness)
+            case Pushed(worker, iteration):
+                state, starts = release(state, clocks, self.staleness) if event.moved else (state, ())
+                return state, (Apply(worker, iteration), *starts)
+            case Left(gone):
+                return release(tuple(entry for entry in state if entry[0] != gone), clocks, self.staleness)
+
+
+@dataclass(frozen=True)
+class ASP:
+    """Asynchronous parallel (Hogwild-style server; Dean et al., 2012): apply each push at once, never wait."""
+
+    @property
+    def window(self) -> None:
+        return None
+
+    def initial(self, workers: tuple[int, ...]) -> None:
+        return None
+
+    def step(self, state: None, event: SyncEvent, clocks: Window) -> tuple[None, Decisions]:
+        match event:
+            case Asked(worker, iteration):
+                return None, (Start(worker, iteration),)
+            case Pushed(worker, iteration):
+                return None, (Apply(worker, iteration),)
+            case Left():
+                return None, ()

@@ -1,0 +1,204 @@
+"""The server: a state machine of two states per key range (Tsai, slides 2017).
+
+Theory of operation. A range takes pushes, or answers pulls:
+
+    state   event                      next    what happens
+    PUSH    push                       PUSH    counted in the window, handed to the policy, perhaps applied
+    PUSH    pull                       PUSH    parked until the policy starts the worker
+    PUSH    the policy starts workers  PULL    their pulls are answered
+    PULL    push                       PULL    deferred: weights that are being read do not change
+    PULL    answered, more to answer   PULL
+    PULL    answered, the last one     PUSH    deferred pushes are taken
+
+Whatever arrives twice or late changes nothing: a push is counted only if it carries the worker's next iteration, a pull
+that was answered before is answered again. The driver performs the effects in their order and reports each Reply, once
+the weights have been read, with `answered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pslab.errors import ProtocolError
+from pslab.protocol.messages import (
+    NOBODY,
+    Aggregate,
+    Apply,
+    Asked,
+    Decisions,
+    Left,
+    Pull,
+    Push,
+    Pushed,
+    Start,
+    Sync,
+    SyncEvent,
+)
+from pslab.protocol.window import Window
+
+
+class Step(NamedTuple):
+    """Effect: apply these pushes to the range as one step, which makes `version`; then their payloads are free."""
+
+    range: int
+    pushes: tuple[Push, ...]
+    aggregate: bool
+    version: int
+
+
+class Reply(NamedTuple):
+    """Effect: send this worker the weights of the range; `released_by` is the worker that it waited for."""
+
+    pull: Pull
+    version: int
+    released_by: int
+
+
+class Refuse(NamedTuple):
+    """Effect: count this message as refused; it changed nothing."""
+
+    message: Push | Pull
+    reason: str
+
+
+Effect = Step | Reply | Refuse
+
+
+class _Range:
+    """What the server knows of one key range."""
+
+    __slots__ = ("answering", "asked", "clocks", "deferred", "held", "state", "version", "window")
+
+    def __init__(self, workers: tuple[int, ...], sync: Sync) -> None:
+        self.window = Window(len(workers), sync.window)
+        self.clocks = dict.fromkeys(workers, 0)  # the iteration that each worker pushes next
+        self.state: Any = sync.initial(workers)
+        self.asked: dict[int, Pull] = {}  # pulls not yet answered
+        self.held: dict[tuple[int, int], Push] = {}  # pushes counted, not yet applied
+        self.deferred: list[tuple[Push, float]] = []
+        self.answering = 0  # replies whose weights are being read: above 0 the range is in state PULL
+        self.version = 0
+
+
+class Server:
+    """The machine: `handle` a message, `answered` after each reply, `leave` for a worker that is gone."""
+
+    def __init__(self, workers: Iterable[int], ranges: int, sync: Sync) -> None:
+        self.workers = tuple(workers)
+        self.sync = sync
+        self.ranges = [_Range(self.workers, sync) for _ in range(ranges)]
+        self.accepted = 0  #: iterations whose push is complete on all ranges, over all workers
+        self._partial: dict[tuple[int, int], int] = {}
+
+    def handle(self, message: Push | Pull, now: float) -> list[Effect]:
+        """A message arrived at the instant `now`.
+
+        Raises:
+            ProtocolError: a range that does not exist, or a policy that decided something impossible.
+        """
+        if not 0 <= message.range < len(self.ranges):
+            raise ProtocolError(f"range {message.range} does not exist; there are {len(self.ranges)}")
+        part = self.ranges[message.range]
+        if message.worker not in part.clocks:
+            return [Refuse(message, "unknown worker")]
+        if isinstance(message, Pull):
+            return self._pull(part, message, now)
+        if part.answering:
+            part.deferred.append((message, now))
+            return []
+        return self._push(part, message, now)
+
+    def answered(self, index: int) -> list[Effect]:
+        """The weights of one reply on this range have been read."""
+        part = self.ranges[index]
+        if not part.answering:
+            raise ProtocolError(f"range {index} is not answering a pull")
+        part.answering -= 1
+        effects: list[Effect] = []
+        while part.deferred and not part.answering:
+            message, now = part.deferred.pop(0)
+            effects += self._push(part, message, now)
+        return effects
+
+    def leave(self, worker: int, now: float) -> list[Effect]:
+        """A worker is gone: what it pushed stays, its clock leaves every window."""
+        self.workers = tuple(w for w in self.workers if w != worker)
+        effects: list[Effect] = []
+        for index, part in enumerate(self.ranges):
+            part.asked.pop(worker, None)
+            part.deferred = [(m, t) for m, t in part.deferred if m.worker != worker]
+            moved = part.window.leave(part.clocks.pop(worker))
+            if part.clocks:
+                effects += self._decide(part, index, Left(worker, now, moved))
+        return effects
+
+    def waits_for(self, index: int) -> tuple[int, ...]:
+        """The workers whose clock is at the low bound of a range: whoever is held waits for them."""
+        part = self.ranges[index]
+        return tuple(w for w, clock in part.clocks.items() if clock == part.window.base)
+
+    def _pull(self, part: _Range, pull: Pull, now: float) -> list[Effect]:
+        clock = part.clocks[pull.worker]
+        if pull.iteration < clock:
+            return [Refuse(pull, "late pull")]
+        if pull.worker in part.asked:
+            return [Refuse(pull, "duplicate pull")]
+        part.asked[pull.worker] = pull
+        # a pull that overtook its own worker's push waits for it: who pulls sees what it has pushed
+        if pull.iteration > clock:
+            return []
+        return self._decide(part, pull.range, Asked(pull.worker, pull.iteration, now))
+
+    def _push(self, part: _Range, push: Push, now: float) -> list[Effect]:
+        worker, iteration = push.worker, push.iteration
+        clock = part.clocks.get(worker)
+        if clock is None or iteration < clock:
+            return [Refuse(push, "duplicate push")]
+        if iteration > clock or not part.window.valid(iteration):
+            return [Refuse(push, "push of an iteration that is not valid")]
+        moved = part.window.push(iteration)
+        part.clocks[worker] = clock + 1
+        part.held[worker, iteration] = push
+        self._count(worker, iteration)
+        effects = self._decide(part, push.range, Pushed(worker, iteration, now, moved))
+        pull = part.asked.get(worker)
+        if pull is not None and pull.iteration == clock + 1:
+            effects += self._decide(part, push.range, Asked(worker, pull.iteration, now))
+        return effects
+
+    def _count(self, worker: int, iteration: int) -> None:
+        arrived = self._partial.pop((worker, iteration), 0) + 1
+        if arrived == len(self.ranges):
+            self.accepted += 1
+        else:
+            self._partial[worker, iteration] = arrived
+
+    def _decide(self, part: _Range, index: int, event: SyncEvent) -> list[Effect]:
+        part.state, decisions = self.sync.step(part.state, event, part.window)
+        return self._perform(part, index, event, decisions)
+
+    def _perform(self, part: _Range, index: int, event: SyncEvent, decisions: Decisions) -> list[Effect]:
+        effects: list[Effect] = []
+        for decision in decisions:
+            if isinstance(decision, Start):
+                pull = part.asked.pop(decision.worker, None)
+                if pull is None or pull.iteration != decision.iteration:
+                    raise ProtocolError(f"{self.sync} starts {decision}, which nobody asked for")
+                released_by = NOBODY if event.worker == decision.worker else event.worker
+                part.answering += 1
+                effects.append(Reply(pull, part.version, released_by))
+                continue
+            if part.answering:
+                raise ProtocolError(f"{self.sync}: {decision} while weights are being read; apply before starting")
+            effects.append(self._step(part, index, decision))
+        return effects
+
+    def _step(self, part: _Range, index: int, decision: Apply | Aggregate) -> Step:
+        whole = isinstance(decision, Aggregate)
+        names = decision.pushes if isinstance(decision, Aggregate) else ((decision.worker, decision.iteration),)
+        missing = [name for name in names if name not in part.held]
+        if missing or not names:
+            raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
+        part.version += 1
+        return Step(index, tuple(part.held.pop(name) for name in names), whole, part.version)

@@ -1,0 +1,102 @@
+"""The worker: wait for the weights of every range, compute, push every range, pull for the next iteration.
+
+    waiting    -- weights of the last missing range, and the gradient's buffer is free -->  computing: Compute
+    computing  -- the gradient of a range is ready -->  its push joins the pool
+    computing  -- ... of the last range -->  waiting
+    any        -- the transport can take a request -->  Send, in the pool's order; a push is followed by its pull
+
+A worker starts with weights of version 0 and may compute iteration 0. It has two gradient buffers, used in turn:
+iteration t is not computed before the server has freed the push of t - 2. Whatever arrives twice or late changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pslab.errors import ProtocolError
+from pslab.protocol.messages import Ack, Pull, Push, Weights
+from pslab.protocol.pool import Order, Pool, Request, View
+
+BUFFERS = 2  # gradient buffers per worker
+
+
+class Compute(NamedTuple):
+    """Effect: compute the gradient of this iteration on the weights that are here, into buffer iteration % BUFFERS."""
+
+    iteration: int
+
+
+class Send(NamedTuple):
+    """Effect: hand this request to the transport."""
+
+    request: Request
+
+
+Effect = Compute | Send
+
+
+class Worker:
+    """The machine: `start`, `computed` per range, `weights` and `ack` as they arrive."""
+
+    def __init__(self, worker: int, ranges: int, order: Order) -> None:
+        self.worker, self.order = worker, order
+        self.iteration = 0
+        self.computing = False
+        self.versions = [0] * ranges
+        self._held_for = [0] * ranges  # per range, the iteration that the weights here allow
+        self._unpushed: set[int] = set()  # ranges whose gradient of this iteration is not ready
+        self._acked = [-1] * ranges  # per range, the last iteration whose push is free
+        self._pool = Pool(ranges)
+
+    def start(self) -> list[Effect]:
+        """The run begins."""
+        return self._compute_if_ready()
+
+    def computed(self, index: int, payload: Any = None) -> list[Effect]:
+        """The gradient of a range is ready to be pushed.
+
+        Raises:
+            ProtocolError: no gradient of this range is being computed.
+        """
+        if not self.computing or index not in self._unpushed:
+            raise ProtocolError(f"worker {self.worker} is not computing range {index} of iteration {self.iteration}")
+        self._unpushed.remove(index)
+        self._pool.add(Push(self.worker, index, self.iteration, self.versions[index], payload))
+        if not self._unpushed:
+            self.computing = False
+            self.iteration += 1
+        return self._pump()
+
+    def weights(self, message: Weights) -> list[Effect]:
+        """The answer to a pull arrived."""
+        if message.iteration <= self._held_for[message.range]:
+            return []
+        self._held_for[message.range] = message.iteration
+        self.versions[message.range] = message.version
+        return self._compute_if_ready()
+
+    def ack(self, message: Ack) -> list[Effect]:
+        """The payload of a push is free again."""
+        self._acked[message.range] = max(self._acked[message.range], message.iteration)
+        return self._compute_if_ready()
+
+    def _compute_if_ready(self) -> list[Effect]:
+        ready = min(self._held_for) >= self.iteration and min(self._acked) >= self.iteration - BUFFERS
+        if self.computing or not ready:
+            return []
+        self.computing = True
+        self._unpushed = set(range(len(self.versions)))
+        return [Compute(self.iteration)]
+
+    def _pump(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while (request := self._pool.take(self.order, self._view())) is not None:
+            effects.append(Send(request))
+            if isinstance(request, Push):
+                held = self.versions[request.range]
+                self._pool.add(Pull(self.worker, request.range, request.iteration + 1, held))
+        return effects
+
+    def _view(self) -> View:
+        return View(self.worker, self.iteration, tuple(self.versions))

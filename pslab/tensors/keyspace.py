@@ -1,0 +1,273 @@
+"""Keys: every trainable number of a model, in one flat vector, numbered by neuron.
+
+A key is an index along dimension 0 of a layer's parameters (a neuron); its value is that row of each of them (its
+incoming weights and its bias). A layer, a shard, a partition and the whole model are half-open key ranges, and a key
+range is a few slices of the flat vector.
+
+    flat:  | weight of layer 0, row by row | bias of layer 0 | weight of layer 1 ...
+    keys:    0 .. n0-1                       0 .. n0-1         n0 .. n0+n1-1
+
+Key and value pairs after M. Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (2014).
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pslab.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Keys `start` to `stop` - 1."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One parameter's place in the flat vector: elements [offset, offset + size)."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def row(self) -> int:
+        """Elements that one key has in this parameter."""
+        return math.prod(self.shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The parameters of one module, as far as they have the same number of rows: elements [start, stop)."""
+
+    name: str
+    keys: KeyRange
+    start: int
+    stop: int
+    slots: tuple[Slot, ...]
+
+    @property
+    def flat(self) -> slice:
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class Keyspace:
+    """The map between trainable parameters, key ranges and a flat vector of `size` elements. Holds no tensor."""
+
+    size: int
+    keys: int
+    dtype: torch.dtype
+    layers: tuple[Layer, ...]
+    parameters: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Keyspace:
+        """The keyspace of a module: its trainable parameters in module order, shared ones once.
+
+        Raises:
+            ConfigError: nothing to train; lazy, empty, sparse or complex parameters; parameters of several dtypes.
+        """
+        dtype = _check(module)
+        layers: list[Layer] = []
+        size = keys = 0
+        for name, group in _groups(module):
+            slots, start = [], size
+            for path, parameter in group:
+                slots.append(Slot(path, tuple(parameter.shape), size))
+                size += parameter.numel()
+            key_range = KeyRange(keys, keys + _rows(group[0][1]))
+            layers.append(Layer(name, key_range, start, size, tuple(slots)))
+            keys = key_range.stop
+        return cls(size, keys, dtype, tuple(layers), tuple(s for layer in layers for s in layer.slots))
+
+    @property
+    def whole(self) -> KeyRange:
+        return KeyRange(0, self.keys)
+
+    def range_of(self, layer: int) -> KeyRange:
+        """The keys of a layer, by its number."""
+        return self.layers[layer].keys
+
+    def slices(self, key_range: KeyRange) -> tuple[slice, ...]:
+        """The elements of a key range as ascending slices of the flat vector, adjacent ones merged.
+
+        Raises:
+            ValueError: an empty range, or one that is not within [0, keys).
+        """
+        if not 0 <= key_range.start < key_range.stop <= self.keys:
+            raise ValueError(f"keys [{key_range.start}, {key_range.stop}): need 0 <= start < stop <= {self.keys}")
+        merged: list[slice] = []
+        for start, stop in self._pieces(key_range):
+            if merged and merged[-1].stop == start:
+                merged[-1] = slice(merged[-1].start, stop)
+            else:
+                merged.append(slice(start, stop))
+        return tuple(merged)
+
+    def _pieces(self, key_range: KeyRange) -> Iterator[tuple[int, int]]:
+        first = bisect.bisect_right(self.layers, key_range.start, key=lambda layer: layer.keys.stop)
+        for layer in itertools.islice(self.layers, first, None):
+            if layer.keys.start >= key_range.stop:
+                return
+            low = max(key_range.start - layer.keys.start, 0)
+            high = min(key_range.stop, layer.keys.stop) - layer.keys.start
+            if high - low == len(layer.keys):
+                yield layer.start, layer.stop
+                continue
+            for slot in layer.slots:
+                yield slot.offset + low * slot.row, slot.offset + high * slot.row
+
+    def bind(self, module: nn.Module, weights: Tensor, gradient: Tensor | None = None) -> None:
+        """Let the module live in flat vectors: parameters become views of `weights`, their .grad views of `gradient`.
+
+        Backward then adds into `gradient` itself, so between iterations call `gradient.zero_()`; `module.zero_grad()`,
+        `module.to(...)` and `backward(create_graph=True)` would part the module from the vectors. Autograd does not
+        notice a write to `weights` between forward and backward.
+
+        Args:
+            module: the one that this keyspace was built of, a copy or a shell of it.
+            weights, gradient: [size], contiguous, of this keyspace's dtype, on one device.
+
+        Raises:
+            ValueError: vectors or a module that do not fit this keyspace.
+        """
+        self._check_flat("weights", weights)
+        if gradient is not None:
+            self._check_flat("gradient", gradient)
+        for slot, parameter in self._matched(module):
+            parameter.grad = None
+            parameter.data = self._view(slot, weights.detach())
+            parameter.grad = None if gradient is None else self._view(slot, gradient.detach())
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """A new vector [size] with the trainable parameters' values, on the device of the first of them.
+
+        Raises:
+            ValueError: a module that does not fit this keyspace, or a shell: it has no values.
+        """
+        matched = self._matched(module)
+        flat = torch.empty(self.size, dtype=self.dtype, device=matched[0][1].device)
+        for slot, parameter in matched:
+            if parameter.numel() == 0:
+                raise ValueError(f"parameter {slot.name} holds no storage: bind() the shell to weights first")
+            self._view(slot, flat).copy_(parameter.detach())
+        return flat
+
+    def shell(self, module: nn.Module) -> nn.Module:
+        """A deep copy whose trainable parameters hold no storage: cheap to pickle, made whole again by bind().
+
+        Buffers and frozen parameters are kept, and what is shared stays shared.
+
+        Raises:
+            ConfigError: a module that Python cannot copy.
+        """
+        # deepcopy takes what its memo already has: the weights are never copied
+        empty = {id(p): _emptied(p) for _, p in self._matched(module)}
+        try:
+            return copy.deepcopy(module, dict(empty))
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise ConfigError("model", type(module).__name__, f"cannot be copied to the workers: {error}") from error
+
+    def _matched(self, module: nn.Module) -> list[tuple[Slot, nn.Parameter]]:
+        found = {path: p for _, group in _owners(module) for path, p in group}
+        if list(found) != [slot.name for slot in self.parameters]:
+            odd = sorted(set(found) ^ {slot.name for slot in self.parameters})
+            raise ValueError(f"{type(module).__name__} does not fit this keyspace: {', '.join(odd) or 'another order'}")
+        for slot in self.parameters:
+            parameter = found[slot.name]
+            if parameter.dtype != self.dtype or (parameter.numel() and parameter.shape != slot.shape):
+                raise ValueError(f"parameter {slot.name} is {list(parameter.shape)} of {parameter.dtype}, "
+                                 f"the keyspace has {list(slot.shape)} of {self.dtype}")
+        return [(slot, found[slot.name]) for slot in self.parameters]
+
+    def _check_flat(self, name: str, flat: Tensor) -> None:
+        if flat.shape != (self.size,) or flat.dtype != self.dtype or not flat.is_contiguous():
+            raise ValueError(f"{name} must be a contiguous vector [{self.size}] of {self.dtype}, "
+                             f"not {list(flat.shape)} of {flat.dtype} with strides {flat.stride()}")
+
+    @staticmethod
+    def _view(slot: Slot, flat: Tensor) -> Tensor:
+        return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
+
+
+Named = tuple[str, nn.Parameter]
+
+
+def _owners(module: nn.Module) -> Iterator[tuple[str, list[Named]]]:
+    """(module's path, its own trainable parameters), in module order; a shared parameter belongs to its first owner."""
+    seen: set[int] = set()
+    for path, owner in module.named_modules():
+        own = []
+        for name, parameter in owner.named_parameters(prefix=path, recurse=False):
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                own.append((name, parameter))
+        if own:
+            yield path, own
+
+
+def _groups(module: nn.Module) -> Iterator[tuple[str, list[Named]]]:
+    """(layer's name, parameters with equally many rows): a module's parameters, split where the number changes."""
+    for path, own in _owners(module):
+        groups = [list(g) for _, g in itertools.groupby(own, key=lambda named: _rows(named[1]))]
+        for group in groups:
+            yield (path or type(module).__name__) if len(groups) == 1 else group[0][0], group
+
+
+def _rows(parameter: Tensor) -> int:
+    return parameter.shape[0] if parameter.ndim else 1
+
+
+def _check(module: nn.Module) -> torch.dtype:
+    """The one dtype of the trainable parameters; ConfigError if there is no keyspace for them."""
+    owner = type(module).__name__
+    dtypes: dict[torch.dtype, str] = {}
+    for _, own in _owners(module):
+        for name, parameter in own:
+            if (problem := _problem(parameter)) is not None:
+                raise ConfigError("model", owner, f"parameter {name} {problem}")
+            dtypes.setdefault(parameter.dtype, name)
+    if not dtypes:
+        raise ConfigError("model", owner, "has no trainable parameters: some must have requires_grad=True")
+    if len(dtypes) > 1:
+        each = ", ".join(f"{name} is {dtype}" for dtype, name in dtypes.items())
+        raise ConfigError("model", owner, f"trainable parameters must have one dtype, but {each}; use module.to(dtype)")
+    return next(iter(dtypes))
+
+
+def _problem(parameter: Tensor) -> str | None:
+    if nn.parameter.is_lazy(parameter):
+        return "is lazy: call the module once on a sample, so that its shape is known"
+    if parameter.layout != torch.strided:
+        return f"is sparse ({parameter.layout}): only dense parameters have a place in a flat vector"
+    if parameter.is_complex():
+        return f"is complex ({parameter.dtype}): keep its real and imaginary parts as two real parameters"
+    if parameter.numel() == 0:
+        return f"has no elements, its shape is {list(parameter.shape)}: a keyspace is built before shell(), not after"
+    return None
+
+
+def _emptied(parameter: nn.Parameter) -> nn.Parameter:
+    """A stand-in with the parameter's dtype, device and attributes, without its numbers."""
+    stand_in = nn.Parameter(parameter.detach().new_empty(0))
+    stand_in.__dict__.update(copy.deepcopy(parameter.__dict__))
+    return stand_in

@@ -1,0 +1,155 @@
+"""The server's weights: one flat vector, cut into ranges, each with its own optimizer and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pslab.tensors.optimizers import OptimizerSpec
+from pslab.tensors.wire import Entries
+
+INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
+Gradient = torch.Tensor | Entries  # flat and dense over the whole model, or the entries of one range
+
+
+@dataclass(frozen=True)
+class Part:
+    """The slices of the flat vector that one range covers; inside a range positions count from 0."""
+
+    slices: tuple[slice, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements in the range."""
+        return sum(s.stop - s.start for s in self.slices)
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The range's slices of a flat vector, no copies."""
+        return [flat[s] for s in self.slices]
+
+    def inside(self, indices: torch.Tensor, values: torch.Tensor) -> Entries:
+        """Entries of the flat vector (sorted indices) -> those of this range, by their positions in it."""
+        found, taken, offset = [], [], 0
+        for s in self.slices:
+            low, high = (int(x) for x in torch.searchsorted(indices, torch.tensor([s.start, s.stop])))
+            found.append(indices[low:high] - (s.start - offset))
+            taken.append(values[low:high])
+            offset += s.stop - s.start
+        return Entries(self.size, torch.cat(found).numpy(), torch.cat(taken).numpy())
+
+    def put(self, flat: torch.Tensor, entries: Entries) -> None:
+        """Write entries of this range into a flat vector."""
+        values = torch.from_numpy(entries.values)
+        if entries.indices is None:
+            offset = 0
+            for view in self.views(flat):
+                view.copy_(values[offset : offset + view.numel()])
+                offset += view.numel()
+            return
+        flat.index_copy_(0, self.flat_indices(entries), values)
+
+    def flat_indices(self, entries: Entries) -> torch.Tensor:
+        """Positions in the flat vector of sparse entries of this range (int64[k])."""
+        indices = torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
+        starts, offset = torch.zeros_like(indices), 0
+        for s in self.slices:
+            starts = torch.where(indices >= offset, s.start - offset, starts)
+            offset += s.stop - s.start
+        return indices + starts
+
+
+class _Slice:
+    """One range: its optimizer over views of the weights, and the version at which each element last changed."""
+
+    def __init__(self, part: Part, weights: torch.Tensor, optimizer: OptimizerSpec, track: bool) -> None:
+        self.part = part
+        self.parameters = [view.requires_grad_(False) for view in part.views(weights)]
+        self.optimizer = optimizer.make(self.parameters, 1.0)
+        self.sum = torch.empty(part.size, dtype=weights.dtype)
+        self.changed_at = torch.zeros(part.size, dtype=torch.int32) if track else None
+        self.version = 0
+
+
+class Store:
+    """Weights and optimizer states. The policy decides what is applied; `step` applies it."""
+
+    def __init__(
+        self, weights: torch.Tensor, parts: Sequence[Part], optimizer: OptimizerSpec, *, track_changes: bool = False
+    ) -> None:
+        self.weights = weights
+        self._plain = optimizer.plain_sgd
+        self._slices = [_Slice(part, weights, optimizer, track_changes) for part in parts]
+
+    def step(self, index: int, gradients: Sequence[Gradient], learning_rate: float) -> None:
+        """Apply the mean of some gradients to a range as one step of its optimizer."""
+        cut = self._slices[index]
+        cut.version += 1
+        if self._plain and all(isinstance(g, Entries) and g.indices is not None for g in gradients):
+            self._sparse_step(cut, [g for g in gradients if isinstance(g, Entries)], learning_rate)
+            return
+        before = [p.clone() for p in cut.parameters] if cut.changed_at is not None else None
+        self._dense_step(cut, gradients, learning_rate)
+        if before is not None and cut.changed_at is not None:
+            kind = INTEGER[self.weights.dtype]  # as bits: 0.0 and -0.0 are not the same
+            changed = [b.view(kind) != p.view(kind) for b, p in zip(before, cut.parameters, strict=True)]
+            cut.changed_at.masked_fill_(torch.cat(changed), cut.version)
+
+    def changed(self, index: int, since_version: int) -> Entries:
+        """The weights of a range that steps after `since_version` changed, lossless; dense if all did."""
+        cut = self._slices[index]
+        if cut.changed_at is None:
+            raise ValueError("this store does not track changes")
+        found = np.flatnonzero(cut.changed_at.numpy() > since_version)
+        if len(found) == cut.part.size:
+            return Entries(cut.part.size, None, torch.cat(cut.parameters).numpy())
+        where = cut.part.flat_indices(Entries(cut.part.size, found, found))
+        return Entries(cut.part.size, found, self.weights[where].numpy())
+
+    def _sparse_step(self, cut: _Slice, gradients: Sequence[Entries], learning_rate: float) -> None:
+        for entries in gradients:
+            where = cut.part.flat_indices(entries)
+            self.weights.index_add_(0, where, torch.from_numpy(entries.values), alpha=-learning_rate / len(gradients))
+            if cut.changed_at is not None and entries.indices is not None:
+                cut.changed_at[torch.from_numpy(entries.indices).long()] = cut.version
+
+    def _dense_step(self, cut: _Slice, gradients: Sequence[Gradient], learning_rate: float) -> None:
+        total = cut.sum
+        offset = 0
+        for parameter, s in zip(cut.parameters, cut.part.slices, strict=True):
+            total_slice = total[offset : offset + parameter.numel()]
+            _mean(total_slice, offset, s, gradients)
+            parameter.grad = total_slice
+            offset += parameter.numel()
+        for group in cut.optimizer.param_groups:
+            group["lr"] = learning_rate
+        cut.optimizer.step()
+
+
+def _mean(out: torch.Tensor, offset: int, s: slice, gradients: Sequence[Gradient]) -> None:
+    """out[:] = the mean of the gradients over one slice, whose first element is at `offset` of its range."""
+    first, *rest = gradients
+    if isinstance(first, torch.Tensor):
+        out.copy_(first[s])
+    else:
+        out.zero_()
+        _add(out, offset, first)
+    for gradient in rest:
+        if isinstance(gradient, torch.Tensor):
+            out.add_(gradient[s])
+        else:
+            _add(out, offset, gradient)
+    if rest:
+        out.div_(len(gradients))
+
+
+def _add(out: torch.Tensor, offset: int, entries: Entries) -> None:
+    values = torch.from_numpy(entries.values)
+    if entries.indices is None:
+        out.add_(values[offset : offset + out.numel()])
+        return
+    low, high = np.searchsorted(entries.indices, [offset, offset + out.numel()])
+    where = torch.from_numpy(entries.indices[low:high].astype(np.int64) - offset)
+    out.index_add_(0, where, values[low:high])

@@ -1,0 +1,13 @@
+"""One pool of processes for the whole suite, as in a notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pool_ends_with_the_suite():
+    yield
+    from pslab.engines import pool
+
+    pool.release()

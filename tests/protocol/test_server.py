@@ -1,0 +1,124 @@
+"""The server's machine: its two states, and everything that it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslab.errors import ProtocolError
+from pslab.policies.sync import ASP, BSP, SSP
+from pslab.protocol.messages import NOBODY, Apply, Pull, Push, Pushed, Start
+from pslab.protocol.server import Refuse, Reply, Server, Step
+
+
+def push(worker: int, iteration: int, *, index: int = 0, version: int = 0) -> Push:
+    return Push(worker, index, iteration, version)
+
+
+def pull(worker: int, iteration: int, *, index: int = 0) -> Pull:
+    return Pull(worker, index, iteration, 0)
+
+
+def test_a_push_while_weights_are_read_is_deferred_until_they_have_been():
+    server = Server(range(2), 1, ASP())
+    assert isinstance(server.handle(push(0, 0), 1.0)[0], Step)
+    assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 1, NOBODY)]
+    assert server.handle(push(1, 0), 2.0) == []  # state PULL
+    (step,) = server.answered(0)
+    assert step == Step(0, (push(1, 0),), False, 2)
+
+
+def test_nothing_is_answered_twice():
+    server = Server(range(2), 1, ASP())
+    with pytest.raises(ProtocolError, match="not answering"):
+        server.answered(0)
+
+
+def test_bsp_says_whom_a_worker_waited_for():
+    server = Server(range(2), 1, BSP())
+    assert server.handle(push(0, 0), 1.0) == []
+    assert server.handle(pull(0, 1), 1.0) == []
+    assert server.waits_for(0) == (1,)
+    effects = server.handle(push(1, 0), 2.0)
+    assert effects == [Step(0, (push(0, 0), push(1, 0)), True, 1), Reply(pull(0, 1), 1, 1)]
+    server.answered(0)
+    assert server.handle(pull(1, 1), 2.0) == [Reply(pull(1, 1), 1, NOBODY)]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (push(0, 0), "duplicate push"),
+        (push(0, 2), "push of an iteration that is not valid"),
+        (push(5, 0), "unknown worker"),
+        (pull(5, 0), "unknown worker"),
+        (pull(0, 0), "late pull"),
+    ],
+)
+def test_refused_and_nothing_changed(message, reason):
+    server = Server(range(2), 1, SSP(3))
+    server.handle(push(0, 0), 1.0)
+    before = server.accepted, dict(server.ranges[0].clocks), server.ranges[0].version
+    assert server.handle(message, 2.0) == [Refuse(message, reason)]
+    assert (server.accepted, server.ranges[0].clocks, server.ranges[0].version) == before
+
+
+def test_a_push_outside_the_window_is_refused():
+    server = Server(range(2), 1, SSP(1))
+    server.handle(push(0, 0), 1.0)
+    server.handle(push(0, 1), 1.0)
+    (refused,) = server.handle(push(0, 2), 1.0)
+    assert isinstance(refused, Refuse)
+    assert server.accepted == 2
+
+
+def test_a_range_that_does_not_exist_is_an_error():
+    with pytest.raises(ProtocolError, match="range 3"):
+        Server(range(2), 1, ASP()).handle(push(0, 0, index=3), 1.0)
+
+
+def test_a_pull_that_overtook_its_push_waits_for_it():
+    server = Server(range(1), 1, ASP())
+    assert server.handle(pull(0, 1), 1.0) == []
+    assert server.handle(pull(0, 1), 1.0) == [Refuse(pull(0, 1), "duplicate pull")]
+    assert server.handle(push(0, 0), 2.0) == [Step(0, (push(0, 0),), False, 1), Reply(pull(0, 1), 1, NOBODY)]
+
+
+def test_an_answered_pull_is_answered_again():
+    server = Server(range(1), 1, ASP())
+    server.handle(push(0, 0), 1.0)
+    first = server.handle(pull(0, 1), 1.0)
+    server.answered(0)
+    assert server.handle(pull(0, 1), 2.0) == first  # its answer was lost
+
+
+def test_an_iteration_counts_when_all_ranges_have_it():
+    server = Server(range(1), 2, ASP())
+    server.handle(push(0, 0, index=0), 1.0)
+    assert server.accepted == 0
+    server.handle(push(0, 0, index=1), 1.0)
+    assert server.accepted == 1
+
+
+def test_who_leaves_is_not_waited_for():
+    server = Server(range(3), 1, BSP())
+    for worker in (0, 1):
+        server.handle(push(worker, 0), 1.0)
+        server.handle(pull(worker, 1), 1.0)
+    effects = server.leave(2, 2.0)
+    assert [type(e) for e in effects] == [Step, Reply, Reply]
+    assert server.workers == (0, 1)
+    assert server.handle(push(2, 0), 3.0) == [Refuse(push(2, 0), "unknown worker")]
+
+
+def test_a_policy_must_apply_before_it_starts():
+    class Backwards(ASP):
+        def step(self, state, event, clocks):
+            if isinstance(event, Pushed) and event.worker == 1:
+                return state, (Start(0, 1), Apply(1, 0))
+            return state, (Apply(0, 0),) if isinstance(event, Pushed) else ()
+
+    server = Server(range(2), 1, Backwards())
+    server.handle(push(0, 0), 1.0)
+    server.handle(pull(0, 1), 1.0)
+    with pytest.raises(ProtocolError, match="apply before starting"):
+        server.handle(push(1, 0), 2.0)

@@ -1,0 +1,49 @@
+"""What the recorded pushes alone say about the final weights: a sequential replay, without processes or protocol."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from torch.nn import functional
+
+from pslab.engines.experiment import Experiment
+from pslab.policies.rates import Applied
+from pslab.tensors.data import Batches, batch
+from pslab.tensors.prune import Pruner
+from pslab.tensors.store import Store
+
+
+def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
+    """The final weights that follow from the list of (push, version pulled), in the order of application."""
+    run, data, keyspace = experiment.run, experiment.dataset, experiment.keyspace
+    dtype = experiment.weights.dtype
+    store = Store(experiment.weights.clone(), experiment.parts, experiment.optimizer)
+    held, gradient = torch.empty_like(experiment.weights), torch.empty_like(experiment.weights)
+    keyspace.bind(experiment.shell, held, gradient)
+    batches = [Batches(len(data.train_y), run.workers, w, run.batch_size, run.seed) for w in range(run.workers)]
+    layers = [layer.flat for layer in keyspace.layers]
+    pruners = [Pruner(experiment.prune, layers, keyspace.size, dtype, torch.device("cpu")) for _ in range(run.workers)]
+    versions = {0: store.weights.clone()}
+
+    def compute(worker: int, iteration: int, version: int):
+        held.copy_(versions[version])
+        gradient.zero_()
+        rows = torch.from_numpy(batches[worker].at(iteration))
+        x = batch(data.train_x[rows], dtype, data.mean, data.std)
+        functional.cross_entropy(experiment.shell(x), data.train_y[rows]).backward()
+        if not experiment.sparse:
+            return gradient.clone()
+        return experiment.parts[0].inside(*pruners[worker].prune(gradient))
+
+    torch.set_num_threads(1)
+    applied = 0
+    for version, group in pushes.groupby("version_applied", sort=True):
+        gradients = [compute(p.worker, p.iteration, p.version_pulled) for p in group.itertuples()]
+        aggregate = run.sync == "bsp"
+        told = Applied(run.workers, len(group), aggregate, run.push_weight, int(group.staleness.max()))
+        progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
+        rate = run.learning_rate * experiment.schedule.factor(progress) * experiment.rate.scale(told)
+        store.step(0, gradients, rate)
+        versions[version] = store.weights.clone()
+        applied += len(group)
+    return store.weights
