@@ -204,7 +204,8 @@ class Serving:
     def _reply(self, reply: Reply) -> None:
         pull, released_s = reply.pull, time.monotonic()
         part, layout = self.job.parts[pull.range], self.job.layout
-        if self.run_.pull == "whole":
+        entries = self.store.changed(pull.range, pull.version) if self.run_.pull == "changed" else None
+        if entries is None:
             target = self.arena.tensor(layout.weights[pull.worker], layout.size, layout.dtype)
             for there, here in zip(part.views(target), part.views(self.store.weights), strict=True):
                 there.copy_(here)
@@ -212,7 +213,7 @@ class Serving:
         else:
             offset, room = layout.frames[pull.range]
             buffer = self.arena.bytes(layout.down[pull.worker] + offset, room)
-            size = encode_into(buffer, self.store.changed(pull.range, pull.version), "auto")
+            size = encode_into(buffer, entries, "auto")
         begun_s, done_s = self.taken.get((pull.worker, pull.range), (released_s, released_s))
         note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, size, reply.released_by,
                     time.monotonic(), begun_s, done_s, released_s)  # fmt: skip

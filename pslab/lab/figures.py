@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,15 +29,422 @@ from pslab.errors import ConfigError, PslabError, nearest
 from pslab.lab.studies import STUDIES
 from pslab.lab.theme import parts
 
-#: What each notebook draws; a file is named <title>-<picture>.
+#: What each notebook draws; a file is named <stem>-<picture>.
 PICTURES: dict[str, tuple[str, ...]] = {
     "10_pruning": ("accuracy", "bytes", "time"),
     "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness"),
 }
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
 DRAWING = ("studies", "plots", "theme", "export")  # modules whose change redraws
+DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
-RENDERER = "plotly_mimetype+notebook"  # JupyterLab, and a converted page without network; tooling shows neither by itself
+RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
 # -- parameters ------------------------------------------------------------------------------------
+
+
+def allowed(notebook: str) -> dict[str, Any]:
+    """The parameters of a notebook with their defaults, as plain literals."""
+    if notebook not in STUDIES:
+        raise ConfigError("notebook", notebook, nearest(notebook, STUDIES))
+    signature = inspect.signature(STUDIES[notebook]).parameters.values()
+    return {**{p.name: _literal(p.default) for p in signature}, "images": False}
+
+
+def check_parameters(notebook: str, values: Mapping[str, Any]) -> list[Run]:
+    """The runs that these parameters ask for; nothing is started.
+
+    Raises:
+        ConfigError: an unknown name (with the nearest right one), a wrong type, an impossible value.
+    """
+    names = allowed(notebook)
+    for name in values:
+        if name not in names:
+            raise ConfigError(str(name), values[name], f"{notebook} has no such parameter; {nearest(str(name), names)}")
+    chosen = {**names, **values}
+    if not isinstance(images := chosen.pop("images"), bool):
+        raise ConfigError("images", images, "must be True or False")
+    return STUDIES[notebook](**chosen)
+
+
+def parameters(notebook: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked parameters in a notebook's globals, as its study takes them.
+
+    papermill only warns of a name that the notebook does not know: every name that a cell of parameters assigned since
+    the last check must be one of the notebook's.
+    """
+    names = allowed(notebook)
+    assigned = [name for name in _assigned(namespace.get("In", [])) if name in namespace]
+    found = {name: namespace[name] for name in [*names, *assigned] if name in namespace}
+    check_parameters(notebook, found)
+    return {name: value for name, value in found.items() if name != "images"}
+
+
+def stem(notebook: str, values: Mapping[str, Any]) -> str:
+    """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
+    chosen = {**allowed(notebook), **values}
+    keys = ("family", "sync") if notebook == "10_pruning" else ("prune",)
+    return "-".join([notebook, *(_slug(chosen[key]) for key in keys)])
+
+
+def save(notebook: str, values: Mapping[str, Any], drawn: Mapping[str, Any], images: bool = False) -> list[Path]:
+    """Write a notebook's figures to results/figures; the paths."""
+    from pslab.lab import export
+    from pslab.lab.record import default_results
+
+    if set(drawn) != set(PICTURES[notebook]):
+        raise ConfigError("drawn", sorted(drawn), f"{notebook} draws {', '.join(PICTURES[notebook])}")
+    named = {f"{stem(notebook, values)}-{picture}": figure for picture, figure in drawn.items()}
+    return export.write_all(named, default_results() / "figures", images)
+
+
+def _assigned(cells: Sequence[str]) -> list[str]:
+    """Names that cells of parameters assign, back to the last run of the cell that checks (the last one)."""
+    found: list[str] = []
+    for source in reversed(cells[:-1]):
+        if source == cells[-1]:
+            break
+        if source.lstrip().startswith(PARAMETERS_CELL):
+            names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+            found += [node.id for node in names if isinstance(node.ctx, ast.Store)]
+    return found
+
+
+def _slug(value: Any) -> str:
+    name, positional, named = parts(value)
+    return re.sub(r"[^a-z0-9.]+", "", "".join([name, *positional, *named.values()]).lower()) or "other"
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+# -- the batch -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook with its parameters, and where its results lie."""
+
+    notebook: str
+    values: dict[str, Any]
+    sources: Path  #: the folder of the notebooks
+    results: Path
+
+    @cached_property
+    def name(self) -> str:
+        return stem(self.notebook, self.values)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return check_parameters(self.notebook, self.values)
+
+    @property
+    def source(self) -> Path:
+        return self.sources / f"{self.notebook}.ipynb"
+
+    @property
+    def executed(self) -> Path:
+        return self.results / "notebooks" / f"{self.name}.ipynb"
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The figures, without suffix."""
+        return [self.results / "figures" / f"{self.name}-{picture}" for picture in PICTURES[self.notebook]]
+
+    def missing(self) -> list[Run]:
+        """The runs that have no record yet."""
+        from pslab.lab.record import find
+
+        return [run for run in self.runs if find(run, self.results) is None]
+
+    def stamp(self) -> dict[str, Any]:
+        """From what the notebook is, or would be, made."""
+        code = [Path(__file__).with_name(f"{module}.py") for module in DRAWING]
+        manifests = {run.digest: self.results / "runs" / run.digest / "manifest.json" for run in self.runs}
+        return {
+            "notebook": _sha(self.source),
+            "parameters": {**allowed(self.notebook), **self.values},
+            "records": {digest: _sha(path) for digest, path in manifests.items()},
+            "drawing": [_sha(path) for path in code],
+        }
+
+    def done(self) -> bool:
+        """Whether it was executed from just this, and its figures are there."""
+        drawn = [path.with_name(f"{path.name}.{kind}") for path in self.pictures for kind in ("html", "json")]
+        with contextlib.suppress(OSError, ValueError):
+            stamped, fresh = self.executed.with_suffix(".json").read_text(), json.dumps(self.stamp())
+            return all(path.is_file() for path in [self.executed, *drawn]) and json.loads(stamped) == json.loads(fresh)
+        return False
+
+
+def plan(sources: Path, results: Path) -> list[Job]:
+    """Each pruning family under each synchronization policy, and the policies beside each other."""
+    pruned = [Job("10_pruning", {"family": family, "sync": sync}, sources, results)
+              for sync in SYNCS for family in FAMILIES]  # fmt: skip
+    return [*pruned, Job("20_sync_policies", {}, sources, results)]
+
+
+def main(arguments: list[str]) -> int:
+    """Execute what is not up to date; exit status 1 if a notebook failed, 2 for bad parameters."""
+    try:
+        options = _options().parse_args(arguments)
+        jobs = chosen(options)
+        return _batch(jobs, options.jobs, options.images)
+    except PslabError as error:
+        print(f"pslab figures: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        print("pslab figures: interrupted; what is finished is kept, the next call goes on", file=sys.stderr)
+        return 130
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("pslab figures", description="Execute the notebooks, and draw every figure.")
+    parser.add_argument("--results", type=Path, help="where records, figures and notebooks go (default: results/)")
+    parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, or one of its figures")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
+    parser.add_argument("--jobs", type=int, default=2, help="notebooks at once where nothing is left to run")
+    parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
+    return parser
+
+
+def chosen(options: argparse.Namespace) -> list[Job]:
+    """The jobs that the options name, with the parameters that they set, all of them checked.
+
+    Raises:
+        ConfigError: a name that is no notebook or figure, a parameter that a chosen notebook does not have.
+    """
+    from pslab.lab.record import default_results
+
+    sources = options.notebooks or _notebooks()
+    jobs = plan(sources.resolve(), (options.results or default_results()).resolve())
+    if options.jobs < 1:
+        raise ConfigError("jobs", options.jobs, "must be at least 1")
+    for name in options.only:
+        if not any(name in (job.name, job.notebook) for job in jobs):
+            raise ConfigError("only", name, nearest(name, [job.name for job in jobs] + list(STUDIES)))
+    jobs = [job for job in jobs if not options.only or {job.name, job.notebook} & set(options.only)]
+    values = dict(_assignment(text) for text in options.set)
+    for name in {name for job in jobs for name in job.values} & set(values):
+        raise ConfigError(name, values[name], "the batch goes through these itself; choose with --only")
+    jobs = [Job(job.notebook, {**job.values, **values}, job.sources, job.results) for job in jobs]
+    for notebook in {job.notebook for job in jobs}:
+        _check_source(next(job.source for job in jobs if job.notebook == notebook))
+    for job in jobs:
+        _ = job.runs  # refuses parameters before anything runs
+    if values:
+        _resolve(jobs)
+    return jobs
+
+
+def _notebooks() -> Path:
+    for folder in (Path.cwd(), *Path.cwd().parents, *Path(__file__).parents):
+        if (folder / "notebooks" / "10_pruning.ipynb").is_file():
+            return folder / "notebooks"
+    raise ConfigError("notebooks", None, "not found from here: name their folder with --notebooks")
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError("set", text, "must be NAME=VALUE")
+    try:
+        return name, _numbers(yaml.safe_load(value))
+    except yaml.YAMLError:
+        raise ConfigError("set", text, "its value is not YAML") from None
+
+
+def _numbers(value: Any) -> Any:
+    """YAML reads 1e9 as text; people mean a number."""
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
+        return float(value)
+    return value
+
+
+def _check_source(source: Path) -> None:
+    """papermill only warns of parameters that a notebook does not have: its cell must name what the study takes."""
+    import papermill
+
+    names = set(papermill.inspect_notebook(str(source)))
+    if names != (expected := set(allowed(source.stem))):
+        raise ConfigError("notebook", str(source), f"its cell of parameters differs in {sorted(names ^ expected)}")
+
+
+def _resolve(jobs: Sequence[Job]) -> None:
+    missing = {run.digest: run for job in jobs for run in job.missing()}
+    if missing:
+        from pslab.lab.resolve import resolve  # torch
+
+        for run in missing.values():
+            resolve(run)
+
+
+def _batch(jobs: Sequence[Job], at_once: int, images: bool) -> int:
+    """Notebooks that have something to run one after another, then those that only draw, then all images."""
+    begin, todo = time.monotonic(), [job for job in jobs if not job.done()]
+    watch = _Watch(todo)
+    failed: list[str] = []
+    drawing = []
+    with _kernels(jobs[0].results), watch:
+        for job in todo:
+            if job.missing():
+                _execute(job, watch, failed)
+            else:
+                drawing.append(job)
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(lambda job: _execute(job, watch, failed), drawing))
+    made = [job for job in jobs if job.name not in failed]
+    if images:
+        _images(made)
+    kept = len(jobs) - len(todo)
+    print(f"{len(todo) - len(failed)} notebooks executed, {kept} up to date, {len(failed)} failed, "
+          f"{time.monotonic() - begin:.0f} s; figures in {jobs[0].results / 'figures'}")  # fmt: skip
+    return 1 if failed else 0
+
+
+def _execute(job: Job, watch: _Watch, failed: list[str]) -> None:
+    """Execute into a draft, which takes its place when it is whole; a failure is said and does not end the batch."""
+    begin = time.monotonic()
+    draft = job.executed.with_name(f".{job.name}.partial.ipynb")
+    try:
+        job.executed.parent.mkdir(parents=True, exist_ok=True)
+        _papermill(job, draft)
+        from pslab.lab.export import replace
+
+        replace(job.executed, _whole(draft))
+        replace(job.executed.with_suffix(".json"), (json.dumps(job.stamp(), indent=1, sort_keys=True) + "\n").encode())
+        job.executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
+        draft.unlink()
+    except Exception as error:  # a cell may raise anything
+        failed.append(job.name)
+        left = job.executed.with_suffix(".failed.ipynb")
+        with contextlib.suppress(OSError):
+            draft.replace(left)
+        watch.say(f"{job.name} failed: {_reason(error)}" + (f"\n  its cells are in {left}" if left.is_file() else ""))
+        return
+    watch.finish(job, time.monotonic() - begin)
+
+
+def _papermill(job: Job, draft: Path) -> None:
+    import papermill
+    from traitlets.config import Config
+
+    papermill.execute_notebook(
+        str(job.source), str(draft), parameters=job.values, kernel_name="python3", progress_bar=False,
+        cwd=str(job.sources), config=Config(KernelManager={"transport": "ipc"}),
+    )  # fmt: skip
+
+
+def _whole(draft: Path) -> bytes:
+    """The executed notebook. papermill writes half a one to a full disk without a word."""
+    import nbformat
+
+    content = draft.read_bytes()
+    cells: Any = nbformat.reads(content.decode(), as_version=4).cells  # type: ignore[no-untyped-call]
+    if any(cell.cell_type == "code" and cell.execution_count is None for cell in cells):
+        raise PslabError(f"{draft} has cells that were not executed")
+    return content
+
+
+def _reason(error: Exception) -> str:
+    """What the failing cell said, without colours and without its traceback."""
+    cell, name, text = (getattr(error, field, None) for field in ("exec_count", "ename", "evalue"))
+    said = f"cell {cell}: {name}: {text}" if name else f"{type(error).__name__}: {error}"
+    return re.sub(r"\x1b\[[0-9;]*m", "", said)
+
+
+@contextlib.contextmanager
+def _kernels(results: Path) -> Iterator[None]:
+    """What the notebooks' kernels inherit."""
+    wanted = {"PSLAB_RESULTS": str(results), "PLOTLY_RENDERER": RENDERER, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _images(jobs: Sequence[Job]) -> None:
+    """Export what has no image, or an older one than its figure."""
+    from pslab.lab import export
+
+    def old(picture: Path) -> bool:
+        drawn_s = picture.with_name(f"{picture.name}.json").stat().st_mtime
+        images = [picture.with_name(f"{picture.name}.{kind}") for kind in export.FORMATS]
+        return any(not image.is_file() or image.stat().st_mtime < drawn_s for image in images)
+
+    stale = [picture for job in jobs for picture in job.pictures if old(picture)]
+    written = export.write_images((picture.with_name(f"{picture.name}.json"), picture) for picture in stale)
+    for path in written:
+        os.utime(path)  # an image that came out equal was not written, but is not old
+
+
+def _sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+
+
+class _Watch:
+    """Progress over the whole batch: a line that rewrites itself on a terminal, plain lines now and then elsewhere."""
+
+    def __init__(self, todo: Sequence[Job]) -> None:
+        self._results = todo[0].results if todo else Path()
+        self._notebooks, self._executed = len(todo), 0
+        self._missing = sorted({run.digest for job in todo for run in job.missing()})
+        self._live = sys.stderr.isatty()
+        self._begin_s, self._ended, self._lock = time.monotonic(), threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    def __enter__(self) -> _Watch:
+        if self._notebooks:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._notebooks:
+            self._thread.join()
+            self._print("\r\x1b[K" if self._live else "", end="")
+
+    def finish(self, job: Job, seconds: float) -> None:
+        """A notebook is executed."""
+        self._executed += 1
+        self.say(f"[{self._executed}/{self._notebooks}] {job.name}: {seconds:.0f} s")
+
+    def say(self, text: str) -> None:
+        """A line that stays, and how far the batch is."""
+        self._print(f"\r\x1b[K{text}" if self._live else f"{text}; {self.line()}")
+
+    def line(self) -> str:
+        """How far the batch is, at what rate, and when it may end."""
+        runs = sum((self._results / "runs" / digest / "manifest.json").is_file() for digest in self._missing)
+        spent = time.monotonic() - self._begin_s
+        done = runs + DRAWING_SHARE * self._executed
+        whole = len(self._missing) + DRAWING_SHARE * self._notebooks
+        words = [f"notebooks {self._executed}/{self._notebooks}"]
+        if self._missing:
+            words.insert(0, f"runs {runs}/{len(self._missing)}" + (f", {spent / runs:.1f} s each" if runs else ""))
+        if 0 < done < whole:
+            words.append(f"about {max(1, round(spent * (whole - done) / done))} s left")
+        return "; ".join(words)
+
+    def _show(self) -> None:
+        while not self._ended.wait(1.0 if self._live else 30.0):
+            self._print(f"\r\x1b[K{self.line()}" if self._live else self.line(), end="" if self._live else "\n")
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        with self._lock:
+            print(text, end=end, file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ WIDTH, PAIR_WIDTH, HEIGHT = 760, 980, 500
 PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5, 98, 98.5, 99)  # targets to speak of
 BYTES = {"bytes": ("bytes_up", "bytes_down"), "bytes_up": ("bytes_up",), "bytes_down": ("bytes_down",)}
 BYTES_TITLE = {"bytes": "bytes sent, both ways", "bytes_up": "bytes pushed", "bytes_down": "bytes pulled"}
-PHASE_WORDS = {"select": "prune", "wait": "wait (for worker)", "serve": "server", "gap": "not measured"}
+PHASE_WORDS = {"wait": "wait (for worker)", "apply": "server applies", "serve": "server answers", "gap": "not measured"}
 
 
 # -- accuracy --------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def accuracy_pair(results: Iterable[Result], title: str | None = None) -> go.Fig
 
 def series(result: Result, axis: str) -> pd.DataFrame:
     """One run's evaluations: x (pushes, seconds or bytes) and y (per cent), with what a reader may hover over."""
-    table = result.accuracy.sort_values("pushes")
+    table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
     table = table[np.isfinite(table.accuracy)]
     sent = {name: _bytes_at(result, table.pushes.to_numpy(), columns) for name, columns in BYTES.items()}
     x = sent[axis] if axis in BYTES else table["seconds" if axis == "seconds" else "pushes"].to_numpy(float)
@@ -221,7 +221,7 @@ def time_budget(results: Iterable[Result], title: str | None = None) -> go.Figur
     table = table.groupby(["curve", "label", "worker", "phase", "waits_for"])["seconds"].sum().reset_index()
     tallest = float(table.groupby(["curve", "worker"]).seconds.sum().max())
     bars, shown = [], []
-    for phase in PHASES:
+    for phase in dict.fromkeys([*PHASES, *table.phase]):
         own = table[table.phase == phase]
         for whom in sorted(set(own.waits_for)):
             part = own[own.waits_for == whom]
@@ -243,7 +243,8 @@ def _bar(phase: str, whom: int, part: pd.DataFrame, tallest: float, shown: bool)
     return go.Bar(
         x=[list(part.label), [str(worker) for worker in part.worker]], y=part.seconds,
         name=word, legendgroup=phase, showlegend=shown,
-        marker={"color": PHASES[phase], "line": {"color": PALE if phase == "gap" else "white", "width": 0.5}},
+        marker={"color": PHASES.get(phase, "#999999"),
+                "line": {"color": PALE if phase == "gap" else "white", "width": 0.5}},
         text=[str(whom) if whom >= 0 and s > 0.03 * tallest else "" for s in part.seconds], textposition="inside",
         insidetextanchor="middle", textangle=0, constraintext="none", textfont={"size": 10, "color": INK},
         hovertemplate=f"<b>%{{x}}</b><br>{label}: %{{y:.2f}} s<extra></extra>")  # fmt: skip
@@ -320,7 +321,9 @@ def time_to(results: Iterable[Result], accuracy: float) -> pd.DataFrame:
                 row[name + suffix] = value if math.isfinite(value) else math.nan
         row["final_accuracy"] = float(np.median([_final(result) for result in curve.results]))
         rows.append(row)
-    return pd.DataFrame(rows).set_index("curve")
+    table = pd.DataFrame(rows).set_index("curve")
+    table.attrs["accuracy"] = accuracy
+    return table
 
 
 def _first(result: Result, accuracy: float) -> tuple[float, float, float, float]:
@@ -362,7 +365,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     shown = [{"time": cell(row, "seconds"), "pushes": cell(row, "pushes"), "bytes": cell(row, "bytes"),
               "seeds there": f"{row['reached']} of {row['seeds']}",
               "final accuracy": f"{100 * row['final_accuracy']:.2f} %"} for row in rows.values()]  # fmt: skip
-    return pd.DataFrame(shown, index=pd.Index(list(rows), name=""))
+    goal = f"until {100 * table.attrs['accuracy']:g} %"
+    return pd.DataFrame(shown, index=list(rows)).rename_axis(columns=goal)
 
 
 def findings(results: Iterable[Result], accuracy: float) -> str:

@@ -103,7 +103,7 @@ def save(
         "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
         "environment": environment(),
     }
-    draft = Path(tempfile.mkdtemp(prefix=f".{run.digest}-", dir=runs))
+    draft = Path(tempfile.mkdtemp(prefix=f".{run.digest}.{platform.node()}.{os.getpid()}.", dir=runs))
     place = runs / run.digest
     try:
         for name in TABLES:
@@ -140,9 +140,9 @@ def load(path: Path | str) -> Result:
 
 
 def clean(results: Path) -> None:
-    """Remove what runs that were cut off while writing have left; a living writer's draft is never that old."""
-    for draft in (results / "runs").glob(".*-*"):
-        if not _alive_writer(draft):
+    """Remove the drafts of writers on this machine that are no more."""
+    for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
+        if not _alive(int(draft.name.split(".")[-2])):
             shutil.rmtree(draft, ignore_errors=True)
 
 
@@ -169,10 +169,14 @@ def _publish(draft: Path, place: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _alive_writer(draft: Path) -> bool:
-    import time
-
-    return time.time() - draft.stat().st_mtime < 600
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _manifest(place: Path) -> dict[str, Any]:

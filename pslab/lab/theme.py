@@ -50,8 +50,9 @@ PHASES: dict[str, str] = {
     "select": "#DDAA33",
     "encode": "#F3DC9B",
     "push": "#1A9E89",
+    "apply": "#882244",
     "wait": "#DDDDDD",
-    "serve": "#BB5566",
+    "serve": "#D98C97",
     "pull": "#8FD3C5",
     "decode": "#FBEFCB",
     "gap": "#FFFFFF",
@@ -69,7 +70,7 @@ class Style:
 
 
 DENSE = Style("#000000", "solid", "circle", 2.4)
-SINGLE = Style("#8A8A8A", "2px,3px", "circle-open", 2.0)
+SINGLE = Style("#939393", "2px,3px", "circle-open", 2.0)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -155,10 +156,7 @@ def styles(runs: Sequence[Run]) -> list[Style]:
     else:
         hues, field = [_plain_style(rank) for rank in range(len(crowd))], ""
     if len({(hue.colour, hue.marker) for hue in hues}) < len(hues):
-        variants = [_variant(run, field) for run in crowd]
-        order = list(dict.fromkeys(variants))
-        hues = [dataclasses.replace(hue, dash=DASHES[order.index(v) % len(DASHES)])
-                for hue, v in zip(hues, variants, strict=True)]
+        hues = _by_dash(crowd, hues, field)
     drawn = iter(hues)
     return [SINGLE if single(run, runs) else next(drawn) for run in runs]
 
@@ -228,6 +226,21 @@ def _on_ramp(ramp: tuple[str, str, str], place: float) -> str:
     step = min(1, int(2 * place))
     low, high, share = rgb(ramp[step]), rgb(ramp[step + 1]), 2 * place - step
     return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in zip(low, high, strict=True))
+
+
+def _by_dash(runs: Sequence[Run], hues: Sequence[Style], field: str) -> list[Style]:
+    """Dashes for curves that share colours: one for what else differs, the same under every colour."""
+    others = [_variant(run, field) for run in runs]
+    order = list(dict.fromkeys(others))
+    seen: dict[str, list[str]] = {}  # a policy's own parameters, such as two staleness bounds
+    found = []
+    for run, hue, other in zip(runs, hues, others, strict=True):
+        bounds = seen.setdefault(hue.colour, [])
+        own = json.dumps(parts(run.sync)[1:]) if field == "sync" else ""
+        bounds += [own] if own not in bounds else []
+        rank = order.index(other) + len(order) * bounds.index(own)
+        found.append(dataclasses.replace(hue, dash=DASHES[rank % len(DASHES)]))
+    return found
 
 
 def _variant(run: Run, field: str) -> str:

@@ -63,8 +63,10 @@ class Dataset:
             if low < 0 or high >= self.classes:
                 raise self._error(f"labels of {part}_y must be 0 to {self.classes - 1}, not {low} to {high}")
         if self.test_x.shape[1:] != self.train_x.shape[1:] or self.test_x.dtype != self.train_x.dtype:
-            raise self._error(f"test_x is {_told(self.test_x)}, train_x is {_told(self.train_x)}: "
-                              "one example must look the same in both")
+            raise self._error(
+                f"test_x is {_told(self.test_x)}, train_x is {_told(self.train_x)}: "
+                "one example must look the same in both"
+            )
         if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
             raise self._error(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
 
@@ -161,9 +163,13 @@ class Batches:
             raise ValueError(f"worker {worker} must be from 0 to {workers - 1}")
         self.rounds = examples // (workers * batch_size)  #: per epoch
         if self.rounds == 0:
-            raise ConfigError("batch_size", batch_size, f"{workers} workers take {workers * batch_size} examples in an "
-                                                        f"iteration, but there are {examples}: "
-                                                        f"it can be at most {examples // workers}")
+            raise ConfigError(
+                "batch_size",
+                batch_size,
+                f"{workers} workers take {workers * batch_size} examples in an "
+                f"iteration, but there are {examples}: "
+                f"it can be at most {examples // workers}",
+            )
         self._examples, self._seed, self._batch = examples, seed, batch_size
         self._stride, self._first = workers * batch_size, worker * batch_size
         self._epoch, self._order = -1, np.empty(0, np.int64)
@@ -200,8 +206,11 @@ def _read_idx(stream: BinaryIO, path: Path, shape: tuple[int, ...]) -> Tensor:
     header = stream.read(4 + 4 * len(shape))
     magic = bytes([0, 0, 8, len(shape)])  # 8: unsigned bytes
     if len(header) < 4 + 4 * len(shape) or header[:4] != magic:
-        raise ConfigError("data", str(path), f"begins with {header[:4].hex(' ')}, an idx file of {len(shape)} "
-                                             f"dimensions with {magic.hex(' ')}")
+        raise ConfigError(
+            "data",
+            str(path),
+            f"begins with {header[:4].hex(' ')}, an idx file of {len(shape)} dimensions with {magic.hex(' ')}",
+        )
     sizes = tuple(int(n) for n in np.frombuffer(header, ">u4", offset=4))
     if not 1 <= sizes[0] <= shape[0] or sizes[1:] != shape[1:]:
         raise ConfigError("data", str(path), f"says that it holds {list(sizes)}, expected at most {list(shape)}")
@@ -225,9 +234,13 @@ def _stamps(raw: Path) -> tuple[tuple[str, int, int], ...]:
             stat = found.stat()
             stamps.append((str(found), stat.st_size, stat.st_mtime_ns))
     if missing:
-        raise ConfigError("data", "mnist", f"looked in {raw.absolute()} for {', '.join(missing)} (also with .gz): "
-                                           "put the files there, name another folder in PSLAB_DATA (the one that holds "
-                                           "MNIST/raw), or use 'torchvision:MNIST', which downloads them")
+        raise ConfigError(
+            "data",
+            "mnist",
+            f"looked in {raw.absolute()} for {', '.join(missing)} (also with .gz): "
+            "put the files there, name another folder in PSLAB_DATA (the one that holds "
+            "MNIST/raw), or use 'torchvision:MNIST', which downloads them",
+        )
     return tuple(stamps)
 
 
@@ -261,10 +274,13 @@ def _of_torchvision(text: str, name: str, root: Path) -> Dataset:
         try:
             source = kind(str(root), train=train, download=True)
         except Exception as error:
-            raise ConfigError("data", text, f"cannot be read from {root.absolute()}, nor downloaded into it "
-                                            f"({type(error).__name__}: {error}): download it where there is a network, "
-                                            f"with torchvision.datasets.{name}(root, download=True), and copy it there"
-                              ) from error
+            raise ConfigError(
+                "data",
+                text,
+                f"cannot be read from {root.absolute()}, nor downloaded into it "
+                f"({type(error).__name__}: {error}): download it where there is a network, "
+                f"with torchvision.datasets.{name}(root, download=True), and copy it there",
+            ) from error
         parts += [_channels_first(torch.as_tensor(source.data)), torch.as_tensor(source.targets).long()]
     return _measured(text, parts)
 
@@ -279,8 +295,11 @@ def _returned(name: str, function: Any) -> Dataset:
     if isinstance(function, Dataset):
         return function
     if not callable(function):
-        raise ConfigError("data", name, f"is {type(function).__name__}: must be a callable or a Dataset, or one of "
-                                        f"{', '.join((*DATA, *FORMS))}")
+        raise ConfigError(
+            "data",
+            name,
+            f"is {type(function).__name__}: must be a callable or a Dataset, or one of {', '.join((*DATA, *FORMS))}",
+        )
     try:
         found = vision.with_operators(function)
     except Exception as error:

@@ -130,9 +130,6 @@ class Keyspace:
                 return
             low = max(key_range.start - layer.keys.start, 0)
             high = min(key_range.stop, layer.keys.stop) - layer.keys.start
-            if high - low == len(layer.keys):
-                yield layer.start, layer.stop
-                continue
             for slot in layer.slots:
                 yield slot.offset + low * slot.row, slot.offset + high * slot.row
 
@@ -154,7 +151,6 @@ class Keyspace:
         if gradient is not None:
             self._check_flat("gradient", gradient)
         for slot, parameter in self._matched(module):
-            parameter.grad = None
             parameter.data = self._view(slot, weights.detach())
             parameter.grad = None if gradient is None else self._view(slot, gradient.detach())
 
@@ -195,14 +191,18 @@ class Keyspace:
         for slot in self.parameters:
             parameter = found[slot.name]
             if parameter.dtype != self.dtype or (parameter.numel() and parameter.shape != slot.shape):
-                raise ValueError(f"parameter {slot.name} is {list(parameter.shape)} of {parameter.dtype}, "
-                                 f"the keyspace has {list(slot.shape)} of {self.dtype}")
+                raise ValueError(
+                    f"parameter {slot.name} is {list(parameter.shape)} of {parameter.dtype}, "
+                    f"the keyspace has {list(slot.shape)} of {self.dtype}"
+                )
         return [(slot, found[slot.name]) for slot in self.parameters]
 
     def _check_flat(self, name: str, flat: Tensor) -> None:
         if flat.shape != (self.size,) or flat.dtype != self.dtype or not flat.is_contiguous():
-            raise ValueError(f"{name} must be a contiguous vector [{self.size}] of {self.dtype}, "
-                             f"not {list(flat.shape)} of {flat.dtype} with strides {flat.stride()}")
+            raise ValueError(
+                f"{name} must be a contiguous vector [{self.size}] of {self.dtype}, "
+                f"not {list(flat.shape)} of {flat.dtype} with strides {flat.stride()}"
+            )
 
     @staticmethod
     def _view(slot: Slot, flat: Tensor) -> Tensor:

@@ -121,13 +121,18 @@ def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
         try:
             logits = _logits(module, x, y)
         except Exception as error:
-            raise ConfigError("model", name, f"cannot learn from inputs {list(x.shape)} of {x.dtype}: "
-                                             f"{type(error).__name__}: {error}") from error
+            raise ConfigError(
+                "model", name, f"cannot learn from inputs {list(x.shape)} of {x.dtype}: {type(error).__name__}: {error}"
+            ) from error
     classes = int(sample_y.max()) + 1
     if logits is None or logits.ndim != 2 or logits.shape[0] != len(x) or logits.shape[1] < classes:
         got = "no tensor" if logits is None else str(list(logits.shape))
-        raise ConfigError("model", name, f"gives {got} for inputs {list(x.shape)}: must be logits "
-                                         f"[{len(x)}, classes], with at least {classes} classes for these labels")
+        raise ConfigError(
+            "model",
+            name,
+            f"gives {got} for inputs {list(x.shape)}: must be logits "
+            f"[{len(x)}, classes], with at least {classes} classes for these labels",
+        )
 
 
 def import_named(field: str, text: str) -> Any:

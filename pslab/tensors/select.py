@@ -11,6 +11,7 @@ the order of a summation can change it, so the kernels agree even where entries 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from threading import local
 from typing import Any
@@ -19,26 +20,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pslab.tensors.wire import set_bits, true_positions
+from pslab.tensors.wire import set_bits
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
 
 TIE = 2.0**-40
 BLOCK = 1 << 17  # entries whose masks stay in a core's cache
-SUMMED = 1 << 16  # entries whose float64 copy does
-ROW = 1 << 12  # entries of one BLAS call: below the lengths from which BLAS starts threads
+ROW, ROWS = 1 << 12, 16  # rows are summed so many at a time; longer ones would start BLAS's threads
+ROUGH, ROUGH_UP_TO = 2.0**-19, 1 << 22  # error of a float32 deviation; in a larger layer some entry is always that near
 SMALL = 1 << 12  # entries that are not worth a sample
-SPARSE = 0.05  # the density below which searching a bitmap is quicker than searching a mask
+SPARSE = 0.1  # the density below which searching a bitmap is quicker than searching a mask
 
 
 class _Scratch(local):
     """Buffers that a thread uses again from call to call."""
 
     def __init__(self) -> None:
-        self.mask, self.below = np.empty(BLOCK + BLOCK // 8, np.bool_), np.empty(BLOCK, np.bool_)
-        self.magnitudes = {dtype: np.empty(SUMMED, dtype) for dtype in (np.dtype("f4"), np.dtype("f8"))}
-        self.copy, self.ones = np.empty(SUMMED), np.ones(ROW)
+        self.mask, self.below = np.empty(BLOCK, np.bool_), np.empty(BLOCK, np.bool_)
+        self.magnitudes = {dtype: np.empty((ROWS, ROW), dtype) for dtype in (np.dtype("f4"), np.dtype("f8"))}
+        self.copy, self.ones, self.ones32 = np.empty((ROWS, ROW)), np.ones(ROW), np.ones(512, np.float32)
 
 
 _scratch = _Scratch()
@@ -61,17 +62,25 @@ def std(v: torch.Tensor) -> float:
     return std_numpy(_array(v)) if v.device.type == "cpu" else std_torch(v)
 
 
-def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
+def deviation(v: torch.Tensor, sigmas: float) -> torch.Tensor:
+    """The indices of the entries with |v| > sigmas * std(v); the mean is not subtracted from v."""
+    if v.device.type == "cpu":
+        return torch.from_numpy(deviation_numpy(_array(v), sigmas))
+    return above_torch(v, sigmas * std_torch(v))
+
+
+def dynamic(v: torch.Tensor, passes: int, sample: float = 1.0) -> tuple[torch.Tensor, list[float]]:
     """The indices of the entries above the last of the dynamic thresholds, and the thresholds.
 
     From 0, each pass takes the mean of |v| over the entries above the threshold as the next one; a pass that finds none
-    leaves it. If nothing exceeds the last threshold, the entries that reach it are sent, so that a constant layer or one
-    of a single entry is not starved. Zeros are never sent.
+    leaves it. If nothing exceeds the last threshold, the entries that reach it are sent, so that a constant layer and
+    one of a single entry are not starved. Zeros are never sent. With a `sample` below 1 the means are taken over that
+    share of the entries, at places that depend on n alone.
     """
     if v.device.type == "cpu":
-        indices, thresholds = dynamic_numpy(_array(v), passes)
+        indices, thresholds = dynamic_numpy(_array(v), passes, sample)
         return torch.from_numpy(indices), thresholds
-    return dynamic_torch(v, passes)
+    return dynamic_torch(v, passes, sample)
 
 
 # --- any device -----------------------------------------------------------------------------------------------------
@@ -81,14 +90,15 @@ def top_torch(v: torch.Tensor, k: int) -> torch.Tensor:
     if not k:
         return torch.empty(0, dtype=torch.int64, device=v.device)
     magnitudes = v.detach().abs()
-    edge = torch.topk(magnitudes, k, sorted=False).values.min()
+    edge = torch.topk(magnitudes, k).values[-1]
     larger = (magnitudes > edge).nonzero().flatten()
     equal = (magnitudes == edge).nonzero().flatten()
-    return torch.cat((larger, equal[: k - len(larger)])).sort().values
+    found: torch.Tensor = torch.cat((larger, equal[: k - len(larger)])).sort().values
+    return found
 
 
 def above_torch(v: torch.Tensor, threshold: float) -> torch.Tensor:
-    return (v.detach().abs() > _exceed(threshold, _dtype(v))).nonzero().flatten()
+    return (v.detach().abs() > float(_exceed(threshold, _dtype(v)))).nonzero().flatten()
 
 
 def std_torch(v: torch.Tensor) -> float:
@@ -99,19 +109,27 @@ def std_torch(v: torch.Tensor) -> float:
     return math.sqrt(float((shifted - shifted.mean()).square().mean()))
 
 
-def dynamic_torch(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
+def dynamic_torch(v: torch.Tensor, passes: int, sample: float = 1.0) -> tuple[torch.Tensor, list[float]]:
     magnitudes = v.detach().abs()
-    last = magnitudes[magnitudes > 0].double()
     thresholds: list[float] = []
-    while len(last) and len(thresholds) < passes:
-        thresholds.append(min(float(last.mean()), float(last.max())))
-        last = last[last > _exceed(thresholds[-1], _dtype(v))]
+    if (size := _sampled(len(v), sample)) < len(v):
+        thresholds = thresholds_torch(magnitudes[torch.from_numpy(_places(len(v), size)).to(v.device)], passes)
+    thresholds = thresholds or thresholds_torch(magnitudes, passes)
     if not thresholds:
-        return torch.empty(0, dtype=torch.int64, device=v.device), thresholds
+        return torch.empty(0, dtype=torch.int64, device=v.device), []
     found = above_torch(v, thresholds[-1])
     if not len(found):
-        found = (magnitudes >= _reach(thresholds[-1], _dtype(v))).nonzero().flatten()
+        found = (magnitudes >= float(_reach(thresholds[-1], _dtype(v)))).nonzero().flatten()
     return found, thresholds
+
+
+def thresholds_torch(magnitudes: torch.Tensor, passes: int) -> list[float]:
+    last = magnitudes[magnitudes > 0]
+    thresholds: list[float] = []
+    while len(last) and len(thresholds) < passes:
+        thresholds.append(min(float(last.mean(dtype=torch.float64)), float(last.max())))
+        last = last[last > float(_exceed(thresholds[-1], _dtype(magnitudes)))]
+    return thresholds
 
 
 # --- the CPU --------------------------------------------------------------------------------------------------------
@@ -133,7 +151,7 @@ def top_numpy(x: Array, k: int) -> Indices:
 
 def above_numpy(x: Array, threshold: float) -> Indices:
     edge = _exceed(threshold, x.dtype)
-    dense = len(x) > SMALL and np.count_nonzero(np.abs(x[_places(len(x), 512)]) > edge) > SPARSE * 512
+    dense = len(x) > SMALL and bool(np.mean(np.abs(x[_places(len(x), 512)]) > edge) > SPARSE)
     return _search(x, edge, dense)
 
 
@@ -149,45 +167,81 @@ def std_numpy(x: Array) -> float:
     return math.sqrt(max(variance, 0.0))
 
 
-def dynamic_numpy(x: Array, passes: int) -> tuple[Indices, list[float]]:
+def deviation_numpy(x: Array, sigmas: float) -> Indices:
+    """Sums in float32 bracket the threshold; they are made exact only if an entry lies in between."""
+    if SMALL < len(x) <= ROUGH_UP_TO and x.dtype == np.float32 and (rough := _rough_std(x)):
+        low, high = (sigmas * rough * (1 + error) for error in (-ROUGH, ROUGH))
+        found = above_numpy(x, low)
+        magnitudes = np.abs(x[found])
+        if bool((magnitudes > _exceed(high, x.dtype)).all()):
+            return found
+        if low <= (exact := sigmas * std_numpy(x)) <= high:
+            kept: Indices = found[magnitudes > _exceed(exact, x.dtype)]
+            return kept
+    return above_numpy(x, sigmas * std_numpy(x))
+
+
+def dynamic_numpy(x: Array, passes: int, sample: float = 1.0) -> tuple[Indices, list[float]]:
+    thresholds: list[float] = []
+    if (size := _sampled(len(x), sample)) < len(x):
+        thresholds = thresholds_numpy(x[_places(len(x), size)], passes)
+    thresholds = thresholds or thresholds_numpy(x, passes)  # a sample of nothing but zeros says nothing
+    if not thresholds:
+        return np.empty(0, np.int64), []
+    found = above_numpy(x, thresholds[-1])
+    if not len(found):
+        found = _search(x, np.nextafter(_reach(thresholds[-1], x.dtype), x.dtype.type(-1)))
+    return found, thresholds
+
+
+def thresholds_numpy(x: Array, passes: int) -> list[float]:
     total, count = _magnitudes(x)
     if not count or not passes:
-        return np.flatnonzero(x), []
+        return []
     thresholds = [total / count]
-    indices = above_numpy(x, thresholds[0])
-    if not len(indices):
-        return _search(x, np.nextafter(_reach(thresholds[0], x.dtype), x.dtype.type(-1)), dense=True), thresholds
-    magnitudes = np.abs(x[indices])
+    last: list[Array] = []
     while len(thresholds) < passes:
-        mean = float(np.add.reduce(magnitudes, dtype=np.float64)) / len(magnitudes)
-        thresholds.append(min(mean, float(magnitudes.max())))
-        left = np.flatnonzero(magnitudes > _exceed(thresholds[-1], x.dtype))
-        if not len(left):
-            return indices[magnitudes >= _reach(thresholds[-1], x.dtype)], thresholds
-        indices, magnitudes = indices[left], magnitudes[left]
-    return indices, thresholds
+        edge = _exceed(thresholds[-1], x.dtype)
+        last = _parts_above(x, edge) if len(thresholds) == 1 else _merged([m[np.flatnonzero(m > edge)] for m in last])
+        if not (count := sum(map(len, last))):
+            break
+        mean = math.fsum(float(np.add.reduce(m, dtype=np.float64)) for m in last) / count
+        thresholds.append(min(mean, max(float(m.max()) for m in last if len(m))))
+    return thresholds
 
 
-def _search(x: Array, edge: Any, dense: bool) -> Indices:
+def _search(x: Array, edge: Any, dense: bool = False) -> Indices:
     """The indices of |x| > edge, a scalar of x's dtype. `dense` is a guess: it costs time, never an entry."""
     if len(x) <= SMALL:
         return np.flatnonzero(np.abs(x) > edge)
-    bitmap, found = np.empty(0 if dense else -(-len(x) // 8), np.uint8), []
+    if dense:
+        parts = [np.flatnonzero(mask) for _, mask in _masks(x, edge)]
+        for block, part in enumerate(parts):
+            part += block * BLOCK
+        return np.concatenate(parts)
+    bitmap = np.empty(-(-len(x) // 8), np.uint8)
+    for first, mask in _masks(x, edge):
+        bitmap[first // 8 : -(-(first + len(mask)) // 8)] = np.packbits(mask, bitorder="little")
+    return set_bits(bitmap)
+
+
+def _masks(x: Array, edge: Any) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Where |x| > edge, block by block; each mask is overwritten by the next."""
     for first in range(0, len(x), BLOCK):
         part = x[first : first + BLOCK]
         mask, below = _scratch.mask[: len(part)], _scratch.below[: len(part)]
         np.greater(part, edge, out=mask)
         np.less(part, -edge, out=below)
-        np.logical_or(mask, below, out=mask)
-        if dense:
-            padding = len(part) // 8
-            _scratch.mask[len(part) : len(part) + padding] = True
-            at = true_positions(_scratch.mask[: len(part) + padding], len(part))
-            at += first
-            found.append(at)
-        else:
-            bitmap[first // 8 : -(-(first + len(part)) // 8)] = np.packbits(mask, bitorder="little")
-    return np.concatenate(found) if dense else set_bits(bitmap)
+        yield first, np.logical_or(mask, below, out=mask)
+
+
+def _parts_above(x: Array, edge: Any) -> list[Array]:
+    """The magnitudes above the edge, block by block."""
+    return [np.abs(x[first : first + BLOCK][np.flatnonzero(mask)]) for first, mask in _masks(x, edge)]
+
+
+def _merged(parts: list[Array]) -> list[Array]:
+    return [np.concatenate(parts)] if len(parts) > 1 and sum(map(len, parts)) < BLOCK else parts
 
 
 def _largest(magnitudes: Array, k: int) -> Indices:
@@ -216,45 +270,58 @@ def _kth(magnitudes: Array, k: int) -> Any:
     return np.partition(magnitudes, n - k)[n - k]
 
 
+def _rough_std(x: Array) -> float | None:
+    """The standard deviation from float32 sums, at most ROUGH from the exact; None where that cannot be promised.
+
+    A dot product of 512 adds up in 16 places or more: an error of 2.2e-6 at most of the squares, and a little more than
+    half of it of their root, where the mean is small.
+    """
+    rows = x[: len(x) // 512 * 512].reshape(-1, 512)
+    rest = x[rows.size :].astype(np.float64)
+    square = float(np.vecdot(rows, rows).sum(dtype=np.float64) + np.vecdot(rest, rest)) / len(x)
+    mean = float(np.vecdot(rows, _scratch.ones32).sum(dtype=np.float64) + rest.sum()) / len(x)
+    return math.sqrt(square - mean * mean) if 1e-30 < square < 1e30 and mean * mean <= square / 16 else None
+
+
 def _moments(x: Array, shift: float) -> tuple[float, float]:
     """The sums of x - shift and of its square, in float64."""
-    total = squares = 0.0
-    for first in range(0, len(x), SUMMED):
-        part = x[first : first + SUMMED]
-        if shift or part.dtype != np.float64:
-            copy = _scratch.copy[: len(part)]
-            copy[...] = part
-            if shift:
-                copy -= shift
-            part = copy
-        total += _sum(part)
-        whole = len(part) // ROW * ROW
-        rows, rest = part[:whole].reshape(-1, ROW), part[whole:]
-        squares += float(np.vecdot(rows, rows).sum() + np.vecdot(rest, rest))
-    return total, squares
+    rows, rest = _rows(x), x[len(x) // ROW * ROW :] - np.float64(shift)
+    sums, squares = np.empty(len(rows)), np.empty(len(rows))
+    for first in range(0, len(rows), ROWS):
+        part = rows[first : first + ROWS]
+        copy = _scratch.copy[: len(part)]
+        copy[...] = part
+        if shift:
+            copy -= shift
+        np.dot(copy, _scratch.ones, out=sums[first : first + ROWS])
+        np.vecdot(copy, copy, out=squares[first : first + ROWS])
+    return float(sums.sum() + rest.sum()), float(squares.sum() + np.vecdot(rest, rest))
 
 
 def _magnitudes(x: Array) -> tuple[float, int]:
     """The sum of |x| in float64, and how many entries are not zero."""
-    total, count, buffer = 0.0, 0, _scratch.magnitudes[x.dtype]
-    for first in range(0, len(x), SUMMED):
-        part = x[first : first + SUMMED]
-        magnitudes = np.abs(part, out=buffer[: len(part)])
+    rows, rest = _rows(x), np.abs(x[len(x) // ROW * ROW :])
+    sums, count, scratch = np.empty(len(rows)), int(np.count_nonzero(rest)), _scratch.magnitudes[x.dtype]
+    for first in range(0, len(rows), ROWS):
+        part = rows[first : first + ROWS]
+        magnitudes, copy = np.abs(part, out=scratch[: len(part)]), _scratch.copy[: len(part)]
         count += int(np.count_nonzero(magnitudes.view(f"i{x.itemsize}")))  # as whole numbers: several times quicker
-        copy = _scratch.copy[: len(part)]
         copy[...] = magnitudes
-        total += _sum(copy)
-    return total, count
+        np.dot(copy, _scratch.ones, out=sums[first : first + ROWS])
+    return float(sums.sum() + np.add.reduce(rest, dtype=np.float64)), count
 
 
-def _sum(x: Array) -> float:
-    whole = len(x) // ROW * ROW
-    return float(x[:whole].reshape(-1, ROW).dot(_scratch.ones).sum() + x[whole:].sum())
+def _rows(x: Array) -> Array:
+    return x[: len(x) // ROW * ROW].reshape(-1, ROW)
 
 
 def _margin(expected: float) -> int:
     """A count that a sample with this expectation hardly exceeds."""
     return int(expected + 3 * math.sqrt(expected)) + 4
+
+
+def _sampled(n: int, share: float) -> int:
+    return min(n, max(SMALL, math.ceil(share * n)))
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ from pslab.tensors.optimizers import OptimizerSpec
 from pslab.tensors.wire import Entries
 
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
+NEARLY_ALL = 0.875
 Gradient = torch.Tensor | Entries  # flat and dense over the whole model, or the entries of one range
 
 
@@ -72,6 +73,16 @@ class _Slice:
         self.changed_at = torch.zeros(part.size, dtype=torch.int32) if track else None
         self.version = 0
 
+    def mark(self, before: list[torch.Tensor] | None) -> None:
+        """Note which elements the last step changed: compared with `before`, or all of them where it was dense."""
+        assert self.changed_at is not None
+        if before is None:
+            self.changed_at.fill_(self.version)
+            return
+        kind = INTEGER[self.sum.dtype]  # as bits: 0.0 and -0.0 are not the same
+        changed = [b.view(kind) != p.view(kind) for b, p in zip(before, self.parameters, strict=True)]
+        self.changed_at.masked_fill_(torch.cat(changed), self.version)
+
 
 class Store:
     """Weights and optimizer states. The policy decides what is applied; `step` applies it."""
@@ -90,21 +101,24 @@ class Store:
         if self._plain and all(isinstance(g, Entries) and g.indices is not None for g in gradients):
             self._sparse_step(cut, [g for g in gradients if isinstance(g, Entries)], learning_rate)
             return
-        before = [p.clone() for p in cut.parameters] if cut.changed_at is not None else None
+        dense = any(isinstance(g, torch.Tensor) for g in gradients)
+        before = [p.clone() for p in cut.parameters] if cut.changed_at is not None and not dense else None
         self._dense_step(cut, gradients, learning_rate)
-        if before is not None and cut.changed_at is not None:
-            kind = INTEGER[self.weights.dtype]  # as bits: 0.0 and -0.0 are not the same
-            changed = [b.view(kind) != p.view(kind) for b, p in zip(before, cut.parameters, strict=True)]
-            cut.changed_at.masked_fill_(torch.cat(changed), cut.version)
+        if cut.changed_at is not None:
+            cut.mark(before)
 
-    def changed(self, index: int, since_version: int) -> Entries:
-        """The weights of a range that steps after `since_version` changed, lossless; dense if all did."""
+    def changed(self, index: int, since_version: int) -> Entries | None:
+        """The weights of a range that steps after `since_version` touched, lossless; None if nearly all were.
+
+        Then the whole range is at most a seventh longer, and there is nothing to encode.
+        """
         cut = self._slices[index]
         if cut.changed_at is None:
             raise ValueError("this store does not track changes")
-        found = np.flatnonzero(cut.changed_at.numpy() > since_version)
-        if len(found) == cut.part.size:
-            return Entries(cut.part.size, None, torch.cat(cut.parameters).numpy())
+        touched = cut.changed_at.numpy() > since_version
+        if np.count_nonzero(touched) > NEARLY_ALL * cut.part.size:
+            return None
+        found = np.flatnonzero(touched)
         where = cut.part.flat_indices(Entries(cut.part.size, found, found))
         return Entries(cut.part.size, found, self.weights[where].numpy())
 

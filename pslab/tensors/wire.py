@@ -32,7 +32,8 @@ CRC = struct.Struct("<I")
 START = HEADER.size + CRC.size  # 24: the values lie on a multiple of eight
 CODECS = ("dense", "coordinates", "bitmap", "varint")
 DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
-CHUNK = 1 << 16  # entries of a bitmap that are unpacked at a time
+CHUNK = 1 << 17  # octets of a bitmap that are searched at a time
+DENSE = 10  # one in so many and more: NumPy's search of a mask does not branch, and is the quicker way
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,43 +94,21 @@ def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
 
 def set_bits(bitmap: Array) -> NDArray[np.int64]:
     """The positions of the ones in a bitmap (uint8, lowest bit first), increasing."""
-    words = np.zeros(-(-len(bitmap) // 4), "<u4")
+    if len(bitmap) <= CHUNK:
+        return _ones_of(bitmap)
+    return np.concatenate([_ones_of(bitmap[i : i + CHUNK]) + i * 8 for i in range(0, len(bitmap), CHUNK)])
+
+
+def _ones_of(bitmap: Array) -> NDArray[np.int64]:
+    words = np.zeros(-(-len(bitmap) // 8) * 2, "<u4")
     words.view(np.uint8)[: len(bitmap)] = bitmap
-    at = np.flatnonzero(words != 0)
-    words = words[at]
-    ones = np.bitwise_count(words)
-    end = np.cumsum(ones, dtype=np.int64)
-    total = int(end[-1]) if len(end) else 0
-    if total > len(bitmap) * 8 // 20:
-        return _unpacked(bitmap, total)
-    place, base, found = end - ones, at * 32, np.empty(total, np.int64)
-    while len(words):  # the lowest one of every word at once; few words have many
-        lowest = words & (~words + np.uint32(1))
-        found[place] = base + np.bitwise_count(lowest - np.uint32(1))
-        words = words ^ lowest
-        left = np.flatnonzero(words)
-        words, base, place = words[left], base[left], place[left] + 1
-    return found
-
-
-def true_positions(padded: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
-    """The positions of the trues among the first `count`; the rest, an eighth as many, must be true.
-
-    NumPy searches a mask with less than a tenth of trues one by one and others without a branch: at a few per cent
-    the second way is several times faster, and the padding asks for it.
-    """
-    return np.flatnonzero(padded)[: count - len(padded)]
-
-
-def _unpacked(bitmap: Array, total: int) -> NDArray[np.int64]:
-    mask, found, done = np.ones(CHUNK + CHUNK // 8, np.bool_), np.empty(total, np.int64), 0
-    for first in range(0, len(bitmap), CHUNK // 8):
-        piece = np.unpackbits(bitmap[first : first + CHUNK // 8], bitorder="little").view(np.bool_)
-        mask[: len(piece)] = piece
-        mask[len(piece) :] = True
-        at = true_positions(mask[: len(piece) + CHUNK // 8], len(piece))
-        np.add(at, first * 8, out=found[done : done + len(at)])
-        done += len(at)
+    if int(np.bitwise_count(words.view("<u8")).sum(dtype=np.int64)) > len(bitmap) * 8 // DENSE:
+        return np.flatnonzero(np.unpackbits(bitmap, bitorder="little").view(np.bool_))
+    word = np.flatnonzero(words != 0)  # few words have a one, and of their octets few: only those are unpacked
+    octets = words[word].view(np.uint8)
+    octet = np.flatnonzero(octets != 0)
+    bit = np.flatnonzero(np.unpackbits(octets[octet], bitorder="little").view(np.bool_))
+    found: NDArray[np.int64] = ((word[octet >> 2] << 5) + ((octet & 3) << 3))[bit >> 3] + (bit & 7)
     return found
 
 

@@ -91,7 +91,8 @@ def test_the_same_name_gives_the_same_object_and_a_part_is_the_first_examples() 
     assert torch.equal(part.train_x, whole.train_x[:4096])
     assert torch.equal(part.train_y, whole.train_y[:4096])
     assert torch.equal(part.test_x, whole.test_x[:1000])
-    assert part.train_x.untyped_storage().nbytes() == 4096 * 784
+    kept_bytes = part.train_x.untyped_storage().nbytes()
+    assert kept_bytes == 4096 * 784
     assert torch.equal(resolve_data("mnist:128", ROOT).train_y, whole.train_y[:128])
 
 
@@ -112,20 +113,23 @@ def test_changed_files_are_read_anew(small: Path) -> None:
     assert after.train_y.tolist() == labels[:10].tolist() != before.train_y.tolist()
 
 
-@pytest.mark.parametrize(("text", "problem"), [
-    ("mnsit", "did you mean 'mnist'"),
-    ("mnist:train=0", "train=0 must be from 1 to 60000"),
-    ("mnist:test=10001", "test=10001 must be from 1 to 10000"),
-    ("mnist:trian=5", "no parameter 'trian'; it takes train=60000, test=10000"),
-    ("mnist:train=many", "cannot be read"),
-    ("mnist:1,2,3", "got 3 values"),
-    ("mnist:train=21,test=10", "holds 20 images, fewer than 21"),
-    ("torchvision:CIFAR11", "did you mean 'cifar1"),
-    ("os:getcwd()", "package.module:name"),
-    ("os:path", "must be a callable or a Dataset"),
-    ("os:getcwd", r"must return a Dataset or \(train_x, train_y, test_x, test_y\), not str of"),
-    (4, "must be a callable or a Dataset, or one of mnist"),
-])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("mnsit", "did you mean 'mnist'"),
+        ("mnist:train=0", "train=0 must be from 1 to 60000"),
+        ("mnist:test=10001", "test=10001 must be from 1 to 10000"),
+        ("mnist:trian=5", "no parameter 'trian'; it takes train=60000, test=10000"),
+        ("mnist:train=many", "cannot be read"),
+        ("mnist:1,2,3", "got 3 values"),
+        ("mnist:train=21,test=10", "holds 20 images, fewer than 21"),
+        ("torchvision:CIFAR11", "did you mean 'cifar1"),
+        ("os:getcwd()", "package.module:name"),
+        ("os:path", "must be a callable or a Dataset"),
+        ("os:getcwd", r"must return a Dataset or \(train_x, train_y, test_x, test_y\), not str of"),
+        (4, "must be a callable or a Dataset, or one of mnist"),
+    ],
+)
 def test_a_name_that_is_none_is_refused(text: object, problem: str, small: Path) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         resolve_data(text, small)
@@ -144,7 +148,7 @@ def test_missing_files_say_where_it_looked_and_what_to_do(small: Path) -> None:
 
 def test_images_and_labels_must_be_as_many(small: Path) -> None:
     (small / "MNIST/raw/train-labels-idx1-ubyte").write_bytes(idx(digits(19)[1]))
-    with pytest.raises(ConfigError, match="holds 20 images, .* 19 labels"):
+    with pytest.raises(ConfigError, match=r"holds 20 images, .* 19 labels"):
         resolve_data("mnist:train=10,test=10", small)
 
 
@@ -160,21 +164,24 @@ WHOLE = idx(digits(3)[0])
 HUGE = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 2**32 - 1)
 
 
-@pytest.mark.parametrize(("content", "problem"), [
-    (b"", "begins with"),
-    (WHOLE[:3], "begins with 00 00 08"),
-    (WHOLE[:10], "begins with 00 00 08 03"),
-    (b"\x00\x00\x0d\x03" + WHOLE[4:], "begins with 00 00 0d 03, an idx file of 3 dimensions with 00 00 08 03"),
-    (b"\x00\x00\x08\x01" + WHOLE[4:], "begins with 00 00 08 01"),
-    (b"\x80\x04\x95\x00" + WHOLE[4:], "begins with 80 04"),
-    (HUGE, r"says that it holds \[4294967295, 4294967295, 4294967295\], expected at most \[5, 28, 28\]"),
-    (idx(digits(6)[0]), r"holds \[6, 28, 28\]"),
-    (idx(np.zeros((0, 28, 28), np.uint8)), r"holds \[0, 28, 28\]"),
-    (idx(np.zeros((3, 28, 27), np.uint8)), r"holds \[3, 28, 27\]"),
-    (WHOLE[:-1], "must hold 2352 bytes after its header, it holds only 2351"),
-    (WHOLE[:16], "it holds only 0"),
-    (WHOLE + b"\x00", "it holds more"),
-])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "begins with"),
+        (WHOLE[:3], "begins with 00 00 08"),
+        (WHOLE[:10], "begins with 00 00 08 03"),
+        (b"\x00\x00\x0d\x03" + WHOLE[4:], "begins with 00 00 0d 03, an idx file of 3 dimensions with 00 00 08 03"),
+        (b"\x00\x00\x08\x01" + WHOLE[4:], "begins with 00 00 08 01"),
+        (b"\x80\x04\x95\x00" + WHOLE[4:], "begins with 80 04"),
+        (HUGE, r"says that it holds \[4294967295, 4294967295, 4294967295\], expected at most \[5, 28, 28\]"),
+        (idx(digits(6)[0]), r"holds \[6, 28, 28\]"),
+        (idx(np.zeros((0, 28, 28), np.uint8)), r"holds \[0, 28, 28\]"),
+        (idx(np.zeros((3, 28, 27), np.uint8)), r"holds \[3, 28, 27\]"),
+        (WHOLE[:-1], "must hold 2352 bytes after its header, it holds only 2351"),
+        (WHOLE[:16], "it holds only 0"),
+        (WHOLE + b"\x00", "it holds more"),
+    ],
+)
 @pytest.mark.parametrize("packed", [False, True], ids=["raw", "gz"])
 def test_a_broken_file_is_refused(content: bytes, problem: str, packed: bool, tmp_path: Path) -> None:
     path = tmp_path / ("x.gz" if packed else "x")
@@ -184,10 +191,16 @@ def test_a_broken_file_is_refused(content: bytes, problem: str, packed: bool, tm
     assert caught.value.value == str(path)
 
 
-@pytest.mark.parametrize("content", [
-    b"not gzip at all", gzip.compress(WHOLE)[:-9], gzip.compress(WHOLE)[:12] + b"\xff" * 40,
-    gzip.compress(WHOLE)[:-8] + b"\x00" * 8,
-], ids=["no gzip", "cut off", "garbage", "wrong checksum"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not gzip at all",
+        gzip.compress(WHOLE)[:-9],
+        gzip.compress(WHOLE)[:12] + b"\xff" * 40,
+        gzip.compress(WHOLE)[:-8] + b"\x00" * 8,
+    ],
+    ids=["no gzip", "cut off", "garbage", "wrong checksum"],
+)
 def test_a_broken_gzip_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.gz").write_bytes(content)
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -224,6 +237,7 @@ def test_the_environment_names_the_root(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_the_nearest_folder_upwards_is_the_root(monkeypatch: pytest.MonkeyPatch, small: Path) -> None:
     monkeypatch.delenv("PSLAB_DATA", raising=False)
     project = small / "project"
+    write(small / "data" / "MNIST")
     write(project / "data" / "MNIST")
     (project / "notebooks" / "deep").mkdir(parents=True)
     monkeypatch.chdir(project / "notebooks" / "deep")
@@ -253,7 +267,8 @@ def test_a_dataset_of_torchvision(tmp_path: Path) -> None:
 
 def test_a_download_that_fails_teaches(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cannot be read from .*/file, nor downloaded .*FileExistsError.*datasets\.CIFAR10\(root, down"):
+    problem = r"cannot be read from .*/file, nor downloaded .*FileExistsError.*datasets\.CIFAR10\(root, down"
+    with pytest.raises(ConfigError, match=problem):
         resolve_data("torchvision:CIFAR10", tmp_path / "file")
 
 
@@ -283,8 +298,10 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "pslab_test_data.py").write_text(
         "import numpy as np\n"
         "def arrays():\n"
-        "    return (np.array([[0, 255], [255, 255]], np.uint8), [0, 1], np.zeros((1, 2), np.uint8), np.ones(1, np.int32))\n"
-        "def broken(): raise KeyError('column')\n")
+        "    x = np.array([[0, 255], [255, 255]], np.uint8)\n"
+        "    return x, [0, 1], np.zeros((1, 2), np.uint8), np.ones(1, np.int32)\n"
+        "def broken(): raise KeyError('column')\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     yield "pslab_test_data"
     sys.modules.pop("pslab_test_data", None)
@@ -341,10 +358,16 @@ def test_tensors_that_do_not_fit_are_refused(kind: str) -> None:
     assert caught.value.field == "data"
 
 
-@pytest.mark.parametrize(("change", "problem"), [
-    ({"std": 0.0}, "std above 0"), ({"mean": float("nan")}, "finite"), ({"std": float("inf")}, "finite"),
-    ({"classes": 4}, "labels of test_y must be 0 to 3, not 0 to 4"), ({"train_x": [1]}, "train_x must be a tensor, not list"),
-])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"std": 0.0}, "std above 0"),
+        ({"mean": float("nan")}, "finite"),
+        ({"std": float("inf")}, "finite"),
+        ({"classes": 4}, "labels of test_y must be 0 to 3, not 0 to 4"),
+        ({"train_x": [1]}, "train_x must be a tensor, not list"),
+    ],
+)
 def test_a_dataset_that_cannot_be_is_refused(change: dict[str, object], problem: str) -> None:
     whole = Dataset("mine", *tensors(), mean=0.0, std=1.0, classes=5)
     with pytest.raises(ConfigError, match=problem):
@@ -434,7 +457,8 @@ def test_the_order_is_what_it_always_was() -> None:
 
 
 def test_impossible_batches_are_refused() -> None:
-    with pytest.raises(ConfigError, match="4 workers take 400 examples .* there are 399: it can be at most 99") as caught:
+    problem = r"4 workers take 400 examples .* there are 399: it can be at most 99"
+    with pytest.raises(ConfigError, match=problem) as caught:
         Batches(399, 4, 0, 100, 0)
     assert caught.value.field == "batch_size"
     with pytest.raises(ValueError, match="worker 4 must be from 0 to 3"):

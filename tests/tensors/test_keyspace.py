@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pslab.errors import ConfigError
-from pslab.tensors.keyspace import Keyspace, KeyRange
+from pslab.tensors.keyspace import KeyRange, Keyspace
 from pslab.tensors.models import CNN, MLP
 
 
@@ -118,20 +118,30 @@ def test_the_mlp_of_the_thesis_has_932362_parameters_and_1546_keys() -> None:
     assert (keyspace.size, keyspace.keys, keyspace.dtype) == (932_362, 1546, torch.float32)
     assert [layer.name for layer in keyspace.layers] == ["hidden1", "hidden2", "hidden3", "output"]
     assert [layer.keys for layer in keyspace.layers] == [
-        KeyRange(0, 512), KeyRange(512, 1024), KeyRange(1024, 1536), KeyRange(1536, 1546)]
+        KeyRange(0, 512),
+        KeyRange(512, 1024),
+        KeyRange(1024, 1536),
+        KeyRange(1536, 1546),
+    ]
     assert keyspace.layers[1].flat == slice(401_920, 664_576)
 
 
-@pytest.mark.parametrize(("name", "layers"), [
-    ("linear", [("Linear", 2)]),
-    ("tied", [("embedding", 7), ("hidden", 4), ("output", 7)]),
-    ("shared module", [("0", 3), ("2", 2)]),
-    ("transposed", [("weight", 2), ("bias", 5)]),
-    ("lstm", [("lstm.weight_ih_l0", 16), ("lstm.weight_hr_l0", 2), ("lstm.weight_ih_l1", 16), ("lstm.weight_hr_l1", 2)]),
-    ("attention", [("attention.in_proj_weight", 12), ("attention.bias_k", 1), ("attention.out_proj", 4)]),
-    ("frozen", [("0", 4), ("4", 2)]),
-    ("scalars", [("Scaled", 1), ("linear", 2)]),
-])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("linear", [("Linear", 2)]),
+        ("tied", [("embedding", 7), ("hidden", 4), ("output", 7)]),
+        ("shared module", [("0", 3), ("2", 2)]),
+        ("transposed", [("weight", 2), ("bias", 5)]),
+        (
+            "lstm",
+            [("lstm.weight_ih_l0", 16), ("lstm.weight_hr_l0", 2), ("lstm.weight_ih_l1", 16), ("lstm.weight_hr_l1", 2)],
+        ),
+        ("attention", [("attention.in_proj_weight", 12), ("attention.bias_k", 1), ("attention.out_proj", 4)]),
+        ("frozen", [("0", 4), ("4", 2)]),
+        ("scalars", [("Scaled", 1), ("linear", 2)]),
+    ],
+)
 def test_layers_are_modules_or_their_parts_with_equally_many_rows(name: str, layers: list[tuple[str, int]]) -> None:
     assert [(layer.name, len(layer.keys)) for layer in Keyspace.of(made(name)[0]).layers] == layers
 
@@ -263,7 +273,8 @@ def test_frozen_parameters_keep_their_place_and_get_no_gradient() -> None:
     module, x = made("frozen")
     before = module[2].weight.clone()
     keyspace = Keyspace.of(module)
-    keyspace.bind(module, torch.zeros(keyspace.size, dtype=torch.float64), torch.zeros(keyspace.size, dtype=torch.float64))
+    weights, gradient = torch.zeros(2, keyspace.size, dtype=torch.float64)
+    keyspace.bind(module, weights, gradient)
     loss_of(module, x).backward()
     assert torch.equal(module[2].weight, before)
     assert module[2].weight.grad is None
@@ -291,12 +302,15 @@ def test_flatten_takes_other_memory_layouts() -> None:
     assert torch.equal(flat[:108].view(4, 3, 3, 3), module.weight)
 
 
-@pytest.mark.parametrize(("flat", "problem"), [
-    (torch.zeros(7), r"\[8\]"),
-    (torch.zeros(2, 4), r"\[2, 4\]"),
-    (torch.zeros(8, dtype=torch.float64), "float64"),
-    (torch.zeros(16)[::2], "contiguous"),
-])
+@pytest.mark.parametrize(
+    ("flat", "problem"),
+    [
+        (torch.zeros(7), r"\[8\]"),
+        (torch.zeros(2, 4), r"\[2, 4\]"),
+        (torch.zeros(8, dtype=torch.float64), "float64"),
+        (torch.zeros(16)[::2], "contiguous"),
+    ],
+)
 def test_vectors_that_do_not_fit_are_refused(flat: Tensor, problem: str) -> None:
     module = nn.Linear(3, 2)
     keyspace = Keyspace.of(module)
@@ -306,12 +320,15 @@ def test_vectors_that_do_not_fit_are_refused(flat: Tensor, problem: str) -> None
         keyspace.bind(module, torch.zeros(8), flat)
 
 
-@pytest.mark.parametrize(("other", "problem"), [
-    (nn.Linear(3, 2, bias=False), "bias"),
-    (nn.Linear(2, 3), r"\[3, 2\]"),
-    (nn.Linear(3, 2).double(), "float64"),
-    (nn.Sequential(nn.Linear(3, 2)), "0.weight"),
-])
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        (nn.Linear(3, 2, bias=False), "bias"),
+        (nn.Linear(2, 3), r"\[3, 2\]"),
+        (nn.Linear(3, 2).double(), "float64"),
+        (nn.Sequential(nn.Linear(3, 2)), "0.weight"),
+    ],
+)
 def test_another_module_is_refused_and_left_as_it_is(other: nn.Module, problem: str) -> None:
     keyspace = Keyspace.of(nn.Linear(3, 2))
     before = [p.clone() for p in other.parameters()]
@@ -338,7 +355,8 @@ def test_a_shell_travels_light_and_becomes_the_module_again(name: str) -> None:
     wanted = [p.grad.to_dense().reshape(-1) for p in trainable(module) if p.grad is not None]
     torch.testing.assert_close(gradient, torch.cat(wanted))
     assert {n: p.requires_grad for n, p in shell.named_parameters()} == {
-        n: p.requires_grad for n, p in module.named_parameters()}
+        n: p.requires_grad for n, p in module.named_parameters()
+    }
 
 
 def test_a_shell_of_the_mlp_takes_a_thousandth_of_it() -> None:
@@ -391,15 +409,21 @@ class One(nn.Module):
         self.all = nn.ParameterList(parameters)
 
 
-@pytest.mark.parametrize(("module", "problem"), [
-    (nn.ReLU(), "no trainable parameters"),
-    (nn.Linear(2, 2).requires_grad_(False), "requires_grad=True"),
-    (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), "0.weight is torch.float32, 1.weight is torch.float64"),
-    (One(nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "all.0 is complex"),
-    (One(nn.Parameter(torch.zeros(2, 2).to_sparse())), "all.0 is sparse"),
-    (One(nn.Parameter(torch.zeros(0, 2))), "all.0 has no elements"),
-    (nn.LazyLinear(2), "weight is lazy"),
-])
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    [
+        (nn.ReLU(), "no trainable parameters"),
+        (nn.Linear(2, 2).requires_grad_(False), "requires_grad=True"),
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()),
+            "0.weight is torch.float32, 1.weight is torch.float64",
+        ),
+        (One(nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "all.0 is complex"),
+        (One(nn.Parameter(torch.zeros(2, 2).to_sparse())), "all.0 is sparse"),
+        (One(nn.Parameter(torch.zeros(0, 2))), "all.0 has no elements"),
+        (nn.LazyLinear(2), "weight is lazy"),
+    ],
+)
 def test_models_without_a_keyspace_are_refused(module: nn.Module, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         Keyspace.of(module)

@@ -64,8 +64,18 @@ def test_the_mlp_is_four_matrix_products_with_relu() -> None:
 def test_the_cnn_is_small_and_has_the_layers_it_says() -> None:
     model = build_model("cnn", 0)
     x = torch.randn(3, 1, 28, 28, generator=generator(0, "x"))
-    reference = nn.Sequential(model.conv1, model.norm1, nn.ReLU(), nn.MaxPool2d(2),
-                              model.conv2, model.norm2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), model.output)
+    reference = nn.Sequential(
+        model.conv1,
+        model.norm1,
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        model.conv2,
+        model.norm2,
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        model.output,
+    )
     torch.testing.assert_close(model(x), reference(x))
     assert sum(p.numel() for p in model.parameters()) == 16_186
 
@@ -118,32 +128,35 @@ def test_torchvisions_models_by_name() -> None:
         assert pickle.loads(pickle.dumps(factory))().fc.out_features == 1000
 
 
-@pytest.mark.parametrize(("value", "problem"), [
-    ("mpl", "did you mean 'mlp'"),
-    ("", "unknown name ''; allowed: cnn, mlp"),
-    ("mlp:512", "mlp takes no parameters"),
-    ("torchvision:resnet19", "did you mean 'resnet1"),
-    ("torchvision:resnet18(num_classes=10)", "without arguments"),
-    ("os:", "form package.module:name"),
-    (":f", "form package.module:name"),
-    ("os:path.", "form package.module:name"),
-    ("os:getcwd()", "form package.module:name"),
-    ("../os:getcwd", "form package.module:name"),
-    ("os:path:join", "form package.module:name"),
-    (".models:MLP", "form package.module:name"),
-    ("pslab_test_absent:f", "cannot be imported: ModuleNotFoundError"),
-    ("pslab_test_broken:f", "pslab_test_broken cannot be imported: ModuleNotFoundError: No module .*absent"),
-    ("pslab_test_wrong:f", "cannot be imported: SyntaxError"),
-    ("pslab_test_mine:smal", "has no 'smal'; did you mean 'small'"),
-    ("pslab_test_mine:Deep.wid", "has no 'wid'; did you mean 'wide'"),
-    ("pslab_test_mine:number", "is int: must be a class"),
-    ("pslab_test_mine:broken", "the factory raised OSError: no weights"),
-    ("pslab_test_mine:nothing", "the factory returned NoneType"),
-    (lambda: nn.Linear("a", 2), "the factory raised TypeError"),
-    (nn.Linear, "the factory raised TypeError: .*in_features"),
-    (dict, "dict.*the factory returned dict, not an nn.Module"),
-    ([], "a callable or an nn.Module"),
-])
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("mpl", "did you mean 'mlp'"),
+        ("", "unknown name ''; allowed: cnn, mlp"),
+        ("mlp:512", "mlp takes no parameters"),
+        ("torchvision:resnet19", "did you mean 'resnet1"),
+        ("torchvision:resnet18(num_classes=10)", "without arguments"),
+        ("os:", "form package.module:name"),
+        (":f", "form package.module:name"),
+        ("os:path.", "form package.module:name"),
+        ("os:getcwd()", "form package.module:name"),
+        ("../os:getcwd", "form package.module:name"),
+        ("os:path:join", "form package.module:name"),
+        (".models:MLP", "form package.module:name"),
+        ("pslab_test_absent:f", "cannot be imported: ModuleNotFoundError"),
+        ("pslab_test_broken:f", "pslab_test_broken cannot be imported: ModuleNotFoundError: No module .*absent"),
+        ("pslab_test_wrong:f", "cannot be imported: SyntaxError"),
+        ("pslab_test_mine:smal", "has no 'smal'; did you mean 'small'"),
+        ("pslab_test_mine:Deep.wid", "has no 'wid'; did you mean 'wide'"),
+        ("pslab_test_mine:number", "is int: must be a class"),
+        ("pslab_test_mine:broken", "the factory raised OSError: no weights"),
+        ("pslab_test_mine:nothing", "the factory returned NoneType"),
+        (lambda: nn.Linear("a", 2), "the factory raised TypeError"),
+        (nn.Linear, "the factory raised TypeError: .*in_features"),
+        (dict, "dict.*the factory returned dict, not an nn.Module"),
+        ([], "a callable or an nn.Module"),
+    ],
+)
 @pytest.mark.usefixtures("mine")
 def test_what_is_no_model_is_refused_with_the_reason(value: object, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
@@ -238,17 +251,20 @@ def test_dropout_in_the_check_draws_from_its_own_generator() -> None:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-@pytest.mark.parametrize(("model", "problem"), [
-    (MLP(100), r"inputs \[2, 1, 28, 28\] of torch.float32: RuntimeError"),
-    (MLP().double(), "cannot learn from inputs .*float32"),
-    (MLP(classes=9), r"gives \[2, 9\] .*\[2, classes\], with at least 10 classes"),
-    (Shaped(10), r"gives \[10\]"),
-    (Shaped(3, 10), r"gives \[3, 10\]"),
-    (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
-    (nn.Sequential(nn.Flatten(), Pair(784, 10)), "gives no tensor"),
-    (nn.Sequential(nn.Flatten(), Untaught(784, 10)), "does not require grad"),
-    (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels"),
-])
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (MLP(100), r"inputs \[2, 1, 28, 28\] of torch.float32: RuntimeError"),
+        (MLP().double(), "cannot learn from inputs .*float32"),
+        (MLP(classes=9), r"gives \[2, 9\] .*\[2, classes\], with at least 10 classes"),
+        (Shaped(10), r"gives \[10\]"),
+        (Shaped(3, 10), r"gives \[3, 10\]"),
+        (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
+        (nn.Sequential(nn.Flatten(), Pair(784, 10)), "gives no tensor"),
+        (nn.Sequential(nn.Flatten(), Untaught(784, 10)), "does not require grad"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels"),
+    ],
+)
 def test_a_model_that_cannot_learn_is_refused_with_shapes(model: nn.Module, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         check_model(model, X, Y)

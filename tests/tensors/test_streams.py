@@ -27,14 +27,17 @@ def test_seeds_have_63_bits() -> None:
     assert len(set(seeds)) == 1000
 
 
-@pytest.mark.parametrize(("one", "other"), [
-    ((0, "a", "b"), (0, "ab")),
-    ((0, "a", 1), (0, "a1")),
-    ((0, 1), (0, "1")),
-    ((0, "a,b"), (0, "a", "b")),
-    ((1, "a"), (0, "a")),
-    ((0, 1, "a"), (0, "a", 1)),
-])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((0, "a", "b"), (0, "ab")),
+        ((0, "a", 1), (0, "a1")),
+        ((0, 1), (0, "1")),
+        ((0, "a,b"), (0, "a", "b")),
+        ((1, "a"), (0, "a")),
+        ((0, 1, "a"), (0, "a", 1)),
+    ],
+)
 def test_other_names_are_another_stream(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     assert seed_of(*one) != seed_of(*other)
 

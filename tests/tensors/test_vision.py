@@ -58,6 +58,10 @@ def test_a_fresh_process_unpickles_a_model_of_torchvision() -> None:
         "keyspace, shell, _ = with_operators(functools.partial(cloudpickle.loads, sys.stdin.buffer.read()))\n"
         "keyspace.bind(shell, torch.zeros(keyspace.size))\n"
         "assert shell(torch.zeros(2, 3, 32, 32)).abs().sum() == 0\n"
+        # a part that a failed import left behind would be loaded, but not be an attribute of the package
+        "package = sys.modules['torchvision']\n"
+        "parts = [name.split('.') for name in sys.modules if name.startswith('torchvision.')]\n"
+        "assert all(hasattr(package, part[1]) for part in parts)\n"
     )
     assert subprocess.run([sys.executable, "-c", child], input=sent, check=False).returncode == 0
 

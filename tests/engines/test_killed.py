@@ -1,0 +1,96 @@
+"""kill -9 of a run's parent leaves no process, no name in /dev/shm and no record that looks finished."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from tiny import tiny
+
+from pslab.lab.record import find
+from pslab.lab.run import run
+
+TESTS = Path(__file__).parent.parent
+LIMIT_S = 10.0  # for a child that is still importing torch when its parent dies; one that runs ends at once
+
+MOMENTS = [
+    ("multiprocessing.process:BaseProcess.start", 1),
+    ("multiprocessing.process:BaseProcess.start", 3),
+    ("multiprocessing.process:BaseProcess.start", 5),
+    ("pslab.engines.pool:Pool.reports", 1),
+    ("pslab.engines.pool:Pool.reports", 2),
+    ("pslab.engines.pool:Pool.reports", 6),
+    ("pslab.engines.arena:Arena.reserve", 1),
+    ("pslab.engines.arena:Arena.reserve", 2),
+    ("pslab.engines.pool:Pool.shelve", 1),
+    ("pslab.engines.pool:Pool.order", 1),
+    ("pslab.engines.pool:Pool.order", 4),
+    ("pslab.engines.pool:Pool.order", 9),
+    ("pslab.engines.pool:Pool.reports", 14),
+    ("pslab.engines.pool:Pool.reports", 20),
+    ("pslab.engines.pool:Pool.order", 12),
+    ("pslab.lab.record:environment", 1),
+    ("pandas:DataFrame.to_csv", 1),
+    ("pandas:DataFrame.to_csv", 3),
+    ("numpy:save", 1),
+    ("pslab.lab.record:_publish", 1),
+]
+FEW = [MOMENTS[1], MOMENTS[13], MOMENTS[19]]
+
+
+def living(token: str) -> list[int]:
+    """The processes that have inherited a token in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if token.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_for_end(process: int) -> None:
+    """Until the process has ended, or the limit is over."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([handle], [], [], LIMIT_S)
+    finally:
+        os.close(handle)
+
+
+def kill_and_look(tmp_path: Path, where: str, count: int) -> None:
+    token, before = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
+    command = [sys.executable, str(TESTS / "killed.py"), str(tmp_path), where, str(count)]
+    environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": str(TESTS)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == -9, f"{where} was not called {count} times:\n{ended.stderr}"
+    for process in living(token):
+        wait_for_end(process)
+    assert living(token) == []
+    assert set(os.listdir("/dev/shm")) <= before
+    wanted = tiny(pushes=200, cluster={"compute_s": 0.005})
+    assert find(wanted, tmp_path) is None  # nothing unfinished is taken for finished
+    assert run(wanted.but(pushes=8), results=tmp_path, progress=False).manifest["pushes"] == 8
+    assert not list((tmp_path / "runs").glob(".*"))  # a draft of the dead, if there was one, was cleared away
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
+@pytest.mark.parametrize(("where", "count"), FEW)
+def test_nothing_is_left(tmp_path, where, count):
+    kill_and_look(tmp_path, where, count)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
+@pytest.mark.parametrize(("where", "count"), [moment for moment in MOMENTS if moment not in FEW])
+def test_nothing_is_left_at_any_moment(tmp_path, where, count):
+    kill_and_look(tmp_path, where, count)
