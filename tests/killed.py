@@ -1,4 +1,4 @@
-"""A run whose process kills itself, as if by `kill -9`, at the n-th call of a named function. Started by test_killed.py.
+"""A run whose process kills itself, as if by `kill -9`, at the n-th call of a named function; for test_killed.py.
 
 python killed.py RESULTS MODULE:ATTRIBUTE N
 """

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pslab.engines.arena import Arena
 
-SERVER = -1
-
-
 def main(number: int, parent: Connection, pipes: list[Connection], arenas: tuple[Arena, Arena, Arena]) -> None:
     """Serve orders until the parent closes the pipe or is gone. `number` is the worker's, or SERVER."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order

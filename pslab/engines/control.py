@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 PUSH, PULL, WEIGHTS, ACK, GO, STOP, DIVERGED = range(7)
+SERVER = -1  # its number among the processes; workers count from 0
 WHOLE = -1  # size_bytes of a payload that lies in shared memory as it is, without a frame
 
 

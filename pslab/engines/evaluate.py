@@ -6,7 +6,6 @@ import copy
 from multiprocessing.connection import Connection
 
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -17,6 +16,7 @@ from pslab.tensors.data import batch
 from pslab.tensors.streams import numpy_generator
 
 BATCH = 1000
+CALIBRATION_BATCH = 256
 CALIBRATION = 2048  # training examples on which BatchNorm's statistics are estimated anew
 
 
@@ -61,15 +61,14 @@ class Evaluator:
         if not self._norms:
             return
         self._module.eval()
-        kept: list[tuple[nn.Module, float | None]] = []
+        kept = [norm.momentum for norm in self._norms]
         for norm in self._norms:
             norm.reset_running_stats()
-            kept.append((norm, norm.momentum))
             norm.momentum = None  # a plain mean over the batches
             norm.train()
         x = self._dataset.train_x
         chosen = torch.from_numpy(numpy_generator(self._job.run.seed, "calibration").permutation(len(x))[:CALIBRATION])
-        for rows in chosen.split(256):
-            self._module(self._batch(x[rows]))
-        for norm, momentum in kept:
-            norm.momentum = momentum  # type: ignore[assignment]
+        for begin in range(0, len(chosen), CALIBRATION_BATCH):
+            self._module(self._batch(x[chosen[begin : begin + CALIBRATION_BATCH]]))
+        for norm, momentum in zip(self._norms, kept, strict=True):
+            norm.momentum = momentum

@@ -49,8 +49,11 @@ class Shelf:
 
     def dataset(self, arena: Arena) -> Dataset:
         """The dataset, as views of the arena."""
-        views = [arena.tensor(offset, math.prod(shape), dtype).view(shape) for offset, shape, dtype in self.places]
-        return Dataset(self.name, *views, mean=self.mean, std=self.std, classes=self.classes)
+        views = {
+            name: arena.tensor(offset, math.prod(shape), dtype).view(shape)
+            for name, (offset, shape, dtype) in zip(FIELDS, self.places, strict=True)
+        }
+        return Dataset(name=self.name, **views, mean=self.mean, std=self.std, classes=self.classes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 
 from pslab.config import Run
 from pslab.engines import pool as pools
-from pslab.engines.child import SERVER
+from pslab.engines.control import SERVER
 from pslab.engines.experiment import Experiment, Layout
 from pslab.engines.job import Job
 from pslab.engines.outcome import OnProgress, Outcome

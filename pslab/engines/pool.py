@@ -14,7 +14,7 @@ from typing import Any
 
 from pslab.engines import child
 from pslab.engines.arena import Arena
-from pslab.engines.child import SERVER
+from pslab.engines.control import SERVER
 from pslab.engines.job import Shelf
 from pslab.engines.talk import Report, await_report, order
 from pslab.errors import StartFailed, WorkerDied, WorkerFailed

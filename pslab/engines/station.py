@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pslab.engines.arena import Arena
-from pslab.engines.child import SERVER
+from pslab.engines.control import SERVER
 from pslab.engines.evaluate import Evaluator
 from pslab.engines.job import Job
 from pslab.engines.serve import Serving

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
+
+from pslab.tensors.vision import with_operators
 
 
 class Report(NamedTuple):
@@ -25,7 +28,7 @@ def order(pipe: Connection, verb: str, argument: Any = None) -> None:
 
 def await_order(pipe: Connection) -> tuple[str, Any]:
     """The child's next order; EOFError when the parent has closed the pipe."""
-    verb, argument = cloudpickle.loads(pipe.recv_bytes())
+    verb, argument = with_operators(partial(cloudpickle.loads, pipe.recv_bytes()))  # perhaps a torchvision model
     return str(verb), argument
 
 

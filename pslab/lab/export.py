@@ -125,7 +125,8 @@ def replace(path: Path, content: bytes) -> Path:
         draft.write_bytes(content)
         os.replace(draft, path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise ExportError(f"{path} ({len(content)} bytes) cannot be written: {error}") from error
     return path
 

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -338,10 +339,12 @@ def _papermill(job: Job, draft: Path) -> None:
     import papermill
     from traitlets.config import Config
 
-    papermill.execute_notebook(
-        str(job.source), str(draft), parameters=job.values, kernel_name="python3", progress_bar=False,
-        cwd=str(job.sources), config=Config(KernelManager={"transport": "ipc"}),
-    )  # fmt: skip
+    # sockets in a folder of its own: two kernels that start at once would take the same ones
+    with tempfile.TemporaryDirectory(prefix="pslab-kernel-") as folder:
+        papermill.execute_notebook(
+            str(job.source), str(draft), parameters=job.values, kernel_name="python3", progress_bar=False,
+            cwd=str(job.sources), config=Config(KernelManager={"transport": "ipc", "ip": f"{folder}/socket"}),
+        )  # fmt: skip
 
 
 def _whole(draft: Path) -> bytes:

@@ -55,6 +55,9 @@ class Part:
     def flat_indices(self, entries: Entries) -> torch.Tensor:
         """Positions in the flat vector of sparse entries of this range (int64[k])."""
         indices = torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
+        if len(self.slices) == 1:
+            start = self.slices[0].start
+            return indices + start if start else indices
         starts, offset = torch.zeros_like(indices), 0
         for s in self.slices:
             starts = torch.where(indices >= offset, s.start - offset, starts)

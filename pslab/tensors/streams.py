@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def seed_of(root: int, *names: str | int) -> int:
@@ -19,6 +22,8 @@ def seed_of(root: int, *names: str | int) -> int:
 
 def generator(root: int, *names: str | int) -> torch.Generator:
     """A torch generator on the CPU, at the start of the stream."""
+    import torch  # only here: clusters and their presets are read where torch is not needed
+
     return torch.Generator().manual_seed(seed_of(root, *names))
 
 

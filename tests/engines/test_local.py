@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from replay import replay
-from tiny import Dies, Diverges, Raises, digits, net, tiny
+from tiny import Dies, Diverges, Raises, colours, digits, net, tiny
 from torch.nn import functional
 
 from pslab.engines.local import execute
+from pslab.engines.work import PHASES
 from pslab.errors import WorkerDied, WorkerFailed
 from pslab.lab.resolve import resolve
 from pslab.lab.run import run
@@ -51,7 +52,9 @@ def test_bsp_is_one_process_with_all_the_batches(tmp_path, optimizer, dtype, ste
 
 
 @pytest.mark.parametrize("sync", ["asp", "ssp:1", "bsp"])
-@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}]
+)
 def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, sync, fields):
     wanted = tiny(sync=sync, pushes=60, schedule="linear", cluster={"compute_s": 0.002, "slow": {0: 3.0}}, **fields)
     result = run(wanted, results=tmp_path, progress=False)
@@ -62,7 +65,7 @@ def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, sync, fields):
 
 def test_staleness_is_bounded_by_the_policy(tmp_path):
     result = run(tiny(sync="ssp:1", cluster={"compute_s": 0.002, "slow": {0: 5.0}}), results=tmp_path, progress=False)
-    done = {w: 0 for w in range(4)}
+    done = dict.fromkeys(range(4), 0)
     for push in result.pushes.itertuples():
         assert push.iteration == done[push.worker]
         assert push.iteration - min(done.values()) <= 1
@@ -162,7 +165,7 @@ def test_phases_follow_each_other(tmp_path):
     whole = phases[phases.iteration < 8]
     for _, rows in whole.groupby(["worker", "iteration"]):
         ordered = rows.sort_values(["begin_s", "end_s"])
-        assert list(ordered.phase) == ["compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode"]
+        assert list(ordered.phase) == list(PHASES)
         assert (ordered.end_s >= ordered.begin_s).all()
         assert (ordered.begin_s.to_numpy()[1:] >= ordered.end_s.to_numpy()[:-1] - 1e-9).all()
 
@@ -181,7 +184,8 @@ def test_the_pool_is_kept_between_runs(tmp_path):
 
     run(tiny(seed=1), results=tmp_path, progress=False)
     before = {p.pid for p in pool.acquire(4).processes.values()}
-    run(tiny(seed=2, model=lambda: torch.nn.Sequential(net(), torch.nn.Linear(10, 10))), results=tmp_path, progress=False)
+    larger = tiny(seed=2, model=lambda: torch.nn.Sequential(net(), torch.nn.Linear(10, 10)))
+    run(larger, results=tmp_path, progress=False)
     assert {p.pid for p in pool.acquire(4).processes.values()} == before
 
 
@@ -189,3 +193,8 @@ def test_the_pool_is_kept_between_runs(tmp_path):
 def test_workers_on_a_gpu_do_what_workers_on_the_cpu_do():
     here, there = (execute(resolve(tiny(device=d, pushes=20)), lambda news: None) for d in ("cpu", "cuda"))
     assert torch.allclose(torch.from_numpy(here.weights), torch.from_numpy(there.weights), atol=1e-4)
+
+
+def test_a_torchvision_model_trains(tmp_path):
+    wanted = tiny(model="torchvision:resnet18", data=colours, workers=2, batch_size=2, pushes=2, learning_rate=0.001)
+    assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 2

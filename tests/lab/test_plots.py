@@ -21,7 +21,7 @@ FACTS = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A record with an accuracy for every pushes / (n - 1) pushes, one second each, and ten bytes a push, five a pull."""
+    """A record with n evaluations, evenly spaced over its pushes and a second apart; 10 bytes a push, 5 a pull."""
 
     def made(run: Run, accuracy: list[float], seconds: list[float] | None = None, **facts: Any) -> Result:
         count = len(accuracy)
@@ -29,8 +29,9 @@ def make(tmp_path: Path) -> Make:
         seconds_ = list(map(float, range(count))) if seconds is None else seconds
         evaluations = pd.DataFrame({"pushes": at, "iteration": at / run.workers, "seconds": seconds_,
                                     "accuracy": accuracy, "loss": 0.5})  # fmt: skip
-        return save(run, {"accuracy": evaluations, "phases": phases(run.workers), "pushes": pushes(run)},
-                    np.zeros(2, np.float32), {**FACTS, **facts, "seconds": seconds_[-1], "pushes": run.pushes}, tmp_path)  # fmt: skip
+        tables = {"accuracy": evaluations, "phases": phases(run.workers), "pushes": pushes(run)}
+        told = {**FACTS, **facts, "seconds": seconds_[-1], "pushes": run.pushes}
+        return save(run, tables, np.zeros(2, np.float32), told, tmp_path)
 
     return made
 
@@ -223,7 +224,7 @@ def test_a_seed_that_diverged_is_not_in_the_band(make: Make):
     results = [make(Run(pushes=4, seed=seed), [0.1, 0.9, 0.95]) for seed in (0, 1)]
     results.append(make(Run(pushes=4, seed=2), [0.1, 0.2], outcome="diverged"))
     figure = plots.accuracy_by_iteration(results)
-    assert list(lines(figure).values())[0].y[-1] == pytest.approx(95)
+    assert next(iter(lines(figure).values())).y[-1] == pytest.approx(95)
     assert list(lines(figure)) == ["BSP, dense, diverged (1 of 3 seeds)"]
 
 

@@ -45,7 +45,8 @@ def test_from_a_file(tmp_path, capsys, parameters, field):
 def test_from_the_command_line(tmp_path, capsys, parameters, field):
     words = ["--results", str(tmp_path)]
     for name, value in parameters.items():
-        words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else yaml.safe_dump(value).split("\n...")[0].strip()]
+        text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]
+        words += [f"--{name.replace('_', '-')}", text.strip()]
     assert command.main(words) == 2
     wanted = field if field in KINDS or "." in field else "option"
     assert f"pslab run: {wanted}=" in capsys.readouterr().err
@@ -53,8 +54,8 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--workers"], "needs a value"), (["workers=3"], "option='workers=3'"), (["--file", "/nowhere.yaml"], "cannot be read"),
-     (["--wokers", "3"], "did you mean 'workers'")],
+    [(["--workers"], "needs a value"), (["workers=3"], "option='workers=3'"),
+     (["--file", "/nowhere.yaml"], "cannot be read"), (["--wokers", "3"], "did you mean 'workers'")],
 )  # fmt: skip
 def test_command_lines_that_are_none(capsys, words, message):
     assert command.main(words) == 2

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pslab.tensors import select
+
+DTYPES = (torch.float32, torch.float64)
+
+
+def by_sorting(v: torch.Tensor, k: int) -> list[int]:
+    """The k largest magnitudes, ties to the lower index: the rule itself."""
+    magnitudes = v.abs().tolist()
+    return sorted(sorted(range(len(v)), key=lambda i: (-magnitudes[i], i))[:k])
+
+
+def exact_std(v: torch.Tensor) -> float:
+    values = [Fraction(x) for x in v.tolist()]
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((x - mean) ** 2 for x in values) / len(values))
+
+
+def exact_thresholds(v: torch.Tensor, passes: int) -> list[Fraction]:
+    found: list[Fraction] = []
+    magnitudes = [abs(Fraction(x)) for x in v.tolist()]
+    for _ in range(passes):
+        above = [m for m in magnitudes if m > (found[-1] if found else 0)]
+        if above:
+            found.append(sum(above) / Fraction(len(above)))
+    return found
+
+
+@lru_cache
+def adversarial(n: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Layers that mislead a sample, a stride, a block or a sum."""
+    generator = torch.Generator().manual_seed(n)
+    gauss = torch.randn(n, generator=generator, dtype=dtype)
+    where = torch.arange(n)
+    spike = torch.zeros(n, dtype=dtype)
+    spike[n // 3] = -7
+    late = gauss * 1e-3
+    late[-n // 50 :] *= 1e6
+    return {
+        "gauss": gauss,
+        "mixed scales": gauss * torch.exp(torch.randn(n, generator=generator, dtype=dtype)),
+        "rows": gauss * (1 + where // 1000 % 7),
+        "zeros": torch.zeros(n, dtype=dtype),
+        "constant": torch.full((n,), -0.1, dtype=dtype),
+        "two signs": 0.1 * (1 - 2 * (where % 2)).to(dtype),
+        "spike": spike,
+        "late": late,
+        "rising": where.to(dtype),
+        "falling": -where.flip(0).to(dtype),
+        "periodic": (where % 64).to(dtype) / 7,
+        "period of a thousand": (where % 1000 == 3).to(dtype),
+        "mostly zeros": gauss * (torch.rand(n, generator=generator) < 0.003),
+        "few values": torch.randint(-3, 4, (n,), generator=generator).to(dtype) / 10,
+        "far from zero": gauss + 1e4,
+        "denormal": gauss * (1e-42 if dtype == torch.float32 else 1e-312),
+        "negative zeros": torch.full((n,), -0.0, dtype=dtype),
+    }
+
+
+LAYERS = [(n, dtype, name) for n in (5000, 140_001) for dtype in DTYPES for name in adversarial(8, dtype)]
+layer = pytest.mark.parametrize(("n", "dtype", "name"), LAYERS)
+vectors = st.sampled_from(["f4", "f8"]).flatmap(
+    lambda dtype: hnp.arrays(dtype, st.integers(1, 40), elements=st.one_of(
+        st.floats(-1e3, 1e3, width=32), st.sampled_from([0.0, 0.1, -0.1, 0.5, 1.0, -1.0, 2.0])))
+).map(torch.from_numpy)  # fmt: skip
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that large layers go through, in layers of a few hundred entries."""
+    for name, value in {"BLOCK": 64, "ROW": 16, "ROWS": 2, "SMALL": 32}.items():
+        monkeypatch.setattr(select, name, value)
+    monkeypatch.setattr(select, "_scratch", select._Scratch())
+
+
+def same(a: torch.Tensor | np.ndarray, b: torch.Tensor) -> None:
+    assert b.dtype == torch.int64
+    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+# --- vectors ------------------------------------------------------------------------------------------------------
+
+
+def test_a_tie_goes_to_the_lower_index() -> None:
+    assert select.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
+    assert select.top_torch(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_standard_deviation_vectors(dtype: torch.dtype) -> None:
+    v = torch.tensor([0.1, -0.2, 0.3, -0.4, 2, -3, 0.05, 0], dtype=dtype)
+    assert select.std(v) == pytest.approx(1.2815, abs=5e-5)
+    assert [select.deviation(v, sigmas).tolist() for sigmas in (1, 2, 3)] == [[4, 5], [5], []]
+    assert select.std(torch.tensor([1, -1, 2, -2, 0, 0, 0, 6], dtype=dtype)) == pytest.approx(2.2776, abs=5e-5)
+
+
+@pytest.mark.parametrize("dynamic", [select.dynamic, select.dynamic_torch])
+def test_dynamic_vector(dynamic: Callable[..., tuple[torch.Tensor, list[float]]]) -> None:
+    v = torch.tensor([1.0, -2.0, 3.0, -4.0])
+    assert [dynamic(v, passes)[1] for passes in (1, 2, 3, 4)] == [[2.5], [2.5, 3.5], [2.5, 3.5, 4], [2.5, 3.5, 4]]
+    assert [dynamic(v, passes)[0].tolist() for passes in (1, 2, 3, 9)] == [[2, 3], [3], [3], [3]]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("zeros", []), ("one", [0]), ("constant", list(range(9))), ("one of each", [3])],
+)
+def test_dynamic_starves_no_layer(name: str, expected: list[int]) -> None:
+    v = {"zeros": torch.zeros(9), "one": torch.tensor([-0.1]), "constant": torch.full((9,), -0.1),
+         "one of each": torch.tensor([0, 1e-3, -0.1, 5])}[name]  # fmt: skip
+    for dtype in DTYPES:
+        for dynamic in (select.dynamic, select.dynamic_torch):
+            assert dynamic(v.to(dtype), 50)[0].tolist() == expected
+
+
+def test_densities_of_a_gaussian_layer() -> None:
+    v = torch.randn(1_000_000, generator=torch.Generator().manual_seed(3))
+    for sigmas, share in ((1, 0.3173), (2, 0.0455), (3, 0.0027)):
+        assert len(select.deviation(v, sigmas)) / len(v) == pytest.approx(share, rel=0.03)
+    for passes, share in ((1, 0.425), (2, 0.172), (3, 0.068), (5, 0.0102)):
+        assert len(select.dynamic(v, passes)[0]) / len(v) == pytest.approx(share, rel=0.03)
+
+
+# --- against the rules themselves -----------------------------------------------------------------------------------
+
+
+@given(vectors, st.data())
+def test_top_is_what_sorting_gives(v: torch.Tensor, data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, len(v)))
+    same(by_sorting(v, k), select.top(v, k))
+    same(by_sorting(v, k), select.top_torch(v, k))
+
+
+@given(vectors, st.floats(-1, 3))
+def test_above_is_a_comparison(v: torch.Tensor, threshold: float) -> None:
+    edge = v.new_tensor(threshold * (1 + 2.0**-40))
+    expected = [i for i, x in enumerate(v) if x.abs() > edge]
+    same(np.array(expected, np.int64), select.above(v, threshold))
+    same(np.array(expected, np.int64), select.above_torch(v, threshold))
+
+
+@given(vectors)
+def test_std_is_the_population_deviation(v: torch.Tensor) -> None:
+    exact = exact_std(v)
+    assert select.std(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
+    assert select.std_torch(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
+
+
+@given(vectors, st.integers(1, 6))
+def test_dynamic_thresholds_are_the_means(v: torch.Tensor, passes: int) -> None:
+    integers = (v * 10).round()  # no mean of these is near another entry without being equal to it
+    exact = [float(t) for t in exact_thresholds(integers, passes)]
+    for found, thresholds in (select.dynamic(integers, passes), select.dynamic_torch(integers, passes)):
+        assert thresholds == pytest.approx(exact, rel=1e-12)
+        if exact:
+            above = (integers.abs().double() > exact[-1] * (1 + 1e-12)).nonzero().flatten()
+            same(above if len(above) else (integers.abs() == integers.abs().max()).nonzero().flatten(), found)
+        else:
+            assert not len(found)
+
+
+def test_std_of_a_constant_layer_is_zero() -> None:
+    for n in (1, 7, 5000, 70_001):
+        for value in (0.1, -3.3e7, 1e-30, 0.0):
+            for dtype in DTYPES:
+                assert select.std(torch.full((n,), value, dtype=dtype)) == 0
+                assert select.std_torch(torch.full((n,), value, dtype=dtype)) == 0
+
+
+def test_std_far_from_zero() -> None:
+    v = torch.randn(20_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1e9
+    v[0] = -1e9  # a first entry that is a bad shift
+    assert select.std(v) == pytest.approx(exact_std(v), rel=1e-12)
+    assert select.std(v[1:]) == pytest.approx(exact_std(v[1:]), rel=1e-12)
+
+
+def test_std_of_nothing_is_zero() -> None:
+    assert select.std(torch.empty(0)) == select.std_torch(torch.empty(0)) == 0
+    assert not len(select.dynamic(torch.empty(0), 3)[0])
+
+
+# --- the kernels agree, to the index ----------------------------------------------------------------------------------
+
+
+@layer
+def test_top_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
+    v = adversarial(n, dtype)[name]
+    for k in (0, 1, n // 1000, n // 100, n // 7, n - 1, n):
+        found = select.top(v, k)
+        assert len(found) == k
+        same(select.top_torch(v, k), found)
+
+
+@layer
+def test_other_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
+    v = adversarial(n, dtype)[name]
+    assert select.std(v) == pytest.approx(select.std_torch(v), rel=1e-12)
+    for sigmas in (0.5, 2):
+        same(select.above_torch(v, sigmas * select.std_torch(v)), select.deviation(v, sigmas))
+    for passes, sample in ((1, 1.0), (3, 1.0), (20, 1.0), (3, 0.1)):
+        found, thresholds = select.dynamic(v, passes, sample)
+        expected, means = select.dynamic_torch(v, passes, sample)
+        same(expected, found)
+        assert thresholds == pytest.approx(means, rel=1e-12)
+        assert len(found) > 0 or not v.any()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_kernels_agree_across_small_blocks() -> None:
+    @settings(max_examples=200, deadline=None)
+    @given(st.integers(1, 400), st.sampled_from(DTYPES), st.data())
+    def agree(n: int, dtype: torch.dtype, data: st.DataObject) -> None:
+        v = adversarial(n, dtype)[data.draw(st.sampled_from(list(adversarial(1, dtype))))]
+        k, sigmas = data.draw(st.integers(0, n)), data.draw(st.sampled_from([0.1, 1, 2]))
+        same(select.top_torch(v, k), select.top(v, k))
+        same(select.above_torch(v, sigmas * select.std_torch(v)), select.deviation(v, sigmas))
+        passes, sample = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([0.2, 1.0]))
+        same(select.dynamic_torch(v, passes, sample)[0], select.dynamic(v, passes, sample)[0])
+
+    agree()
+
+
+def test_an_entry_near_the_threshold_asks_for_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    v = torch.randn(50_000, generator=torch.Generator().manual_seed(2))
+    sums = []
+    exact = select.std_numpy
+    monkeypatch.setattr(select, "std_numpy", lambda x: sums.append(len(x)) or exact(x))
+    entry = float(v.abs().topk(500).values[-1])
+    for nudge in (-1e-7, 0.0, 1e-7):
+        sigmas = entry / select.std_torch(v) * (1 + nudge)
+        same(select.above_torch(v, sigmas * select.std_torch(v)), select.deviation(v, sigmas))
+    assert len(sums) == 3
+    select.deviation(v, entry / select.std_torch(v) * (1 + 1e-5))
+    assert len(sums) == 3
+
+
+def test_the_rough_deviation_is_as_near_as_it_says() -> None:
+    for name, v in adversarial(300_000, torch.float32).items():
+        if rough := select._rough_std(v.numpy()):
+            assert rough == pytest.approx(select.std_torch(v), rel=select.ROUGH), name
+
+
+def test_a_misleading_sample_costs_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    v = torch.randn(20_000, generator=torch.Generator().manual_seed(5))
+    v[:4096] *= 100
+    monkeypatch.setattr(select, "_places", lambda n, size: np.arange(size) % 4096)  # sees large entries only
+    same(select.top_torch(v, 9000), select.top(v, 9000))
+    same(select.above_torch(v, 1), select.above(v, 1))
+    monkeypatch.setattr(select, "_places", lambda n, size: n - 1 - np.arange(size) % 4096)  # sees small entries only
+    same(select.top_torch(v, 100), select.top(v, 100))
+    same(select.above_torch(v, 1), select.above(v, 1))
+
+
+def test_nothing_is_searched_wholly_for_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The k largest of many come from a few candidates: what is partitioned stays small."""
+    sizes: list[int] = []
+    partition = np.partition
+    monkeypatch.setattr(np, "partition", lambda a, kth: sizes.append(len(a)) or partition(a, kth))
+    v = torch.randn(1_000_000, generator=torch.Generator().manual_seed(6))
+    for k in (100, 1000, 10_000, 100_000):
+        select.top(v, k)
+    assert max(sizes) <= 32_768
+
+
+def test_the_vector_stays_as_it_is() -> None:
+    v = torch.randn(100_000, generator=torch.Generator().manual_seed(7), requires_grad=True)
+    before = v.detach().clone()
+    select.top(v, 1000), select.deviation(v, 2), select.dynamic(v, 3)
+    assert torch.equal(v.detach(), before)
+
+
+def test_a_strided_vector() -> None:
+    v = torch.randn(20_000, generator=torch.Generator().manual_seed(8))[::2]
+    same(select.top_torch(v, 99), select.top(v, 99))
+
+
+def test_k_beyond_the_layer_is_refused() -> None:
+    for k in (-1, 4):
+        with pytest.raises(ValueError, match="the 3 entries"):
+            select.top(torch.ones(3), k)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_chooses_the_same() -> None:
+    for v in (v for dtype in DTYPES for v in adversarial(70_001, dtype).values()):
+        on_gpu = v.cuda()
+        same(select.top(v, 700), select.top(on_gpu, 700).cpu())
+        same(select.deviation(v, 2), select.deviation(on_gpu, 2).cpu())
+        for sample in (1.0, 0.1):
+            same(select.dynamic(v, 3, sample)[0], select.dynamic(on_gpu, 3, sample)[0].cpu())
