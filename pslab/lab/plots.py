@@ -225,7 +225,7 @@ def time_budget(results: Iterable[Result], title: str | None = None) -> go.Figur
         own = table[table.phase == phase]
         for whom in sorted(set(own.waits_for)):
             part = own[own.waits_for == whom]
-            if part.seconds.max() > 5e-4 * tallest:
+            if part.seconds.max() > 1e-3 * tallest:
                 bars.append(_bar(phase, int(whom), part, tallest, shown=phase not in shown))
                 shown.append(phase)
     figure = go.Figure(bars)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pslab.config import Run
+from pslab.engines.cluster import PRESETS, Cluster, resolve_cluster
 from pslab.errors import ConfigError, nearest
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     from pslab.lab.record import Result
 
 #: The cluster of the default figures; without stalls the synchronization policies would be one curve.
-LAB: Mapping[str, Any] = MappingProxyType({
-    "bandwidth_bit_s": 1e9, "latency_s": 0.0005, "server_bandwidth_bit_s": 10e9, "duplex": "full",
-    "compute_s": 0.02, "compute_sigma": 0.1, "stall_probability": 0.05, "stall_factor": 5.0,
-})
+LAB: Mapping[str, Any] = MappingProxyType({"duplex": "full", **PRESETS["lab"]})
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex")
 THRESHOLDS: dict[str, tuple[str | int, ...]] = {"static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (3, 5, 8)}
 
@@ -32,7 +30,7 @@ def pruning_runs(
     workers: int = 4,
     batch_size: int = 64,
     learning_rate: float = 0.5,
-    schedule: Any = "constant",
+    schedule: Any = "linear",
     pushes: int | None = 937,
     pull: str = "changed",
     model: Any = "mlp",
@@ -62,7 +60,7 @@ def sync_runs(
     workers: int = 4,
     batch_size: int = 64,
     learning_rate: float | Mapping[str, float] = 0.5,
-    schedule: Any = "constant",
+    schedule: Any = "linear",
     pushes: int | None = 937,
     pull: str = "changed",
     model: Any = "mlp",
@@ -109,8 +107,6 @@ def _without_preset(cluster: Mapping[str, Any]) -> dict[str, Any]:
     fields = dict(cluster)
     if "preset" not in fields:
         return fields
-    from pslab.engines.cluster import Cluster, resolve_cluster  # only here: it loads numpy and torch
-
     whole, untouched = resolve_cluster(fields), Cluster()
     return {f.name: getattr(whole, f.name) for f in dataclasses.fields(Cluster)
             if getattr(whole, f.name) != getattr(untouched, f.name)}

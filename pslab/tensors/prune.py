@@ -154,8 +154,8 @@ class Pruner:
         """
         gradient = gradient.detach()
         if gradient.shape != (self.size,) or gradient.dtype != self.dtype:
-            found, wanted = (tuple(gradient.shape), gradient.dtype), ((self.size,), self.dtype)
-            raise ValueError(f"a gradient of shape {found[0]}, {found[1]} where {wanted[0]}, {wanted[1]} is expected")
+            got, wanted = (tuple(gradient.shape), gradient.dtype), ((self.size,), self.dtype)
+            raise ValueError(f"a gradient of shape {got[0]}, {got[1]} where {wanted[0]}, {wanted[1]} is expected")
         if not is_finite(gradient):
             raise NonFinite("the gradient holds NaN or infinite entries: nothing was sent")
         v = gradient if self.residual is None else self.residual.add_(gradient)

@@ -305,6 +305,25 @@ def test_kernels_inherit_the_place_of_results_and_a_renderer_and_nothing_stays(
     assert (os.environ.get("PSLAB_RESULTS"), os.environ.get("PLOTLY_RENDERER")) == ("before", None)
 
 
+def test_kernels_that_start_at_once_have_sockets_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import papermill
+
+    seen = []
+
+    def execute(*_: object, config: Any, **__: object) -> None:
+        place = Path(config.KernelManager.ip)
+        assert config.KernelManager.transport == "ipc"  # over TCP anyone on the machine could talk to it
+        assert place.parent.is_dir()
+        assert len(str(place)) < 90  # a socket's path is short
+        seen.append(place)
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute)
+    for job in figures.plan(tmp_path, tmp_path)[:2]:
+        figures._papermill(job, tmp_path / "draft.ipynb")
+    assert len(set(seen)) == 2
+    assert not any(place.parent.exists() for place in seen)
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--only", "10_prunning"], "did you mean '10_pruning'"),
     (["--set", "wokers=3"], "did you mean 'workers'"),

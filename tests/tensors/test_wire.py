@@ -259,11 +259,21 @@ def forged(codec: str, n: int, k: int, places: bytes) -> bytes:
      ("varint", 9, 1, b""), ("varint", 9, 1, b"\x80"), ("varint", 9, 1, b"\x01\x01"), ("varint", 9, 1, b"\x09"),
      ("varint", 9, 2, b"\x08\x00"), ("varint", 999, 1, b"\x81\x00"), ("varint", 999, 1, b"\x80\x80\x01"),
      ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x80\x01"), ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x7f"),
-     ("varint", MAX_N, 2, b"\xff\xff\xff\xff\x07\x00"), ("varint", 9, 0, b"\x00")],
+     ("varint", MAX_N, 2, b"\xff\xff\xff\xff\x07\x00"), ("varint", 9, 0, b"\x00"), ("varint", 9, 0, b"\x80"),
+     ("varint", 9, 1, b"\x01\x80"), ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01")],
 )  # fmt: skip
 def test_a_forged_frame_is_refused(codec: str, n: int, k: int, places: bytes) -> None:
     with pytest.raises(FrameError):
         decode(forged(codec, n, k, places))
+
+
+def test_a_forged_length_is_refused() -> None:
+    frame = bytearray(encode(drawn(100, 10)))
+    for length in (0, len(frame) - 1, len(frame) + 1, 2**64 - 1):
+        frame[:8] = length.to_bytes(8, "little")
+        CRC.pack_into(frame, HEADER.size, zlib.crc32(frame[START:], zlib.crc32(frame[: HEADER.size])))
+        with pytest.raises(FrameError):
+            decode(frame)
 
 
 def test_a_forged_frame_can_be_right() -> None:
