@@ -7,6 +7,7 @@ import contextlib
 import math
 import selectors
 import time
+from collections import deque
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -49,7 +50,9 @@ class Serving:
         self.row_of: dict[tuple[int, int, int], list[float]] = {}
         self.versions = [0] * len(job.parts)
         self.applied = self.refused = 0
-        self.late_s: list[float] = []  # how late messages were handled, against the emulated link
+        self.inbox: deque[tuple[int, list[Note]]] = deque()  # frames that have arrived over the emulated links
+        self.busy_until_s = 0.0
+        self.late_s: list[float] = []  # how late messages were delivered, against the emulated links
         self.snapshot_list: list[tuple[int, float]] = []
         self.next_snapshot = 0.0
         self.deaths: list[dict[str, Any]] = []
@@ -101,6 +104,8 @@ class Serving:
     def _patience_s(self) -> float:
         """How long nothing can happen by itself."""
         due = self.begun_s + self.run_.seconds if self.run_.seconds is not None else math.inf
+        if self.inbox:
+            return 0.0
         if self.network is not None:
             due = min(due, self.network.next_s())
         return max(0.0, min(PROGRESS_PERIOD_S, due - time.monotonic()))
@@ -121,14 +126,20 @@ class Serving:
         return True
 
     def _deliver(self, network: Network, now: float) -> None:
+        """Weights go out when they are due; of the frames that have come in, one is dealt with."""
         for due_s, direction, (worker, notes) in network.arrived(now):
-            if self.outcome:
-                return
-            self.late_s.append(time.monotonic() - due_s)
             if direction == DOWN:
+                self.late_s.append(time.monotonic() - due_s)
                 self._tell(worker, notes)
-            elif worker not in self._dead:
+            else:
+                # that a server is busy with another worker's frame is no fault of the emulation
+                self.late_s.append(max(0.0, now - max(due_s, self.busy_until_s)))
+                self.inbox.append((worker, notes))
+        if self.inbox:
+            worker, notes = self.inbox.popleft()
+            if worker not in self._dead:
                 self._arrived(notes, time.monotonic())
+            self.busy_until_s = time.monotonic()
 
     def _stop_if_due(self, now: float) -> None:
         run = self.run_

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The cluster of the default figures; without stalls the synchronization policies would be one curve.
 LAB: Mapping[str, Any] = MappingProxyType({"duplex": "full", **PRESETS["lab"]})
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex")
-THRESHOLDS: dict[str, tuple[str | int, ...]] = {"static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (3, 5, 8)}
+THRESHOLDS: dict[str, tuple[str | int, ...]] = {"static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (5,)}
 
 
 def pruning_runs(

@@ -97,25 +97,20 @@ class Dynamic:
 
     The dynamic threshold of Tsai's thesis report (2018), restarted for every gradient: carried over from one to the
     next it can only rise, and in the end sends nothing. `residual` as in Lin et al. (ICLR 2018). Of a Gaussian layer
-    five passes leave 1 %. A `sample` below 1 takes the means over that share of a layer's entries: several times
-    quicker, and approximate.
+    five passes leave 1 %.
     """
 
     passes: int = 5
     residual: bool = True
-    sample: float = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.passes, bool) or not isinstance(self.passes, int) or self.passes < 1:
             raise ValueError(f"dynamic: passes={self.passes!r} must be a whole number from 1, as in 5")
-        _number("dynamic", "sample", self.sample, "above 0 and at most 1, as in 0.03 or 3%")
-        if not 0 < self.sample <= 1:
-            raise ValueError(f"dynamic: sample={self.sample} must be above 0 and at most 1, as in 0.03 or 3%")
         _switch("dynamic", self.residual)
 
     def select(self, v: torch.Tensor) -> torch.Tensor:
         """The indices above the last threshold, or those that reach it if none exceeds it; sorted."""
-        return select.dynamic(v, self.passes, self.sample)[0]
+        return select.dynamic(v, self.passes)[0]
 
 
 PRUNERS: dict[str, type] = {"none": Whole, "static": Static, "std": Deviation, "dynamic": Dynamic}

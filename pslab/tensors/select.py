@@ -69,18 +69,17 @@ def deviation(v: torch.Tensor, sigmas: float) -> torch.Tensor:
     return above_torch(v, sigmas * std_torch(v))
 
 
-def dynamic(v: torch.Tensor, passes: int, sample: float = 1.0) -> tuple[torch.Tensor, list[float]]:
+def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
     """The indices of the entries above the last of the dynamic thresholds, and the thresholds.
 
     From 0, each pass takes the mean of |v| over the entries above the threshold as the next one; a pass that finds none
     leaves it. If nothing exceeds the last threshold, the entries that reach it are sent, so that a constant layer and
-    one of a single entry are not starved. Zeros are never sent. With a `sample` below 1 the means are taken over that
-    share of the entries, at places that depend on n alone.
+    one of a single entry are not starved. Zeros are never sent.
     """
     if v.device.type == "cpu":
-        indices, thresholds = dynamic_numpy(_array(v), passes, sample)
+        indices, thresholds = dynamic_numpy(_array(v), passes)
         return torch.from_numpy(indices), thresholds
-    return dynamic_torch(v, passes, sample)
+    return dynamic_torch(v, passes)
 
 
 # --- any device -----------------------------------------------------------------------------------------------------
@@ -109,12 +108,9 @@ def std_torch(v: torch.Tensor) -> float:
     return math.sqrt(float((shifted - shifted.mean()).square().mean()))
 
 
-def dynamic_torch(v: torch.Tensor, passes: int, sample: float = 1.0) -> tuple[torch.Tensor, list[float]]:
+def dynamic_torch(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
     magnitudes = v.detach().abs()
-    thresholds: list[float] = []
-    if (size := _sampled(len(v), sample)) < len(v):
-        thresholds = thresholds_torch(magnitudes[torch.from_numpy(_places(len(v), size)).to(v.device)], passes)
-    thresholds = thresholds or thresholds_torch(magnitudes, passes)
+    thresholds = thresholds_torch(magnitudes, passes)
     if not thresholds:
         return torch.empty(0, dtype=torch.int64, device=v.device), []
     found = above_torch(v, thresholds[-1])
@@ -181,11 +177,8 @@ def deviation_numpy(x: Array, sigmas: float) -> Indices:
     return above_numpy(x, sigmas * std_numpy(x))
 
 
-def dynamic_numpy(x: Array, passes: int, sample: float = 1.0) -> tuple[Indices, list[float]]:
-    thresholds: list[float] = []
-    if (size := _sampled(len(x), sample)) < len(x):
-        thresholds = thresholds_numpy(x[_places(len(x), size)], passes)
-    thresholds = thresholds or thresholds_numpy(x, passes)  # a sample of nothing but zeros says nothing
+def dynamic_numpy(x: Array, passes: int) -> tuple[Indices, list[float]]:
+    thresholds = thresholds_numpy(x, passes)
     if not thresholds:
         return np.empty(0, np.int64), []
     found = above_numpy(x, thresholds[-1])
@@ -291,8 +284,8 @@ def _kth(magnitudes: Array, k: int) -> Any:
 def _rough_std(x: Array) -> float | None:
     """The standard deviation from float32 sums, at most ROUGH from the exact; None where that cannot be promised.
 
-    BLAS adds up a dot product of 512 in 16 places or more: an error of 2.2e-6 at most of the squares, and a little more than
-    half of it of their root, where the mean is small.
+    BLAS adds up a dot product of 512 in 16 places or more: an error of 2.2e-6 at most of the squares, and a little more
+    than half of it of their root, where the mean is small.
     """
     rows = x[: len(x) // 512 * 512].reshape(-1, 512)
     rest = x[rows.size :].astype(np.float64)
@@ -338,10 +331,6 @@ def _rows(x: Array) -> Array:
 def _margin(expected: float) -> int:
     """A count that a sample with this expectation hardly exceeds."""
     return int(expected + 3 * math.sqrt(expected)) + 4
-
-
-def _sampled(n: int, share: float) -> int:
-    return min(n, max(SMALL, math.ceil(share * n)))
 
 
 @lru_cache(maxsize=256)

@@ -224,7 +224,8 @@ def test_a_seed_that_diverged_is_not_in_the_band(make: Make):
     results = [make(Run(pushes=4, seed=seed), [0.1, 0.9, 0.95]) for seed in (0, 1)]
     results.append(make(Run(pushes=4, seed=2), [0.1, 0.2], outcome="diverged"))
     figure = plots.accuracy_by_iteration(results)
-    assert next(iter(lines(figure).values())).y[-1] == pytest.approx(95)
+    (filled,) = [t for t in figure.data if t.fill]
+    assert list(filled.y) == pytest.approx([10, 90, 95, 95, 90, 10])
     assert list(lines(figure)) == ["BSP, dense, diverged (1 of 3 seeds)"]
 
 

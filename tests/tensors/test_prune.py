@@ -14,7 +14,7 @@ from pslab.spec import build
 from pslab.tensors.prune import PRUNERS, Deviation, Dynamic, NonFinite, Pruner, Rule, Static, Whole, is_finite
 
 RULES: list[Rule] = [
-    Whole(), Static(0.01), Static(0.3), Deviation(1), Deviation(3), Dynamic(1), Dynamic(5), Dynamic(3, sample=0.1),
+    Whole(), Static(0.01), Static(0.3), Deviation(1), Deviation(3), Dynamic(1), Dynamic(5),
 ]  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_vectors_of_the_rules() -> None:
     ("text", "rule"),
     [("none", Whole()), ("static:1%", Static(0.01)), ("static:0.001,residual=off", Static(0.001, False)),
      ("std:2", Deviation(2.0)), ("std:2.5,off", Deviation(2.5, False)), ("dynamic", Dynamic()),
-     ("dynamic:8", Dynamic(8)), ("dynamic:8,sample=3%", Dynamic(8, sample=0.03))],
+     ("dynamic:8", Dynamic(8))],
 )  # fmt: skip
 def test_rules_have_names(text: str, rule: Rule) -> None:
     assert build("prune", text, PRUNERS) == rule
@@ -86,7 +86,7 @@ def test_rules_have_names(text: str, rule: Rule) -> None:
     ("text", "words"),
     [("static", "static needs fraction"), ("static:0", "above 0 and at"), ("static:1.5", "above 0 and at"),
      ("static:nan", "above 0"), ("std:0", "above 0"), ("std:-1", "above 0"), ("std:inf", "above 0"),
-     ("dynamic:0", "whole number from 1"), ("dynamic:2.5", "cannot be read"), ("dynamic:5,sample=0", "above 0"),
+     ("dynamic:0", "whole number from 1"), ("dynamic:2.5", "cannot be read"),
      ("none:1", "none takes no parameters"), ("statik:1%", "did you mean 'static'")],
 )  # fmt: skip
 def test_impossible_rules_are_refused(text: str, words: str) -> None:
@@ -96,8 +96,7 @@ def test_impossible_rules_are_refused(text: str, words: str) -> None:
 
 def test_impossible_values_are_refused() -> None:
     for wrong in (lambda: Static("1%"), lambda: Static(True), lambda: Deviation("2"), lambda: Dynamic(True),
-                  lambda: Dynamic(5.0), lambda: Static(0.1, "no"), lambda: Deviation(2, 1), lambda: Dynamic(5, None),
-                  lambda: Dynamic(5, True, "all")):  # fmt: skip
+                  lambda: Dynamic(5.0), lambda: Static(0.1, "no"), lambda: Deviation(2, 1), lambda: Dynamic(5, None)):  # fmt: skip
         with pytest.raises(ValueError, match="must be"):
             wrong()
 
