@@ -163,4 +163,4 @@ def release(*, kill: bool = False) -> None:
         pool.close(kill=kill)
 
 
-atexit.register(release)
+atexit.register(release, kill=True)  # nothing is under way that could be lost

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import torch
 
 from pslab.engines.arena import Arena
 from pslab.engines.control import ACK, DIVERGED, GO, PULL, PULL_BYTES, PUSH, STOP, WEIGHTS, WHOLE, Note, pack, unpack
@@ -23,7 +24,7 @@ from pslab.errors import FrameError, WorkerFailed
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
-from pslab.tensors.store import Gradient, Store
+from pslab.tensors.store import Gradient, Part, Store
 from pslab.tensors.wire import decode, encode_into, frame_bytes
 
 PROGRESS_PERIOD_S = 0.2
@@ -44,6 +45,8 @@ class Serving:
         self.network = None if job.cluster.free else Network(job.cluster)
         weights = arena.tensor(layout.initial, layout.size, layout.dtype).clone()
         self.store = Store(weights, job.parts, job.optimizer, track_changes=run.pull == "changed")
+        if not job.optimizer.plain_sgd:
+            self._warm_up()
         self.outbox: dict[int, list[Note]] = {w: [] for w in range(run.workers)}  # goes with the next weights
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}  # (worker, range): when its last push was handled
         self.rows: list[list[float]] = []
@@ -51,6 +54,7 @@ class Serving:
         self.versions = [0] * len(job.parts)
         self.applied = self.refused = 0
         self.inbox: deque[tuple[int, list[Note]]] = deque()  # frames that have arrived over the emulated links
+        self.on_the_way = dict.fromkeys(range(run.workers), 0)  # frames of each worker on a link or in the inbox
         self.busy_until_s = 0.0
         self.late_s: list[float] = []  # how late messages were delivered, against the emulated links
         self.snapshot_list: list[tuple[int, float]] = []
@@ -58,6 +62,13 @@ class Serving:
         self.deaths: list[dict[str, Any]] = []
         self.outcome = ""
         self.begun_s = 0.0
+
+    def _warm_up(self) -> None:
+        """The first step of a torch.optim class imports a compiler: not what a run measures."""
+        job = self.job
+        part = Part((slice(0, 1),))
+        one = torch.ones(1, dtype=job.layout.dtype)
+        Store(one, (part,), job.optimizer).step(0, [one.clone()], job.run.learning_rate)
 
     @property
     def iteration(self) -> int:
@@ -79,7 +90,8 @@ class Serving:
             self._loop(selector)
             ended_s = time.monotonic() - self.begun_s
             self._dismiss(selector)
-        self._snapshot(ended_s)
+        if self.applied > self.snapshot_list[-1][0]:
+            self._snapshot(ended_s)
         self._report(ended_s)
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -93,9 +105,9 @@ class Serving:
                     self.outcome = self.outcome or "interrupted"
                 elif not self._hear(key.data):
                     selector.unregister(key.fileobj)
+            self._deliver()
+            self._take_one()
             now = time.monotonic()
-            if self.network is not None:
-                self._deliver(self.network, now)
             if now - progress_s >= PROGRESS_PERIOD_S:
                 progress_s = now
                 report(self.parent, "progress", {"pushes": self.machine.accepted, "seconds": now - self.begun_s})
@@ -122,32 +134,52 @@ class Serving:
             self._arrived(notes, now)
         else:
             size = sum(self._wire_bytes(note) for note in notes)
-            self.network.send(UP, worker, size, (worker, notes), notes[0].sent_s)
+            self._send(UP, worker, size, notes, notes[0].sent_s)
         return True
 
-    def _deliver(self, network: Network, now: float) -> None:
-        """Weights go out when they are due; of the frames that have come in, one is dealt with."""
-        for due_s, direction, (worker, notes) in network.arrived(now):
+    def _send(self, direction: str, worker: int, size_bytes: int, notes: list[Note], ready_s: float) -> None:
+        """Put a frame on an emulated link."""
+        assert self.network is not None
+        self.on_the_way[worker] += 1
+        self.network.send(direction, worker, size_bytes, (worker, notes), ready_s)
+
+    def _deliver(self, *, busy: bool = False) -> None:
+        """What is due on the emulated links: weights go out to the workers, frames of theirs into the inbox.
+
+        That a frame finds the server busy with another one is no fault of the emulation, and not late.
+        """
+        if self.network is None:
+            return
+        now = time.monotonic()
+        for due_s, direction, (worker, notes) in self.network.arrived(now):
             if direction == DOWN:
                 self.late_s.append(time.monotonic() - due_s)
+                self.on_the_way[worker] -= 1
                 self._tell(worker, notes)
             else:
-                # that a server is busy with another worker's frame is no fault of the emulation
-                self.late_s.append(max(0.0, now - max(due_s, self.busy_until_s)))
+                self.late_s.append(0.0 if busy else max(0.0, now - max(due_s, self.busy_until_s)))
                 self.inbox.append((worker, notes))
+
+    def _take_one(self) -> None:
+        """Deal with one frame that has arrived over the emulated links; weights may fall due meanwhile."""
         if self.inbox:
             worker, notes = self.inbox.popleft()
+            self.on_the_way[worker] -= 1
+            self.heard_s[worker] = time.monotonic()
             if worker not in self._dead:
                 self._arrived(notes, time.monotonic())
             self.busy_until_s = time.monotonic()
 
     def _stop_if_due(self, now: float) -> None:
         run = self.run_
+        if self.outcome:
+            return
         if run.seconds is not None and now - self.begun_s >= run.seconds:
-            self.outcome = self.outcome or "seconds"
+            self.outcome = "seconds"
+            return
         for worker in self.machine.workers:
-            owes_nothing = all(worker in part.asked for part in self.machine.ranges)
-            if not owes_nothing and now - self.heard_s[worker] > run.lease_s:
+            waits = self.on_the_way[worker] or all(worker in part.asked for part in self.machine.ranges)
+            if not waits and now - self.heard_s[worker] > run.lease_s:
                 self._lose(worker, f"has been silent for longer than its lease of {run.lease_s:g} s")
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -183,6 +215,7 @@ class Serving:
                 pending += self.machine.answered(effect.pull.range)
             elif isinstance(effect, Refuse):
                 self.refused += 1
+            self._deliver(busy=True)  # that took milliseconds, for which other workers' weights do not wait
 
     def _step(self, step: Step) -> None:
         run, now = self.run_, time.monotonic() - self.begun_s
@@ -235,7 +268,7 @@ class Serving:
         if self.network is None:
             self._tell(pull.worker, notes)
         else:
-            self.network.send(DOWN, pull.worker, self._wire_bytes(note), (pull.worker, notes), note.sent_s)
+            self._send(DOWN, pull.worker, self._wire_bytes(note), notes, note.sent_s)
 
     def _wire_bytes(self, note: Note) -> int:
         if note.kind in (PUSH, WEIGHTS):

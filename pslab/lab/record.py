@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import shutil
-import tempfile
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,7 +103,8 @@ def save(
         "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
         "environment": environment(),
     }
-    draft = Path(tempfile.mkdtemp(prefix=f".{run.digest}.{platform.node()}.{os.getpid()}.", dir=runs))
+    draft = runs / f".{run.digest}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    draft.mkdir()
     place = runs / run.digest
     try:
         for name in TABLES:

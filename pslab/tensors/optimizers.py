@@ -76,8 +76,10 @@ def resolve_optimizer(value: object) -> OptimizerSpec:
 
 
 def _tried(value: str, spec: OptimizerSpec) -> OptimizerSpec:
+    if spec.plain_sgd:
+        return spec
     try:
-        weight = torch.ones(2, requires_grad=True)
+        weight = torch.ones(2)
         weight.grad = torch.ones(2)
         spec.make([weight], 0.1).step()
     except (TypeError, ValueError, RuntimeError) as error:

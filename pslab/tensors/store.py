@@ -71,7 +71,8 @@ class _Slice:
     def __init__(self, part: Part, weights: torch.Tensor, optimizer: OptimizerSpec, track: bool) -> None:
         self.part = part
         self.parameters = [view.requires_grad_(False) for view in part.views(weights)]
-        self.optimizer = optimizer.make(self.parameters, 1.0)
+        # plain SGD is one addition: torch.optim would first import its compiler, for a second
+        self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
         self.sum = torch.empty(part.size, dtype=weights.dtype)
         self.changed_at = torch.zeros(part.size, dtype=torch.int32) if track else None
         self.version = 0
@@ -138,8 +139,13 @@ class Store:
         for parameter, s in zip(cut.parameters, cut.part.slices, strict=True):
             total_slice = total[offset : offset + parameter.numel()]
             _mean(total_slice, offset, s, gradients)
-            parameter.grad = total_slice
             offset += parameter.numel()
+            if cut.optimizer is None:
+                parameter.add_(total_slice, alpha=-learning_rate)
+            else:
+                parameter.grad = total_slice
+        if cut.optimizer is None:
+            return
         for group in cut.optimizer.param_groups:
             group["lr"] = learning_rate
         cut.optimizer.step()

@@ -198,3 +198,28 @@ def test_workers_on_a_gpu_do_what_workers_on_the_cpu_do():
 def test_a_torchvision_model_trains(tmp_path):
     wanted = tiny(model="torchvision:resnet18", data=colours, workers=2, batch_size=2, pushes=2, learning_rate=0.001)
     assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 2
+
+
+def test_a_slow_link_is_not_a_dead_worker(tmp_path):
+    wanted = tiny(workers=2, pushes=2, lease_s=0.2, cluster={"bandwidth_bit_s": 8 * 1930 * 4 / 0.5, "latency_s": 0.3})
+    result = run(wanted, results=tmp_path, progress=False)
+    assert result.manifest["deaths"] == []
+    assert result.manifest["seconds"] >= 0.8  # the frame takes half a second, and the latency
+
+
+class Hangs(Raises):
+    """A model that never comes back; worker 1's only."""
+
+    def forward(self, x):
+        import multiprocessing
+        import threading
+
+        self.left -= 1
+        if self.left < 0 and multiprocessing.current_process().name == "pslab-worker 1":
+            threading.Event().wait()
+        return self.net(x)
+
+
+def test_a_worker_that_is_silent_beyond_its_lease_is_dead(tmp_path):
+    with pytest.raises(WorkerDied, match=r"worker 1 has been silent for longer than its lease of 0.3 s"):
+        run(tiny(model=Hangs, lease_s=0.3, workers=2), results=tmp_path, progress=False)

@@ -96,7 +96,8 @@ def test_impossible_rules_are_refused(text: str, words: str) -> None:
 
 def test_impossible_values_are_refused() -> None:
     for wrong in (lambda: Static("1%"), lambda: Static(True), lambda: Deviation("2"), lambda: Dynamic(True),
-                  lambda: Dynamic(5.0), lambda: Static(0.1, "no"), lambda: Deviation(2, 1), lambda: Dynamic(5, None)):  # fmt: skip
+                  lambda: Dynamic(5.0), lambda: Static(0.1, "no"), lambda: Deviation(2, 1),
+                  lambda: Dynamic(5, None)):  # fmt: skip
         with pytest.raises(ValueError, match="must be"):
             wrong()
 
