@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pslab.lab.run import run, sweep
 
 __all__ = ["ConfigError", "PslabError", "Result", "Run", "run", "sweep"]
-__version__ = "0.1.0"
 
 _LAZY = {"run": "pslab.lab.run", "sweep": "pslab.lab.run", "Result": "pslab.lab.record"}
 

@@ -13,6 +13,8 @@ import pytest
 from pslab.config import KINDS
 from pslab.errors import ConfigError
 from pslab.lab import figures
+from pslab.lab import notebook as pages
+from pslab.lab.studies import STUDIES
 
 NOTEBOOKS = sorted((Path(figures.__file__).parents[2] / "notebooks").glob("*.ipynb"))
 TINY = {"data": "mnist:train=2048,test=500", "pushes": 24, "cluster": "free", "thresholds": ["1%"]}
@@ -29,7 +31,7 @@ def literals(source: str) -> dict[str, Any]:
 
 
 def test_there_is_a_study_and_a_list_of_pictures_for_each():
-    assert [path.stem for path in NOTEBOOKS] == sorted(figures.STUDIES) == sorted(figures.PICTURES)
+    assert [path.stem for path in NOTEBOOKS] == sorted(STUDIES) == sorted(pages.PICTURES)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -50,14 +52,14 @@ def test_committed_without_outputs_and_valid(path: Path):
 def test_the_cell_of_parameters_holds_the_studys_defaults_as_plain_literals(path: Path):
     tagged = [cell.source for cell in cells(path) if "parameters" in cell.metadata.get("tags", [])]
     assert len(tagged) == 1
-    assert tagged[0].startswith(figures.PARAMETERS_CELL)
-    assert literals(tagged[0]) == figures.allowed(path.stem)
+    assert tagged[0].startswith(pages.PARAMETERS_CELL)
+    assert literals(tagged[0]) == pages.allowed(path.stem)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_parameters_are_named_as_runs_fields(path: Path):
     of_the_study = {"family", "thresholds", "policies", "push_weights", "seeds", "images"}
-    assert set(figures.allowed(path.stem)) - of_the_study <= set(KINDS)
+    assert set(pages.allowed(path.stem)) - of_the_study <= set(KINDS)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -86,7 +88,7 @@ def test_papermill_executes_a_notebook_to_records_and_figures(executed: Path):
     assert sorted((m["run"]["prune"], m["run"]["workers"]) for m in manifests) == [
         ("none", 1), ("none", 4), ("static:1%", 4)]  # fmt: skip
     assert all(m["pushes"] == 24 for m in manifests)
-    stems = [f"10_pruning-static-bsp-{picture}" for picture in figures.PICTURES["10_pruning"]]
+    stems = [f"10_pruning-static-bsp-{picture}" for picture in pages.PICTURES["10_pruning"]]
     files = sorted(f"{stem}.{kind}" for stem in stems for kind in ("html", "json"))
     assert sorted(path.name for path in (executed / "figures").iterdir()) == files
     drawn = json.loads((executed / "figures" / "10_pruning-static-bsp-accuracy.json").read_text())

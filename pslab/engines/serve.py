@@ -7,7 +7,6 @@ import contextlib
 import math
 import selectors
 import time
-from collections import deque
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from pslab.engines.arena import Arena
 from pslab.engines.control import ACK, DIVERGED, GO, PULL, PULL_BYTES, PUSH, STOP, WEIGHTS, WHOLE, Note, pack, unpack
 from pslab.engines.job import Job
-from pslab.engines.links import DOWN, UP, Network
+from pslab.engines.post import Post
 from pslab.engines.talk import report
 from pslab.errors import FrameError, WorkerFailed
 from pslab.policies.rates import Applied
@@ -42,7 +41,7 @@ class Serving:
         self.arena, self.snapshots = arena, snapshots
         layout, run = job.layout, job.run
         self.machine = Server(range(run.workers), len(job.parts), job.sync)
-        self.network = None if job.cluster.free else Network(job.cluster)
+        self.post = Post(job.cluster, run.workers)
         weights = arena.tensor(layout.initial, layout.size, layout.dtype).clone()
         self.store = Store(weights, job.parts, job.optimizer, track_changes=run.pull == "changed")
         if not job.optimizer.plain_sgd:
@@ -53,10 +52,6 @@ class Serving:
         self.row_of: dict[tuple[int, int, int], list[float]] = {}
         self.versions = [0] * len(job.parts)
         self.applied = self.refused = 0
-        self.inbox: deque[tuple[int, list[Note]]] = deque()  # frames that have arrived over the emulated links
-        self.on_the_way = dict.fromkeys(range(run.workers), 0)  # frames of each worker on a link or in the inbox
-        self.busy_until_s = 0.0
-        self.late_s: list[float] = []  # how late messages were delivered, against the emulated links
         self.snapshot_list: list[tuple[int, float]] = []
         self.next_snapshot = 0.0
         self.deaths: list[dict[str, Any]] = []
@@ -77,7 +72,7 @@ class Serving:
 
     def run(self) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
-        selector = selectors.DefaultSelector()
+        selector = selectors.SelectSelector()  # microseconds: epoll and poll would round up to milliseconds
         for worker, pipe in enumerate(self.pipes):
             selector.register(pipe, selectors.EVENT_READ, worker)
         selector.register(self.parent, selectors.EVENT_READ, None)
@@ -116,10 +111,7 @@ class Serving:
     def _patience_s(self) -> float:
         """How long nothing can happen by itself."""
         due = self.begun_s + self.run_.seconds if self.run_.seconds is not None else math.inf
-        if self.inbox:
-            return 0.0
-        if self.network is not None:
-            due = min(due, self.network.next_s())
+        due = min(due, self.post.next_s())
         return max(0.0, min(PROGRESS_PERIOD_S, due - time.monotonic()))
 
     def _hear(self, worker: int) -> bool:
@@ -129,46 +121,28 @@ class Serving:
         except (EOFError, OSError):
             self._lose(worker, "is gone")
             return False
-        now = self.heard_s[worker] = time.monotonic()
-        if self.network is None or notes[0].kind == DIVERGED:
-            self._arrived(notes, now)
+        self.heard_s[worker] = time.monotonic()
+        if notes[0].kind == DIVERGED:  # not a message of the protocol: it takes no time on a link
+            self._arrived(notes, self.heard_s[worker])
         else:
-            size = sum(self._wire_bytes(note) for note in notes)
-            self._send(UP, worker, size, notes, notes[0].sent_s)
+            self.post.send_up(worker, sum(self._wire_bytes(note) for note in notes), notes)
         return True
 
-    def _send(self, direction: str, worker: int, size_bytes: int, notes: list[Note], ready_s: float) -> None:
-        """Put a frame on an emulated link."""
-        assert self.network is not None
-        self.on_the_way[worker] += 1
-        self.network.send(direction, worker, size_bytes, (worker, notes), ready_s)
-
     def _deliver(self, *, busy: bool = False) -> None:
-        """What is due on the emulated links: weights go out to the workers, frames of theirs into the inbox.
-
-        That a frame finds the server busy with another one is no fault of the emulation, and not late.
-        """
-        if self.network is None:
-            return
-        now = time.monotonic()
-        for due_s, direction, (worker, notes) in self.network.arrived(now):
-            if direction == DOWN:
-                self.late_s.append(time.monotonic() - due_s)
-                self.on_the_way[worker] -= 1
-                self._tell(worker, notes)
-            else:
-                self.late_s.append(0.0 if busy else max(0.0, now - max(due_s, self.busy_until_s)))
-                self.inbox.append((worker, notes))
+        """Weights that are due go out to the workers."""
+        for worker, notes in self.post.collect(busy=busy):
+            self._tell(worker, notes)
 
     def _take_one(self) -> None:
-        """Deal with one frame that has arrived over the emulated links; weights may fall due meanwhile."""
-        if self.inbox:
-            worker, notes = self.inbox.popleft()
-            self.on_the_way[worker] -= 1
-            self.heard_s[worker] = time.monotonic()
-            if worker not in self._dead:
-                self._arrived(notes, time.monotonic())
-            self.busy_until_s = time.monotonic()
+        """Deal with one frame that has arrived; weights may fall due meanwhile."""
+        frame = self.post.take()
+        if frame is None:
+            return
+        worker, notes = frame
+        self.heard_s[worker] = time.monotonic()
+        if worker not in self._dead:
+            self._arrived(notes, self.heard_s[worker])
+        self.post.dealt()
 
     def _stop_if_due(self, now: float) -> None:
         run = self.run_
@@ -178,7 +152,7 @@ class Serving:
             self.outcome = "seconds"
             return
         for worker in self.machine.workers:
-            waits = self.on_the_way[worker] or all(worker in part.asked for part in self.machine.ranges)
+            waits = self.post.travelling(worker) or all(worker in part.asked for part in self.machine.ranges)
             if not waits and now - self.heard_s[worker] > run.lease_s:
                 self._lose(worker, f"has been silent for longer than its lease of {run.lease_s:g} s")
 
@@ -265,10 +239,8 @@ class Serving:
         row = self.row_of.pop((pull.worker, pull.range, pull.iteration - 1), None)
         if row is not None:
             row[BYTES_DOWN:] = [self._wire_bytes(note), part.size * layout.dtype.itemsize]
-        if self.network is None:
-            self._tell(pull.worker, notes)
-        else:
-            self._send(DOWN, pull.worker, self._wire_bytes(note), notes, note.sent_s)
+        for worker, there in self.post.send_down(pull.worker, self._wire_bytes(note), notes):
+            self._tell(worker, there)
 
     def _wire_bytes(self, note: Note) -> int:
         if note.kind in (PUSH, WEIGHTS):
@@ -346,7 +318,7 @@ class Serving:
                     waiting.discard(key.data)
 
     def _report(self, ended_s: float) -> None:
-        late_s = np.array(self.late_s or [0.0])
+        late_s = np.array(self.post.late_s or [0.0])
         body = {
             "outcome": self.outcome,
             "seconds": ended_s,
@@ -357,7 +329,7 @@ class Serving:
             "diverged": getattr(self, "diverged", None),
             "late_s_mean": float(late_s.mean()),
             "late_s_99th": float(np.quantile(late_s, 0.99)),
-            "messages": len(self.late_s),
+            "messages": len(self.post.late_s),
         }
         report(self.parent, "served", body, np.array(self.rows, dtype=np.float64).reshape(-1, len(PUSH_COLUMNS)))
 

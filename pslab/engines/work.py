@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 import time
 from multiprocessing.connection import Connection
 
@@ -181,7 +182,7 @@ class Working:
     def _hold_until(self, end_s: float) -> None:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
         while (left_s := end_s - time.monotonic()) > 0:
-            if self.pipe.poll(left_s):
+            if select.select([self.pipe], [], [], left_s)[0]:  # poll would round up to milliseconds
                 for note in self._receive():
                     self._heard(note)
 

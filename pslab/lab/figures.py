@@ -1,4 +1,4 @@
-"""python -m pslab figures: every figure's notebook, executed by papermill; and the check of a notebook's parameters.
+"""python -m pslab figures: every figure's notebook, executed by papermill.
 
 An executed notebook in results/notebooks/ has a stamp beside it that says from what it was made: the notebook, its
 parameters, the records and the code that draws. What has an equal stamp, and its figures, is not executed again.
@@ -7,10 +7,8 @@ parameters, the records and the code that draws. What has an equal stamp, and it
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -18,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,103 +25,12 @@ from typing import Any
 
 from pslab.config import Run
 from pslab.errors import ConfigError, PslabError, nearest
-from pslab.lab.studies import STUDIES
-from pslab.lab.theme import parts
+from pslab.lab.notebook import PICTURES, allowed, check_parameters, stem
 
-#: What each notebook draws; a file is named <stem>-<picture>.
-PICTURES: dict[str, tuple[str, ...]] = {
-    "10_pruning": ("accuracy", "bytes", "time"),
-    "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness"),
-}
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
-DRAWING = ("studies", "plots", "theme", "export")  # modules whose change redraws
+DRAWING = ("studies", "notebook", "plots", "theme", "export")  # modules whose change redraws
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
-PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
-
-
-# -- parameters ------------------------------------------------------------------------------------
-
-
-def allowed(notebook: str) -> dict[str, Any]:
-    """The parameters of a notebook with their defaults, as plain literals."""
-    if notebook not in STUDIES:
-        raise ConfigError("notebook", notebook, nearest(notebook, STUDIES))
-    signature = inspect.signature(STUDIES[notebook]).parameters.values()
-    return {**{p.name: _literal(p.default) for p in signature}, "images": False}
-
-
-def check_parameters(notebook: str, values: Mapping[str, Any]) -> list[Run]:
-    """The runs that these parameters ask for; nothing is started.
-
-    Raises:
-        ConfigError: an unknown name (with the nearest right one), a wrong type, an impossible value.
-    """
-    names = allowed(notebook)
-    for name in values:
-        if name not in names:
-            raise ConfigError(str(name), values[name], f"{notebook} has no such parameter; {nearest(str(name), names)}")
-    chosen = {**names, **values}
-    if not isinstance(images := chosen.pop("images"), bool):
-        raise ConfigError("images", images, "must be True or False")
-    return STUDIES[notebook](**chosen)
-
-
-def parameters(notebook: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked parameters in a notebook's globals, as its study takes them.
-
-    papermill only warns of a name that the notebook does not know: every name that a cell of parameters assigned since
-    the last check must be one of the notebook's.
-    """
-    names = allowed(notebook)
-    assigned = [name for name in _assigned(namespace.get("In", [])) if name in namespace]
-    found = {name: namespace[name] for name in [*names, *assigned] if name in namespace}
-    check_parameters(notebook, found)
-    return {name: value for name, value in found.items() if name != "images"}
-
-
-def stem(notebook: str, values: Mapping[str, Any]) -> str:
-    """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
-    chosen = {**allowed(notebook), **values}
-    keys = ("family", "sync") if notebook == "10_pruning" else ("prune",)
-    return "-".join([notebook, *(_slug(chosen[key]) for key in keys)])
-
-
-def save(notebook: str, values: Mapping[str, Any], drawn: Mapping[str, Any], images: bool = False) -> list[Path]:
-    """Write a notebook's figures to results/figures; the paths."""
-    from pslab.lab import export
-    from pslab.lab.record import default_results
-
-    if set(drawn) != set(PICTURES[notebook]):
-        raise ConfigError("drawn", sorted(drawn), f"{notebook} draws {', '.join(PICTURES[notebook])}")
-    named = {f"{stem(notebook, values)}-{picture}": figure for picture, figure in drawn.items()}
-    return export.write_all(named, default_results() / "figures", images)
-
-
-def _assigned(cells: Sequence[str]) -> list[str]:
-    """Names that cells of parameters assign, back to the last run of the cell that checks (the last one)."""
-    found: list[str] = []
-    for source in reversed(cells[:-1]):
-        if source == cells[-1]:
-            break
-        if source.lstrip().startswith(PARAMETERS_CELL):
-            names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
-            found += [node.id for node in names if isinstance(node.ctx, ast.Store)]
-    return found
-
-
-def _slug(value: Any) -> str:
-    name, positional, named = parts(value)
-    return re.sub(r"[^a-z0-9.]+", "", "".join([name, *positional, *named.values()]).lower()) or "other"
-
-
-def _literal(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-# -- the batch -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -228,7 +135,7 @@ def chosen(options: argparse.Namespace) -> list[Job]:
         raise ConfigError("jobs", options.jobs, "must be at least 1")
     for name in options.only:
         if not any(name in (job.name, job.notebook) for job in jobs):
-            raise ConfigError("only", name, nearest(name, [job.name for job in jobs] + list(STUDIES)))
+            raise ConfigError("only", name, nearest(name, [job.name for job in jobs] + list(PICTURES)))
     jobs = [job for job in jobs if not options.only or {job.name, job.notebook} & set(options.only)]
     values = dict(_assignment(text) for text in options.set)
     for name in {name for job in jobs for name in job.values} & set(values):

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +150,7 @@ def clean(results: Path) -> None:
 
 def environment() -> dict[str, Any]:
     """What a reader may want to know of where it ran."""
-    import torch
-
-    from pslab import __version__
-
-    return {"pslab": __version__, "torch": torch.__version__, "python": platform.python_version(),
+    return {"pslab": version("pslab"), "torch": version("torch"), "python": platform.python_version(),
             "machine": platform.machine(), "cores": os.cpu_count()}  # fmt: skip
 
 

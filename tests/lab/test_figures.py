@@ -18,6 +18,7 @@ import pytest
 from pslab.config import Run
 from pslab.errors import ConfigError
 from pslab.lab import export, figures
+from pslab.lab import notebook as pages
 from pslab.lab.record import save
 from pslab.lab.studies import LAB, NETWORK, alone, pruning_runs, sync_runs
 
@@ -91,29 +92,29 @@ BAD = [
 @pytest.mark.parametrize(("notebook", "values", "words"), BAD)
 def test_wrong_parameters_are_refused(notebook: str, values: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
-        figures.check_parameters(notebook, values)
+        pages.check_parameters(notebook, values)
 
 
 def test_a_notebooks_globals_are_checked_for_what_its_cells_of_parameters_assign():
     cells = ["", "# Parameters\nfamily = 'std'\nworkers = 2", "other = 3", "# Parameters\nfamly = 'x'", "check"]
     found = {"In": cells, "family": "std", "workers": 2, "other": 3, "Out": {}, "images": True}
-    assert figures.parameters("10_pruning", {**found, "In": [*cells[:3], "check"]}) == {"family": "std", "workers": 2}
+    assert pages.parameters("10_pruning", {**found, "In": [*cells[:3], "check"]}) == {"family": "std", "workers": 2}
     with pytest.raises(ConfigError, match="did you mean 'family'"):
-        figures.parameters("10_pruning", {**found, "famly": "x"})
+        pages.parameters("10_pruning", {**found, "famly": "x"})
     mended = [*cells, "# Parameters\nfamily = 'std'", "check"]  # what was refused before the last check is forgiven
-    assert figures.parameters("10_pruning", {**found, "famly": "x", "In": mended})["family"] == "std"
+    assert pages.parameters("10_pruning", {**found, "famly": "x", "In": mended})["family"] == "std"
 
 
 def test_names_of_figures():
-    assert figures.stem("10_pruning", {"family": "std", "sync": "ssp:3"}) == "10_pruning-std-ssp3"
-    assert figures.stem("20_sync_policies", {}) == "20_sync_policies-none"
-    assert figures.stem("20_sync_policies", {"prune": "static:0.1%"}) == "20_sync_policies-static0.1"
+    assert pages.stem("10_pruning", {"family": "std", "sync": "ssp:3"}) == "10_pruning-std-ssp3"
+    assert pages.stem("20_sync_policies", {}) == "20_sync_policies-none"
+    assert pages.stem("20_sync_policies", {"prune": "static:0.1%"}) == "20_sync_policies-static0.1"
 
 
 def test_save_refuses_figures_that_nobody_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
     with pytest.raises(ConfigError, match="accuracy, bytes, time"):
-        figures.save("10_pruning", {}, {"accuracy": go.Figure()})
+        pages.save("10_pruning", {}, {"accuracy": go.Figure()})
     assert not list(tmp_path.iterdir())
 
 
@@ -376,4 +377,4 @@ def test_the_stamp_names_everything(bench: Bench, first: Callable[..., int]):
     assert set(stamp["records"]) == {path.name for path in (bench.results / "runs").iterdir()}
     assert "missing" not in stamp["records"].values()
     assert stamp["parameters"]["family"] == "std"
-    assert set(stamp["parameters"]) == set(figures.allowed("10_pruning"))
+    assert set(stamp["parameters"]) == set(pages.allowed("10_pruning"))
