@@ -8,6 +8,9 @@ from importlib import import_module
 VERBS = {
     "run": ("pslab.lab.command", "one run: python -m pslab run --sync ssp:3 --prune static:1% [--file run.yaml]"),
     "figures": ("pslab.lab.figures", "execute the notebooks through papermill and export their figures"),
+    "list": ("pslab.lab.catalog", "every policy, pruner, model, ... by name: python -m pslab list [NAME] [--json]"),
+    "bench": ("pslab.lab.bench.command", "speed beside limits and peers: python -m pslab bench [SECTION] [--json F]"),
+    "doctor": ("pslab.lab.doctor", "what is not well here, and what to do about it [--json]"),
 }
 
 

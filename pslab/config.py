@@ -24,6 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("cpu", "cuda"),
     "dtype": ("float32", "float64"),
     "on_death": ("stop", "continue"),
+    "evaluate": ("after", "beside"),
 }
 NAMED = ("model", "data", "sync", "prune", "rate", "order", "optimizer", "schedule", "cluster")
 
@@ -62,6 +63,7 @@ class Run:
     dtype: str = "float32"
     seed: int = 0
     eval_every: int | None = None  #: pushes between evaluations; a twentieth of the budget if None
+    evaluate: str = "after"  #: after the timed run, or beside it: curves grow live, but the run is disturbed
     on_death: str = "stop"
     lease_s: float = 60.0  #: a worker without a word for so long is dead
 

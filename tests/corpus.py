@@ -81,5 +81,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "float16"}, "dtype"),
     ({"device": "tpu"}, "device"),
     ({"on_death": "ignore"}, "on_death"),
+    ({"evaluate": "before"}, "evaluate"),
     ({"lease_s": 0.0}, "lease_s"),
 ]

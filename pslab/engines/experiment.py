@@ -42,6 +42,12 @@ class Experiment:
     keyspace: Keyspace
     weights: torch.Tensor
     parts: tuple[Part, ...]
+    trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether workers compute on the server's own weights: over no link, and nobody computes as they change."""
+        return self.run.pull == "whole" and self.cluster.free and getattr(self.sync, "barrier", False)
 
     @property
     def sparse(self) -> bool:
@@ -55,17 +61,20 @@ class Layout:
 
     size: int
     dtype: torch.dtype
-    initial: int
+    server: int  #: the server's weights
     weights: tuple[int, ...]  #: per worker: the weights that it computes on
     gradients: tuple[tuple[int, ...], ...]  #: per worker and buffer
     up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
     down: tuple[int, ...]  #: per worker: room for a pull's frames
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
     end: int = 0
+    in_place: bool = False  #: the workers' weights are the server's
 
     @classmethod
-    def plan(cls, workers: int, size: int, dtype: torch.dtype, parts: Sequence[Part]) -> Layout:
-        """Lay out buffers for `size` weights of `dtype`, cut into ranges."""
+    def plan(
+        cls, workers: int, size: int, dtype: torch.dtype, parts: Sequence[Part], *, in_place: bool = False
+    ) -> Layout:
+        """Lay out buffers for `size` weights of `dtype`, cut into ranges. What is not touched takes no memory."""
         frames, room = [], 0
         for part in parts:
             largest = aligned(largest_frame_bytes(part.size, dtype.itemsize))
@@ -79,9 +88,9 @@ class Layout:
             return begin
 
         flat = size * dtype.itemsize
-        initial = take(flat)
-        weights = tuple(take(flat) for _ in range(workers))
+        server = take(flat)
+        weights = tuple(server if in_place else take(flat) for _ in range(workers))
         gradients = tuple(tuple(take(flat) for _ in range(BUFFERS)) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in range(BUFFERS)) for _ in range(workers))
         down = tuple(take(room) for _ in range(workers))
-        return cls(size, dtype, initial, weights, gradients, up, down, tuple(frames), at)
+        return cls(size, dtype, server, weights, gradients, up, down, tuple(frames), at, in_place)

@@ -74,10 +74,11 @@ class Job:
     layout: Layout
     shelf: Shelf
     sparse: bool
+    trains: bool
 
     @classmethod
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "sparse")  # fmt: skip
+                "parts", "sparse", "trains")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

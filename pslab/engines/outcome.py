@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-OnProgress = Callable[[dict[str, Any]], None]  # {"pushes", "seconds"} now and then, {"accuracy", ...} when evaluated
+OnProgress = Callable[[dict[str, Any]], None]
+"""Gets {"pushes", "seconds", "workers"} now and then, {"pushes", "seconds", "accuracy", "loss"} when a snapshot was
+evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": computing, waiting, transferring or dead,
+"for": [workers], "iteration"}. It may raise KeyboardInterrupt to end the run in order."""
 
 
 @dataclass
@@ -17,6 +20,14 @@ class Outcome:
 
     accuracy: np.ndarray  #: pushes, seconds, accuracy, loss
     phases: np.ndarray  #: worker, iteration, phase, begin_s, end_s, waits_for
-    pushes: np.ndarray  #: see pslab.engines.serve.PUSH_COLUMNS
+    pushes: np.ndarray  #: see pslab.engines.ledger.PUSH_COLUMNS
     weights: np.ndarray  #: the final ones, flat
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that was interrupted and ended in order; `outcome` has its finished iterations, None if there are none."""
+
+    def __init__(self, outcome: Outcome | None) -> None:
+        self.outcome = outcome
+        super().__init__("interrupted")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import multiprocessing as mp
+import signal
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
@@ -21,13 +23,14 @@ from pslab.errors import StartFailed, WorkerDied, WorkerFailed
 from pslab.tensors.data import Dataset
 
 START_LIMIT_S = 120.0
+HEED_S = 0.1
 STOP_LIMIT_S = 2.0
 
 
 class Pool:
     """Spawned children and the memory that they share. Nothing has a name, so nothing can be left behind."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, heed: Callable[[], None]) -> None:
         self.workers = workers
         self.arena, self.data, self.snapshots = Arena(), Arena(), Arena()
         self._dataset: Dataset | None = None
@@ -35,7 +38,7 @@ class Pool:
         self.pipes: dict[int, Connection] = {}
         self.processes: dict[int, Any] = {}
         try:
-            self._spawn()
+            self._spawn(heed)
         except BaseException:
             self.close(kill=True)
             raise
@@ -98,12 +101,12 @@ class Pool:
         for arena in (self.arena, self.data, self.snapshots):
             arena.close()
 
-    def _spawn(self) -> None:
+    def _spawn(self, heed: Callable[[], None]) -> None:
         context = mp.get_context("spawn")
         ends = [context.Pipe() for _ in range(self.workers)]
         arenas = (self.arena, self.data, self.snapshots)
         lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
-        with _without_main():
+        with _without_main(), _deaf():
             for number, pipes in lines.items():
                 here, there = context.Pipe()
                 self.pipes[number] = here
@@ -116,10 +119,11 @@ class Pool:
         for pair in ends:
             for end in pair:
                 end.close()
-        waiting = set(self.processes)
+        waiting, until_s = set(self.processes), time.monotonic() + START_LIMIT_S
         while waiting:
-            reports = self.reports(waiting, START_LIMIT_S, lambda number: False)
-            if not reports:
+            heed()
+            reports = self.reports(waiting, HEED_S, lambda number: False)
+            if not reports and time.monotonic() > until_s:
                 raise StartFailed(f"{', '.join(map(_name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
 
@@ -142,16 +146,29 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Children inherit a blocked interrupt: one of a whole process group must not end them before they ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _kept: Pool | None = None
 
 
-def acquire(workers: int) -> Pool:
-    """The pool of this process, with at least so many workers; spawned anew if there is none that serves."""
+def acquire(workers: int, heed: Callable[[], None] = lambda: None) -> Pool:
+    """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
+
+    `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned.
+    """
     global _kept
     if _kept is not None and (_kept.workers < workers or not _kept.alive):
         release(kill=not _kept.alive)
     if _kept is None:
-        _kept = Pool(workers)
+        _kept = Pool(workers, heed)
     return _kept
 
 

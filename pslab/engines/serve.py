@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import selectors
 import time
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
@@ -15,11 +14,13 @@ import numpy as np
 import torch
 
 from pslab.engines.arena import Arena
-from pslab.engines.control import ACK, DIVERGED, GO, PULL, PULL_BYTES, PUSH, STOP, WEIGHTS, WHOLE, Note, pack, unpack
+from pslab.engines.control import ACK, DIVERGED, GO, PULL, PULL_BYTES, PUSH, STOP, WEIGHTS, WHOLE, Note
 from pslab.engines.job import Job
+from pslab.engines.ledger import Ledger
+from pslab.engines.line import Line, ready
 from pslab.engines.post import Post
 from pslab.engines.talk import report
-from pslab.errors import FrameError, WorkerFailed
+from pslab.errors import FrameError, ProtocolError, WorkerFailed
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
@@ -27,36 +28,36 @@ from pslab.tensors.store import Gradient, Part, Store
 from pslab.tensors.wire import decode, encode_into, frame_bytes
 
 PROGRESS_PERIOD_S = 0.2
-SNAPSHOT_CHUNK = 8  # snapshots by which their memory grows
-PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness", "seconds",
-                "loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw")  # fmt: skip
-BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
 
 
 class Serving:
     """One run at the server."""
 
     def __init__(self, job: Job, pipes: list[Connection], parent: Connection, arena: Arena, snapshots: Arena) -> None:
-        self.job, self.run_, self.pipes, self.parent = job, job.run, pipes, parent
-        self.arena, self.snapshots = arena, snapshots
+        self.job, self.run_, self.parent = job, job.run, parent
+        self.lines = [Line(pipe) for pipe in pipes]
+        self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines)}
+        self.whose[parent.fileno()] = None  # what is listened to
+        self.arena = arena
         layout, run = job.layout, job.run
         self.machine = Server(range(run.workers), len(job.parts), job.sync)
         self.post = Post(job.cluster, run.workers)
-        weights = arena.tensor(layout.initial, layout.size, layout.dtype).clone()
+        weights = self._flat(layout.server)
         self.store = Store(weights, job.parts, job.optimizer, track_changes=run.pull == "changed")
+        self.ledger = Ledger(job, weights, snapshots, parent)
         if not job.optimizer.plain_sgd:
             self._warm_up()
+        self.gradients = [[self._flat(at) for at in buffers] for buffers in layout.gradients]
         self.outbox: dict[int, list[Note]] = {w: [] for w in range(run.workers)}  # goes with the next weights
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}  # (worker, range): when its last push was handled
-        self.rows: list[list[float]] = []
-        self.row_of: dict[tuple[int, int, int], list[float]] = {}
         self.versions = [0] * len(job.parts)
         self.applied = self.refused = 0
-        self.snapshot_list: list[tuple[int, float]] = []
-        self.next_snapshot = 0.0
         self.deaths: list[dict[str, Any]] = []
         self.outcome = ""
         self.begun_s = 0.0
+
+    def _flat(self, offset: int) -> torch.Tensor:
+        return self.arena.tensor(offset, self.job.layout.size, self.job.layout.dtype)
 
     def _warm_up(self) -> None:
         """The first step of a torch.optim class imports a compiler: not what a run measures."""
@@ -72,41 +73,38 @@ class Serving:
 
     def run(self) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
-        selector = selectors.SelectSelector()  # microseconds: epoll and poll would round up to milliseconds
-        for worker, pipe in enumerate(self.pipes):
-            selector.register(pipe, selectors.EVENT_READ, worker)
-        selector.register(self.parent, selectors.EVENT_READ, None)
-        with selector:
-            self.begun_s = time.monotonic()
-            self.heard_s = dict.fromkeys(range(self.run_.workers), self.begun_s)
-            self._snapshot_if_due(0.0)
-            for worker in range(self.run_.workers):
-                self._tell(worker, [Note(GO, sent_s=self.begun_s)])
-            self._loop(selector)
-            ended_s = time.monotonic() - self.begun_s
-            self._dismiss(selector)
-        if self.applied > self.snapshot_list[-1][0]:
-            self._snapshot(ended_s)
+        self.begun_s = time.monotonic()
+        self.heard_s = dict.fromkeys(range(self.run_.workers), self.begun_s)
+        self.ledger.snapshot_if_due(0, 0.0)
+        for worker in range(self.run_.workers):
+            self._tell(worker, [Note(GO, sent_s=self.begun_s)])
+        self._loop()
+        ended_s = time.monotonic() - self.begun_s
+        self._dismiss()
         self._report(ended_s)
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
-    def _loop(self, selector: selectors.BaseSelector) -> None:
+    def _loop(self) -> None:
         progress_s = self.begun_s
         while not self.outcome:
-            for key, _ in selector.select(self._patience_s()):
-                if key.data is None:
+            for source in ready(list(self.whose), self._patience_s()):
+                worker = self.whose[source]
+                if worker is None:
                     self.parent.recv_bytes()  # the only order that a serving server gets is to stop
                     self.outcome = self.outcome or "interrupted"
-                elif not self._hear(key.data):
-                    selector.unregister(key.fileobj)
+                else:
+                    self._hear(worker)
             self._deliver()
             self._take_one()
             now = time.monotonic()
+            if self.run_.seconds is not None and now - self.begun_s >= self.run_.seconds:
+                self.outcome = self.outcome or "seconds"
             if now - progress_s >= PROGRESS_PERIOD_S:
                 progress_s = now
-                report(self.parent, "progress", {"pushes": self.machine.accepted, "seconds": now - self.begun_s})
-            self._stop_if_due(now)
+                news = {"pushes": self.machine.accepted, "seconds": now - self.begun_s, "workers": self._doings()}
+                report(self.parent, "progress", news)
+                self._lose_the_silent(now)
 
     def _patience_s(self) -> float:
         """How long nothing can happen by itself."""
@@ -114,19 +112,20 @@ class Serving:
         due = min(due, self.post.next_s())
         return max(0.0, min(PROGRESS_PERIOD_S, due - time.monotonic()))
 
-    def _hear(self, worker: int) -> bool:
-        """Read one frame of a worker; False if the worker is gone."""
+    def _hear(self, worker: int) -> None:
+        """Read what a worker has sent, or that it is gone."""
         try:
-            notes = list(unpack(self.pipes[worker].recv_bytes()))
+            frames = self.lines[worker].frames()
         except (EOFError, OSError):
+            del self.whose[self.lines[worker].descriptor]
             self._lose(worker, "is gone")
-            return False
+            return
         self.heard_s[worker] = time.monotonic()
-        if notes[0].kind == DIVERGED:  # not a message of the protocol: it takes no time on a link
-            self._arrived(notes, self.heard_s[worker])
-        else:
-            self.post.send_up(worker, sum(self._wire_bytes(note) for note in notes), notes)
-        return True
+        for notes in frames:
+            if notes[0].kind == DIVERGED:  # not a message of the protocol: it takes no time on a link
+                self._arrived(notes, self.heard_s[worker])
+            else:
+                self.post.send_up(worker, sum(self._wire_bytes(note) for note in notes), notes)
 
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
@@ -144,17 +143,12 @@ class Serving:
             self._arrived(notes, self.heard_s[worker])
         self.post.dealt()
 
-    def _stop_if_due(self, now: float) -> None:
-        run = self.run_
-        if self.outcome:
-            return
-        if run.seconds is not None and now - self.begun_s >= run.seconds:
-            self.outcome = "seconds"
-            return
+    def _lose_the_silent(self, now: float) -> None:
+        """A worker that owes a word and has not said one within its lease is dead."""
         for worker in self.machine.workers:
             waits = self.post.travelling(worker) or all(worker in part.asked for part in self.machine.ranges)
-            if not waits and now - self.heard_s[worker] > run.lease_s:
-                self._lose(worker, f"has been silent for longer than its lease of {run.lease_s:g} s")
+            if not self.outcome and not waits and now - self.heard_s[worker] > self.run_.lease_s:
+                self._lose(worker, f"has been silent for longer than its lease of {self.run_.lease_s:g} s")
 
     # --- messages -------------------------------------------------------------------------------------------------
 
@@ -193,6 +187,8 @@ class Serving:
 
     def _step(self, step: Step) -> None:
         run, now = self.run_, time.monotonic() - self.begun_s
+        if self.job.layout.in_place and len(step.pushes) < len(self.machine.workers):
+            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
         before = self.versions[step.range]
         staleness = [before - push.version for push in step.pushes]
         applied = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, max(staleness))
@@ -201,17 +197,17 @@ class Serving:
         self.store.step(step.range, [self._gradient(push) for push in step.pushes], rate)
         self.versions[step.range] = step.version
         for push, stale in zip(step.pushes, staleness, strict=True):
-            self._log(push, step.version, stale, now)
+            self.ledger.applied(push, step.version, stale, self._wire_bytes(push.payload), now)
             self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
         if step.range == len(self.job.parts) - 1:
             self.applied += len(step.pushes)
-            self._snapshot_if_due(now)
+            self.ledger.snapshot_if_due(self.applied, now)
 
     def _gradient(self, push: Push) -> Gradient:
         note, layout = push.payload, self.job.layout
         buffer = push.iteration % len(layout.up[0])
         if note.size_bytes == WHOLE:
-            return self.arena.tensor(layout.gradients[push.worker][buffer], layout.size, layout.dtype)
+            return self.gradients[push.worker][buffer]
         offset, _ = layout.frames[push.range]
         frame = self.arena.bytes(layout.up[push.worker][buffer] + offset, note.size_bytes)
         try:
@@ -223,8 +219,10 @@ class Serving:
         pull, released_s = reply.pull, time.monotonic()
         part, layout = self.job.parts[pull.range], self.job.layout
         entries = self.store.changed(pull.range, pull.version) if self.run_.pull == "changed" else None
-        if entries is None:
-            target = self.arena.tensor(layout.weights[pull.worker], layout.size, layout.dtype)
+        if layout.in_place:
+            size = WHOLE
+        elif entries is None:
+            target = self._flat(layout.weights[pull.worker])
             for there, here in zip(part.views(target), part.views(self.store.weights), strict=True):
                 there.copy_(here)
             size = WHOLE
@@ -236,11 +234,10 @@ class Serving:
         note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, size, reply.released_by,
                     time.monotonic(), begun_s, done_s, released_s)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
-        row = self.row_of.pop((pull.worker, pull.range, pull.iteration - 1), None)
-        if row is not None:
-            row[BYTES_DOWN:] = [self._wire_bytes(note), part.size * layout.dtype.itemsize]
-        for worker, there in self.post.send_down(pull.worker, self._wire_bytes(note), notes):
-            self._tell(worker, there)
+        size_bytes = self._wire_bytes(note)
+        self.ledger.answered(pull.worker, pull.range, pull.iteration, size_bytes)
+        for worker, arrived in self.post.send_down(pull.worker, size_bytes, notes):
+            self._tell(worker, arrived)
 
     def _wire_bytes(self, note: Note) -> int:
         if note.kind in (PUSH, WEIGHTS):
@@ -251,36 +248,22 @@ class Serving:
 
     def _tell(self, worker: int, notes: list[Note]) -> None:
         with contextlib.suppress(OSError):  # a dead worker is noticed where its pipe is read
-            self.pipes[worker].send_bytes(pack(notes))
+            self.lines[worker].send(notes)
         self.heard_s[worker] = time.monotonic()
 
-    # --- records --------------------------------------------------------------------------------------------------
+    def _doings(self) -> list[dict[str, Any]]:
+        """What each worker does now, as the server knows it."""
+        return [self._doing(worker) for worker in range(self.run_.workers)]
 
-    def _log(self, push: Push, version: int, staleness: int, now: float) -> None:
-        part, note = self.job.parts[push.range], push.payload
-        row = [len(self.rows) + 1, push.worker, push.iteration, push.range, push.version, version, staleness, now,
-               note.value, note.other / part.size, self._wire_bytes(note), part.size * self.job.layout.dtype.itemsize,
-               0, 0]  # fmt: skip
-        self.rows.append(row)
-        self.row_of[push.worker, push.range, push.iteration] = row
-
-    def _snapshot_if_due(self, now: float) -> None:
-        period = self.run_.evaluation_period
-        measure = self.applied if period is not None else now
-        if measure < self.next_snapshot:
-            return
-        step = period if period is not None else (self.run_.seconds or 1.0) / 20
-        self.next_snapshot = (measure // step + 1) * step
-        self._snapshot(now)
-
-    def _snapshot(self, now: float) -> None:
-        layout, index = self.job.layout, len(self.snapshot_list)
-        size_bytes = layout.size * layout.dtype.itemsize
-        if index % SNAPSHOT_CHUNK == 0:
-            self.snapshots.reserve((index + SNAPSHOT_CHUNK) * size_bytes)
-        self.snapshots.tensor(index * size_bytes, layout.size, layout.dtype).copy_(self.store.weights)
-        self.snapshot_list.append((self.applied, now))
-        report(self.parent, "snapshot", {"index": index, "pushes": self.applied, "seconds": now})
+    def _doing(self, worker: int) -> dict[str, Any]:
+        if worker in self._dead:
+            return {"doing": "dead", "for": [], "iteration": None}
+        clock = min(part.clocks[worker] for part in self.machine.ranges)
+        held = [index for index, part in enumerate(self.machine.ranges) if worker in part.asked]
+        if held:
+            whom = sorted({other for index in held for other in self.machine.waits_for(index)} - {worker})
+            return {"doing": "waiting", "for": whom, "iteration": clock}
+        return {"doing": "transferring" if self.post.travelling(worker) else "computing", "for": [], "iteration": clock}
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -298,24 +281,25 @@ class Serving:
         else:
             self._perform(self.machine.leave(worker, time.monotonic() - self.begun_s))
 
-    def _dismiss(self, selector: selectors.BaseSelector) -> None:
-        """Tell the workers to stop, and read each one's pipe to its last word: the next run begins with empty pipes."""
+    def _dismiss(self) -> None:
+        """Tell the workers to stop, and read each one's line to its last word: the next run begins with empty lines."""
         waiting = set(range(self.run_.workers)) - self._dead
         for worker in waiting:
             self._tell(worker, [Note(STOP)])
         while waiting and self.outcome != "died":
-            for key, _ in selector.select():
-                if key.data is None:
+            for source in ready(list(self.whose)):
+                sender = self.whose[source]
+                if sender is None:
                     self.parent.recv_bytes()
                     continue
                 try:
-                    last = any(note.kind == STOP for note in unpack(self.pipes[key.data].recv_bytes()))
+                    last = any(note.kind == STOP for notes in self.lines[sender].frames() for note in notes)
                 except (EOFError, OSError):  # it died with the run already over: nothing of it is missing
                     last = True
-                    selector.unregister(key.fileobj)
-                    report(self.parent, "lost", {"worker": key.data, "over": True})
+                    del self.whose[source]
+                    report(self.parent, "lost", {"worker": sender, "over": True})
                 if last:
-                    waiting.discard(key.data)
+                    waiting.discard(sender)
 
     def _report(self, ended_s: float) -> None:
         late_s = np.array(self.post.late_s or [0.0])
@@ -331,6 +315,6 @@ class Serving:
             "late_s_99th": float(np.quantile(late_s, 0.99)),
             "messages": len(self.post.late_s),
         }
-        report(self.parent, "served", body, np.array(self.rows, dtype=np.float64).reshape(-1, len(PUSH_COLUMNS)))
+        report(self.parent, "served", body, self.ledger.close(self.applied, ended_s))
 
 

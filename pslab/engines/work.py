@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-import select
 import time
 from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from pslab.engines.arena import Arena
 from pslab.engines.cluster import ComputeTimes
-from pslab.engines.control import ACK, DIVERGED, PULL, PUSH, STOP, WEIGHTS, WHOLE, Note, pack, unpack
+from pslab.engines.compute import Computing
+from pslab.engines.control import ACK, DIVERGED, PULL, PUSH, STOP, WEIGHTS, WHOLE, Note
 from pslab.engines.job import Job
+from pslab.engines.line import Line, ready
 from pslab.engines.talk import report
 from pslab.protocol.messages import NOBODY, Ack, Push, Weights
 from pslab.protocol.worker import Compute, Effect, Worker
-from pslab.tensors.data import Batches, batch
 from pslab.tensors.prune import NonFinite, Pruner, is_finite
-from pslab.tensors.streams import seed_of
 from pslab.tensors.wire import decode, encode_into
 
 PHASES = ("compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode")
@@ -37,24 +35,28 @@ class Working:
     def __init__(
         self, job: Job, worker: int, pipe: Connection, parent: Connection, arena: Arena, data: Arena
     ) -> None:
-        self.job, self.worker, self.pipe, self.parent = job, worker, pipe, parent
+        self.job, self.worker, self.line, self.parent = job, worker, Line(pipe), parent
         run, layout = job.run, job.layout
         self.machine = Worker(worker, len(job.parts), job.order)
         self.times = ComputeTimes(job.cluster, run.seed, worker)
-        self.dataset = job.shelf.dataset(data)
-        self.batches = Batches(len(self.dataset.train_y), run.workers, worker, run.batch_size, run.seed)
         self.device = device_of(run.device, worker)
         self.shared_weights = arena.tensor(layout.weights[worker], layout.size, layout.dtype)
         self.shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
-        self.shared_weights.copy_(arena.tensor(layout.initial, layout.size, layout.dtype))
         self.up = [arena.bytes(at, layout.frames[-1][0] + layout.frames[-1][1]) for at in layout.up[worker]]
         self.down = arena.bytes(layout.down[worker], layout.frames[-1][0] + layout.frames[-1][1])
-        self._bind()
-        self.pruner = Pruner(job.prune, self._layers(), layout.size, layout.dtype, self.device) if job.sparse else None
+        if not layout.in_place:
+            self.shared_weights.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
+        on_cpu = self.device.type == "cpu"
+        self.weights = self.shared_weights if on_cpu else self.shared_weights.to(self.device)
+        # on the CPU backward writes straight into shared memory: a push copies nothing
+        self.gradients = self.shared_gradients if on_cpu else [torch.zeros_like(self.weights)] * 2
+        dataset = job.shelf.dataset(data)
+        self.computing = Computing(job, worker, dataset, self.weights, self.gradients) if job.trains else None
+        layers = [layer.flat for layer in job.keyspace.layers]
+        self.pruner = Pruner(job.prune, layers, layout.size, layout.dtype, self.device) if job.sparse else None
         self.rows: list[tuple[float, ...]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.sent_s: dict[int, float] = {}
-        self._warm_up()
         report(parent, "prepared")
 
     @property
@@ -64,7 +66,7 @@ class Working:
 
     def run(self) -> None:
         """Work until the server says stop, then report the phases."""
-        (go,) = unpack(self.pipe.recv_bytes())
+        ((go,),) = self.line.wait()
         self.began_s = go.sent_s  # one clock for all processes of the machine
         try:
             effects = self.machine.start()
@@ -72,43 +74,13 @@ class Working:
                 self._perform(effects)
                 effects = [effect for note in self._receive() for effect in self._heard(note)]
         except Stopped:
-            self.pipe.send_bytes(pack([Note(STOP, self.worker)]))
+            self.line.send([Note(STOP, self.worker)])
         except NonFinite:
-            self.pipe.send_bytes(pack([Note(DIVERGED, self.worker, iteration=self.machine.iteration)]))
+            self.line.send([Note(DIVERGED, self.worker, iteration=self.machine.iteration)])
             self._await_stop()
         body = {"overrun_s": self.overrun_s, "real_s": self.real_s, "modelled_s": self.modelled_s,
                 "alive_s": time.monotonic() - self.began_s}  # fmt: skip
         report(self.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
-
-    # --- set-up ---------------------------------------------------------------------------------------------------
-
-    def _bind(self) -> None:
-        on_cpu = self.device.type == "cpu"
-        self.module = self.job.shell.to(self.device)
-        self.weights = self.shared_weights if on_cpu else self.shared_weights.to(self.device)
-        # on the CPU backward writes straight into shared memory: a push copies nothing
-        self.gradients = self.shared_gradients if on_cpu else [torch.zeros_like(self.weights)] * 2
-        self.job.keyspace.bind(self.module, self.weights, self.gradients[0])
-        parameters = dict(self.module.named_parameters())
-        self.views = [
-            [(parameters[s.name], g[s.offset : s.offset + math.prod(s.shape)].view(s.shape))
-             for s in self.job.keyspace.parameters]
-            for g in self.gradients
-        ]  # fmt: skip
-
-    def _layers(self) -> list[slice]:
-        return [slice(layer.flat.start, layer.flat.stop) for layer in self.job.keyspace.layers]
-
-    def _warm_up(self) -> None:
-        """The first backward pass allocates and compiles: not what a run measures. Its traces are removed."""
-        buffers = [(b, b.clone()) for b in self.module.buffers()]
-        torch.manual_seed(seed_of(self.job.run.seed, "layers", self.worker))
-        state = torch.get_rng_state()
-        self.module.train()
-        self._gradient(0, 0)
-        for buffer, before in buffers:
-            buffer.copy_(before)
-        torch.set_rng_state(state)
 
     # --- computing ------------------------------------------------------------------------------------------------
 
@@ -120,7 +92,7 @@ class Working:
     def _compute(self, iteration: int) -> None:
         buffer = iteration % len(self.gradients)
         begin_s, modelled_s = time.monotonic(), self.times.draw()
-        loss = self._gradient(iteration, buffer)
+        loss = self.computing.gradient(iteration, buffer) if self.computing is not None else math.nan
         real_s = time.monotonic() - begin_s
         self._hold_until(begin_s + modelled_s)
         self._log(iteration, "compute", begin_s, time.monotonic())
@@ -133,19 +105,7 @@ class Working:
         now = time.monotonic()
         for index in range(len(payloads)):
             self.sent_s[index] = now
-        self.pipe.send_bytes(pack(note._replace(sent_s=now) for note in notes))
-
-    def _gradient(self, iteration: int, buffer: int) -> float:
-        """One forward and backward pass into a gradient buffer; the batch's loss."""
-        for parameter, view in self.views[buffer]:
-            parameter.grad = view
-        self.gradients[buffer].zero_()
-        rows = torch.from_numpy(self.batches.at(iteration))
-        data = self.dataset
-        x = batch(data.train_x[rows], self.job.layout.dtype, data.mean, data.std).to(self.device)
-        loss = functional.cross_entropy(self.module(x), data.train_y[rows].to(self.device))
-        loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        self.line.send(note._replace(sent_s=now) for note in notes)
 
     def _payloads(self, iteration: int, buffer: int, loss: float) -> list[Note]:
         """Prune and encode: per range, a note with the size of its payload."""
@@ -182,7 +142,7 @@ class Working:
     def _hold_until(self, end_s: float) -> None:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
         while (left_s := end_s - time.monotonic()) > 0:
-            if select.select([self.pipe], [], [], left_s)[0]:  # poll would round up to milliseconds
+            if ready((self.line.descriptor,), left_s, spin_s=0.0):
                 for note in self._receive():
                     self._heard(note)
 
@@ -190,7 +150,7 @@ class Working:
 
     def _receive(self) -> list[Note]:
         try:
-            notes = list(unpack(self.pipe.recv_bytes()))
+            notes = [note for frame in self.line.wait() for note in frame]
         except EOFError:
             raise Stopped from None
         if any(note.kind == STOP for note in notes):
@@ -202,7 +162,7 @@ class Working:
             while True:
                 self._receive()
         except Stopped:
-            self.pipe.send_bytes(pack([Note(STOP, self.worker)]))
+            self.line.send([Note(STOP, self.worker)])
 
     def _heard(self, note: Note) -> list[Effect]:
         if note.kind == ACK:

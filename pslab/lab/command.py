@@ -25,8 +25,8 @@ def main(arguments: list[str]) -> int:
     except PslabError as error:
         print(f"pslab run: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("pslab run: interrupted; nothing was recorded", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"pslab run: {interrupt or 'interrupted'}", file=sys.stderr)
         return 130
     last, manifest = result.accuracy.iloc[-1], result.manifest
     honest = "" if manifest["honest"] else " (the machine was too slow to emulate this cluster honestly)"

@@ -23,12 +23,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pslab.config import Run
 from pslab.errors import ConfigError, PslabError, nearest
 from pslab.lab.notebook import PICTURES, allowed, check_parameters, stem
+from pslab.lab.observation import Observation, Wanted, place_of, recorded
 
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
-DRAWING = ("studies", "notebook", "plots", "theme", "export")  # modules whose change redraws
+DRAWING = ("studies", "notebook", "plots", "observation_plots", "observation_tables", "theme", "export")
+"""Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
@@ -47,7 +48,7 @@ class Job:
         return stem(self.notebook, self.values)
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> Sequence[Wanted]:
         return check_parameters(self.notebook, self.values)
 
     @property
@@ -63,16 +64,14 @@ class Job:
         """The figures, without suffix."""
         return [self.results / "figures" / f"{self.name}-{picture}" for picture in PICTURES[self.notebook]]
 
-    def missing(self) -> list[Run]:
+    def missing(self) -> list[Wanted]:
         """The runs that have no record yet."""
-        from pslab.lab.record import find
-
-        return [run for run in self.runs if find(run, self.results) is None]
+        return [run for run in self.runs if not recorded(run, self.results)]
 
     def stamp(self) -> dict[str, Any]:
         """From what the notebook is, or would be, made."""
         code = [Path(__file__).with_name(f"{module}.py") for module in DRAWING]
-        manifests = {run.digest: self.results / "runs" / run.digest / "manifest.json" for run in self.runs}
+        manifests = {run.digest: place_of(run, self.results) / "manifest.json" for run in self.runs}
         return {
             "notebook": _sha(self.source),
             "parameters": {**allowed(self.notebook), **self.values},
@@ -90,10 +89,10 @@ class Job:
 
 
 def plan(sources: Path, results: Path) -> list[Job]:
-    """Each pruning family under each synchronization policy, and the policies beside each other."""
+    """Each pruning family under each synchronization policy, the policies beside each other, the gradients by layer."""
     pruned = [Job("10_pruning", {"family": family, "sync": sync}, sources, results)
               for sync in SYNCS for family in FAMILIES]  # fmt: skip
-    return [*pruned, Job("20_sync_policies", {}, sources, results)]
+    return [*pruned, *(Job(notebook, {}, sources, results) for notebook in ("20_sync_policies", "01_observation"))]
 
 
 def main(arguments: list[str]) -> int:
@@ -140,7 +139,8 @@ def chosen(options: argparse.Namespace) -> list[Job]:
     values = dict(_assignment(text) for text in options.set)
     for name in {name for job in jobs for name in job.values} & set(values):
         raise ConfigError(name, values[name], "the batch goes through these itself; choose with --only")
-    jobs = [Job(job.notebook, {**job.values, **values}, job.sources, job.results) for job in jobs]
+    given = {notebook: _concerning(notebook, values, jobs) for notebook in {job.notebook for job in jobs}}
+    jobs = [Job(job.notebook, {**job.values, **given[job.notebook]}, job.sources, job.results) for job in jobs]
     for notebook in {job.notebook for job in jobs}:
         _check_source(next(job.source for job in jobs if job.notebook == notebook))
     for job in jobs:
@@ -148,6 +148,13 @@ def chosen(options: argparse.Namespace) -> list[Job]:
     if values:
         _resolve(jobs)
     return jobs
+
+
+def _concerning(notebook: str, values: dict[str, Any], jobs: Sequence[Job]) -> dict[str, Any]:
+    """The values but those that all studies of a cluster have and a single machine's has not, such as workers."""
+    runs = {job.notebook for job in jobs} - {"01_observation"}
+    cluster = set.intersection(*(set(allowed(name)) for name in runs)) if runs else set()
+    return {name: value for name, value in values.items() if name in allowed(notebook) or name not in cluster}
 
 
 def _notebooks() -> Path:
@@ -190,10 +197,11 @@ def _check_source(source: Path) -> None:
 def _resolve(jobs: Sequence[Job]) -> None:
     missing = {run.digest: run for job in jobs for run in job.missing()}
     if missing:
-        from pslab.lab.resolve import resolve  # torch
+        from pslab.lab.observe import check  # torch
+        from pslab.lab.resolve import resolve
 
         for run in missing.values():
-            resolve(run)
+            check(run) if isinstance(run, Observation) else resolve(run)
 
 
 def _batch(jobs: Sequence[Job], at_once: int, images: bool) -> int:
@@ -313,7 +321,7 @@ class _Watch:
     def __init__(self, todo: Sequence[Job]) -> None:
         self._results = todo[0].results if todo else Path()
         self._notebooks, self._executed = len(todo), 0
-        self._missing = sorted({run.digest for job in todo for run in job.missing()})
+        self._missing = sorted({place_of(run, self._results) for job in todo for run in job.missing()})
         self._live = sys.stderr.isatty()
         self._begin_s, self._ended, self._lock = time.monotonic(), threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -340,7 +348,7 @@ class _Watch:
 
     def line(self) -> str:
         """How far the batch is, at what rate, and when it may end."""
-        runs = sum((self._results / "runs" / digest / "manifest.json").is_file() for digest in self._missing)
+        runs = sum((place / "manifest.json").is_file() for place in self._missing)
         spent = time.monotonic() - self._begin_s
         done = runs + DRAWING_SHARE * self._executed
         whole = len(self._missing) + DRAWING_SHARE * self._notebooks

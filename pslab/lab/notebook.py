@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.config import Run
 from pslab.errors import ConfigError, nearest
+from pslab.lab.observation import Wanted
 from pslab.lab.studies import STUDIES
 from pslab.lab.theme import parts
 
 #: What each notebook draws; a file is named <stem>-<picture>.
 PICTURES: dict[str, tuple[str, ...]] = {
+    "01_observation": ("distribution", "density", "concentration", "cost"),
     "10_pruning": ("accuracy", "bytes", "time"),
     "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness"),
 }
@@ -30,8 +31,8 @@ def allowed(notebook: str) -> dict[str, Any]:
     return {**{p.name: _literal(p.default) for p in signature}, "images": False}
 
 
-def check_parameters(notebook: str, values: Mapping[str, Any]) -> list[Run]:
-    """The runs that these parameters ask for; nothing is started.
+def check_parameters(notebook: str, values: Mapping[str, Any]) -> Sequence[Wanted]:
+    """The runs, or observations, that these parameters ask for; nothing is started.
 
     Raises:
         ConfigError: an unknown name (with the nearest right one), a wrong type, an impossible value.
@@ -62,7 +63,7 @@ def parameters(notebook: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
 def stem(notebook: str, values: Mapping[str, Any]) -> str:
     """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
     chosen = {**allowed(notebook), **values}
-    keys = ("family", "sync") if notebook == "10_pruning" else ("prune",)
+    keys = {"01_observation": ("model",), "10_pruning": ("family", "sync")}.get(notebook, ("prune",))
     return "-".join([notebook, *(_slug(chosen[key]) for key in keys)])
 
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ from pslab.config import Run
 from pslab.errors import ConfigError, RecordError
 
 TABLES = ("accuracy", "phases", "pushes")
+LIVE = "live.jsonl"
 FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES), "weights.npy")
 
 
@@ -90,33 +92,87 @@ def default_results() -> Path:
     return here / "results"
 
 
-def save(
-    run: Run, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], results: Path
-) -> Result:
-    """Write a record: into a directory beside its place, which gets its name when everything is there."""
-    runs = results / "runs"
-    runs.mkdir(parents=True, exist_ok=True)
-    manifest = {
-        "digest": run.digest,
-        "run": run.plain(),
-        **facts,
-        "rows": {name: len(tables[name]) for name in TABLES},
-        "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
-        "environment": environment(),
-    }
-    draft = runs / f".{run.digest}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
-    draft.mkdir()
-    place = runs / run.digest
-    try:
-        for name in TABLES:
-            tables[name].to_csv(draft / f"{name}.csv", index=False)
-        np.save(draft / "weights.npy", weights, allow_pickle=False)
-        (draft / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
-        _publish(draft, place)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise RecordError(f"the record of {run.digest} cannot be written to {runs}: {error}") from error
-    return Result(run, place, manifest, cached=False)
+class Draft:
+    """The record of a run that is under way: a directory beside its place, which gets its name when all is there.
+
+    Meanwhile `live.jsonl` in it grows: the run on its first line, then the engine's news, one a line.
+    """
+
+    def __init__(self, run: Run, results: Path) -> None:
+        self.run, self.results = run, results
+        self.path = results / "runs" / f".{run.digest}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise RecordError(f"a record cannot be begun in {results / 'runs'}: {error}") from error
+        self.note({"digest": run.digest, "run": run.plain()})
+
+    def note(self, news: Mapping[str, Any]) -> None:
+        """Add a line to what a live view reads; a run does not fail for it."""
+        with contextlib.suppress(OSError), (self.path / LIVE).open("a") as file:
+            file.write(json.dumps(news) + "\n")
+
+    def save(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
+        """The run is finished: its record takes its place."""
+        return self._save(tables, weights, facts, self.results / "runs" / self.run.digest)
+
+    def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
+        """The run was interrupted: what it finished goes to results/interrupted/, where it is no result."""
+        return self._save(tables, weights, facts, self.results / "interrupted" / self.run.digest)
+
+    def drop(self) -> None:
+        """There is nothing to keep."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _save(
+        self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path
+    ) -> Result:
+        manifest = {
+            "digest": self.run.digest,
+            "run": self.run.plain(),
+            **facts,
+            "rows": {name: len(tables[name]) for name in TABLES},
+            "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
+            "environment": environment(),
+        }
+        try:
+            for name in TABLES:
+                tables[name].to_csv(self.path / f"{name}.csv", index=False)
+            np.save(self.path / "weights.npy", weights, allow_pickle=False)
+            (self.path / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+            (self.path / LIVE).unlink(missing_ok=True)
+            place.parent.mkdir(exist_ok=True)
+            _publish(self.path, place)
+        except OSError as error:
+            self.drop()
+            raise RecordError(f"the record of {self.run.digest} cannot be written to {place}: {error}") from error
+        return Result(self.run, place, manifest, cached=False)
+
+
+class Live:
+    """Reads, from the beginning on, what a run under way has said; `news` gives what is new since the last call."""
+
+    def __init__(self, draft: Path) -> None:
+        self.path = draft / LIVE
+        self._read_bytes = 0
+
+    def news(self) -> list[dict[str, Any]]:
+        """Whole new lines; none if there are none, or if the run has ended."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                lines = file.read().splitlines(keepends=True)
+        except OSError:
+            return []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._read_bytes += sum(map(len, whole))
+        return [json.loads(line) for line in whole]
+
+
+def drafts(results: Path) -> list[Path]:
+    """The directories of the runs that are under way, the oldest first."""
+    found = [path for path in (results / "runs").glob(".*.*.*.*") if (path / LIVE).is_file()]
+    return sorted(found, key=lambda path: (path / LIVE).stat().st_ctime)
 
 
 def find(run: Run, results: Path) -> Result | None:

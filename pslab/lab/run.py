@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import importlib
+import signal
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from pslab.config import Run
+from pslab.errors import StartFailed
 from pslab.lab.progress import Progress
-from pslab.lab.record import Result, clean, default_results, find, save
+from pslab.lab.record import Draft, Result, clean, default_results, find
+
+if TYPE_CHECKING:
+    from pslab.engines.outcome import Outcome
+
+_pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
+
+HEED_S = 0.1
 
 
 def run(run: Run, *, results: Path | str | None = None, progress: bool | None = None) -> Result:
@@ -18,44 +32,132 @@ def run(run: Run, *, results: Path | str | None = None, progress: bool | None = 
     Raises:
         ConfigError: the run cannot be; nothing was started.
         RunError: a worker raised or died.
+        KeyboardInterrupt: within two seconds; what was finished is kept, the message says where.
     """
     return sweep([run], results=results, progress=progress)[0]
 
 
-def sweep(runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None) -> list[Result]:
+def sweep(
+    runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
+    stop: threading.Event | None = None,
+) -> list[Result]:  # fmt: skip
     """The results of many runs, in their order. What is missing is run, one after another, in one pool.
 
-    All of them are checked before the first one starts, and each is recorded as soon as it is finished.
+    All of them are checked before the first one starts, and each is recorded as soon as it is finished. `stop`, set
+    from another thread, does what an interrupt does.
+
+    Raises:
+        StartFailed: another thread of this process has runs under way. And what `run` raises.
     """
     wanted = list(runs)
     place = default_results() if results is None else Path(results)
     found = {index: find(each, place) for index, each in enumerate(wanted)}
     missing = [index for index, result in found.items() if result is None]
     if missing:
-        clean(place)
-        found |= _run_missing({index: wanted[index] for index in missing}, place, progress)
+        with _alone(), _noted(stop or threading.Event()) as ended:
+            clean(place)
+            found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
     return [result for _, result in sorted(found.items()) if result is not None]
 
 
-def _run_missing(wanted: dict[int, Run], place: Path, progress: bool | None) -> dict[int, Result | None]:
-    from pslab.lab.resolve import resolve  # torch: not needed where everything is on disk
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    if not _pool_in_use.acquire(blocking=False):
+        raise StartFailed("runs are under way in this process, in the background: wait for them, or stop them")
+    try:
+        yield
+    finally:
+        _pool_in_use.release()
+
+
+@contextlib.contextmanager
+def _noted(stop: threading.Event) -> Iterator[threading.Event]:
+    """An interrupt sets `stop`, which is heeded many times a second.
+
+    At an arbitrary instruction it would tear a message, a record or the import of torch.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # interrupts are the main thread's
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    _heed(stop)
+
+
+def _run_missing(
+    wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
+) -> dict[int, Result | None]:
+    _import_torch(stop)  # not needed where everything is on disk
+    from pslab.lab.resolve import resolve
 
     distinct = {each.digest if each.cacheable else str(index): each for index, each in wanted.items()}
     for each in distinct.values():
+        _heed(stop)
         resolve(each)
     shown = Progress(len(distinct), shown=progress)
-    done = {name: _execute(each, place, shown) for name, each in distinct.items()}
+    done = {name: _execute(each, place, shown, stop) for name, each in distinct.items()}
     return {index: done[each.digest if each.cacheable else str(index)] for index, each in wanted.items()}
 
 
-def _execute(run: Run, place: Path, shown: Progress) -> Result:
+def _import_torch(stop: threading.Event) -> None:
+    """In a thread, which an interrupted cell leaves to its end: half an import of torch cannot be made whole."""
+
+    def load() -> None:
+        with contextlib.suppress(Exception):  # what is wrong is said where it is imported to be used
+            importlib.import_module("pslab.lab.resolve")
+
+    loading = threading.Thread(target=load, daemon=True)
+    loading.start()
+    while loading.is_alive():
+        loading.join(HEED_S)
+        _heed(stop)
+
+
+def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.local import execute
-    from pslab.engines.serve import PUSH_COLUMNS
-    from pslab.engines.work import PHASE_COLUMNS, PHASES
+    from pslab.engines.outcome import Interrupted
     from pslab.lab.resolve import resolve
 
+    _heed(stop)
+    draft = Draft(run, place)
+
+    def on_progress(news: dict[str, Any]) -> None:
+        if news:
+            draft.note(news)
+            shown.update(news)
+        _heed(stop)
+
     shown.begin(run)
-    outcome = execute(resolve(run), shown.update)
+    try:
+        outcome = execute(resolve(run), on_progress)
+    except Interrupted as interrupt:
+        if interrupt.outcome is None or not interrupt.outcome.pushes.size:
+            draft.drop()
+            raise KeyboardInterrupt("interrupted before the first push; nothing was recorded") from None
+        kept = draft.set_aside(*_tables(run, interrupt.outcome))
+        raise KeyboardInterrupt(f"interrupted after {kept.manifest['pushes']} pushes; kept in {kept.path}") from None
+    except BaseException:
+        draft.drop()
+        _heed(stop)  # what an interrupt breaks is no error
+        raise
+    result = draft.save(*_tables(run, outcome))
+    shown.end(outcome.facts["seconds"], float(outcome.accuracy[-1][2]))
+    return result
+
+
+def _heed(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
+
+
+def _tables(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
+    """An engine's arrays as tidy tables; the weights; the facts."""
+    from pslab.engines.ledger import PUSH_COLUMNS
+    from pslab.engines.work import PHASE_COLUMNS, PHASES
+
     accuracy = pd.DataFrame(outcome.accuracy, columns=["pushes", "seconds", "accuracy", "loss"])
     accuracy.insert(1, "iteration", accuracy.pushes / run.workers)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
@@ -66,6 +168,4 @@ def _execute(run: Run, place: Path, shown: Progress) -> Result:
         "phases": phases.astype({"worker": int, "iteration": int, "waits_for": int}).sort_values("begin_s"),
         "pushes": pushes.astype({name: int for name in PUSH_COLUMNS if name not in ("seconds", "loss", "density")}),
     }
-    result = save(run, tables, outcome.weights, {**outcome.facts, "verdict": "unknown"}, place)
-    shown.end(outcome.facts["seconds"], float(outcome.accuracy[-1][2]))
-    return result
+    return tables, outcome.weights, {**outcome.facts, "verdict": "unknown"}

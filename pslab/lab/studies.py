@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pslab.config import Run
 from pslab.engines.cluster import PRESETS, Cluster, resolve_cluster
 from pslab.errors import ConfigError, nearest
+from pslab.lab.observation import RULES, Observation, Wanted
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 
 if TYPE_CHECKING:
@@ -86,7 +87,32 @@ def sync_runs(
     return _each_seed([*crowd, alone(crowd[0])], seeds)
 
 
-STUDIES: dict[str, Callable[..., list[Run]]] = {"10_pruning": pruning_runs, "20_sync_policies": sync_runs}
+def observations(
+    *,
+    moments: Sequence[int] | None = None,
+    every: int | None = None,
+    rules: Sequence[str] = RULES,
+    repeats: int = 9,
+    batch_size: int = 64,
+    learning_rate: float = 0.5,
+    schedule: Any = "linear",
+    pushes: int = 937,
+    model: Any = "mlp",
+    data: Any = "mnist",
+    seed: int = 0,
+) -> list[Observation]:
+    """The gradients of one machine's training, looked at by layer.
+
+    Raises:
+        ConfigError: what Observation or Run refuses.
+    """
+    run = Run(model=model, data=data, workers=1, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule,
+              pushes=pushes, seed=seed)  # fmt: skip
+    return [Observation(run=run, moments=moments, every=every, rules=rules, repeats=repeats)]
+
+
+STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
+    "01_observation": observations, "10_pruning": pruning_runs, "20_sync_policies": sync_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:
@@ -307,6 +333,7 @@ WORDS: dict[str, Callable[[Run], str]] = {
     "rate": _named("rate", "rate"), "order": _named("order", "order"),
     "engine": lambda run: f"{run.engine} engine", "device": lambda run: run.device, "dtype": lambda run: run.dtype,
     "eval_every": lambda run: f"evaluated every {run.evaluation_period} pushes",
+    "evaluate": lambda run: f"evaluated {run.evaluate} the run",
     "on_death": lambda run: f"on death {run.on_death}", "lease_s": lambda run: f"lease {run.lease_s:g}{SPACE}s",
 }
 CAPTION = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate", "schedule",

@@ -25,10 +25,13 @@ class Rate(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """CONSGD (Jiang et al., 2017): a push that is applied alone moves by `push_weight`, 1 / workers if None.
+    """CONSGD: a push that is applied alone moves by Run's `push_weight`, 1 / workers if None.
 
     The mean of a superstep moves by 1, whatever the weight, as MXNet's dist_sync does: so with plain SGD one epoch
     moves the weights by the same total step under every policy, and push_weight=1 leaves single pushes undivided.
+
+    Source: Jiang et al. (SIGMOD 2017).
+    Example: constant
     """
 
     def scale(self, step: Applied) -> float:

@@ -19,7 +19,10 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Steady:
-    """The same rate throughout."""
+    """The same rate throughout.
+
+    Example: constant
+    """
 
     @property
     def needs_budget(self) -> bool:
@@ -31,7 +34,10 @@ class Steady:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear decay to zero at the end of the budget."""
+    """Linear decay to zero at the end of the budget.
+
+    Example: linear
+    """
 
     @property
     def needs_budget(self) -> bool:
@@ -43,7 +49,14 @@ class Linear:
 
 @dataclass(frozen=True)
 class Steps:
-    """Multiplied by `factor_each` at each of the shares of the budget in `at`: "steps:0.1,at=0.5/0.75"."""
+    """Multiplied by `factor_each` at each of the shares of the budget in `at`.
+
+    Example: steps:0.1,at=0.5/0.75
+
+    Args:
+        factor_each: above 0 and at most 1.
+        at: shares of the budget between 0 and 1, with slashes between them.
+    """
 
     factor_each: float = 0.1
     at: str = "0.5/0.75"

@@ -19,11 +19,19 @@ def release(waiting: Waiting, clocks: Window, staleness: int) -> tuple[Waiting, 
 
 @dataclass(frozen=True)
 class BSP:
-    """Bulk synchronous parallel (Valiant, 1990): the mean of all workers' gradients is one step, then all go on."""
+    """Bulk synchronous parallel: the mean of all workers' gradients is one step, then all go on.
+
+    Source: Valiant (CACM 1990).
+    Example: bsp
+    """
 
     @property
     def window(self) -> int:
         return 1
+
+    @property
+    def barrier(self) -> bool:
+        return True
 
     def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
         """(pushes of this round, workers that wait for its end)"""
@@ -50,7 +58,14 @@ class BSP:
 
 @dataclass(frozen=True)
 class SSP:
-    """Stale synchronous parallel (Ho et al., 2013): nobody is more than `staleness` iterations ahead of the slowest."""
+    """Stale synchronous parallel: nobody is more than `staleness` iterations ahead of the slowest.
+
+    Source: Ho et al. (NIPS 2013).
+    Example: ssp:3
+
+    Args:
+        staleness: iterations, from 0; 0 waits for everybody, but applies each push by itself.
+    """
 
     staleness: int
 
@@ -78,7 +93,11 @@ class SSP:
 
 @dataclass(frozen=True)
 class ASP:
-    """Asynchronous parallel (Hogwild-style server; Dean et al., 2012): apply each push at once, never wait."""
+    """Asynchronous parallel, as a Hogwild-style server: apply each push at once, never wait.
+
+    Source: Dean et al. (NIPS 2012).
+    Example: asp
+    """
 
     @property
     def window(self) -> None:

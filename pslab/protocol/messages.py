@@ -113,7 +113,8 @@ Decisions = tuple[Decision, ...]
 class Sync(Protocol):
     """A synchronization policy: one pure function on the clocks of a range.
 
-    A push stays buffered until Apply or Aggregate names it; a worker is held until Start names it.
+    A push stays buffered until Apply or Aggregate names it; a worker is held until Start names it. A policy under which
+    weights change only while no worker computes may say so by `barrier = True`: workers then read them in place.
     """
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from pslab.tensors.wire import Entries
 
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 NEARLY_ALL = 0.875
+CHUNK = 1 << 16  # elements that are summed at once: a few vectors of them stay in a core's cache
 Gradient = torch.Tensor | Entries  # flat and dense over the whole model, or the entries of one range
 
 
@@ -22,7 +24,7 @@ class Part:
 
     slices: tuple[slice, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements in the range."""
         return sum(s.stop - s.start for s in self.slices)
@@ -30,6 +32,15 @@ class Part:
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The range's slices of a flat vector, no copies."""
         return [flat[s] for s in self.slices]
+
+    def pieces(self, length: int) -> Iterator[tuple[int, slice]]:
+        """The range in pieces of at most `length` elements: (position in the range, slice of the flat vector)."""
+        offset = 0
+        for s in self.slices:
+            for start in range(s.start, s.stop, length):
+                piece = slice(start, min(start + length, s.stop))
+                yield offset, piece
+                offset += piece.stop - piece.start
 
     def inside(self, indices: torch.Tensor, values: torch.Tensor) -> Entries:
         """Entries of the flat vector (sorted indices) -> those of this range, by their positions in it."""
@@ -73,7 +84,6 @@ class _Slice:
         self.parameters = [view.requires_grad_(False) for view in part.views(weights)]
         # plain SGD is one addition: torch.optim would first import its compiler, for a second
         self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
-        self.sum = torch.empty(part.size, dtype=weights.dtype)
         self.changed_at = torch.zeros(part.size, dtype=torch.int32) if track else None
         self.version = 0
 
@@ -83,7 +93,7 @@ class _Slice:
         if before is None:
             self.changed_at.fill_(self.version)
             return
-        kind = INTEGER[self.sum.dtype]  # as bits: 0.0 and -0.0 are not the same
+        kind = INTEGER[self.parameters[0].dtype]  # as bits: 0.0 and -0.0 are not the same
         changed = [b.view(kind) != p.view(kind) for b, p in zip(before, self.parameters, strict=True)]
         self.changed_at.masked_fill_(torch.cat(changed), self.version)
 
@@ -97,6 +107,9 @@ class Store:
         self.weights = weights
         self._plain = optimizer.plain_sgd
         self._slices = [_Slice(part, weights, optimizer, track_changes) for part in parts]
+        # plain SGD adds chunk by chunk; torch.optim wants the gradient of a whole range
+        room = CHUNK if self._plain else max(part.size for part in parts)
+        self._sum = torch.empty(min(room, len(weights)), dtype=weights.dtype)
 
     def step(self, index: int, gradients: Sequence[Gradient], learning_rate: float) -> None:
         """Apply the mean of some gradients to a range as one step of its optimizer."""
@@ -134,38 +147,44 @@ class Store:
                 cut.changed_at[torch.from_numpy(entries.indices).long()] = cut.version
 
     def _dense_step(self, cut: _Slice, gradients: Sequence[Gradient], learning_rate: float) -> None:
-        total = cut.sum
+        if cut.optimizer is None and len(gradients) == 1 and isinstance(gradients[0], torch.Tensor):
+            for parameter, s in zip(cut.parameters, cut.part.slices, strict=True):
+                parameter.add_(gradients[0][s], alpha=-learning_rate)
+            return
+        if cut.optimizer is None:
+            for offset, piece in cut.part.pieces(CHUNK):
+                total = self._sum[: piece.stop - piece.start]
+                _sum(total, offset, piece, gradients)
+                self.weights[piece].add_(total, alpha=-learning_rate / len(gradients))
+            return
         offset = 0
         for parameter, s in zip(cut.parameters, cut.part.slices, strict=True):
-            total_slice = total[offset : offset + parameter.numel()]
-            _mean(total_slice, offset, s, gradients)
+            parameter.grad = self._sum[offset : offset + parameter.numel()]
+            _sum(parameter.grad, offset, s, gradients)
+            if len(gradients) > 1:
+                parameter.grad.div_(len(gradients))
             offset += parameter.numel()
-            if cut.optimizer is None:
-                parameter.add_(total_slice, alpha=-learning_rate)
-            else:
-                parameter.grad = total_slice
-        if cut.optimizer is None:
-            return
         for group in cut.optimizer.param_groups:
             group["lr"] = learning_rate
         cut.optimizer.step()
+        for parameter in cut.parameters:
+            parameter.grad = None  # the next range's gradient takes its memory
 
 
-def _mean(out: torch.Tensor, offset: int, s: slice, gradients: Sequence[Gradient]) -> None:
-    """out[:] = the mean of the gradients over one slice, whose first element is at `offset` of its range."""
-    first, *rest = gradients
-    if isinstance(first, torch.Tensor):
-        out.copy_(first[s])
+def _sum(out: torch.Tensor, offset: int, s: slice, gradients: Sequence[Gradient]) -> None:
+    """out[:] = the sum of the gradients over one slice, whose first element is at `offset` of its range."""
+    dense = [g[s] for g in gradients if isinstance(g, torch.Tensor)]
+    if len(dense) == 1:
+        out.copy_(dense[0])
+    elif dense:
+        torch.add(dense[0], dense[1], out=out)
+        for more in dense[2:]:
+            out.add_(more)
     else:
         out.zero_()
-        _add(out, offset, first)
-    for gradient in rest:
-        if isinstance(gradient, torch.Tensor):
-            out.add_(gradient[s])
-        else:
+    for gradient in gradients:
+        if not isinstance(gradient, torch.Tensor):
             _add(out, offset, gradient)
-    if rest:
-        out.div_(len(gradients))
 
 
 def _add(out: torch.Tensor, offset: int, entries: Entries) -> None:

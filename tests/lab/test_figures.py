@@ -19,7 +19,8 @@ from pslab.config import Run
 from pslab.errors import ConfigError
 from pslab.lab import export, figures
 from pslab.lab import notebook as pages
-from pslab.lab.record import save
+from pslab.lab.observation import TABLES, Observation, save_observed
+from pslab.lab.record import Draft
 from pslab.lab.studies import LAB, NETWORK, alone, pruning_runs, sync_runs
 
 # -- studies ---------------------------------------------------------------------------------------
@@ -85,6 +86,16 @@ BAD = [
     ("20_sync_policies", {"policies": "bsp"}, "must be a list"),
     ("20_sync_policies", {"push_weights": [0]}, "push_weight"),
     ("20_sync_policies", {"learning_rate": -1}, "learning_rate"),
+    ("01_observation", {"workers": 2}, "no such parameter"),
+    ("01_observation", {"moments": [937]}, "from 0 to 936"),
+    ("01_observation", {"moments": 5}, "must be a list"),
+    ("01_observation", {"moments": [True]}, "must be whole"),
+    ("01_observation", {"every": 0}, "every"),
+    ("01_observation", {"rules": "static:1%"}, "must be a list"),
+    ("01_observation", {"rules": []}, "must be a list"),
+    ("01_observation", {"rules": [1]}, "must be a list"),
+    ("01_observation", {"repeats": 0}, "repeats"),
+    ("01_observation", {"pushes": None}, "stop rule"),
     ("30_nothing", {}, "20_sync_policies"),
 ]
 
@@ -163,13 +174,16 @@ class Bench:
         return written
 
 
-def record(run: Run, results: Path) -> None:
+def record(run: Run | Observation, results: Path) -> None:
+    if isinstance(run, Observation):
+        save_observed(run, {name: pd.DataFrame(columns=["layer"]) for name in TABLES}, {}, results)
+        return
     tables = {
         "accuracy": pd.DataFrame(columns=["pushes", "iteration", "seconds", "accuracy", "loss"]),
         "phases": pd.DataFrame(columns=["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"]),
         "pushes": pd.DataFrame(columns=["push", "worker"]),
     }
-    save(run, tables, np.zeros(1, np.float32), {"outcome": "budget", "seconds": 1.0, "pushes": 1}, results)
+    Draft(run, results).save(tables, np.zeros(1, np.float32), {"outcome": "budget", "seconds": 1.0, "pushes": 1})
 
 
 @pytest.fixture
@@ -190,9 +204,10 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     assert bench() == 0
     syncs, families = ("bsp", "ssp3", "asp"), ("static", "std", "dynamic")
     pruning = [f"10_pruning-{family}-{sync}" for sync in syncs for family in families]
-    assert bench.executed == [*pruning, "20_sync_policies-none"]
+    assert bench.executed == [*pruning, "01_observation-mlp", "20_sync_policies-none"]
     assert len(list((bench.results / "runs").iterdir())) == 25
-    assert len(bench.exported) == 9 * 3 + 5
+    assert len(list((bench.results / "observations").iterdir())) == 1
+    assert len(bench.exported) == 9 * 3 + 5 + 4
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 
@@ -337,6 +352,8 @@ def test_kernels_that_start_at_once_have_sockets_of_their_own(tmp_path: Path, mo
     (["--only", "10_pruning-std-bsp", "--set", "thresholds=[-1]"], "std:-1"),
     (["--only", "20_sync_policies", "--set", "policies=[bsq]"], "did you mean 'bsp'"),
     (["--only", "10_pruning", "--set", "cluster={bandwith_bit_s: 1e8}"], "did you mean 'bandwidth_bit_s'"),
+    (["--only", "01_observation", "--set", "rules=['statik:1%']"], "did you mean 'static'"),
+    (["--only", "01_observation", "--set", "moments=[937]"], "from 0 to 936"),
     (["--jobs", "0"], "at least 1"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_before_anything_is_executed(
@@ -360,6 +377,26 @@ def test_yaml_numbers_are_numbers():
         "cluster", {"bandwidth_bit_s": 1e8, "duplex": "half"})  # fmt: skip
     assert figures._assignment("thresholds=['10%', 1%]") == ("thresholds", ["10%", "1%"])
     assert figures._assignment("learning_rate=5e-1") == ("learning_rate", 0.5)
+
+
+def test_what_all_runs_of_a_cluster_have_does_not_trouble_the_single_machine(bench: Bench):
+    assert bench("--set", "workers=2", "--set", "learning_rate=0.25", "--no-images") == 0
+    assert "01_observation-mlp" in bench.executed
+    parameters = json.loads((bench.results / "notebooks" / "01_observation-mlp.json").read_text())["parameters"]
+    assert parameters["learning_rate"] == 0.25
+    assert "workers" not in parameters
+    assert bench("--only", "01_observation", "--set", "workers=2") == 2
+
+
+def test_an_observation_is_watched_as_runs_are(bench: Bench):
+    arguments = ["--only", "01_observation", "--no-images"]
+    assert bench(*arguments) == 0
+    assert bench(*arguments) == 0
+    assert bench.executed == []
+    manifest = next((bench.results / "observations").iterdir()) / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")
+    assert bench(*arguments) == 0
+    assert bench.executed == ["01_observation-mlp"]
 
 
 def test_an_interrupted_batch_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):

@@ -12,7 +12,7 @@ import pytest
 
 from pslab.config import Run
 from pslab.lab import plots
-from pslab.lab.record import Result, save
+from pslab.lab.record import Draft, Result
 from pslab.lab.studies import LAB, caption, curves, describe_cluster, labels, pruning_runs, sync_runs
 
 Make = Callable[..., Result]
@@ -31,7 +31,7 @@ def make(tmp_path: Path) -> Make:
                                     "accuracy": accuracy, "loss": 0.5})  # fmt: skip
         tables = {"accuracy": evaluations, "phases": phases(run.workers), "pushes": pushes(run)}
         told = {**FACTS, **facts, "seconds": seconds_[-1], "pushes": run.pushes}
-        return save(run, tables, np.zeros(2, np.float32), told, tmp_path)
+        return Draft(run, tmp_path).save(tables, np.zeros(2, np.float32), told)
 
     return made
 

@@ -11,7 +11,7 @@ import pytest
 from pslab.config import Run
 from pslab.errors import RecordError
 from pslab.lab import record
-from pslab.lab.record import FILES, find, load, save
+from pslab.lab.record import FILES, Draft, Live, drafts, find, load
 
 TABLES = {
     "accuracy": pd.DataFrame({"pushes": [0, 4], "iteration": [0.0, 1.0], "seconds": [0.0, 0.1 + 0.2],
@@ -25,7 +25,7 @@ FACTS = {"outcome": "budget", "seconds": 0.3, "pushes": 4}
 
 
 def written(results, run=None):
-    return save(run or Run(), TABLES, WEIGHTS, FACTS, results)
+    return Draft(run or Run(), results).save(TABLES, WEIGHTS, FACTS)
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -90,9 +90,35 @@ def test_a_full_disk_leaves_nothing_and_says_where(tmp_path, monkeypatch, broken
 
 def test_writing_again_replaces(tmp_path):
     written(tmp_path)
-    save(Run(), TABLES, WEIGHTS, {**FACTS, "outcome": "target"}, tmp_path)
+    Draft(Run(), tmp_path).save(TABLES, WEIGHTS, {**FACTS, "outcome": "target"})
     assert find(Run(), tmp_path).manifest["outcome"] == "target"
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_what_a_run_says_is_read_as_it_comes(tmp_path):
+    draft = Draft(Run(), tmp_path)
+    (place,) = drafts(tmp_path)
+    live = Live(place)
+    (first,) = live.news()
+    assert first == {"digest": Run().digest, "run": Run().plain()}
+    assert live.news() == []
+    draft.note({"pushes": 1})
+    with (place / "live.jsonl").open("a") as file:
+        file.write('{"pushes": ')  # half a line is not read before it is whole
+    assert live.news() == [{"pushes": 1}]
+    with (place / "live.jsonl").open("a") as file:
+        file.write("2}\n")
+    assert live.news() == [{"pushes": 2}]
+    draft.save(TABLES, WEIGHTS, FACTS)
+    assert (live.news(), drafts(tmp_path)) == ([], [])
+
+
+def test_what_was_interrupted_is_kept_and_not_taken_for_a_result(tmp_path):
+    kept = Draft(Run(), tmp_path).set_aside(TABLES, WEIGHTS, FACTS)
+    assert kept.path == tmp_path / "interrupted" / Run().digest
+    assert load(kept.path).accuracy.accuracy.iloc[-1] == 0.9
+    assert find(Run(), tmp_path) is None
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):

@@ -1,0 +1,78 @@
+"""python -m pslab bench [SECTION ...] [--json FILE] [--quick]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from pslab.errors import nearest
+from pslab.lab.bench.measure import Row
+
+SECTIONS = {
+    "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
+    "selection": "which entries of a gradient are sent, in read passes",
+    "training": "a round of real training, beside torch DDP and bare local steps",
+    "mnist": "to 98 % of MNIST, beside one process",
+    "startup": "spawning workers, and a second run in the same pool",
+    "scale": "a model of 10^9 parameters",
+}
+DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it wants 16 GiB
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print. Exit status: 2 bad arguments; a missed bar is said, not an error."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pslab bench", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Speed, as ratios to limits and peers measured in the same call.",
+        epilog="sections:\n" + "\n".join(f"  {name:10} {words}" for name, words in SECTIONS.items())
+        + f"\nwithout a name: {', '.join(DEFAULT)}",
+    )  # fmt: skip
+    parser.add_argument("section", nargs="*")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: rougher figures")
+    options = parser.parse_args(arguments)
+    for name in options.section:
+        if name not in SECTIONS:
+            print(f"pslab bench: unknown section {name!r}; {nearest(name, SECTIONS)}", file=sys.stderr)
+            return 2
+    rows = measure(options.section or DEFAULT, options.quick)
+    if options.json:
+        from pslab.lab.export import replace
+        from pslab.lab.record import environment
+
+        told = {"environment": environment(), "rows": [row.plain() for row in rows]}
+        replace(options.json, (json.dumps(told, indent=1) + "\n").encode())
+    return 0
+
+
+def measure(sections: Sequence[str], quick: bool) -> list[Row]:
+    """The rows of some sections, each printed when it is there."""
+    rows: list[Row] = []
+    for name in sections:
+        print(f"{name}: {SECTIONS[name]}", flush=True)
+        found: Callable[[bool], list[Row]] = import_module(f"pslab.lab.bench.{name}").rows
+        new = found(quick)
+        print(table(new), flush=True)
+        rows += new
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Aligned columns: figure, ratio, bar."""
+    cells = [(r.name, _figure(r), f"{r.ratio:.3g} x {r.against}", _bar(r), r.note) for r in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(4)]
+    lines = ["  ".join(c.rjust(w) if i == 1 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False)))
+             + ("  " + row[4] if row[4] else "") for row in cells]  # fmt: skip
+    return "\n".join(f"  {line.rstrip()}" for line in lines) + "\n"
+
+
+def _figure(row: Row) -> str:
+    return f"{row.value:.4g} {row.unit}"
+
+
+def _bar(row: Row) -> str:
+    return "" if row.bar is None else f"bar {row.bar:.3g}: {row.verdict}"

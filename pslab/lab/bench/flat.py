@@ -1,0 +1,37 @@
+"""A model that is nothing but weights, for measuring their way to the server and back."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+
+from pslab.config import Run
+from pslab.engines.cluster import Cluster
+from pslab.engines.experiment import Experiment
+from pslab.lab.resolve import METHODS
+from pslab.spec import build
+from pslab.tensors.data import Dataset
+from pslab.tensors.keyspace import Keyspace
+from pslab.tensors.optimizers import resolve_optimizer
+from pslab.tensors.store import Part
+
+ROW = 64  # weights of a neuron
+
+
+def exchange(size: int, ranges: int = 1, **fields: object) -> Experiment:
+    """Workers that push a gradient of `size` zeros and pull the weights, and never compute."""
+    run = Run.of({"batch_size": 1, "learning_rate": 1e-6, **fields})
+    with torch.device("meta"):
+        shell = nn.Linear(ROW, -(-size // ROW), bias=False)
+    keyspace = Keyspace.of(shell)
+    bounds = [keyspace.size * i // ranges for i in range(ranges + 1)]
+    parts = tuple(Part((slice(low, high),)) for low, high in itertools.pairwise(bounds))
+    x, y = torch.zeros(run.workers, ROW), torch.zeros(run.workers, dtype=torch.int64)
+    policies = {field: build(field, str(getattr(run, field)), table) for field, (table, _) in METHODS.items()}
+    return Experiment(
+        run=run, cluster=Cluster(), optimizer=resolve_optimizer(run.optimizer), shell=shell, keyspace=keyspace,
+        dataset=Dataset("nothing", x, y, x, y, mean=0.0, std=1.0, classes=1),
+        weights=torch.zeros(1).expand(keyspace.size), parts=parts, trains=False, **policies,
+    )  # fmt: skip

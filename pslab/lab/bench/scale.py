@@ -1,0 +1,55 @@
+"""A model that fills memory: 10^9 parameters pushed and pulled by ranges, plain SGD, one worker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from pslab.engines import pool as pools
+from pslab.engines.control import SERVER
+from pslab.engines.local import execute
+from pslab.errors import PslabError
+from pslab.lab.bench.flat import exchange
+from pslab.lab.bench.measure import Row, interleaved
+
+SECTION = "7 scale"
+SIZE, RANGES, ROUNDS = 10**9, 16, 3
+MEMORY_BAR, TIME_BAR = 1.3, 2.0
+NEEDED_BYTES = 4 * 4 * SIZE  # the weights, the worker's two gradients, and as much again for the copy
+
+
+def rows(quick: bool) -> list[Row]:
+    """Memory of the server against the model; a round against one copy of the model.
+
+    Raises:
+        PslabError: too little memory is free here.
+    """
+    if _available_bytes() < NEEDED_BYTES:
+        raise PslabError(f"the scale benchmark needs {NEEDED_BYTES / 2**30:.0f} GiB of free memory")
+    pools.release()
+    experiment = exchange(SIZE, RANGES, workers=1, sync="bsp", pushes=ROUNDS)
+    per_round = float(execute(experiment, lambda news: None).facts["seconds"]) / ROUNDS
+    resident = _resident_bytes(pools.acquire(1).processes[SERVER].pid)
+    pools.release()
+    source, target = torch.zeros(SIZE), torch.zeros(SIZE)
+    copy = interleaved({"copy": lambda: target.copy_(source)}, 1.0)["copy"]
+    model = 4 * experiment.keyspace.size
+    server = (resident["Anonymous"] + model) / model
+    return [
+        Row(SECTION, f"10^9 parameters in {RANGES} ranges, a round", per_round, "s", "a copy on all cores",
+            per_round / copy, TIME_BAR),
+        Row(SECTION, "the server's own memory and the weights", server * model / 2**30, "GiB", "the model", server,
+            MEMORY_BAR, f"mapped beside them: the worker's gradients; {resident['Rss'] / 2**30:.1f} GiB in all"),
+    ]  # fmt: skip
+
+
+def _resident_bytes(process: int) -> dict[str, int]:
+    text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return {name: 1024 * int(size) for name, size in re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)}
+
+
+def _available_bytes() -> int:
+    found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0

@@ -1,0 +1,76 @@
+"""The frame of the benchmarks, and each section at a size that takes no time. No figure is judged here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+
+from pslab.lab.bench import command, mnist, peers, rounds, startup, training
+from pslab.lab.bench.flat import exchange
+from pslab.lab.bench.measure import Row, alternated, interleaved
+
+
+def test_calls_take_turns():
+    order: list[str] = []
+    seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 0.0)
+    assert order[:6] == ["a", "b", "a", "b", "a", "b"]
+    assert set(seconds) == {"a", "b"}
+
+
+def test_medians_of_what_calls_measure():
+    values = {"a": iter([3.0, 1.0, 2.0]), "b": iter([5.0, 5.0, 9.0])}
+    assert alternated({name: lambda it=it: next(it) for name, it in values.items()}, 3) == {"a": 2.0, "b": 5.0}
+
+
+def test_a_bar_is_at_most():
+    reached, missed, free = (Row("s", "n", 1.0, "ms", "x", ratio, bar) for ratio, bar in [(2, 2), (2.1, 2), (9, None)])
+    assert (reached.verdict, missed.verdict, free.verdict) == ("reached", "missed", "")
+
+
+def test_the_table_is_aligned_and_says_the_bar():
+    rows = [Row("s", "short", 1.5, "ms", "a copy", 2.0, 3.0), Row("s", "a longer name", 12.25, "us", "gloo", 0.5)]
+    first, second = command.table(rows).splitlines()
+    assert first.index("2 x a copy") == second.index("0.5 x gloo")
+    assert "bar 3: reached" in first
+
+
+def test_sections_have_rows_and_unknown_ones_are_refused(capsys, monkeypatch, tmp_path):
+    assert command.main(["round"]) == 2
+    assert "did you mean 'rounds'" in capsys.readouterr().err
+    monkeypatch.setattr(rounds, "rows", lambda quick: [Row("s", "n", 1.0, "ms", "x", 2.0, 1.0)])
+    assert command.main(["rounds", "--json", str(tmp_path / "b.json")]) == 0
+    (row,) = json.loads((tmp_path / "b.json").read_text())["rows"]
+    assert row["verdict"] == "missed"
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:0"])
+def test_a_round_is_a_round_of_the_engine(sync):
+    assert 0 < rounds.pslab_round(256, 2, sync, 5) < math.inf
+
+
+def test_ranges_cut_a_flat_model_completely():
+    experiment = exchange(1000, 3, workers=2, pushes=4)
+    slices = [s for part in experiment.parts for s in part.slices]
+    assert slices[0].start == 0
+    assert slices[-1].stop == experiment.keyspace.size == 1024
+    assert all(a.stop == b.start for a, b in itertools.pairwise(slices))
+
+
+def test_every_peer_exchanges():
+    with peers.peers(2) as others:
+        for way in peers.WAYS:
+            assert 0 < others.seconds(way, 8, 3) < math.inf
+        assert others.seconds("copies", 100_000, 3) > 0  # more than a chunk
+
+
+def test_training_rounds_and_preparation_are_measured():
+    assert training.training_round(4, rounds=2, sync="bsp") > 0
+    assert 0 < startup._preparation() < 60
+
+
+def test_the_target_is_where_a_curve_first_reaches_it():
+    assert mnist.to_target([(1.0, 0.5), (2.0, 0.981), (3.0, 0.97), (4.0, 0.99)]) == 2.0
+    assert mnist.to_target([(1.0, 0.5)]) is None
