@@ -18,7 +18,7 @@ SEMANTICS = 1  # raise it whenever the same Run would give other results than be
 
 Named = str | object  # a short string, or an object that does the same
 CHOICES: dict[str, tuple[str, ...]] = {
-    "engine": ("local",),
+    "engine": ("local", "virtual", "timing"),
     "pull": ("whole", "changed"),
     "codec": ("auto", "dense", "coordinates", "bitmap", "varint"),
     "device": ("cpu", "cuda"),
@@ -58,7 +58,7 @@ class Run:
     seconds: float | None = None
     target_accuracy: float | None = None
     cluster: str | Mapping[str, Any] = "free"
-    engine: str = "local"
+    engine: str = "local"  #: real processes; virtual time with real gradients; virtual time without tensors
     device: str = "cpu"
     dtype: str = "float32"
     seed: int = 0

@@ -30,6 +30,12 @@ class Cluster:
     compute_sigma: float = 0.0  #: log-normal jitter around that mean
     stall_probability: float = 0.0  #: chance that an iteration stalls
     stall_factor: float = 1.0  #: and then takes so many times as long
+    select_s: float = 0.0  #: virtual time only: to choose a gradient's entries, per iteration; see calibrate
+    encode_s: float = 0.0  #: ... to write their frames
+    apply_s: float = 0.0  #: ... to apply one push at the server
+    serve_s: float = 0.0  #: ... to lay the answer to one pull ready
+    decode_s: float = 0.0  #: ... to install what was pulled
+    message_s: float = 0.0  #: ... to handle one frame at the server
     slow: Mapping[int, float] = field(default_factory=dict)  #: permanent stragglers: worker -> factor
 
     def __post_init__(self) -> None:
@@ -55,6 +61,7 @@ class Cluster:
         return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
 
 
+COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "decode_s", "message_s")
 OPTIONAL = frozenset({"bandwidth_bit_s", "server_bandwidth_bit_s", "compute_s"})
 LIMITS: tuple[tuple[str, float, float, str], ...] = (
     ("bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
@@ -64,6 +71,7 @@ LIMITS: tuple[tuple[str, float, float, str], ...] = (
     ("compute_sigma", 0.0, 3.0, "from 0 to 3"),
     ("stall_probability", 0.0, 1.0, "from 0 to 1"),
     ("stall_factor", 1.0, 1e6, "at least 1"),
+    *((name, 0.0, 3600.0, "from 0 to 3600 seconds") for name in COSTS),
 )
 
 _LAN = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "server_bandwidth_bit_s": 1e10}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -22,7 +23,7 @@ class Computing:
         self._dataset, self._dtype, self._buffers = dataset, job.layout.dtype, buffers
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
         self._device = weights.device
-        self._module = job.shell.to(self._device)
+        self._module = copy.deepcopy(job.shell).to(self._device)  # its own buffers, where a process hosts several
         job.keyspace.bind(self._module, weights, buffers[0])
         parameters = dict(self._module.named_parameters())
         self._views = [
@@ -30,6 +31,7 @@ class Computing:
              for s in job.keyspace.parameters]
             for g in buffers
         ]  # fmt: skip
+        self._random = torch.get_rng_state()
         self._warm_up(seed_of(run.seed, "layers", worker))
 
     def gradient(self, iteration: int, buffer: int) -> float:
@@ -37,20 +39,22 @@ class Computing:
         for parameter, view in self._views[buffer]:
             parameter.grad = view
         self._buffers[buffer].zero_()
+        torch.set_rng_state(self._random)
         rows = torch.from_numpy(self._batches.at(iteration))
         data = self._dataset
         x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
         loss = functional.cross_entropy(self._module(x), data.train_y[rows].to(self._device))
         loss.backward()  # type: ignore[no-untyped-call]
+        self._random = torch.get_rng_state()
         return float(loss.detach())
 
     def _warm_up(self, seed: int) -> None:
         """The first backward pass allocates and compiles: not what a run measures. Its traces are removed."""
         before = [(b, b.clone()) for b in self._module.buffers()]
         torch.manual_seed(seed)
-        state = torch.get_rng_state()
+        self._random = state = torch.get_rng_state()
         self._module.train()
         self.gradient(0, 0)
         for buffer, value in before:
             buffer.copy_(value)
-        torch.set_rng_state(state)
+        self._random = state

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
 from pslab.engines.arena import Arena
 from pslab.engines.job import Job
-from pslab.engines.talk import report
 from pslab.protocol.messages import Push
 
 SNAPSHOT_CHUNK = 8  # snapshots by which their memory grows
 PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness", "seconds",
                 "loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw")  # fmt: skip
+OnSnapshot = Callable[[dict[str, Any]], None]  # {"index", "pushes", "seconds"}
 BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
 
 
 class Ledger:
     """One run's measurements at the server."""
 
-    def __init__(self, job: Job, weights: torch.Tensor, snapshots: Arena, parent: Connection) -> None:
-        self._job, self._weights, self._snapshots, self._parent = job, weights, snapshots, parent
+    def __init__(
+        self, job: Job, weights: torch.Tensor | None, snapshots: Arena | None, on_snapshot: OnSnapshot
+    ) -> None:
+        self._job, self._weights, self._snapshots, self._on_snapshot = job, weights, snapshots, on_snapshot
         self._itemsize = job.layout.dtype.itemsize
         self._rows: list[list[float]] = []
         self._unanswered: dict[tuple[int, int, int], list[float]] = {}  # rows whose pull has not been answered
@@ -47,7 +50,7 @@ class Ledger:
         """Keep the weights for evaluation, if a period has passed."""
         run, period = self._job.run, self._job.run.evaluation_period
         measure = pushes if period is not None else now
-        if measure < self._next or not self._job.trains:
+        if measure < self._next:
             return
         step = period if period is not None else (run.seconds or 1.0) / 20
         self._next = (measure // step + 1) * step
@@ -55,15 +58,17 @@ class Ledger:
 
     def close(self, pushes: int, now: float) -> np.ndarray:
         """The run has ended: the last weights are kept; the rows."""
-        if pushes > self._last and self._job.trains:
+        if pushes > self._last:
             self._snapshot(pushes, now)
         return np.array(self._rows, dtype=np.float64).reshape(-1, len(PUSH_COLUMNS))
 
     def _snapshot(self, pushes: int, now: float) -> None:
+        if self._weights is None or self._snapshots is None or not self._job.trains:
+            return
         layout, index = self._job.layout, self._taken
         size_bytes = layout.size * self._itemsize
         if index % SNAPSHOT_CHUNK == 0:
             self._snapshots.reserve((index + SNAPSHOT_CHUNK) * size_bytes)
         self._snapshots.tensor(index * size_bytes, layout.size, layout.dtype).copy_(self._weights)
         self._taken, self._last = index + 1, pushes
-        report(self._parent, "snapshot", {"index": index, "pushes": pushes, "seconds": now})
+        self._on_snapshot({"index": index, "pushes": pushes, "seconds": now})

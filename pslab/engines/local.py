@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import os
 import time
 from typing import Any
 
 import numpy as np
-import torch
 
 from pslab.engines import pool as pools
+from pslab.engines.conduct import INTERRUPT_LIMIT_S, POLL_S, Conduct
 from pslab.engines.control import SERVER
-from pslab.engines.experiment import Experiment, Layout
-from pslab.engines.job import Job
+from pslab.engines.experiment import Experiment
 from pslab.engines.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.pool import Pool
+from pslab.engines.talk import Report
 from pslab.engines.work import PHASE_COLUMNS
 from pslab.errors import WorkerDied
 
 HONEST_SHARE = 0.05  # of the workers' time that overruns and late messages may take
-INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
-POLL_S = 0.1  # how often the receiver of the news may end the run
 
 
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
@@ -43,18 +39,14 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
         raise
 
 
-class _Conduct:
-    """One run, seen from the parent."""
+class _Conduct(Conduct):
+    """A run in wall-clock time."""
 
     def __init__(self, pool: Pool, experiment: Experiment, on_progress: OnProgress, beside: bool) -> None:
-        self.pool, self.experiment, self.on_progress, self.run = pool, experiment, on_progress, experiment.run
+        super().__init__(pool, experiment, on_progress)
         self.workers = set(range(self.run.workers))
         self.evaluator = self.run.workers if beside else None
-        self.snapshots: dict[int, tuple[int, float]] = {}
-        self.evaluated: dict[int, tuple[float, float]] = {}
-        self.busy: dict[int, int] = {}  # who evaluates which snapshot
         self.lost: set[int] = set()
-        self.news: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.phases: list[np.ndarray] = []
         self.pushes = np.empty((0, 0))
@@ -67,7 +59,7 @@ class _Conduct:
             self._prepare()
             self.preparation_s = time.monotonic() - begin_s
             self._follow()
-            self._evaluate(self._unevaluated)
+            self.evaluate(self.unevaluated, self.workers - self.lost)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         outcome = self._outcome()
@@ -80,10 +72,6 @@ class _Conduct:
         """Whether the server or a worker has not yet reported its end."""
         return "outcome" not in self.facts or bool(self.workers - self.lost - set(self.worked))
 
-    @property
-    def _unevaluated(self) -> list[int]:
-        return [i for i in sorted(self.snapshots) if i not in self.evaluated and i not in self.busy.values()]
-
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
         for number in (*sorted(self.workers), SERVER):
@@ -91,59 +79,34 @@ class _Conduct:
         self.running = True
         everyone = self.workers | {SERVER} | ({self.evaluator} if self.evaluator is not None else set())
         while self._under_way:
-            self._hear(everyone, POLL_S)
-            if self.evaluator is not None and not self.busy and (todo := self._unevaluated):
-                self._order_evaluation(self.evaluator, todo[0], "cpu")
+            self.hear(everyone, POLL_S)
+            if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
+                self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
 
-    def _hear(self, numbers: set[int], timeout_s: float) -> None:
-        """Take the reports that there are, then pass on what is new: its receiver may raise."""
-        for number, report in self.pool.reports(numbers, timeout_s, self._tolerated):
-            self._take(number, report)
-        news, self.news = self.news, []
-        for item in news or [{}]:
-            self.on_progress(item)
-
     def _prepare(self) -> None:
-        experiment, pool = self.experiment, self.pool
-        dtype = getattr(torch, self.run.dtype)
-        layout = Layout.plan(
-            self.run.workers, experiment.keyspace.size, dtype, experiment.parts, in_place=experiment.in_place
-        )
-        pool.arena.reserve(layout.end)
-        self.weights = pool.arena.tensor(layout.server, layout.size, dtype)  # the server's own
-        self.weights.copy_(experiment.weights)
-        job = Job.of(experiment, layout, pool.shelve(experiment.dataset))
-        for number in pool.processes:
-            pool.order(number, "prepare", job)
-        waiting = set(self.workers)
-        while waiting:
-            self.on_progress({})
-            waiting -= {n for n, r in pool.reports(waiting, POLL_S, lambda n: False) if r.kind == "prepared"}
+        job = self.lay_out()
+        for number in self.pool.processes:
+            self.pool.order(number, "prepare", job)
+        self.await_prepared(self.workers)
 
-    def _tolerated(self, number: int) -> bool:
+    def tolerated(self, number: int) -> bool:
         return number in self.workers and self._under_way  # the server notices at once, and knows the iteration
 
-    def _take(self, number: int, report: Any) -> None:
-        body = report.body
+    def take(self, number: int, report: Report) -> None:
+        super().take(number, report)
         if report.kind == "progress":
-            self.news.append(body)
-        elif report.kind == "snapshot":
-            self.snapshots[body["index"]] = (body["pushes"], body["seconds"])
+            self.news.append(report.body)
         elif report.kind == "lost":
-            self._lose(body)
+            self._lose(report.body)
         elif report.kind == "evaluated":
-            self.busy.pop(number, None)
-            self.evaluated[body["index"]] = (body["accuracy"], body["loss"])
-            pushes, seconds = self.snapshots[body["index"]]
-            self.news.append({"pushes": pushes, "seconds": seconds, **body})
-            self._stop_at_target(body["accuracy"])
+            self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
-            self.facts.update(body)
+            self.facts.update(report.body)
             self.pushes = report.table
         elif report.kind == "worked":
-            self.worked[number] = body
+            self.worked[number] = report.body
             self.phases.append(report.table)
 
     def _lose(self, death: dict[str, Any]) -> None:
@@ -160,19 +123,6 @@ class _Conduct:
             self.pool.order(SERVER, "stop")
             self.reached = True
 
-    def _order_evaluation(self, number: int, index: int, device: str) -> None:
-        self.busy[number] = index
-        self.pool.order(number, "evaluate", (index, device))
-
-    def _evaluate(self, todo: list[int], until_s: float = math.inf) -> None:
-        """Snapshots of the run that has ended, on as many idle workers as there are cores."""
-        idle = sorted(self.workers - self.lost)[: max(1, os.cpu_count() or 1)]
-        while (todo and time.monotonic() < until_s) or self.busy:
-            for number in idle:
-                if todo and number not in self.busy and time.monotonic() < until_s:
-                    self._order_evaluation(number, todo.pop(0), self.run.device)
-            self._hear(set(self.busy), POLL_S)
-
     def _wind_up(self) -> Outcome | None:
         """After an interrupt: end the run in order and keep what it has finished; all that within the limit."""
         self.on_progress = lambda news: None
@@ -182,16 +132,15 @@ class _Conduct:
             if "outcome" not in self.facts:
                 self.pool.order(SERVER, "stop")
             while self._under_way and (left_s := until_s - time.monotonic()) > 0:
-                self._hear(self.workers | {SERVER}, left_s)
+                self.hear(self.workers | {SERVER}, left_s)
             if not self._under_way:
-                self._evaluate(self._unevaluated[::-1], until_s)  # the last one first
+                self.evaluate(self.unevaluated[::-1], self.workers - self.lost, until_s)  # the last one first
                 outcome = self._outcome()
         if outcome is None or self.lost:
             pools.release(kill=True)
         return outcome
 
     def _outcome(self) -> Outcome:
-        rows = [(*self.snapshots[i], *self.evaluated[i]) for i in sorted(self.evaluated)]
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
         alive_s = sum(w["alive_s"] for w in self.worked.values()) or 1.0
         overrun_s = sum(w["overrun_s"] for w in self.worked.values())
@@ -210,5 +159,4 @@ class _Conduct:
             "honest": honesty["compute_overrun_share"] + honesty["late_message_share"] <= HONEST_SHARE,
             "disturbed": self.evaluator is not None,
         }
-        accuracy = np.array(rows, dtype=np.float64).reshape(-1, 4)
-        return Outcome(accuracy, phases, self.pushes, self.weights.numpy().copy(), facts)
+        return Outcome(self.accuracy(), phases, self.pushes, self.weights.numpy().copy(), facts)

@@ -11,21 +11,17 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import torch
 
 from pslab.engines.arena import Arena
-from pslab.engines.control import ACK, DIVERGED, GO, PULL, PULL_BYTES, PUSH, STOP, WEIGHTS, WHOLE, Note
+from pslab.engines.control import ACK, DIVERGED, GO, PULL, PUSH, STOP, WEIGHTS, Note
+from pslab.engines.doings import doing
 from pslab.engines.job import Job
-from pslab.engines.ledger import Ledger
+from pslab.engines.keeper import Keeper
 from pslab.engines.line import Line, ready
 from pslab.engines.post import Post
 from pslab.engines.talk import report
-from pslab.errors import FrameError, ProtocolError, WorkerFailed
-from pslab.policies.rates import Applied
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
-from pslab.tensors.store import Gradient, Part, Store
-from pslab.tensors.wire import decode, encode_into, frame_bytes
 
 PROGRESS_PERIOD_S = 0.2
 
@@ -38,33 +34,15 @@ class Serving:
         self.lines = [Line(pipe) for pipe in pipes]
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines)}
         self.whose[parent.fileno()] = None  # what is listened to
-        self.arena = arena
-        layout, run = job.layout, job.run
-        self.machine = Server(range(run.workers), len(job.parts), job.sync)
-        self.post = Post(job.cluster, run.workers)
-        weights = self._flat(layout.server)
-        self.store = Store(weights, job.parts, job.optimizer, track_changes=run.pull == "changed")
-        self.ledger = Ledger(job, weights, snapshots, parent)
-        if not job.optimizer.plain_sgd:
-            self._warm_up()
-        self.gradients = [[self._flat(at) for at in buffers] for buffers in layout.gradients]
-        self.outbox: dict[int, list[Note]] = {w: [] for w in range(run.workers)}  # goes with the next weights
+        self.machine = Server(range(job.run.workers), len(job.parts), job.sync)
+        self.post = Post(job.cluster, job.run.workers)
+        self.keeper = Keeper(job, arena, snapshots, lambda body: report(parent, "snapshot", body))
+        self.outbox: dict[int, list[Note]] = {w: [] for w in range(job.run.workers)}  # goes with the next weights
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}  # (worker, range): when its last push was handled
-        self.versions = [0] * len(job.parts)
-        self.applied = self.refused = 0
+        self.refused = 0
         self.deaths: list[dict[str, Any]] = []
         self.outcome = ""
         self.begun_s = 0.0
-
-    def _flat(self, offset: int) -> torch.Tensor:
-        return self.arena.tensor(offset, self.job.layout.size, self.job.layout.dtype)
-
-    def _warm_up(self) -> None:
-        """The first step of a torch.optim class imports a compiler: not what a run measures."""
-        job = self.job
-        part = Part((slice(0, 1),))
-        one = torch.ones(1, dtype=job.layout.dtype)
-        Store(one, (part,), job.optimizer).step(0, [one.clone()], job.run.learning_rate)
 
     @property
     def iteration(self) -> int:
@@ -75,7 +53,7 @@ class Serving:
         """Serve until a stop rule holds, then report everything to the parent."""
         self.begun_s = time.monotonic()
         self.heard_s = dict.fromkeys(range(self.run_.workers), self.begun_s)
-        self.ledger.snapshot_if_due(0, 0.0)
+        self.keeper.ledger.snapshot_if_due(0, 0.0)
         for worker in range(self.run_.workers):
             self._tell(worker, [Note(GO, sent_s=self.begun_s)])
         self._loop()
@@ -102,7 +80,8 @@ class Serving:
                 self.outcome = self.outcome or "seconds"
             if now - progress_s >= PROGRESS_PERIOD_S:
                 progress_s = now
-                news = {"pushes": self.machine.accepted, "seconds": now - self.begun_s, "workers": self._doings()}
+                workers = [doing(self.machine, w, travelling=self.post.travelling(w)) for w in self.outbox]
+                news = {"pushes": self.machine.accepted, "seconds": now - self.begun_s, "workers": workers}
                 report(self.parent, "progress", news)
                 self._lose_the_silent(now)
 
@@ -125,7 +104,7 @@ class Serving:
             if notes[0].kind == DIVERGED:  # not a message of the protocol: it takes no time on a link
                 self._arrived(notes, self.heard_s[worker])
             else:
-                self.post.send_up(worker, sum(self._wire_bytes(note) for note in notes), notes)
+                self.post.send_up(worker, sum(self.keeper.wire_bytes(note) for note in notes), notes)
 
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
@@ -186,84 +165,26 @@ class Serving:
             self._deliver(busy=True)  # that took milliseconds, for which other workers' weights do not wait
 
     def _step(self, step: Step) -> None:
-        run, now = self.run_, time.monotonic() - self.begun_s
-        if self.job.layout.in_place and len(step.pushes) < len(self.machine.workers):
-            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
-        before = self.versions[step.range]
-        staleness = [before - push.version for push in step.pushes]
-        applied = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, max(staleness))
-        progress = 0.0 if run.pushes is None else min(1.0, self.applied / run.pushes)
-        rate = run.learning_rate * self.job.schedule.factor(progress) * self.job.rate.scale(applied)
-        self.store.step(step.range, [self._gradient(push) for push in step.pushes], rate)
-        self.versions[step.range] = step.version
-        for push, stale in zip(step.pushes, staleness, strict=True):
-            self.ledger.applied(push, step.version, stale, self._wire_bytes(push.payload), now)
+        self.keeper.step(step, len(self.machine.workers), time.monotonic() - self.begun_s)
+        for push in step.pushes:
             self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
-        if step.range == len(self.job.parts) - 1:
-            self.applied += len(step.pushes)
-            self.ledger.snapshot_if_due(self.applied, now)
-
-    def _gradient(self, push: Push) -> Gradient:
-        note, layout = push.payload, self.job.layout
-        buffer = push.iteration % len(layout.up[0])
-        if note.size_bytes == WHOLE:
-            return self.gradients[push.worker][buffer]
-        offset, _ = layout.frames[push.range]
-        frame = self.arena.bytes(layout.up[push.worker][buffer] + offset, note.size_bytes)
-        try:
-            return decode(frame, n=self.job.parts[push.range].size)
-        except FrameError as error:
-            raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
 
     def _reply(self, reply: Reply) -> None:
         pull, released_s = reply.pull, time.monotonic()
-        part, layout = self.job.parts[pull.range], self.job.layout
-        entries = self.store.changed(pull.range, pull.version) if self.run_.pull == "changed" else None
-        if layout.in_place:
-            size = WHOLE
-        elif entries is None:
-            target = self._flat(layout.weights[pull.worker])
-            for there, here in zip(part.views(target), part.views(self.store.weights), strict=True):
-                there.copy_(here)
-            size = WHOLE
-        else:
-            offset, room = layout.frames[pull.range]
-            buffer = self.arena.bytes(layout.down[pull.worker] + offset, room)
-            size = encode_into(buffer, entries, "auto")
+        size = self.keeper.reply(reply)
         begun_s, done_s = self.taken.get((pull.worker, pull.range), (released_s, released_s))
         note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, size, reply.released_by,
                     time.monotonic(), begun_s, done_s, released_s)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
-        size_bytes = self._wire_bytes(note)
-        self.ledger.answered(pull.worker, pull.range, pull.iteration, size_bytes)
+        size_bytes = self.keeper.wire_bytes(note)
+        self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, size_bytes)
         for worker, arrived in self.post.send_down(pull.worker, size_bytes, notes):
             self._tell(worker, arrived)
-
-    def _wire_bytes(self, note: Note) -> int:
-        if note.kind in (PUSH, WEIGHTS):
-            if note.size_bytes == WHOLE:
-                return frame_bytes(self.job.parts[note.range].size, self.job.layout.dtype.itemsize)
-            return note.size_bytes
-        return PULL_BYTES if note.kind == PULL else 0
 
     def _tell(self, worker: int, notes: list[Note]) -> None:
         with contextlib.suppress(OSError):  # a dead worker is noticed where its pipe is read
             self.lines[worker].send(notes)
         self.heard_s[worker] = time.monotonic()
-
-    def _doings(self) -> list[dict[str, Any]]:
-        """What each worker does now, as the server knows it."""
-        return [self._doing(worker) for worker in range(self.run_.workers)]
-
-    def _doing(self, worker: int) -> dict[str, Any]:
-        if worker in self._dead:
-            return {"doing": "dead", "for": [], "iteration": None}
-        clock = min(part.clocks[worker] for part in self.machine.ranges)
-        held = [index for index, part in enumerate(self.machine.ranges) if worker in part.asked]
-        if held:
-            whom = sorted({other for index in held for other in self.machine.waits_for(index)} - {worker})
-            return {"doing": "waiting", "for": whom, "iteration": clock}
-        return {"doing": "transferring" if self.post.travelling(worker) else "computing", "for": [], "iteration": clock}
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -306,7 +227,7 @@ class Serving:
         body = {
             "outcome": self.outcome,
             "seconds": ended_s,
-            "pushes": self.applied,
+            "pushes": self.keeper.applied,
             "accepted": self.machine.accepted,
             "refused": self.refused,
             "deaths": self.deaths,
@@ -315,6 +236,6 @@ class Serving:
             "late_s_99th": float(np.quantile(late_s, 0.99)),
             "messages": len(self.post.late_s),
         }
-        report(self.parent, "served", body, self.ledger.close(self.applied, ended_s))
+        report(self.parent, "served", body, self.keeper.ledger.close(self.keeper.applied, ended_s))
 
 

@@ -10,13 +10,14 @@ import torch
 from pslab.engines.arena import Arena
 from pslab.engines.control import SERVER
 from pslab.engines.evaluate import Evaluator
+from pslab.engines.hosts import Hosting
 from pslab.engines.job import Job
 from pslab.engines.serve import Serving
 from pslab.engines.work import Working
 
 
 class Station:
-    """Server or worker process. Orders: prepare, run, evaluate."""
+    """Server or worker process. Orders: prepare and run, host and produce (virtual workers), evaluate."""
 
     def __init__(
         self, number: int, parent: Connection, pipes: list[Connection], arenas: tuple[Arena, Arena, Arena]
@@ -24,7 +25,7 @@ class Station:
         self.number, self.parent, self.pipes = number, parent, pipes
         self.arena, self.data, self.snapshots = arenas
         self.job: Job | None = None
-        self._task: Serving | Working | None = None
+        self._task: Serving | Working | Hosting | None = None
         self._evaluator: Evaluator | None = None
         torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
 
@@ -37,8 +38,12 @@ class Station:
         """Do one order of the parent."""
         if verb == "prepare":
             self._prepare(argument)
-        elif verb == "run" and self._task is not None:
+        elif verb == "run" and isinstance(self._task, Serving | Working):
             self._task.run()
+        elif verb == "host":
+            self._host(*argument)
+        elif verb == "produce" and isinstance(self._task, Hosting):
+            self._task.produce(*argument)
         elif verb == "evaluate" and self.job is not None:
             self._evaluate(*argument)
 
@@ -48,6 +53,10 @@ class Station:
             self._task = Serving(job, self.pipes[: job.run.workers], self.parent, self.arena, self.snapshots)
         elif self.number < job.run.workers:
             self._task = Working(job, self.number, self.pipes[0], self.parent, self.arena, self.data)
+
+    def _host(self, job: Job, workers: list[int]) -> None:
+        self.job, self._evaluator = job, None
+        self._task = Hosting(job, workers, self.parent, self.arena, self.data)
 
     def _evaluate(self, index: int, device: str) -> None:
         assert self.job is not None

@@ -28,10 +28,12 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt as interrupt:
         print(f"pslab run: {interrupt or 'interrupted'}", file=sys.stderr)
         return 130
-    last, manifest = result.accuracy.iloc[-1], result.manifest
+    manifest, reached = result.manifest, "ended"
+    if len(result.accuracy):
+        reached = f"{result.accuracy.iloc[-1].accuracy:.2%}"
     honest = "" if manifest["honest"] else " (the machine was too slow to emulate this cluster honestly)"
     again = " (from the record)" if result.cached else ""
-    print(f"{last.accuracy:.2%} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{honest}{again}")
+    print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{honest}{again}")
     print(result.path)
     return 0
 

@@ -36,11 +36,12 @@ class Progress:
         self._printed_s = now
         self._print(f"{self._place()} {self._label()}: {_how_far(self._run, news)}", end="" if self._live else "\n")
 
-    def end(self, seconds: float, accuracy: float) -> None:
+    def end(self, seconds: float, accuracy: float | None) -> None:
         """The run is finished and recorded."""
         self._done += 1
+        reached = "ended" if accuracy is None else f"{accuracy:.2%}"
         if self._shown:
-            self._print(f"{self._place()} {self._label()}: {accuracy:.2%} after {seconds:.1f} s", end="\n")
+            self._print(f"{self._place()} {self._label()}: {reached} after {seconds:.1f} s", end="\n")
 
     def _place(self) -> str:
         return f"[{min(self._done + 1, self._runs)}/{self._runs}]" if self._runs > 1 else "[run]"

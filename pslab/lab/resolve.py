@@ -51,7 +51,8 @@ def resolve(run: Run) -> Experiment:
     keyspace = Keyspace.of(module)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
-        weights=keyspace.flatten(module), parts=(Part(keyspace.slices(keyspace.whole)),), **policies,
+        weights=keyspace.flatten(module), parts=(Part(keyspace.slices(keyspace.whole)),),
+        trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
 
@@ -78,6 +79,13 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
     if not isinstance(policies["prune"], Whole) and run.codec == "dense":
         raise ConfigError("codec", run.codec, "pruned gradients are sparse: use auto, coordinates, bitmap or varint")
+    if run.engine != "local" and cluster.compute_s is None:
+        problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
+        raise ConfigError("cluster", run.cluster, problem)
+    if run.engine == "timing" and not (isinstance(policies["prune"], Whole) and run.pull == "whole"):
+        raise ConfigError("prune", run.prune, "without tensors nothing can be pruned: use prune='none', pull='whole'")
+    if run.engine == "timing" and run.target_accuracy is not None:
+        raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
     for worker in cluster.slow:
         if worker >= run.workers:
             raise ConfigError("cluster.slow", dict(cluster.slow), f"worker {worker} of {run.workers} does not exist")

@@ -117,7 +117,7 @@ def _import_torch(stop: threading.Event) -> None:
 
 
 def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
-    from pslab.engines.local import execute
+    from pslab.engines.drive import execute
     from pslab.engines.outcome import Interrupted
     from pslab.lab.resolve import resolve
 
@@ -144,7 +144,7 @@ def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> R
         _heed(stop)  # what an interrupt breaks is no error
         raise
     result = draft.save(*_tables(run, outcome))
-    shown.end(outcome.facts["seconds"], float(outcome.accuracy[-1][2]))
+    shown.end(outcome.facts["seconds"], float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None)
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pslab.protocol.messages import Aggregate, Apply, Asked, Decision, Decisions, Left, Pushed, Start, SyncEvent
+from pslab.protocol.messages import Aggregate, Apply, Asked, Decisions, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
 Waiting = tuple[tuple[int, int], ...]  # (worker, the iteration that it asked for)
@@ -42,18 +42,19 @@ class BSP:
     ) -> tuple[tuple[Waiting, Waiting], Decisions]:
         pushes, waiting = state
         match event:
+            case Asked(worker, iteration) if iteration <= clocks.base:
+                return state, (Start(worker, iteration),)
             case Asked(worker, iteration):
-                waiting += ((worker, iteration),)
+                return (pushes, (*waiting, (worker, iteration))), ()
             case Pushed(worker, iteration):
                 pushes += ((worker, iteration),)
             case Left(gone):
                 waiting = tuple(entry for entry in waiting if entry[0] != gone)
-        done: tuple[Decision, ...] = ()
-        if not isinstance(event, Asked) and event.moved:
-            # in the workers' order: a sum of floats depends on it
-            done, pushes = (Aggregate(tuple(sorted(pushes))),), ()
+        if not event.moved:
+            return (pushes, waiting), ()
         waiting, starts = release(waiting, clocks, 0)
-        return (pushes, waiting), done + starts
+        # in the workers' order: a sum of floats depends on it
+        return ((), waiting), (Aggregate(tuple(sorted(pushes))), *starts)
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,10 @@ class SSP:
 
     def step(self, state: Waiting, event: SyncEvent, clocks: Window) -> tuple[Waiting, Decisions]:
         match event:
+            case Asked(worker, iteration) if iteration <= clocks.base + self.staleness:
+                return state, (Start(worker, iteration),)
             case Asked(worker, iteration):
-                return release((*state, (worker, iteration)), clocks, self.staleness)
+                return (*state, (worker, iteration)), ()
             case Pushed(worker, iteration):
                 state, starts = release(state, clocks, self.staleness) if event.moved else (state, ())
                 return state, (Apply(worker, iteration), *starts)

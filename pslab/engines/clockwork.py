@@ -1,0 +1,263 @@
+"""The clockwork of virtual time: the protocol's machines, driven by a heap of events.
+
+Events are ordered by (instant, phase, worker, sequence). Gradients are real, taken on the weights that the worker would
+have had; how long anything takes is the cluster's word alone. The server deals with one frame after another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Protocol
+
+from pslab.engines.cluster import ComputeTimes
+from pslab.engines.control import ACK, PULL, PUSH, WEIGHTS, WHOLE, Note
+from pslab.engines.doings import doing
+from pslab.engines.job import Job
+from pslab.engines.keeper import Bookkeeper
+from pslab.engines.links import DOWN, UP, Network
+from pslab.engines.work import PHASES
+from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Weights
+from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
+from pslab.protocol.worker import Compute, Send, Worker
+from pslab.protocol.worker import Effect as WorkerEffect
+
+AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED = range(6)  # the order of events of one instant
+NUMBER = {name: float(index) for index, name in enumerate(PHASES)}
+
+
+class Event(NamedTuple):
+    """Something that happens; the fields' order is the order of events."""
+
+    now: float
+    phase: int
+    worker: int
+    sequence: int
+    content: Any
+
+
+class Gradients(Protocol):
+    """Where gradients come from."""
+
+    def begin(self, worker: int, iteration: int, pulled: list[Note]) -> None: ...
+
+    def result(self, worker: int, meanwhile: Any) -> dict[str, Any]: ...
+
+
+class NoGradients:
+    """Timing only: pushes of the full size, and nothing in them."""
+
+    def __init__(self, job: Job) -> None:
+        self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
+
+    def begin(self, worker: int, iteration: int, pulled: list[Note]) -> None:
+        """Nothing is computed."""
+
+    def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
+        """The same for everybody."""
+        return self._body
+
+
+class Clockwork:
+    """One run in virtual time. `turn` performs one event."""
+
+    def __init__(self, job: Job, keeper: Bookkeeper, gradients: Gradients) -> None:
+        run = job.run
+        self.job, self.run, self.keeper, self.gradients = job, run, keeper, gradients
+        self.server = Server(range(run.workers), len(job.parts), job.sync)
+        self.workers = [Worker(worker, len(job.parts), job.order) for worker in range(run.workers)]
+        self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
+        self.network = None if job.cluster.free else Network(job.cluster)
+        self.heap: list[Event] = []
+        self.inbox: deque[tuple[int, list[Note]]] = deque()
+        self.free_s = 0.0  # when the server has dealt with what it took
+        self.now, self.sequence, self.events = 0.0, 0, 0
+        self.outcome, self.refused = "", 0
+        self.diverged: dict[str, int] | None = None
+        self.outbox: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}
+        self.taken: dict[tuple[int, int], tuple[float, float]] = {}
+        self.sent_s: dict[tuple[int, int], float] = {}
+        self.pulled: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}  # not yet installed
+        self.began_s: dict[int, float] = {}
+        self.rows: list[tuple[float, ...]] = []
+        self.meanwhile: Any = lambda: None
+        self.handlers: dict[int, Callable[[int, Any, float], None]] = {
+            AT_SERVER: self._at_server, SERVER_FREE: self._server_free, SENT: self._sent,
+            AT_WORKER: self._at_worker, INSTALLED: self._installed, COMPUTED: self._computed,
+        }  # fmt: skip
+
+    def start(self) -> None:
+        """Every worker begins iteration 0."""
+        self.keeper.ledger.snapshot_if_due(0, 0.0)
+        for worker, machine in enumerate(self.workers):
+            self._perform_worker(worker, machine.start(), 0.0)
+
+    def turn(self) -> None:
+        """The next event happens, or there is none and the run ends."""
+        heap, network = self.heap, self.network
+        if network is not None and (due_s := network.next_s()) < math.inf and (not heap or due_s <= heap[0].now):
+            for at, direction, (worker, notes) in network.arrived(due_s):
+                self._push(at, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
+            return
+        if not heap:
+            self.outcome = "stalled"
+            return
+        if self.run.seconds is not None and heap[0].now > self.run.seconds:
+            self.now, self.outcome = self.run.seconds, "seconds"
+            return
+        event = heappop(heap)
+        self.now = event.now
+        self.events += 1
+        self.handlers[event.phase](event.worker, event.content, event.now)
+
+    def doings(self) -> list[dict[str, Any]]:
+        """What each worker does now."""
+        return [doing(self.server, worker.worker, travelling=not worker.computing) for worker in self.workers]
+
+    # --- the server ---------------------------------------------------------------------------------------------
+
+    def _at_server(self, worker: int, notes: list[Note], now: float) -> None:
+        self.inbox.append((worker, notes))
+        if self.free_s <= now and len(self.inbox) == 1:
+            self._server_free(worker, None, now)
+
+    def _server_free(self, worker: int, content: None, now: float) -> None:
+        while self.inbox and not self.outcome:
+            _, notes = self.inbox.popleft()
+            at = now + self.job.cluster.message_s
+            for note in notes:
+                if not self.outcome:
+                    at = self._handle(note, at)
+            if at > now:
+                self.free_s = at
+                self._push(at, SERVER_FREE, -1, None)
+                return
+
+    def _handle(self, note: Note, at: float) -> float:
+        """One message; returns when the server has dealt with it."""
+        if note.kind == PULL:
+            pull = Pull(note.worker, note.range, note.iteration, note.version)
+            return self._perform(self.server.handle(pull, at), at)
+        push = Push(note.worker, note.range, note.iteration, note.version, note)
+        effects = self.server.handle(push, at)
+        applied = sum(len(effect.pushes) for effect in effects if isinstance(effect, Step))
+        self.taken[note.worker, note.range] = at, at + applied * self.job.cluster.apply_s
+        at = self._perform(effects, at)
+        if self.run.pushes is not None and self.server.accepted >= self.run.pushes:
+            self.now, self.outcome = at, "budget"
+        return at
+
+    def _perform(self, effects: list[Effect], at: float) -> float:
+        pending, cluster = deque(effects), self.job.cluster
+        while pending:
+            effect = pending.popleft()
+            if isinstance(effect, Step):
+                at += cluster.apply_s * len(effect.pushes)
+                self.keeper.step(effect, len(self.server.workers), at)
+                for push in effect.pushes:
+                    self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
+            elif isinstance(effect, Reply):
+                at = self._reply(effect, at)
+                pending += self.server.answered(effect.pull.range)
+            elif isinstance(effect, Refuse):
+                self.refused += 1
+        return at
+
+    def _reply(self, reply: Reply, released_s: float) -> float:
+        pull, at = reply.pull, released_s + self.job.cluster.serve_s
+        begun_s, done_s = self.taken.get((pull.worker, pull.range), (released_s, released_s))
+        note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, self.keeper.reply(reply),
+                    reply.released_by, at, begun_s, done_s, released_s)  # fmt: skip
+        notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
+        self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, self.keeper.wire_bytes(note))
+        if at > self.now:
+            self._push(at, SENT, pull.worker, notes)
+        else:
+            self._sent(pull.worker, notes, at)
+        return at
+
+    def _sent(self, worker: int, notes: list[Note], now: float) -> None:
+        self._send(DOWN, worker, notes, now)
+
+    # --- the workers --------------------------------------------------------------------------------------------
+
+    def _at_worker(self, worker: int, notes: list[Note], now: float) -> None:
+        machine = self.workers[worker]
+        for note in notes:
+            if note.kind == ACK:
+                self._perform_worker(worker, machine.ack(Ack(worker, note.range, note.iteration)), now)
+                continue
+            if note.size_bytes != WHOLE:
+                self.pulled[worker].append(note)
+                if self.job.cluster.decode_s:
+                    self._push(now + self.job.cluster.decode_s, INSTALLED, worker, (note, now))
+                    continue
+            self._installed(worker, (note, now), now)
+
+    def _installed(self, worker: int, content: tuple[Note, float], now: float) -> None:
+        note, arrived_s = content
+        iteration = note.iteration - 1  # these phases belong to the iteration whose push they follow
+        self._log(worker, iteration, "push", self.sent_s.get((worker, note.range), note.begun_s), note.begun_s)
+        self._log(worker, iteration, "apply", note.begun_s, note.done_s)
+        self._log(worker, iteration, "wait", note.done_s, note.released_s, note.other)
+        self._log(worker, iteration, "serve", note.released_s, note.sent_s)
+        self._log(worker, iteration, "pull", note.sent_s, arrived_s)
+        self._log(worker, iteration, "decode", arrived_s, now)
+        effects = self.workers[worker].weights(Weights(worker, note.range, note.iteration, note.version))
+        self._perform_worker(worker, effects, now)
+
+    def _perform_worker(self, worker: int, effects: list[WorkerEffect], now: float) -> None:
+        for effect in effects:
+            if isinstance(effect, Compute):
+                pulled, self.pulled[worker] = self.pulled[worker], []
+                self.gradients.begin(worker, effect.iteration, pulled)
+                cluster, self.began_s[worker] = self.job.cluster, now
+                ends = now + self.times[worker].draw()
+                selected = ends + cluster.select_s
+                self._push(selected + cluster.encode_s, COMPUTED, worker, (effect.iteration, ends, selected))
+
+    def _computed(self, worker: int, content: tuple[int, float, float], now: float) -> None:
+        iteration, ends, selected = content
+        body = self.gradients.result(worker, self.meanwhile)
+        if body["payloads"] is None:
+            self.refused, self.outcome = self.refused + 1, "diverged"
+            self.diverged = {"worker": worker, "iteration": iteration}
+            return
+        self._log(worker, iteration, "compute", self.began_s[worker], ends)
+        self._log(worker, iteration, "select", ends, selected)
+        if self.job.sparse:
+            self._log(worker, iteration, "encode", selected, now)
+        notes = []
+        for index, (size_bytes, entries) in enumerate(body["payloads"]):
+            payload = Note(PUSH, worker, index, iteration, 0, size_bytes, entries, now, value=body["loss"])
+            self.sent_s[worker, index] = now
+            for effect in self.workers[worker].computed(index, payload):
+                if isinstance(effect, Send):
+                    notes.append(self._note(effect, now))
+        self._send(UP, worker, notes, now)
+
+    def _note(self, effect: Send, now: float) -> Note:
+        request = effect.request
+        if isinstance(request, Push):
+            payload: Note = request.payload
+            return payload._replace(range=request.range, iteration=request.iteration, version=request.version)
+        return Note(PULL, request.worker, request.range, request.iteration, request.version, sent_s=now)
+
+    # --- between them -------------------------------------------------------------------------------------------
+
+    def _send(self, direction: str, worker: int, notes: list[Note], now: float) -> None:
+        if self.network is not None:
+            self.network.send(direction, worker, sum(map(self.keeper.wire_bytes, notes)), (worker, notes), now)
+        else:
+            self._push(now, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
+
+    def _push(self, at: float, phase: int, worker: int, content: Any) -> None:
+        self.sequence += 1
+        heappush(self.heap, Event(at, phase, worker, self.sequence, content))
+
+    def _log(
+        self, worker: int, iteration: int, phase: str, begin_s: float, end_s: float, waits_for: int = NOBODY
+    ) -> None:
+        self.rows.append((worker, iteration, NUMBER[phase], begin_s, end_s, waits_for))

@@ -1,0 +1,112 @@
+"""What the server does with weights, whatever the clock: apply a step, lay a reply ready, keep the ledger."""
+
+from __future__ import annotations
+
+import torch
+
+from pslab.engines.arena import Arena
+from pslab.engines.control import PULL, PULL_BYTES, PUSH, WEIGHTS, WHOLE, Note
+from pslab.engines.job import Job
+from pslab.engines.ledger import Ledger, OnSnapshot
+from pslab.errors import FrameError, ProtocolError, WorkerFailed
+from pslab.policies.rates import Applied
+from pslab.protocol.messages import Push
+from pslab.protocol.server import Reply, Step
+from pslab.tensors.store import Gradient, Part, Store
+from pslab.tensors.wire import decode, encode_into, frame_bytes
+
+
+class Bookkeeper:
+    """The server's books alone: versions, staleness, bytes. `Keeper` adds the weights."""
+
+    def __init__(self, job: Job, ledger: Ledger) -> None:
+        self._job, self.ledger = job, ledger
+        self._versions = [0] * len(job.parts)
+        self.applied = 0  #: pushes whose last range has been applied
+
+    def step(self, step: Step, workers: int, now: float) -> None:
+        """Apply the pushes of a step; `workers` are alive.
+
+        Raises:
+            ProtocolError: a policy with a barrier steps while somebody may compute. WorkerFailed: a bad frame.
+        """
+        run, job = self._job.run, self._job
+        if job.layout.in_place and len(step.pushes) < workers:
+            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
+        before = self._versions[step.range]
+        staleness = [before - push.version for push in step.pushes]
+        told = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, max(staleness))
+        progress = 0.0 if run.pushes is None else min(1.0, self.applied / run.pushes)
+        self._apply(step, run.learning_rate * job.schedule.factor(progress) * job.rate.scale(told))
+        self._versions[step.range] = step.version
+        for push, stale in zip(step.pushes, staleness, strict=True):
+            self.ledger.applied(push, step.version, stale, self.wire_bytes(push.payload), now)
+        if step.range == len(job.parts) - 1:
+            self.applied += len(step.pushes)
+            self.ledger.snapshot_if_due(self.applied, now)
+
+    def reply(self, reply: Reply) -> int:
+        """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
+        return WHOLE
+
+    def wire_bytes(self, note: Note) -> int:
+        """What a note and its payload cost on a link."""
+        if note.kind in (PUSH, WEIGHTS):
+            if note.size_bytes == WHOLE:
+                return frame_bytes(self._job.parts[note.range].size, self._job.layout.dtype.itemsize)
+            return note.size_bytes
+        return PULL_BYTES if note.kind == PULL else 0
+
+    def _apply(self, step: Step, rate: float) -> None:
+        """There is nothing to apply it to."""
+
+
+class Keeper(Bookkeeper):
+    """One run's weights at the server, in shared memory."""
+
+    def __init__(self, job: Job, arena: Arena, snapshots: Arena, on_snapshot: OnSnapshot) -> None:
+        self._arena = arena
+        weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
+        super().__init__(job, Ledger(job, weights, snapshots, on_snapshot))
+        self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
+        if not job.optimizer.plain_sgd:
+            self._warm_up()
+        self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
+
+    def reply(self, reply: Reply) -> int:
+        pull, job = reply.pull, self._job
+        if job.layout.in_place:
+            return WHOLE
+        part = job.parts[pull.range]
+        entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
+        if entries is not None:
+            offset, room = job.layout.frames[pull.range]
+            return encode_into(self._arena.bytes(job.layout.down[pull.worker] + offset, room), entries, "auto")
+        target = self._flat(job.layout.weights[pull.worker])
+        for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
+            there.copy_(here)
+        return WHOLE
+
+    def _apply(self, step: Step, rate: float) -> None:
+        self._store.step(step.range, [self._gradient(push) for push in step.pushes], rate)
+
+    def _gradient(self, push: Push) -> Gradient:
+        note, layout = push.payload, self._job.layout
+        buffer = push.iteration % len(layout.up[0])
+        if note.size_bytes == WHOLE:
+            return self._gradients[push.worker][buffer]
+        offset, _ = layout.frames[push.range]
+        frame = self._arena.bytes(layout.up[push.worker][buffer] + offset, note.size_bytes)
+        try:
+            return decode(frame, n=self._job.parts[push.range].size)
+        except FrameError as error:
+            raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
+
+    def _flat(self, offset: int) -> torch.Tensor:
+        return self._arena.tensor(offset, self._job.layout.size, self._job.layout.dtype)
+
+    def _warm_up(self) -> None:
+        """The first step of a torch.optim class imports a compiler: not what a run measures."""
+        one = torch.ones(1, dtype=self._job.layout.dtype)
+        store = Store(one, (Part((slice(0, 1),)),), self._job.optimizer)
+        store.step(0, [one.clone()], self._job.run.learning_rate)

@@ -1,0 +1,85 @@
+"""What a worker does with its weights, whatever the clock: compute a gradient, prune it, lay its frames ready; install
+what it pulled."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from pslab.engines.arena import Arena
+from pslab.engines.compute import Computing
+from pslab.engines.control import PUSH, WHOLE, Note
+from pslab.engines.job import Job
+from pslab.tensors.prune import NonFinite, Pruner, is_finite
+from pslab.tensors.wire import decode, encode_into
+
+
+class Producer:
+    """One worker's tensors in a run, in shared memory and on its device."""
+
+    def __init__(self, job: Job, worker: int, arena: Arena, data: Arena) -> None:
+        layout = job.layout
+        self._job, self._worker = job, worker
+        self._device = device_of(job.run.device, worker)
+        self._shared_weights = arena.tensor(layout.weights[worker], layout.size, layout.dtype)
+        self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
+        if not layout.in_place:
+            self._shared_weights.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
+        on_cpu = self._device.type == "cpu"
+        self._weights = self._shared_weights if on_cpu else self._shared_weights.to(self._device)
+        # on the CPU backward writes straight into shared memory: a push copies nothing
+        self._gradients = self._shared_gradients if on_cpu else [torch.zeros_like(self._weights)] * 2
+        room = layout.frames[-1][0] + layout.frames[-1][1]
+        self._up = [arena.bytes(at, room) for at in layout.up[worker]]
+        self._down = arena.bytes(layout.down[worker], room)
+        dataset = job.shelf.dataset(data)
+        self._computing = Computing(job, worker, dataset, self._weights, self._gradients) if job.trains else None
+        layers = [layer.flat for layer in job.keyspace.layers]
+        self._pruner = Pruner(job.prune, layers, layout.size, layout.dtype, self._device) if job.sparse else None
+
+    def gradient(self, iteration: int) -> float:
+        """Compute the gradient of an iteration; the batch's loss."""
+        return math.nan if self._computing is None else self._computing.gradient(iteration, self._buffer(iteration))
+
+    def payloads(self, iteration: int, loss: float) -> tuple[list[Note], float]:
+        """Prune and encode: per range a note with the size of its payload, and the instant between the two.
+
+        Raises:
+            NonFinite: the gradient is; nothing is left in the residual.
+        """
+        buffer = self._buffer(iteration)
+        gradient = self._gradients[buffer]
+        if self._pruner is None:
+            if not is_finite(gradient):
+                raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
+            if gradient is not self._shared_gradients[buffer]:
+                self._shared_gradients[buffer].copy_(gradient)
+            notes = [Note(PUSH, size_bytes=WHOLE, other=part.size, value=loss) for part in self._job.parts]
+            return notes, time.monotonic()
+        indices, values = (found.cpu() for found in self._pruner.prune(gradient))
+        selected_s, notes = time.monotonic(), []
+        for part, (offset, room) in zip(self._job.parts, self._job.layout.frames, strict=True):
+            entries = part.inside(indices, values)
+            size = encode_into(self._up[buffer][offset : offset + room], entries, self._job.run.codec)
+            notes.append(Note(PUSH, size_bytes=size, other=len(entries.values), value=loss))
+        return notes, selected_s
+
+    def install(self, note: Note) -> None:
+        """The weights of a range have arrived: a frame to be decoded, or there already."""
+        if note.size_bytes != WHOLE:
+            part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
+            part.put(self._shared_weights, decode(self._down[offset : offset + note.size_bytes], n=part.size))
+        if self._weights is not self._shared_weights:
+            self._weights.copy_(self._shared_weights)
+
+    def _buffer(self, iteration: int) -> int:
+        return iteration % len(self._gradients)
+
+
+def device_of(name: str, worker: int) -> torch.device:
+    """Several workers on one GPU are normal: worker i computes on cuda:(i mod n)."""
+    if name == "cuda":
+        return torch.device("cuda", worker % torch.cuda.device_count())
+    return torch.device(name)
