@@ -59,14 +59,15 @@ def test_the_cell_of_parameters_holds_the_studys_defaults_as_plain_literals(path
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_parameters_are_named_as_runs_fields(path: Path):
     of_the_study = {"family", "thresholds", "policies", "push_weights", "seeds", "images",
-                    "moments", "every", "rules", "repeats"}  # fmt: skip
+                    "moments", "every", "rules", "repeats", "live"}  # fmt: skip
     assert set(pages.allowed(path.stem)) - of_the_study <= set(KINDS)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_cells_are_thin(path: Path):
     for cell in cells(path):
-        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+        # the class that a reader writes is as long as it is
+        if cell.cell_type == "code" and not {"parameters", "policy"} & set(cell.metadata.get("tags", [])):
             assert len(cell.source.splitlines()) <= 5
             assert not [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.FunctionDef)]
 

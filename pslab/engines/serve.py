@@ -40,6 +40,7 @@ class Serving:
         self.outbox: dict[int, list[Note]] = {w: [] for w in range(job.run.workers)}  # goes with the next weights
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}  # (worker, range): when its last push was handled
         self.refused = 0
+        self.spent = {"apply_s": [0.0, 0], "serve_s": [0.0, 0], "message_s": [0.0, 0]}  # seconds; pushes, pulls, frames
         self.deaths: list[dict[str, Any]] = []
         self.outcome = ""
         self.begun_s = 0.0
@@ -120,6 +121,7 @@ class Serving:
         self.heard_s[worker] = time.monotonic()
         if worker not in self._dead:
             self._arrived(notes, self.heard_s[worker])
+            self._spend("message_s", self.heard_s[worker])
         self.post.dealt()
 
     def _lose_the_silent(self, now: float) -> None:
@@ -165,13 +167,20 @@ class Serving:
             self._deliver(busy=True)  # that took milliseconds, for which other workers' weights do not wait
 
     def _step(self, step: Step) -> None:
-        self.keeper.step(step, len(self.machine.workers), time.monotonic() - self.begun_s)
+        now = time.monotonic()
+        self.keeper.step(step, len(self.machine.workers), now - self.begun_s)
+        self._spend("apply_s", now, len(step.pushes))
         for push in step.pushes:
             self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
+
+    def _spend(self, what: str, since_s: float, count: int = 1) -> None:
+        self.spent[what][0] += time.monotonic() - since_s
+        self.spent[what][1] += count
 
     def _reply(self, reply: Reply) -> None:
         pull, released_s = reply.pull, time.monotonic()
         size = self.keeper.reply(reply)
+        self._spend("serve_s", released_s)
         begun_s, done_s = self.taken.get((pull.worker, pull.range), (released_s, released_s))
         note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, size, reply.released_by,
                     time.monotonic(), begun_s, done_s, released_s)  # fmt: skip
@@ -222,6 +231,13 @@ class Serving:
                 if last:
                     waiting.discard(sender)
 
+    def _costs(self) -> dict[str, float]:
+        """Mean seconds: to apply a push, to lay a reply ready, and for the rest of a frame's handling."""
+        (apply_s, pushes), (serve_s, pulls), (whole_s, frames) = self.spent.values()
+        rest_s = max(0.0, whole_s - apply_s - serve_s)
+        return {"apply_s": apply_s / max(pushes, 1), "serve_s": serve_s / max(pulls, 1),
+                "message_s": rest_s / max(frames, 1)}  # fmt: skip
+
     def _report(self, ended_s: float) -> None:
         late_s = np.array(self.post.late_s or [0.0])
         body = {
@@ -235,6 +251,7 @@ class Serving:
             "late_s_mean": float(late_s.mean()),
             "late_s_99th": float(np.quantile(late_s, 0.99)),
             "messages": len(self.post.late_s),
+            "costs": self._costs(),
         }
         report(self.parent, "served", body, self.keeper.ledger.close(self.keeper.applied, ended_s))
 

@@ -28,7 +28,9 @@ from pslab.lab.notebook import PICTURES, allowed, check_parameters, stem
 from pslab.lab.observation import Observation, Wanted, place_of, recorded
 
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
-DRAWING = ("studies", "notebook", "plots", "observation_plots", "observation_tables", "theme", "export")
+IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
+DRAWING = ("studies", "notebook", "plots", "observation_plots", "observation_tables", "theme", "export", "live",
+           "timeline", "spans")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
@@ -89,10 +91,16 @@ class Job:
 
 
 def plan(sources: Path, results: Path) -> list[Job]:
-    """Each pruning family under each synchronization policy, the policies beside each other, the gradients by layer."""
+    """The tour; pruning families under each policy; the policies side by side, also on uneven clusters; gradients."""
     pruned = [Job("10_pruning", {"family": family, "sync": sync}, sources, results)
               for sync in SYNCS for family in FAMILIES]  # fmt: skip
-    return [*pruned, *(Job(notebook, {}, sources, results) for notebook in ("20_sync_policies", "01_observation"))]
+    virtual = {"engine": "virtual", "seeds": [0, 1, 2]}
+    uneven = [Job("20_sync_policies", {**virtual, "cluster": cluster, "workers": workers}, sources, results)
+              for cluster in ("straggler", "lab") for workers in (4, 16)]  # fmt: skip
+    narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 1.0, "pushes": 1875}  # two epochs, to 97 %
+    others = [Job(notebook, {}, sources, results) for notebook in ("20_sync_policies", "01_observation")]
+    tour, slow_net = Job("00_tour", {"live": False}, sources, results), Job("10_pruning", narrow, sources, results)
+    return [tour, *pruned, *others, *uneven, slow_net]
 
 
 def main(arguments: list[str]) -> int:
@@ -137,8 +145,11 @@ def chosen(options: argparse.Namespace) -> list[Job]:
             raise ConfigError("only", name, nearest(name, [job.name for job in jobs] + list(PICTURES)))
     jobs = [job for job in jobs if not options.only or {job.name, job.notebook} & set(options.only)]
     values = dict(_assignment(text) for text in options.set)
-    for name in {name for job in jobs for name in job.values} & set(values):
+    for name in IDENTITY & set(values):
         raise ConfigError(name, values[name], "the batch goes through these itself; choose with --only")
+    jobs = [job for job in jobs if not set(job.values) & set(values)]  # what such a job shows is just that value
+    if not jobs:
+        raise ConfigError("set", sorted(values), "the chosen notebooks have their own values of these")
     given = {notebook: _concerning(notebook, values, jobs) for notebook in {job.notebook for job in jobs}}
     jobs = [Job(job.notebook, {**job.values, **given[job.notebook]}, job.sources, job.results) for job in jobs]
     for notebook in {job.notebook for job in jobs}:

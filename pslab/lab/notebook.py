@@ -16,10 +16,12 @@ from pslab.lab.theme import parts
 
 #: What each notebook draws; a file is named <stem>-<picture>.
 PICTURES: dict[str, tuple[str, ...]] = {
+    "00_tour": ("accuracy", "time"),
     "01_observation": ("distribution", "density", "concentration", "cost"),
     "10_pruning": ("accuracy", "bytes", "time"),
-    "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness"),
+    "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness", "timeline"),
 }
+SCENE = ("engine", "cluster", "workers")  # named where they are not the default
 PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
 
 
@@ -62,9 +64,12 @@ def parameters(notebook: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 def stem(notebook: str, values: Mapping[str, Any]) -> str:
     """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
-    chosen = {**allowed(notebook), **values}
-    keys = {"01_observation": ("model",), "10_pruning": ("family", "sync")}.get(notebook, ("prune",))
-    return "-".join([notebook, *(_slug(chosen[key]) for key in keys)])
+    defaults = allowed(notebook)
+    chosen = {**defaults, **values}
+    keys = {"00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync")}.get(notebook, ("prune",))
+    others = [f"w{chosen[key]}" if key == "workers" else _slug(chosen[key]) for key in SCENE
+              if key in chosen and isinstance(chosen[key], (str, int)) and chosen[key] != defaults[key]]  # fmt: skip
+    return "-".join([notebook, *(_slug(chosen[key]) for key in keys), *others])
 
 
 def save(notebook: str, values: Mapping[str, Any], drawn: Mapping[str, Any], images: bool = False) -> list[Path]:

@@ -36,6 +36,7 @@ def pruning_runs(
     pull: str = "changed",
     model: Any = "mlp",
     data: Any = "mnist",
+    engine: str = "local",
     cluster: str | Mapping[str, Any] = LAB,
     seeds: Sequence[int] = (0,),
 ) -> list[Run]:
@@ -48,7 +49,7 @@ def pruning_runs(
         raise ConfigError("family", family, nearest(str(family), THRESHOLDS))
     rules = _list("thresholds", THRESHOLDS[family] if thresholds is None else thresholds)
     dense = Run(sync=sync, workers=workers, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule,
-                pushes=pushes, pull=pull, model=model, data=data, cluster=_cluster(cluster))
+                pushes=pushes, pull=pull, model=model, data=data, engine=engine, cluster=_cluster(cluster))
     crowd = [dense, *(dense.but(prune=f"{family}:{rule}") for rule in rules)]
     return _each_seed([*crowd, alone(dense)], seeds)
 
@@ -66,6 +67,7 @@ def sync_runs(
     pull: str = "changed",
     model: Any = "mlp",
     data: Any = "mnist",
+    engine: str = "local",
     cluster: str | Mapping[str, Any] = LAB,
     seeds: Sequence[int] = (0,),
 ) -> list[Run]:
@@ -81,7 +83,7 @@ def sync_runs(
     for policy in chosen:
         run = Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size,
                   learning_rate=_rate(learning_rate, policy), schedule=schedule, pushes=pushes, pull=pull,
-                  model=model, data=data, cluster=_cluster(cluster))
+                  model=model, data=data, engine=engine, cluster=_cluster(cluster))
         aggregates = parts(policy)[0].lower() == "bsp"
         crowd += [run] if aggregates else [run.but(push_weight=weight) for weight in weights]
     return _each_seed([*crowd, alone(crowd[0])], seeds)
@@ -111,8 +113,40 @@ def observations(
     return [Observation(run=run, moments=moments, every=every, rules=rules, repeats=repeats)]
 
 
+def tour_runs(
+    *,
+    policies: Sequence[Any] = ("bsp", "ssp:3", "asp"),
+    prune: Any = "static:1%",
+    workers: int = 4,
+    batch_size: int = 64,
+    learning_rate: float = 0.2,
+    schedule: Any = "linear",
+    pushes: int | None = 320,
+    pull: str = "changed",
+    model: Any = "mlp",
+    data: Any = "mnist",
+    engine: str = "local",
+    cluster: str | Mapping[str, Any] = "straggler",
+    seeds: Sequence[int] = (0,),
+    live: bool | None = None,
+) -> list[Run]:
+    """Each policy, for each seed; `live` is for the view at the tour's end.
+
+    Raises:
+        ConfigError: lists that are none, or what Run refuses.
+    """
+    if live not in (True, False, None):
+        raise ConfigError("live", live, "must be True, False, or None to find out")
+    chosen = _list("policies", policies)
+    first = Run(sync=chosen[0], prune=prune, workers=workers, batch_size=batch_size, learning_rate=learning_rate,
+                schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, engine=engine,
+                cluster=_cluster(cluster))
+    return _each_seed([first.but(sync=policy) for policy in chosen], seeds)
+
+
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
-    "01_observation": observations, "10_pruning": pruning_runs, "20_sync_policies": sync_runs}  # fmt: skip
+    "00_tour": tour_runs, "01_observation": observations, "10_pruning": pruning_runs,
+    "20_sync_policies": sync_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:

@@ -20,7 +20,8 @@ def interrupt_at(count):
     calls = []
 
     def on_progress(news):
-        calls.append(news)
+        if news:  # empty ones only ask whether to go on
+            calls.append(news)
         if len(calls) == count:
             raise KeyboardInterrupt
 

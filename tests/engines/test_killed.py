@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import uuid
 from pathlib import Path
 
 import pytest
+from processes import living, wait_for_end
 from tiny import tiny
 
 from pslab.lab.record import find
 from pslab.lab.run import run
 
 TESTS = Path(__file__).parent.parent
-LIMIT_S = 10.0  # for a child that is still importing torch when its parent dies; one that runs ends at once
-
 MOMENTS = [
     ("multiprocessing.process:BaseProcess.start", 1),
     ("multiprocessing.process:BaseProcess.start", 3),
@@ -41,30 +39,6 @@ MOMENTS = [
     ("pslab.lab.record:_publish", 1),
 ]
 FEW = [MOMENTS[1], MOMENTS[13], MOMENTS[19]]
-
-
-def living(token: str) -> list[int]:
-    """The processes that have inherited a token in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if token.encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
-def wait_for_end(process: int) -> None:
-    """Until the process has ended, or the limit is over."""
-    try:
-        handle = os.pidfd_open(process)
-    except ProcessLookupError:
-        return
-    try:
-        select.select([handle], [], [], LIMIT_S)
-    finally:
-        os.close(handle)
 
 
 def kill_and_look(tmp_path: Path, where: str, count: int) -> None:

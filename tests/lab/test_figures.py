@@ -69,6 +69,8 @@ def test_each_policy_at_its_own_learning_rate():
 # -- parameters ------------------------------------------------------------------------------------
 
 BAD = [
+    ("00_tour", {"policies": "bsp"}, "must be a list"),
+    ("00_tour", {"live": "yes"}, "True, False, or None"),
     ("10_pruning", {"famly": "static"}, "did you mean 'family'"),
     ("10_pruning", {"policies": ["bsp"]}, "no such parameter"),
     ("10_pruning", {"family": "statik"}, "did you mean 'static'"),
@@ -204,10 +206,13 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     assert bench() == 0
     syncs, families = ("bsp", "ssp3", "asp"), ("static", "std", "dynamic")
     pruning = [f"10_pruning-{family}-{sync}" for sync in syncs for family in families]
-    assert bench.executed == [*pruning, "01_observation-mlp", "20_sync_policies-none"]
-    assert len(list((bench.results / "runs").iterdir())) == 25
+    uneven = [f"20_sync_policies-none-virtual-{cluster}" for cluster in ("straggler", "straggler-w16", "lab", "lab-w16")]
+    virtual = [*uneven, "10_pruning-static-bsp-virtual-labslownet"]
+    assert sorted(bench.executed) == sorted(
+        ["00_tour", *pruning, "01_observation-mlp", "20_sync_policies-none", *virtual])
+    assert len(list((bench.results / "runs").iterdir())) == 25 + 3 + 4 * 9 + 2 * 3 + 15  # one single machine a cluster
     assert len(list((bench.results / "observations").iterdir())) == 1
-    assert len(bench.exported) == 9 * 3 + 5 + 4
+    assert len(bench.exported) == 2 + 10 * 3 + 5 * 6 + 4
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 
@@ -281,7 +286,7 @@ def test_a_failing_notebook_is_said_and_the_rest_goes_on(bench: Bench, capsys: p
         exec_count, ename, evalue = 4, "WorkerDied", "\x1b[31mworker 2 is gone\x1b[0m"
 
     bench.fails = {"10_pruning-static-bsp": CellError("a long traceback"), "10_pruning-std-bsp": OSError("disk full")}
-    assert bench("--only", "10_pruning") == 1
+    assert bench("--only", "10_pruning", "--set", "engine=local") == 1
     assert len(bench.executed) == 9
     out, err = capsys.readouterr()
     assert "10_pruning-static-bsp failed: cell 4: WorkerDied: worker 2 is gone" in err
@@ -291,7 +296,7 @@ def test_a_failing_notebook_is_said_and_the_rest_goes_on(bench: Bench, capsys: p
     assert sorted(p.name for p in folder.glob("*static-bsp*")) == ["10_pruning-static-bsp.failed.ipynb"]
     assert not list(folder.glob(".*"))
     bench.fails = {}
-    assert bench("--only", "10_pruning") == 0
+    assert bench("--only", "10_pruning", "--set", "engine=local") == 0
     assert sorted(bench.executed) == ["10_pruning-static-bsp", "10_pruning-std-bsp"]
     assert not list(folder.glob("*failed*"))
 
@@ -347,7 +352,7 @@ def test_kernels_that_start_at_once_have_sockets_of_their_own(tmp_path: Path, mo
     (["--set", "workers=[1"], "not YAML"),
     (["--set", "workers=many"], "workers='many'"),
     (["--set", "sync=asp"], "choose with --only"),
-    (["--set", "thresholds=[1]"], "20_sync_policies has no such parameter"),
+    (["--set", "thresholds=[1]"], "00_tour has no such parameter"),
     (["--only", "10_pruning", "--set", "policies=[bsp]"], "10_pruning has no such parameter"),
     (["--only", "10_pruning-std-bsp", "--set", "thresholds=[-1]"], "std:-1"),
     (["--only", "20_sync_policies", "--set", "policies=[bsq]"], "did you mean 'bsp'"),
