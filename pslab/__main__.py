@@ -10,6 +10,7 @@ VERBS = {
     "figures": ("pslab.lab.figures", "execute the notebooks through papermill and export their figures"),
     "list": ("pslab.lab.catalog", "every policy, pruner, model, ... by name: python -m pslab list [NAME] [--json]"),
     "bench": ("pslab.lab.bench.command", "speed beside limits and peers: python -m pslab bench [SECTION] [--json F]"),
+    "trace": ("pslab.lab.tracing", "who did what when in a finished run: a picture, and for ui.perfetto.dev"),
     "doctor": ("pslab.lab.doctor", "what is not well here, and what to do about it [--json]"),
 }
 

@@ -90,16 +90,16 @@ def test_papermill_executes_a_notebook_to_records_and_figures(executed: Path):
     assert sorted((m["run"]["prune"], m["run"]["workers"]) for m in manifests) == [
         ("none", 1), ("none", 4), ("static:1%", 4)]  # fmt: skip
     assert all(m["pushes"] == 24 for m in manifests)
-    stems = [f"10_pruning-static-bsp-{picture}" for picture in pages.PICTURES["10_pruning"]]
+    stems = [f"10_pruning-static-bsp-free-{picture}" for picture in pages.PICTURES["10_pruning"]]
     files = sorted(f"{stem}.{kind}" for stem in stems for kind in ("html", "json"))
     assert sorted(path.name for path in (executed / "figures").iterdir()) == files
-    drawn = json.loads((executed / "figures" / "10_pruning-static-bsp-accuracy.json").read_text())
+    drawn = json.loads((executed / "figures" / "10_pruning-static-bsp-free-accuracy.json").read_text())
     names = {trace["name"].split(" (")[0] for trace in drawn["data"]}
     assert names == {"dense", "static 1\u00a0%", "single machine"}
 
 
 def test_the_executed_notebook_shows_its_figures_without_a_network(executed: Path):
-    outputs = [output for cell in cells(executed / "notebooks" / "10_pruning-static-bsp.ipynb")
+    outputs = [output for cell in cells(executed / "notebooks" / "10_pruning-static-bsp-free.ipynb")
                for output in cell.get("outputs", [])]  # fmt: skip
     shown = [output.data for output in outputs if "application/vnd.plotly.v1+json" in output.get("data", {})]
     assert len(shown) == 3

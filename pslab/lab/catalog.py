@@ -22,6 +22,7 @@ from typing import Any
 
 from pslab.config import CHOICES
 from pslab.engines import cluster
+from pslab.engines.drive import ENGINES
 from pslab.lab.resolve import METHODS
 from pslab.lab.studies import describe_cluster
 from pslab.tensors import data, models, wire
@@ -140,7 +141,7 @@ def _codec(name: str) -> Entry:
 
 
 def _engine(name: str) -> Entry:
-    module = import_module(f"pslab.engines.{name}")
+    module = import_module(ENGINES[name])
     what, text, notes, _ = read_docstring(module.__doc__ or "")
     return Entry("engine", name, what, text, (), notes.get("Source", ""), _relative(module.__file__ or ""), name)
 

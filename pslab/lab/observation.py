@@ -29,7 +29,7 @@ from pslab.config import Run
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.record import environment, find
 
-FORMAT = 1  # raise it whenever the same Observation would give another record
+FORMAT = 2  # raise it whenever the same Observation would give another record
 FOLDER = "observations"
 TABLES = ("layers", "histogram", "concentration", "rules", "costs")
 FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))

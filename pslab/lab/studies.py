@@ -284,10 +284,10 @@ def notes(found: Iterable[Curve]) -> list[str]:
 
 def describe_cluster(cluster: str | Mapping[str, Any]) -> str:
     """The cluster in words, with units."""
-    if isinstance(cluster, str):
-        return "none emulated" if cluster == "free" else cluster
-    c = dict(cluster)
-    words = [str(c["preset"])] if "preset" in c else []
+    if cluster == "free":
+        return "none emulated"
+    c = _without_preset({"preset": cluster} if isinstance(cluster, str) else cluster)
+    words = []
     if c.get("bandwidth_bit_s"):
         words.append(f"{_bits(c['bandwidth_bit_s'])} per worker, {c.get('duplex', 'full')} duplex")
     if c.get("latency_s"):

@@ -32,7 +32,10 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """Everything is sent: no pruning."""
+    """Everything is sent: no pruning.
+
+    Example: none
+    """
 
     residual: ClassVar[bool] = False
 
@@ -47,6 +50,13 @@ class Static:
 
     The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
     Deep Gradient Compression (ICLR 2018); without, they are dropped, as the report has it.
+
+    Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
+    Example: static:1%
+
+    Args:
+        fraction (above 0 to 1): the share of each layer's entries that is sent
+        residual: whether what is not sent is added to the next gradient
     """
 
     fraction: float
@@ -75,6 +85,13 @@ class Deviation:
 
     The standard-deviation thresholds (1, 2, 3) of Tsai's thesis report (2018); `residual` as in Lin et al. (ICLR 2018).
     Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant one everything, since its deviation is 0.
+
+    Source: Tsai (2018)
+    Example: std:2
+
+    Args:
+        sigmas (above 0): the threshold, in standard deviations of the layer
+        residual: whether what is not sent is added to the next gradient
     """
 
     sigmas: float
@@ -98,6 +115,13 @@ class Dynamic:
     The dynamic threshold of Tsai's thesis report (2018), restarted for every gradient: carried over from one to the
     next it can only rise, and in the end sends nothing. `residual` as in Lin et al. (ICLR 2018). Of a Gaussian layer
     five passes leave 1 %.
+
+    Source: Tsai (2018)
+    Example: dynamic:5
+
+    Args:
+        passes (from 1): how often the threshold is raised to the mean of what exceeds it
+        residual: whether what is not sent is added to the next gradient
     """
 
     passes: int = 5
@@ -137,6 +161,8 @@ class Pruner:
         if ends[-1] != size or any(s != e or s > t for (s, t), e in zip(self.layers, ends, strict=False)):
             raise ValueError(f"layers must follow each other from 0 to {size}: an entry of none would never be sent")
         self.residual = torch.zeros(size, dtype=dtype, device=device) if rule.residual else None
+        if isinstance(rule, (Static, Deviation, Dynamic)) and torch.device(device).type == "cpu":
+            select.prepare(dtype)  # here, and not while a run is timed
 
     def prune(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The flat indices (sorted int64) and values of what is sent of this gradient (size) and the residual.

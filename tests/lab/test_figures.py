@@ -206,7 +206,8 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     assert bench() == 0
     syncs, families = ("bsp", "ssp3", "asp"), ("static", "std", "dynamic")
     pruning = [f"10_pruning-{family}-{sync}" for sync in syncs for family in families]
-    uneven = [f"20_sync_policies-none-virtual-{cluster}" for cluster in ("straggler", "straggler-w16", "lab", "lab-w16")]
+    clusters = ("straggler", "straggler-w16", "lab", "lab-w16")
+    uneven = [f"20_sync_policies-none-virtual-{cluster}" for cluster in clusters]
     virtual = [*uneven, "10_pruning-static-bsp-virtual-labslownet"]
     assert sorted(bench.executed) == sorted(
         ["00_tour", *pruning, "01_observation-mlp", "20_sync_policies-none", *virtual])

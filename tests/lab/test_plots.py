@@ -121,7 +121,10 @@ def test_caption_leaves_to_the_labels_what_differs(make: Make):
 
 
 def test_a_slow_worker_and_a_preset_are_described():
-    assert describe_cluster({"preset": "lab", "slow": {2: 3.0}}) == "lab, worker 2 ×3 slower"
+    told = describe_cluster({"preset": "lab", "slow": {2: 3.0}}).replace("\u00a0", " ")
+    assert told.startswith("1 Gbit/s per worker, full duplex, 0.5 ms latency")
+    assert told.endswith("stalls ×5 in 5 % of iterations, worker 2 ×3 slower")
+    assert "100 Mbit/s per worker" in describe_cluster("lab-slow-net").replace("\u00a0", " ")
     assert describe_cluster("free") == "none emulated"
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pslab.tensors import select
+from pslab.tensors import select, select_cpu, select_torch
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -79,11 +79,11 @@ vectors = st.sampled_from(["f4", "f8"]).flatmap(
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that large layers go through, in layers of a few hundred entries."""
-    for name, value in {"BLOCK": 64, "ROW": 16, "ROWS": 2, "SMALL": 32}.items():
-        monkeypatch.setattr(select, name, value)
-    monkeypatch.setattr(select, "_scratch", select._Scratch())
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that large layers go through, in layers of a few hundred entries, and with poorer bounds."""
+    monkeypatch.setattr(select_cpu, "SMALL", 32)
+    monkeypatch.setattr(select_cpu, "DRAWN", (64, 64))
+    monkeypatch.setattr(select_cpu, "BLOCK", 0)
 
 
 def same(a: torch.Tensor | np.ndarray, b: torch.Tensor) -> None:
@@ -96,7 +96,7 @@ def same(a: torch.Tensor | np.ndarray, b: torch.Tensor) -> None:
 
 def test_a_tie_goes_to_the_lower_index() -> None:
     assert select.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
-    assert select.top_torch(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
+    assert select_torch.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,7 +107,7 @@ def test_standard_deviation_vectors(dtype: torch.dtype) -> None:
     assert select.std(torch.tensor([1, -1, 2, -2, 0, 0, 0, 6], dtype=dtype)) == pytest.approx(2.2776, abs=5e-5)
 
 
-@pytest.mark.parametrize("dynamic", [select.dynamic, select.dynamic_torch])
+@pytest.mark.parametrize("dynamic", [select.dynamic, select_torch.dynamic])
 def test_dynamic_vector(dynamic: Callable[..., tuple[torch.Tensor, list[float]]]) -> None:
     v = torch.tensor([1.0, -2.0, 3.0, -4.0])
     assert [dynamic(v, passes)[1] for passes in (1, 2, 3, 4)] == [[2.5], [2.5, 3.5], [2.5, 3.5, 4], [2.5, 3.5, 4]]
@@ -122,7 +122,7 @@ def test_dynamic_starves_no_layer(name: str, expected: list[int]) -> None:
     v = {"zeros": torch.zeros(9), "one": torch.tensor([-0.1]), "constant": torch.full((9,), -0.1),
          "one of each": torch.tensor([0, 1e-3, -0.1, 5])}[name]  # fmt: skip
     for dtype in DTYPES:
-        for dynamic in (select.dynamic, select.dynamic_torch):
+        for dynamic in (select.dynamic, select_torch.dynamic):
             assert dynamic(v.to(dtype), 50)[0].tolist() == expected
 
 
@@ -141,7 +141,7 @@ def test_densities_of_a_gaussian_layer() -> None:
 def test_top_is_what_sorting_gives(v: torch.Tensor, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(v)))
     same(by_sorting(v, k), select.top(v, k))
-    same(by_sorting(v, k), select.top_torch(v, k))
+    same(by_sorting(v, k), select_torch.top(v, k))
 
 
 @given(vectors, st.floats(-1, 3))
@@ -149,21 +149,21 @@ def test_above_is_a_comparison(v: torch.Tensor, threshold: float) -> None:
     edge = v.new_tensor(threshold * (1 + 2.0**-40))
     expected = [i for i, x in enumerate(v) if x.abs() > edge]
     same(np.array(expected, np.int64), select.above(v, threshold))
-    same(np.array(expected, np.int64), select.above_torch(v, threshold))
+    same(np.array(expected, np.int64), select_torch.above(v, threshold))
 
 
 @given(vectors)
 def test_std_is_the_population_deviation(v: torch.Tensor) -> None:
     exact = exact_std(v)
     assert select.std(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
-    assert select.std_torch(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
+    assert select_torch.std(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
 
 
 @given(vectors, st.integers(1, 6))
 def test_dynamic_thresholds_are_the_means(v: torch.Tensor, passes: int) -> None:
     integers = (v * 10).round()  # no mean of these is near another entry without being equal to it
     exact = [float(t) for t in exact_thresholds(integers, passes)]
-    for found, thresholds in (select.dynamic(integers, passes), select.dynamic_torch(integers, passes)):
+    for found, thresholds in (select.dynamic(integers, passes), select_torch.dynamic(integers, passes)):
         assert thresholds == pytest.approx(exact, rel=1e-12)
         if exact:
             above = (integers.abs().double() > exact[-1] * (1 + 1e-12)).nonzero().flatten()
@@ -173,11 +173,11 @@ def test_dynamic_thresholds_are_the_means(v: torch.Tensor, passes: int) -> None:
 
 
 def test_std_of_a_constant_layer_is_zero() -> None:
-    for n in (1, 7, 5000, 70_001):
+    for n in (1, 7, 5000, 1_070_001):
         for value in (0.1, -3.3e7, 1e-30, 0.0):
             for dtype in DTYPES:
                 assert select.std(torch.full((n,), value, dtype=dtype)) == 0
-                assert select.std_torch(torch.full((n,), value, dtype=dtype)) == 0
+                assert select_torch.std(torch.full((n,), value, dtype=dtype)) == 0
 
 
 def test_std_far_from_zero() -> None:
@@ -188,7 +188,7 @@ def test_std_far_from_zero() -> None:
 
 
 def test_std_of_nothing_is_zero() -> None:
-    assert select.std(torch.empty(0)) == select.std_torch(torch.empty(0)) == 0
+    assert select.std(torch.empty(0)) == select_torch.std(torch.empty(0)) == 0
     assert not len(select.dynamic(torch.empty(0), 3)[0])
 
 
@@ -201,78 +201,123 @@ def test_top_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
     for k in (0, 1, n // 1000, n // 100, n // 7, n - 1, n):
         found = select.top(v, k)
         assert len(found) == k
-        same(select.top_torch(v, k), found)
+        same(select_torch.top(v, k), found)
 
 
 @layer
 def test_other_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
     v = adversarial(n, dtype)[name]
-    assert select.std(v) == pytest.approx(select.std_torch(v), rel=1e-12)
+    assert select.std(v) == pytest.approx(select_torch.std(v), rel=1e-12)
     for sigmas in (0.5, 2):
-        same(select.above_torch(v, sigmas * select.std_torch(v)), select.deviation(v, sigmas))
+        same(select_torch.above(v, sigmas * select_torch.std(v)), select.deviation(v, sigmas))
     for passes in (1, 3, 20):
         found, thresholds = select.dynamic(v, passes)
-        expected, means = select.dynamic_torch(v, passes)
+        expected, means = select_torch.dynamic(v, passes)
         same(expected, found)
         assert thresholds == pytest.approx(means, rel=1e-12)
         assert len(found) > 0 or not v.any()
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_kernels_agree_across_small_blocks() -> None:
-    @settings(max_examples=200, deadline=None)
+@pytest.mark.usefixtures("small_samples")
+def test_kernels_agree_on_poor_samples() -> None:
+    @settings(max_examples=300, deadline=None)
     @given(st.integers(1, 400), st.sampled_from(DTYPES), st.data())
     def agree(n: int, dtype: torch.dtype, data: st.DataObject) -> None:
         v = adversarial(n, dtype)[data.draw(st.sampled_from(list(adversarial(1, dtype))))]
         k, sigmas = data.draw(st.integers(0, n)), data.draw(st.sampled_from([0.1, 1, 2]))
-        same(select.top_torch(v, k), select.top(v, k))
-        same(select.above_torch(v, sigmas * select.std_torch(v)), select.deviation(v, sigmas))
+        same(select_torch.top(v, k), select.top(v, k))
+        same(select_torch.above(v, sigmas * select_torch.std(v)), select.deviation(v, sigmas))
         passes = data.draw(st.integers(1, 9))
-        same(select.dynamic_torch(v, passes)[0], select.dynamic(v, passes)[0])
+        same(select_torch.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
 
     agree()
 
 
-def test_an_entry_near_the_threshold_asks_for_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    v = torch.randn(50_000, generator=torch.Generator().manual_seed(2))
-    sums = []
-    exact = select.std_numpy
-    monkeypatch.setattr(select, "std_numpy", lambda x: sums.append(len(x)) or exact(x))
-    entry = float(v.abs().topk(500).values[-1])
-    for nudge in (-1e-7, 0.0, 1e-7):
-        sigmas = entry / select.std_torch(v) * (1 + nudge)
-        same(select.above_torch(v, sigmas * select.std_torch(v)), select.deviation(v, sigmas))
-    assert len(sums) == 3
-    select.deviation(v, entry / select.std_torch(v) * (1 + 1e-5))
-    assert len(sums) == 3
+SAMPLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "large ones": lambda x: np.sort(x)[-4096:],
+    "small ones": lambda x: x[np.argsort(np.abs(x))[:4096]],
+    "zeros": lambda x: np.zeros(4096, x.dtype),
+    "one value": lambda x: np.full(4096, 0.7, x.dtype),
+    "too large": lambda x: np.full(4096, np.finfo(x.dtype).max),
+    "nearly right": lambda x: np.random.default_rng(0).choice(x, 4096) * x.dtype.type(1.02),
+    "no tail": lambda x: np.clip(np.random.default_rng(0).choice(x, 4096), -1.7, 1.7),
+}
 
 
-def test_the_rough_deviation_is_as_near_as_it_says() -> None:
-    for name, v in adversarial(300_000, torch.float32).items():
-        if rough := select._rough_std(v.numpy()):
-            assert rough == pytest.approx(select.std_torch(v), rel=select.ROUGH), name
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_misleading_sample_costs_no_entry(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v = torch.randn(20_000, generator=torch.Generator().manual_seed(5), dtype=dtype)
+    monkeypatch.setattr(select_cpu, "_drawn", SAMPLES[name])
+    agree_everywhere(v)
 
 
-def test_a_misleading_sample_costs_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_that_are_too_short_cost_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     v = torch.randn(20_000, generator=torch.Generator().manual_seed(5))
-    v[:4096] *= 100
-    monkeypatch.setattr(select, "_places", lambda n, size: np.arange(size) % 4096)  # sees large entries only
-    same(select.top_torch(v, 9000), select.top(v, 9000))
-    same(select.above_torch(v, 1), select.above(v, 1))
-    monkeypatch.setattr(select, "_places", lambda n, size: n - 1 - np.arange(size) % 4096)  # sees small entries only
-    same(select.top_torch(v, 100), select.top(v, 100))
-    same(select.above_torch(v, 1), select.above(v, 1))
+    for room in (0, 1, 1100, 5000):
+        monkeypatch.setattr(select_cpu, "_room", lambda n, count, size, room=room: room)
+        agree_everywhere(v)
 
 
-def test_nothing_is_searched_wholly_for_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The k largest of many come from a few candidates: what is partitioned stays small."""
-    sizes: list[int] = []
-    partition = np.partition
-    monkeypatch.setattr(np, "partition", lambda a, kth: sizes.append(len(a)) or partition(a, kth))
+def agree_everywhere(v: torch.Tensor) -> None:
+    for k in (1, 100, 9000):
+        same(select_torch.top(v, k), select.top(v, k))
+    for sigmas in (0.5, 1, 3):
+        same(select_torch.above(v, sigmas * select_torch.std(v)), select.deviation(v, sigmas))
+    for passes in (1, 2, 3, 5, 30):
+        (found, thresholds), (expected, means) = select.dynamic(v, passes), select_torch.dynamic(v, passes)
+        same(expected, found)
+        assert thresholds == pytest.approx(means, rel=1e-12)
+    for threshold in (-1.0, 0.0, 0.5, 9.0):
+        same(select_torch.above(v, threshold), select.above(v, threshold))
+
+
+EXTREMES = [(torch.float32, s) for s in (1e-45, 1e-39, 1e30, 3e38)] + [
+    (torch.float64, s) for s in (1e-320, 1e-160, 1e-150, 1e150, 1e300)
+]
+
+
+@pytest.mark.parametrize(("dtype", "scale"), EXTREMES)
+@pytest.mark.parametrize("n", [50, 20_000])
+def test_entries_near_the_ends_of_a_dtype(dtype: torch.dtype, scale: float, n: int) -> None:
+    generator = torch.Generator().manual_seed(6)
+    v = ((torch.rand(n, generator=generator, dtype=torch.float64) * 2 - 1) * scale).to(dtype)
+    same(select_torch.top(v, n // 9), select.top(v, n // 9))
+    for passes in (1, 4):
+        same(select_torch.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
+    same(select_torch.above(v, select_torch.std(v)), select.deviation(v, 1))
+
+
+@pytest.mark.parametrize("n", [*range(4), 63, 64, 65, 1023, 1025, 8192, 8193])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_length(n: int, dtype: torch.dtype) -> None:
+    v = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=dtype)
+    for k in {0, n // 100, n // 2, n}:
+        same(select_torch.top(v, k), select.top(v, k))
+    same(select_torch.above(v, select_torch.std(v)), select.deviation(v, 1))
+    for passes in (1, 2, 5):
+        same(select_torch.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
+
+
+def test_one_pass_over_many_is_enough_where_a_sample_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a million entries, each rule reads all once and then only what its bounds have let through."""
+    read: list[int] = []
+    loops = select_cpu.loops(np.dtype(np.float32))
+
+    class Counted:
+        def __getattr__(self, name: str) -> object:
+            loop = getattr(loops, name)
+            return lambda x, *rest: (read.append(len(x)) if name != "sample" else None, loop(x, *rest))[1]
+
+    monkeypatch.setattr(select_cpu, "loops", lambda dtype: Counted())
     v = torch.randn(1_000_000, generator=torch.Generator().manual_seed(6))
-    for k in (100, 1000, 10_000, 100_000):
-        select.top(v, k)
-    assert max(sizes) <= 32_768
+    for choose in (lambda: select.top(v, 10_000), lambda: select.deviation(v, 3), lambda: select.dynamic(v, 5)):
+        read.clear()
+        choose()
+        assert read.count(len(v)) == 1
+        assert sum(read) < 2 * len(v)
 
 
 def test_the_vector_stays_as_it_is() -> None:
@@ -284,7 +329,7 @@ def test_the_vector_stays_as_it_is() -> None:
 
 def test_a_strided_vector() -> None:
     v = torch.randn(20_000, generator=torch.Generator().manual_seed(8))[::2]
-    same(select.top_torch(v, 99), select.top(v, 99))
+    same(select_torch.top(v, 99), select.top(v, 99))
 
 
 def test_k_beyond_the_layer_is_refused() -> None:
