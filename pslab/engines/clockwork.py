@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
 from pslab.engines.cluster import ComputeTimes
-from pslab.engines.control import ACK, PULL, PUSH, WEIGHTS, WHOLE, Note
+from pslab.engines.control import ACK, GONE, PULL, PUSH, WEIGHTS, WHOLE, Note
 from pslab.engines.doings import doing
 from pslab.engines.job import Job
 from pslab.engines.keeper import Bookkeeper
@@ -24,7 +24,7 @@ from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
 from pslab.protocol.worker import Compute, Send, Worker
 from pslab.protocol.worker import Effect as WorkerEffect
 
-AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED = range(6)  # the order of events of one instant
+AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED, LEAVES, JOINS = range(8)  # their order at one instant
 NUMBER = {name: float(index) for index, name in enumerate(PHASES)}
 
 
@@ -66,7 +66,8 @@ class Clockwork:
     def __init__(self, job: Job, keeper: Bookkeeper, gradients: Gradients) -> None:
         run = job.run
         self.job, self.run, self.keeper, self.gradients = job, run, keeper, gradients
-        self.server = Server(range(run.workers), len(job.parts), job.sync)
+        there = filter(job.cluster.there, range(run.workers))
+        self.server = Server(there, len(job.parts), job.sync)
         self.workers = [Worker(worker, len(job.parts), job.order) for worker in range(run.workers)]
         self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
         self.network = None if job.cluster.free else Network(job.cluster)
@@ -82,32 +83,42 @@ class Clockwork:
         self.pulled: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}  # not yet installed
         self.began_s: dict[int, float] = {}
         self.rows: list[tuple[float, ...]] = []
+        # the first event of a worker's life: what is older is dropped, and everything while it is not there
+        self.life = {w: 0.0 if job.cluster.there(w) else math.inf for w in range(run.workers)}
         self.meanwhile: Any = lambda: None
         self.handlers: dict[int, Callable[[int, Any, float], None]] = {
             AT_SERVER: self._at_server, SERVER_FREE: self._server_free, SENT: self._sent,
             AT_WORKER: self._at_worker, INSTALLED: self._installed, COMPUTED: self._computed,
+            LEAVES: self._leaves, JOINS: self._joins,
         }  # fmt: skip
 
     def start(self) -> None:
         """Every worker begins iteration 0."""
         self.keeper.ledger.snapshot_if_due(0, 0.0)
-        for worker, machine in enumerate(self.workers):
-            self._perform_worker(worker, machine.start(), 0.0)
+        for phase, instants in ((LEAVES, self.job.cluster.leave), (JOINS, self.job.cluster.join)):
+            for worker, at in sorted(instants.items()):
+                if worker < self.run.workers:
+                    self._push(at, phase, worker, None)
+        for worker in self.server.workers:
+            self._perform_worker(worker, self.workers[worker].start(), 0.0)
 
     def turn(self) -> None:
         """The next event happens, or there is none and the run ends."""
         heap, network = self.heap, self.network
         if network is not None and (due_s := network.next_s()) < math.inf and (not heap or due_s <= heap[0].now):
-            for at, direction, (worker, notes) in network.arrived(due_s):
-                self._push(at, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
+            for at, direction, (worker, notes, sent) in network.arrived(due_s):
+                if sent >= self.life[worker]:
+                    self._push(at, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
             return
         if not heap:
-            self.outcome = "stalled"
+            self.outcome = "stalled" if self.server.workers else "died"
             return
         if self.run.seconds is not None and heap[0].now > self.run.seconds:
             self.now, self.outcome = self.run.seconds, "seconds"
             return
         event = heappop(heap)
+        if event.phase < LEAVES and event.worker >= 0 and event.sequence < self.life[event.worker]:
+            return
         self.now = event.now
         self.events += 1
         self.handlers[event.phase](event.worker, event.content, event.now)
@@ -137,6 +148,10 @@ class Clockwork:
 
     def _handle(self, note: Note, at: float) -> float:
         """One message; returns when the server has dealt with it."""
+        if note.kind == GONE:
+            if note.worker in self.server.workers:
+                at = self._perform(self.server.leave(note.worker, at), at)
+            return at
         if note.kind == PULL:
             pull = Pull(note.worker, note.range, note.iteration, note.version)
             return self._perform(self.server.handle(pull, at), at)
@@ -238,6 +253,29 @@ class Clockwork:
                     notes.append(self._note(effect, now))
         self._send(UP, worker, notes, now)
 
+    def _leaves(self, worker: int, content: None, now: float) -> None:
+        """A worker is gone, and with it all that is under way to it and from it; the server hears of it at once."""
+        self.life[worker] = math.inf
+        if self.workers[worker].computing:
+            self.gradients.result(worker, self.meanwhile)  # its host goes on to the next
+        self.outbox[worker], self.pulled[worker] = [], []
+        for index in range(len(self.job.parts)):
+            self.taken.pop((worker, index), None)
+            self.sent_s.pop((worker, index), None)
+        self.inbox = deque((sender, notes) for sender, notes in self.inbox if sender != worker)
+        self._at_server(worker, [Note(GONE, worker)], now)
+
+    def _joins(self, worker: int, content: None, now: float) -> None:
+        """A worker is there, new or back, and asks for the weights."""
+        if worker in self.server.workers:  # the server has not yet come to hear that it was gone
+            self._push(self.free_s, JOINS, worker, None)
+            return
+        self.sequence += 1
+        self.life[worker] = self.sequence
+        effects = self.workers[worker].join(self.server.join(worker))
+        notes = [self._note(effect, now) for effect in effects if isinstance(effect, Send)]
+        self._send(UP, worker, notes, now)
+
     def _note(self, effect: Send, now: float) -> Note:
         request = effect.request
         if isinstance(request, Push):
@@ -249,7 +287,8 @@ class Clockwork:
 
     def _send(self, direction: str, worker: int, notes: list[Note], now: float) -> None:
         if self.network is not None:
-            self.network.send(direction, worker, sum(map(self.keeper.wire_bytes, notes)), (worker, notes), now)
+            message = worker, notes, self.sequence
+            self.network.send(direction, worker, sum(map(self.keeper.wire_bytes, notes)), message, now)
         else:
             self._push(now, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +37,14 @@ class Cluster:
     decode_s: float = 0.0  #: ... to install what was pulled
     message_s: float = 0.0  #: ... to handle one frame at the server
     slow: Mapping[int, float] = field(default_factory=dict)  #: permanent stragglers: worker -> factor
+    trace: Mapping[int, Sequence[float]] = field(default_factory=dict)  #: worker -> seconds of its gradients, again
+    leave: Mapping[int, float] = field(default_factory=dict)  #: virtual time only: worker -> when it is gone, in s
+    join: Mapping[int, float] = field(default_factory=dict)  #: ... when it comes, or comes back; until then it is not
 
     def __post_init__(self) -> None:
-        slow = {int(worker): float(factor) for worker, factor in dict(self.slow).items()}
-        object.__setattr__(self, "slow", slow)
+        for name, plain in (("slow", float), ("trace", _times), ("leave", float), ("join", float)):
+            given = {int(worker): plain(value) for worker, value in dict(getattr(self, name)).items()}
+            object.__setattr__(self, name, given)
         for name, low, high, words in LIMITS:
             value = getattr(self, name)
             if value is None and name in OPTIONAL:
@@ -49,16 +53,29 @@ class Cluster:
                 raise ConfigError(f"cluster.{name}", value, f"must be {words}")
         if self.duplex not in ("full", "half"):
             raise ConfigError("cluster.duplex", self.duplex, nearest(str(self.duplex), ("full", "half")))
-        for worker, factor in slow.items():
-            if worker < 0 or not 0 < factor <= 1e6:
-                raise ConfigError("cluster.slow", self.slow, "must map workers, from 0, to factors above 0")
-        if self.compute_s is None and (self.compute_sigma or self.stall_probability or slow):
+        for name, possible, words in BY_WORKER:
+            for worker, value in getattr(self, name).items():
+                if worker < 0 or not possible(value):
+                    raise ConfigError(f"cluster.{name}", getattr(self, name), f"must map workers, from 0, to {words}")
+        for worker in self.leave.keys() & self.join.keys():
+            if self.leave[worker] == self.join[worker]:
+                raise ConfigError("cluster.join", self.join, f"worker {worker} leaves and joins at the same instant")
+        if self.compute_s is None and (self.compute_sigma or self.stall_probability or self.slow):
             raise ConfigError("cluster.compute_s", None, "jitter, stalls and slow workers need a modelled compute time")
 
     @property
     def free(self) -> bool:
         """Whether messages take no modelled time."""
         return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
+
+
+    def there(self, worker: int) -> bool:
+        """Whether a worker is there when the run begins."""
+        return worker not in self.join or self.leave.get(worker, math.inf) < self.join[worker]
+
+
+def _times(values: Any) -> tuple[float, ...]:
+    return tuple(map(float, values))
 
 
 COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "decode_s", "message_s")
@@ -72,6 +89,13 @@ LIMITS: tuple[tuple[str, float, float, str], ...] = (
     ("stall_probability", 0.0, 1.0, "from 0 to 1"),
     ("stall_factor", 1.0, 1e6, "at least 1"),
     *((name, 0.0, 3600.0, "from 0 to 3600 seconds") for name in COSTS),
+)
+
+BY_WORKER: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("slow", lambda factor: 0 < factor <= 1e6, "factors above 0"),
+    ("trace", lambda times: len(times) > 0 and all(0 < t <= 3600 for t in times), "lists of seconds above 0"),
+    ("leave", lambda at: 0 < at < math.inf, "seconds above 0"),
+    ("join", lambda at: 0 < at < math.inf, "seconds above 0"),
 )
 
 _LAN = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "server_bandwidth_bit_s": 1e10}
@@ -118,10 +142,14 @@ class ComputeTimes:
     def __init__(self, cluster: Cluster, seed: int, worker: int) -> None:
         self._cluster, self._mean_s = cluster, cluster.compute_s
         self._factor = cluster.slow.get(worker, 1.0)
+        self._trace, self._drawn = cluster.trace.get(worker, ()), 0
         self._generator: np.random.Generator = numpy_generator(seed, "compute", worker)
 
     def draw(self) -> float:
         """Seconds that the next iteration's gradient takes; 0 if computation is not modelled."""
+        if self._trace:
+            self._drawn += 1
+            return self._trace[(self._drawn - 1) % len(self._trace)]
         if self._mean_s is None:
             return 0.0
         sigma = self._cluster.compute_sigma

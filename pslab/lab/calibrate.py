@@ -1,15 +1,20 @@
-"""calibrate(Run) -> cluster: what computing, selecting, coding, applying and messages cost on this machine."""
+"""What computing, selecting, coding, applying and messages cost on this machine, as a cluster for virtual runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from pslab.config import Run
+from pslab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pslab.lab.record import Result
 
 ROUNDS = 60
 WARM = 10  # rounds that are not counted
@@ -25,7 +30,6 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
     Raises:
         ConfigError: the run cannot be. RunError: a worker raised or died.
     """
-    from pslab.engines.cluster import resolve_cluster
     from pslab.engines.local import execute
     from pslab.engines.work import PHASE_COLUMNS, PHASES
     from pslab.lab.resolve import resolve
@@ -36,18 +40,42 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
     )
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
-    phases["name"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
-    phases["spent"] = phases.end_s - phases.begin_s
-    phases = phases[phases.iteration >= min(WARM, rounds // 2)]
+    phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
+    return _cluster(run, phases, outcome.facts["costs"])
+
+
+def calibrated(result: Result) -> dict[str, Any]:
+    """The same from a finished run on real processes: its record decides, so its virtual twins are found again.
+
+    Raises:
+        ConfigError: it was a virtual run, which has measured nothing.
+    """
+    costs = result.manifest.get("costs")
+    if result.run.engine != "local" or not isinstance(costs, Mapping):
+        raise ConfigError("engine", result.run.engine, "costs are measured in runs of the engine local")
+    return _cluster(result.run, result.phases, costs)
+
+
+def trace(result: Result) -> dict[int, list[float]]:
+    """How long each gradient of a finished run took, by worker, in seconds: a cluster's `trace`."""
+    computing = result.phases[result.phases.phase == "compute"].sort_values("iteration")
+    spent = (computing.end_s - computing.begin_s).round(6)
+    return {int(str(worker)): [float(s) for s in own] for worker, own in spent.groupby(computing.worker)}
+
+
+def _cluster(run: Run, phases: pd.DataFrame, costs: Mapping[str, float]) -> dict[str, Any]:
+    from pslab.engines.cluster import resolve_cluster
+
+    spent = (phases.end_s - phases.begin_s)[phases.iteration >= min(WARM, phases.iteration.max() // 2)]
+    by_phase = {str(name): own for name, own in spent.groupby(phases.phase)}
     cluster = resolve_cluster(run.cluster)
-    fields = {f.name: getattr(cluster, f.name) for f in dataclasses.fields(cluster)} | outcome.facts["costs"]
+    fields = {f.name: getattr(cluster, f.name) for f in dataclasses.fields(cluster)} | dict(costs)
     for name, field in MEASURED.items():
-        spent = phases[phases.name == name].spent
-        fields[field] = float(spent.mean()) if len(spent) else 0.0
+        fields[field] = float(by_phase[name].mean()) if name in by_phase else 0.0
     if cluster.compute_s is None:
-        spent = phases[phases.name == "compute"].spent
-        fields["compute_s"] = float(spent.mean())
-        fields["compute_sigma"] = float(np.log(spent).std()) if len(spent) > 1 else 0.0
+        computing = by_phase["compute"]
+        fields["compute_s"] = float(computing.mean())
+        fields["compute_sigma"] = float(np.log(computing).std()) if len(computing) > 1 else 0.0
     fields["slow"] = dict(cluster.slow)
     return {name: value for name, value in fields.items() if value is not None and not _nothing(value)}
 

@@ -18,6 +18,7 @@ from pslab.lab.theme import parts
 PICTURES: dict[str, tuple[str, ...]] = {
     "00_tour": ("accuracy", "time"),
     "01_observation": ("distribution", "density", "concentration", "cost"),
+    "05_virtual_and_real": ("accuracy", "time"),
     "10_pruning": ("accuracy", "bytes", "time"),
     "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness", "timeline"),
 }

@@ -79,16 +79,25 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
     if not isinstance(policies["prune"], Whole) and run.codec == "dense":
         raise ConfigError("codec", run.codec, "pruned gradients are sparse: use auto, coordinates, bitmap or varint")
-    if run.engine != "local" and cluster.compute_s is None:
+    if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
         problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
         raise ConfigError("cluster", run.cluster, problem)
     if run.engine == "timing" and not (isinstance(policies["prune"], Whole) and run.pull == "whole"):
         raise ConfigError("prune", run.prune, "without tensors nothing can be pruned: use prune='none', pull='whole'")
     if run.engine == "timing" and run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
-    for worker in cluster.slow:
-        if worker >= run.workers:
-            raise ConfigError("cluster.slow", dict(cluster.slow), f"worker {worker} of {run.workers} does not exist")
+    _check_members(run, cluster)
+
+
+def _check_members(run: Run, cluster: Cluster) -> None:
+    for name in ("slow", "trace", "leave", "join"):
+        named = getattr(cluster, name)
+        if beyond := [worker for worker in named if worker >= run.workers]:
+            raise ConfigError(f"cluster.{name}", dict(named), f"worker {beyond[0]} of {run.workers} does not exist")
+        if named and name in ("leave", "join") and run.engine == "local":
+            raise ConfigError(f"cluster.{name}", dict(named), "is for virtual time: use engine='virtual' or 'timing'")
+    if not any(map(cluster.there, range(run.workers))):
+        raise ConfigError("cluster.join", dict(cluster.join), "nobody is there when the run begins")
 
 
 def _dataset(run: Run) -> Dataset:

@@ -144,9 +144,36 @@ def tour_runs(
     return _each_seed([first.but(sync=policy) for policy in chosen], seeds)
 
 
+def agreement_runs(
+    *,
+    policies: Sequence[Any] = ("bsp", "ssp:3", "asp"),
+    prune: Any = "static:1%",
+    workers: int = 4,
+    batch_size: int = 64,
+    learning_rate: float = 0.5,
+    schedule: Any = "linear",
+    pushes: int | None = 937,
+    pull: str = "changed",
+    model: Any = "mlp",
+    data: Any = "mnist",
+    cluster: str | Mapping[str, Any] = "straggler",
+    seed: int = 0,
+) -> list[Run]:
+    """Each policy on real processes, to be compared with its virtual twin.
+
+    Raises:
+        ConfigError: lists that are none, or what Run refuses.
+    """
+    chosen = _list("policies", policies)
+    first = Run(sync=chosen[0], prune=prune, workers=workers, batch_size=batch_size, learning_rate=learning_rate,
+                schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, cluster=_cluster(cluster),
+                seed=seed)  # fmt: skip
+    return list({run.digest: run for run in (first.but(sync=policy) for policy in chosen)}.values())
+
+
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
-    "00_tour": tour_runs, "01_observation": observations, "10_pruning": pruning_runs,
-    "20_sync_policies": sync_runs}  # fmt: skip
+    "00_tour": tour_runs, "01_observation": observations, "05_virtual_and_real": agreement_runs,
+    "10_pruning": pruning_runs, "20_sync_policies": sync_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:
@@ -300,6 +327,9 @@ def describe_cluster(cluster: str | Mapping[str, Any]) -> str:
     if c.get("stall_probability"):
         words.append(f"stalls ×{c.get('stall_factor', 1):g} in {100 * c['stall_probability']:g}{SPACE}% of iterations")
     words += [f"worker {worker} ×{factor:g} slower" for worker, factor in dict(c.get("slow", {})).items()]
+    words += ["recorded computation times"] if c.get("trace") else []
+    for name, verb in (("leave", "leaves"), ("join", "joins")):
+        words += [f"worker {worker} {verb} at {_ms(at)}" for worker, at in dict(c.get(name, {})).items()]
     return ", ".join(words) or "none emulated"
 
 

@@ -68,11 +68,12 @@ Effect = Step | Reply | Refuse
 class _Range:
     """What the server knows of one key range."""
 
-    __slots__ = ("answering", "asked", "clocks", "deferred", "held", "state", "version", "window")
+    __slots__ = ("answering", "asked", "clocks", "deferred", "held", "left", "state", "version", "window")
 
     def __init__(self, workers: tuple[int, ...], sync: Sync) -> None:
         self.window = Window(len(workers), sync.window)
         self.clocks = dict.fromkeys(workers, 0)  # the iteration that each worker pushes next
+        self.left: dict[int, int] = {}  # the clocks of those who are gone
         self.state: Any = sync.initial(workers)
         self.asked: dict[int, Pull] = {}  # pulls not yet answered
         self.held: dict[tuple[int, int], Push] = {}  # pushes counted, not yet applied
@@ -122,16 +123,39 @@ class Server:
         return effects
 
     def leave(self, worker: int, now: float) -> list[Effect]:
-        """A worker is gone: what it pushed stays, its clock leaves every window."""
+        """A worker is gone: what it pushed stays, its clock leaves every window.
+
+        Messages of it that are still under way must not be handed in once it is back: a new life has a new link.
+        """
         self.workers = tuple(w for w in self.workers if w != worker)
+        for name in [name for name in self._partial if name[0] == worker]:
+            del self._partial[name]  # incomplete for good
         effects: list[Effect] = []
         for index, part in enumerate(self.ranges):
             part.asked.pop(worker, None)
             part.deferred = [(m, t) for m, t in part.deferred if m.worker != worker]
-            moved = part.window.leave(part.clocks.pop(worker))
+            part.left[worker] = part.clocks.pop(worker)
+            moved = part.window.leave(part.left[worker])
             if part.clocks:
                 effects += self._decide(part, index, Left(worker, now, moved))
         return effects
+
+    def join(self, worker: int) -> int:
+        """A worker is there, new or back: the iteration that it may ask for, the least that every range takes.
+
+        One that is back does not repeat what it has pushed: that may be held, and counts.
+
+        Raises:
+            ProtocolError: it is there already.
+        """
+        if worker in self.workers:
+            raise ProtocolError(f"worker {worker} is there already")
+        self.workers = tuple(sorted((*self.workers, worker)))
+        iteration = max(max(part.window.base, part.left.get(worker, 0)) for part in self.ranges)
+        for part in self.ranges:
+            part.window.join(iteration)
+            part.clocks[worker] = iteration
+        return iteration
 
     def waits_for(self, index: int) -> tuple[int, ...]:
         """The workers whose clock is at the low bound of a range: whoever is held waits for them."""

@@ -56,6 +56,15 @@ class Window:
             self.base += 1
         return self.base > before
 
+    def join(self, clock: int) -> None:
+        """A member is there whose next iteration is `clock`, from the low bound on: it counts as having pushed those
+        before."""
+        if clock < self.base:
+            raise ProtocolError(f"a member cannot join with clock {clock}, below the low bound {self.base}")
+        self.members += 1
+        for iteration in range(self.base, clock):
+            self.counts[iteration] = self.counts.get(iteration, 0) + 1
+
     def _lower(self, iteration: int) -> None:
         count = self.counts[iteration] - 1
         if count:

@@ -5,9 +5,9 @@
     computing  -- ... of the last range -->  waiting
     any        -- the transport can take a request -->  Send, in the pool's order; a push is followed by its pull
 
-A worker starts with weights of version 0 and may compute iteration 0. It has two gradient buffers, used in turn:
-iteration t is not computed before the server has freed the push of t - 2. Whatever arrives twice or late changes
-nothing.
+A worker starts with weights of version 0 and may compute iteration 0; one that joins later asks for weights first. It
+has two gradient buffers, used in turn: iteration t is not computed before the server has freed the push of t - 2.
+Whatever arrives twice or late changes nothing.
 """
 
 from __future__ import annotations
@@ -52,6 +52,20 @@ class Worker:
     def start(self) -> list[Effect]:
         """The run begins."""
         return self._compute_if_ready()
+
+    def join(self, iteration: int) -> list[Effect]:
+        """It is there from this iteration on, new or back: it asks for the weights of every range.
+
+        It forgets what it was doing. What it has of the weights is as good as those of version 0.
+        """
+        ranges = len(self.versions)
+        self.iteration, self.computing, self._unpushed = iteration, False, set()
+        self.versions, self._held_for = [0] * ranges, [iteration - 1] * ranges
+        self._acked = [iteration - 1] * ranges
+        self._pool = Pool(ranges)
+        for index in range(ranges):
+            self._pool.add(Pull(self.worker, index, iteration, 0))
+        return self._pump()
 
     def computed(self, index: int, payload: Any = None) -> list[Effect]:
         """The gradient of a range is ready to be pushed.

@@ -20,6 +20,11 @@ from pslab.errors import ConfigError
         ({"stall_probability": 2, "compute_s": 1}, "stall_probability"),
         ({"stall_factor": 0.5, "compute_s": 1}, "stall_factor"),
         ({"slow": {0: 0}, "compute_s": 1}, "slow"),
+        ({"trace": {0: []}}, "trace"),
+        ({"trace": {0: [0.1, 0.0]}}, "trace"),
+        ({"leave": {0: 0}}, "leave"),
+        ({"join": {-1: 3}}, "join"),
+        ({"join": {0: 3}, "leave": {0: 3}}, "join"),
         ({"compute_sigma": 0.1}, "compute_s"),
         ({"bandwith_bit_s": 1e9}, "bandwith_bit_s"),
         ({"preset": "labs"}, "preset"),
@@ -50,6 +55,13 @@ def test_compute_times_follow_the_model():
     assert np.log(drawn[~stalled]).std() == pytest.approx(0.1, rel=0.05)
     slow = ComputeTimes(cluster, seed=1, worker=1)
     assert np.mean([slow.draw() for _ in range(20_000)]) == pytest.approx(3 * 0.02 * 1.2, rel=0.03)
+
+
+def test_a_recorded_trace_is_played_again():
+    cluster = Cluster(compute_s=1.0, slow={1: 3.0}, trace={0: [0.1, 0.2, 0.3]})
+    recorded, modelled = (ComputeTimes(cluster, 0, worker) for worker in (0, 1))
+    assert [recorded.draw() for _ in range(5)] == [0.1, 0.2, 0.3, 0.1, 0.2]
+    assert modelled.draw() == 3.0
 
 
 def test_compute_times_are_the_same_for_the_same_names_only():

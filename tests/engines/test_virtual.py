@@ -79,6 +79,35 @@ def test_a_permanent_straggler_costs_as_derived():
     assert counts == {"bsp": 200, "ssp:3": 203, "ssp:15": 215, "asp": 400}
 
 
+@pytest.mark.parametrize(
+    ("sync", "cluster", "a", "b"),
+    [
+        ("bsp", {"leave": {1: 2.5}}, [1, 2, 3, 4, 5, 6], [1, 2]),
+        ("bsp", {"leave": {1: 2.5}, "join": {1: 4.5}}, [1, 2, 3, 4, 5, 6.5], [1, 2, 5.5, 6.5]),
+        ("asp", {"join": {1: 2.5}}, [1, 2, 3, 4, 5, 6], [3.5, 4.5, 5.5, 6.5]),
+        ("ssp:1", {"slow": {1: 4}, "leave": {1: 5}}, [1, 2, 5, 6, 7], [4]),  # held 2 -> 4, then by nobody
+    ],
+)
+def test_workers_come_and_go(sync, cluster, a, b):
+    pushes, phases, facts = timed(sync, {}, 2, pushes=None, seconds=7.0 if sync[0] == "s" else 6.5, cluster=cluster)
+    assert facts["outcome"] == "seconds"
+    assert ends(phases, 0) == a
+    assert ends(phases, 1) == b
+    assert not pushes.duplicated(["worker", "range", "iteration"]).any()
+
+
+def test_what_was_under_way_when_a_worker_left_never_arrives():
+    cluster = {"latency_s": 0.5, "leave": {1: 1.25}, "join": {1: 1.375}}  # its push is on the link
+    pushes, phases, _ = timed("asp", {}, 2, pushes=None, seconds=4.0, cluster=cluster)
+    assert list(pushes[pushes.worker == 1].seconds) == [1.375 + 1.0 + 1.0 + 0.5]
+    assert ends(phases, 1) == [1.0, 3.375]
+
+
+def test_the_last_one_to_leave_ends_the_run():
+    _, _, facts = timed("asp", {}, 2, pushes=100, cluster={"leave": {0: 2.5, 1: 3.5}})
+    assert (facts["outcome"], facts["accepted"]) == ("died", 5)
+
+
 def test_links_add_up_by_hand():
     size = 4 * 1930 + 24  # a dense frame
     cluster = {"bandwidth_bit_s": 8.0 * size, "latency_s": 0.25}
@@ -99,6 +128,18 @@ def test_the_servers_work_is_not_free():
     assert (first.begin_s["serve"], first.end_s["serve"]) == (1.625, 1.875)
     decoding = phases[phases.phase == "decode"]
     assert (decoding.end_s == decoding.begin_s).all()  # whole weights need none
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
+@pytest.mark.parametrize("pull", ["whole", "changed"])
+def test_weights_are_the_replay_when_workers_come_and_go(sync, pull):
+    cluster = {"preset": "lab", "leave": {1: 0.1, 2: 0.155}, "join": {1: 0.2, 3: 0.05}}
+    experiment = resolve(tiny(engine="virtual", sync=sync, pull=pull, cluster=cluster))
+    outcome = execute(experiment, quiet)
+    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
+    pushes = pushes.astype({name: int for name in PUSH_COLUMNS[:7]})
+    assert set(pushes.worker) == {0, 1, 2, 3}
+    assert torch.equal(replay(experiment, pushes), torch.from_numpy(outcome.weights))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +253,9 @@ def test_an_interrupt_keeps_what_was_finished_and_the_hosts(tmp_path):
         ({"engine": "timing", "cluster": "lab", "prune": "static:1%"}, "prune"),
         ({"engine": "timing", "cluster": "lab", "target_accuracy": 0.9}, "target_accuracy"),
         ({"engine": "virtal"}, "engine"),
+        ({"engine": "local", "cluster": {"preset": "lab", "leave": {1: 2.0}}}, "cluster.leave"),
+        ({"engine": "virtual", "cluster": {"preset": "lab", "join": {4: 2.0}}}, "cluster.join"),
+        ({"engine": "virtual", "cluster": {"preset": "lab", "join": dict.fromkeys(range(4), 2.0)}}, "cluster.join"),
     ],
 )
 def test_what_cannot_be_is_refused(fields, field):

@@ -122,3 +122,42 @@ def test_a_policy_must_apply_before_it_starts():
     server.handle(pull(0, 1), 1.0)
     with pytest.raises(ProtocolError, match="apply before starting"):
         server.handle(push(1, 0), 2.0)
+
+
+def test_who_comes_back_repeats_nothing_and_is_waited_for_again():
+    server = Server(range(2), 1, BSP())
+    server.handle(push(1, 0), 1.0)
+    server.leave(1, 1.0)  # its push is held for the round
+    assert server.join(1) == 1
+    with pytest.raises(ProtocolError, match="there already"):
+        server.join(1)
+    assert server.handle(pull(1, 1), 2.0) == []  # the round is not at its end
+    step, reply = server.handle(push(0, 0), 3.0)
+    assert step == Step(0, (push(0, 0), push(1, 0)), True, 1)
+    assert (reply.pull, reply.version) == (pull(1, 1), 1)
+    server.answered(0)
+    server.handle(pull(0, 1), 3.0)
+    server.answered(0)
+    assert server.handle(push(0, 1, version=1), 4.0) == []
+
+
+def test_who_joins_late_begins_where_the_slowest_is():
+    server = Server((0,), 2, SSP(1))
+    for index, iteration in ((0, 0), (1, 0), (0, 1)):
+        server.handle(push(0, iteration, index=index), 1.0)
+    assert server.join(2) == 2  # as far as the range that is ahead
+    assert server.workers == (0, 2)
+    assert [part.clocks for part in server.ranges] == [{0: 2, 2: 2}, {0: 1, 2: 2}]
+    assert [part.window.base for part in server.ranges] == [2, 1]
+    assert [type(e) for e in server.handle(pull(2, 2, index=1), 2.0)] == [Reply]
+
+
+def test_a_push_that_a_leaving_worker_left_incomplete_is_never_counted():
+    server = Server(range(2), 2, ASP())
+    server.handle(push(1, 0, index=0), 1.0)
+    server.leave(1, 1.0)
+    assert server.join(1) == 1
+    server.handle(push(1, 1, index=0), 2.0)
+    assert server.accepted == 0
+    server.handle(push(1, 1, index=1), 2.0)
+    assert server.accepted == 1

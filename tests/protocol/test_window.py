@@ -77,3 +77,20 @@ def test_impossible_windows_are_refused():
     window.push(0)
     with pytest.raises(ProtocolError, match="below the low bound"):
         window.leave(0)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_joining_equals_having_been_there(seed):
+    chance = random.Random(seed)
+    members = chance.randint(1, 4)
+    window, clocks = Window(members, None), [0] * members
+    for _ in range(30):
+        worker = chance.randrange(members)
+        window.push(clocks[worker])
+        clocks[worker] += 1
+    clocks.append(window.base + chance.randint(0, 3))
+    window.join(clocks[-1])
+    assert window.base == min(clocks)
+    assert sum(window.counts.values()) == sum(c - min(clocks) for c in clocks)
+    with pytest.raises(ProtocolError, match="below the low bound"):
+        window.join(window.base - 1)

@@ -93,3 +93,12 @@ def test_an_order_that_invents_requests_is_refused():
     pool.add(Pull(0, 0, 1, 0))
     with pytest.raises(ProtocolError, match="not ready"):
         pool.take(Inventor(), View(0, 0, (0,)))
+
+
+def test_one_that_joins_asks_before_it_computes_and_forgets_what_it_did():
+    worker = begun(2)
+    worker.computed(0, "lost")
+    assert worker.join(7) == [Send(Pull(0, 0, 7, 0)), Send(Pull(0, 1, 7, 0))]
+    assert worker.weights(Weights(0, 0, 7, 30)) == []
+    assert worker.weights(Weights(0, 1, 7, 31)) == [Compute(7)]
+    assert worker.computed(0, "g") == [Send(Push(0, 0, 7, 30, "g")), Send(Pull(0, 0, 8, 30))]
