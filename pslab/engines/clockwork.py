@@ -41,7 +41,7 @@ class Event(NamedTuple):
 class Gradients(Protocol):
     """Where gradients come from."""
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note]) -> None: ...
+    def begin(self, worker: int, iteration: int, pulled: list[Note], due_s: float) -> None: ...
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]: ...
 
@@ -52,7 +52,7 @@ class NoGradients:
     def __init__(self, job: Job) -> None:
         self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note]) -> None:
+    def begin(self, worker: int, iteration: int, pulled: list[Note], due_s: float) -> None:
         """Nothing is computed."""
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
@@ -80,7 +80,8 @@ class Clockwork:
         self.outbox: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}
         self.sent_s: dict[tuple[int, int], float] = {}
-        self.pulled: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}  # not yet installed
+        self.pulled: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}  # replies of an iteration
+        self.begun: set[int] = set()  # workers whose gradient is ordered, and not yet taken
         self.began_s: dict[int, float] = {}
         self.rows: list[tuple[float, ...]] = []
         # the first event of a worker's life: what is older is dropped, and everything while it is not there
@@ -187,11 +188,25 @@ class Clockwork:
                     reply.released_by, at, begun_s, done_s, released_s)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
         self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, self.keeper.wire_bytes(note))
+        self._ahead(pull.worker, note, at)
         if at > self.now:
             self._push(at, SENT, pull.worker, notes)
         else:
             self._sent(pull.worker, notes, at)
         return at
+
+    def _ahead(self, worker: int, reply: Note, now: float) -> None:
+        """With the last range's reply the weights of a worker's next iteration are settled: its gradient can be made
+        while they travel."""
+        replies = self.pulled[worker]
+        replies.append(reply)
+        if len(replies) == len(self.job.parts):
+            self.pulled[worker] = []
+            self._begin(worker, reply.iteration, [note for note in replies if note.size_bytes != WHOLE], now)
+
+    def _begin(self, worker: int, iteration: int, pulled: list[Note], now: float) -> None:
+        self.begun.add(worker)
+        self.gradients.begin(worker, iteration, pulled, now)
 
     def _sent(self, worker: int, notes: list[Note], now: float) -> None:
         self._send(DOWN, worker, notes, now)
@@ -204,11 +219,9 @@ class Clockwork:
             if note.kind == ACK:
                 self._perform_worker(worker, machine.ack(Ack(worker, note.range, note.iteration)), now)
                 continue
-            if note.size_bytes != WHOLE:
-                self.pulled[worker].append(note)
-                if self.job.cluster.decode_s:
-                    self._push(now + self.job.cluster.decode_s, INSTALLED, worker, (note, now))
-                    continue
+            if note.size_bytes != WHOLE and self.job.cluster.decode_s:
+                self._push(now + self.job.cluster.decode_s, INSTALLED, worker, (note, now))
+                continue
             self._installed(worker, (note, now), now)
 
     def _installed(self, worker: int, content: tuple[Note, float], now: float) -> None:
@@ -226,16 +239,17 @@ class Clockwork:
     def _perform_worker(self, worker: int, effects: list[WorkerEffect], now: float) -> None:
         for effect in effects:
             if isinstance(effect, Compute):
-                pulled, self.pulled[worker] = self.pulled[worker], []
-                self.gradients.begin(worker, effect.iteration, pulled)
+                if worker not in self.begun:
+                    self._begin(worker, effect.iteration, [], now)
                 cluster, self.began_s[worker] = self.job.cluster, now
                 ends = now + self.times[worker].draw()
-                selected = ends + cluster.select_s
-                self._push(selected + cluster.encode_s, COMPUTED, worker, (effect.iteration, ends, selected))
+                selected = ends + (cluster.select_s if self.job.sparse else 0.0)
+                encoded = selected + (cluster.encode_s if self.job.sparse else 0.0)
+                self._push(encoded, COMPUTED, worker, (effect.iteration, ends, selected))
 
     def _computed(self, worker: int, content: tuple[int, float, float], now: float) -> None:
         iteration, ends, selected = content
-        body = self.gradients.result(worker, self.meanwhile)
+        body = self._result(worker)
         if body["payloads"] is None:
             self.refused, self.outcome = self.refused + 1, "diverged"
             self.diverged = {"worker": worker, "iteration": iteration}
@@ -256,8 +270,8 @@ class Clockwork:
     def _leaves(self, worker: int, content: None, now: float) -> None:
         """A worker is gone, and with it all that is under way to it and from it; the server hears of it at once."""
         self.life[worker] = math.inf
-        if self.workers[worker].computing:
-            self.gradients.result(worker, self.meanwhile)  # its host goes on to the next
+        if worker in self.begun:
+            self._result(worker)  # nobody wants it
         self.outbox[worker], self.pulled[worker] = [], []
         for index in range(len(self.job.parts)):
             self.taken.pop((worker, index), None)
@@ -275,6 +289,10 @@ class Clockwork:
         effects = self.workers[worker].join(self.server.join(worker))
         notes = [self._note(effect, now) for effect in effects if isinstance(effect, Send)]
         self._send(UP, worker, notes, now)
+
+    def _result(self, worker: int) -> dict[str, Any]:
+        self.begun.discard(worker)
+        return self.gradients.result(worker, self.meanwhile)
 
     def _note(self, effect: Send, now: float) -> Note:
         request = effect.request

@@ -3,58 +3,64 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from pslab.engines.job import Job
 from pslab.tensors.data import Batches, Dataset, batch
+from pslab.tensors.keyspace import Slot
 from pslab.tensors.streams import seed_of
 
 
+def module_of(job: Job, device: torch.device) -> nn.Module:
+    """The model of a job without its weights, ready for `Computing`."""
+    return copy.deepcopy(job.shell).to(device).train()
+
+
 class Computing:
-    """A worker's model. `weights` and `buffers` are flat, on the device on which it computes."""
+    """A worker's gradients. `weights` and `buffers` are flat, on the device on which it computes.
+
+    The module lives in them while it computes: several workers of a process may share one that remembers nothing.
+    """
 
     def __init__(
-        self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor]
-    ) -> None:
+        self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
+        module: nn.Module,
+    ) -> None:  # fmt: skip
         run = job.run
-        self._dataset, self._dtype, self._buffers = dataset, job.layout.dtype, buffers
+        self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
+        self._buffers, self._module, self._device = buffers, module, weights.device
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
-        self._device = weights.device
-        self._module = copy.deepcopy(job.shell).to(self._device)  # its own buffers, where a process hosts several
-        job.keyspace.bind(self._module, weights, buffers[0])
-        parameters = dict(self._module.named_parameters())
+        job.keyspace.bind(module, weights, buffers[0])
+        parameters = dict(module.named_parameters())
+
+        def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
+            return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
+
         self._views = [
-            [(parameters[s.name], g[s.offset : s.offset + math.prod(s.shape)].view(s.shape))
-             for s in job.keyspace.parameters]
-            for g in buffers
-        ]  # fmt: skip
-        self._random = torch.get_rng_state()
-        self._warm_up(seed_of(run.seed, "layers", worker))
+            [(parameters[slot.name], view(weights, slot), view(buffer, slot)) for slot in job.keyspace.parameters]
+            for buffer in buffers
+        ]
 
     def gradient(self, iteration: int, buffer: int) -> float:
         """The gradient on this worker's batch of the iteration, into one of its buffers; the batch's mean loss."""
-        for parameter, view in self._views[buffer]:
-            parameter.grad = view
+        for parameter, weights, gradient in self._views[buffer]:
+            parameter.data, parameter.grad = weights, gradient
         self._buffers[buffer].zero_()
-        torch.set_rng_state(self._random)
+        # a stream for each gradient: it does not matter which process computes it
+        torch.manual_seed(seed_of(self._seed, "layers", self._worker, iteration))
         rows = torch.from_numpy(self._batches.at(iteration))
         data = self._dataset
         x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
         loss = functional.cross_entropy(self._module(x), data.train_y[rows].to(self._device))
         loss.backward()  # type: ignore[no-untyped-call]
-        self._random = torch.get_rng_state()
         return float(loss.detach())
 
-    def _warm_up(self, seed: int) -> None:
-        """The first backward pass allocates and compiles: not what a run measures. Its traces are removed."""
+    def warm_up(self) -> None:
+        """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""
         before = [(b, b.clone()) for b in self._module.buffers()]
-        torch.manual_seed(seed)
-        self._random = state = torch.get_rng_state()
-        self._module.train()
         self.gradient(0, 0)
         for buffer, value in before:
             buffer.copy_(value)
-        self._random = state

@@ -20,7 +20,7 @@ from pslab.protocol.worker import BUFFERS
 from pslab.tensors.data import Dataset
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.optimizers import OptimizerSpec
-from pslab.tensors.prune import Whole
+from pslab.tensors.prune import PRUNERS, Whole
 from pslab.tensors.store import Part
 from pslab.tensors.wire import largest_frame_bytes
 
@@ -46,8 +46,23 @@ class Experiment:
 
     @property
     def in_place(self) -> bool:
-        """Whether workers compute on the server's own weights: over no link, and nobody computes as they change."""
-        return self.run.pull == "whole" and self.cluster.free and getattr(self.sync, "barrier", False)
+        """Whether workers compute on the server's own weights: nobody computes as they change.
+
+        In wall-clock time also over no link: what an emulated one brings is to be brought.
+        """
+        alone = self.cluster.free or self.run.engine != "local"
+        return self.run.pull == "whole" and alone and getattr(self.sync, "barrier", False)
+
+    @property
+    def portable(self) -> bool:
+        """Whether any process may compute any worker's gradient, since all that lasts lies in shared memory.
+
+        Not so for a model with buffers, or of the user's own layers or rule, which may remember what they like.
+        """
+        modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
+        known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
+        own = type(self.prune) in PRUNERS.values()
+        return known and own and not list(self.shell.buffers()) and self.run.device == "cpu"
 
     @property
     def sparse(self) -> bool:
@@ -66,6 +81,7 @@ class Layout:
     gradients: tuple[tuple[int, ...], ...]  #: per worker and buffer
     up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
     down: tuple[int, ...]  #: per worker: room for a pull's frames
+    residuals: tuple[int, ...]  #: per worker: what it has not sent, where any process may compute for it
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
@@ -93,4 +109,5 @@ class Layout:
         gradients = tuple(tuple(take(flat) for _ in range(BUFFERS)) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in range(BUFFERS)) for _ in range(workers))
         down = tuple(take(room) for _ in range(workers))
-        return cls(size, dtype, server, weights, gradients, up, down, tuple(frames), at, in_place)
+        residuals = tuple(take(flat) for _ in range(workers))
+        return cls(size, dtype, server, weights, gradients, up, down, residuals, tuple(frames), at, in_place)

@@ -1,18 +1,22 @@
 """Hosts: processes that compute the gradients of virtual workers, as many at a time as there are cores.
 
-A virtual worker stays with one host, where its model's buffers, random state and residual are. A gradient is ordered
-when its virtual interval begins and awaited when it ends, so gradients whose intervals overlap are computed side by
-side, and none depends on when that really happens.
+A gradient is ordered when its virtual interval begins and awaited when it ends, so gradients whose intervals overlap
+are computed side by side, and none depends on when, or where, that really happens. Where everything that lasts lies in
+shared memory any host takes the gradient that is due first; otherwise a virtual worker stays with one host.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from heapq import heappop, heappush
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from pslab.engines.arena import Arena
+from pslab.engines.compute import module_of
 from pslab.engines.control import Note
 from pslab.engines.job import Job
 from pslab.engines.pool import Pool
@@ -21,22 +25,26 @@ from pslab.engines.talk import Report, report
 from pslab.tensors.prune import NonFinite
 
 WAIT_S = 0.1
+AHEAD = 2  # gradients that a host has: one that it computes, and the next
 
 
 class Hosting:
-    """In a host: the virtual workers that live here."""
+    """In a host: the virtual workers that live here, or come by."""
 
     def __init__(self, job: Job, workers: list[int], parent: Connection, arena: Arena, data: Arena) -> None:
-        self._parent = parent
-        self._producers = {worker: Producer(job, worker, arena, data) for worker in workers}
+        self._job, self._parent, self._arenas = job, parent, (arena, data)
+        self._module = module_of(job, torch.device(job.run.device)) if job.portable else None
+        self._producers: dict[int, Producer] = {}
         self.iteration = 0
+        for worker in workers[: 1 if job.portable else None]:
+            self._producer(worker).warm_up()
         report(parent, "prepared")
 
-    def produce(self, worker: int, iteration: int, pulled: list[Note]) -> None:
+    def produce(self, worker: int, iteration: int, pulled: list[Any]) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and tell the parent."""
-        self.iteration, producer = iteration, self._producers[worker]
+        self.iteration, producer = iteration, self._producer(worker)
         for note in pulled:
-            producer.install(note)
+            producer.install(Note(*note))
         loss = producer.gradient(iteration)
         try:
             notes, _ = producer.payloads(iteration, loss)
@@ -45,44 +53,77 @@ class Hosting:
             body = {"payloads": None, "loss": loss}
         report(self._parent, "produced", {"worker": worker, **body})
 
+    def _producer(self, worker: int) -> Producer:
+        found = self._producers.get(worker)
+        if found is None:
+            found = self._producers[worker] = Producer(self._job, worker, *self._arenas, module=self._module)
+        return found
+
 
 class Hosts:
-    """In the parent: who lives where, and what has been computed."""
+    """In the parent: who computes what, and what has been computed."""
 
     def __init__(self, pool: Pool, count: int, job: Job) -> None:
-        self._pool = pool
+        self._pool, self._portable = pool, job.portable
         self.numbers = set(range(count))
         self._host = {worker: worker % count for worker in range(job.run.workers)}
+        self._due: dict[int, list[tuple[float, int, int, list[Note]]]] = {number: [] for number in self.numbers}
+        self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
-        self._ordered: set[int] = set()
+        self._begun: set[int] = set()
+        if job.portable:
+            self._lay_out(pool.arena, job)
         for number in self.numbers:
             here = [worker for worker, host in self._host.items() if host == number]
             pool.order(number, "host", (job, here))
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note]) -> None:
-        """A virtual worker begins to compute."""
-        self._ordered.add(worker)
-        self._pool.order(self._host[worker], "produce", (worker, iteration, pulled))
+    def begin(self, worker: int, iteration: int, pulled: list[Note], due_s: float) -> None:
+        """A virtual worker begins to compute; the gradient is due at this virtual instant."""
+        self._begun.add(worker)
+        heappush(self._due[0 if self._portable else self._host[worker]], (due_s, worker, iteration, pulled))
+        self._feed()
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """What it has computed; waits for it."""
         while worker not in self._done:
             self._hear()
             meanwhile()
-        self._ordered.discard(worker)
+        self._begun.discard(worker)
         return self._done.pop(worker)
 
     def settle(self, until_s: float) -> bool:
         """Wait for what is still being computed, so that the next run finds the hosts idle; whether they are."""
-        while self._ordered - set(self._done) and time.monotonic() < until_s:
+        while self._begun - set(self._done) and time.monotonic() < until_s:
             self._hear()
-        return not self._ordered - set(self._done)
+        return not self._begun - set(self._done)
 
-    def take(self, found: Report) -> None:
+    def take(self, number: int, found: Report) -> None:
         """A host has reported."""
         if found.kind == "produced":
             self._done[found.body["worker"]] = found.body
+            self._busy[number] -= 1
+            self._feed()
+
+    def _feed(self) -> None:
+        """Whoever has room gets what is due first."""
+        for whose, due in self._due.items():
+            while due:
+                number = min(self.numbers, key=self._busy.__getitem__) if self._portable else whose
+                if self._busy[number] >= AHEAD:
+                    break
+                _, worker, iteration, pulled = heappop(due)
+                self._busy[number] += 1
+                self._pool.tell(number, "produce", (worker, iteration, pulled))
+
+    def _lay_out(self, arena: Arena, job: Job) -> None:
+        layout = job.layout
+        server = arena.tensor(layout.server, layout.size, layout.dtype)
+        for weights, residual in zip(layout.weights, layout.residuals, strict=True):
+            if not layout.in_place:
+                arena.tensor(weights, layout.size, layout.dtype).copy_(server)
+            if job.sparse and job.prune.residual:
+                arena.tensor(residual, layout.size, layout.dtype).zero_()
 
     def _hear(self) -> None:
-        for _, found in self._pool.reports(self.numbers, WAIT_S, lambda number: False):
-            self.take(found)
+        for number, found in self._pool.reports(self.numbers, WAIT_S, lambda number: False):
+            self.take(number, found)

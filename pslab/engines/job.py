@@ -75,10 +75,11 @@ class Job:
     shelf: Shelf
     sparse: bool
     trains: bool
+    portable: bool
 
     @classmethod
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "sparse", "trains")  # fmt: skip
+                "parts", "sparse", "trains", "portable")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

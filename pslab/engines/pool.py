@@ -18,7 +18,7 @@ from pslab.engines import child
 from pslab.engines.arena import Arena
 from pslab.engines.control import SERVER
 from pslab.engines.job import Shelf
-from pslab.engines.talk import Report, await_report, order
+from pslab.engines.talk import Report, await_report, order, tell
 from pslab.errors import StartFailed, WorkerDied, WorkerFailed
 from pslab.tensors.data import Dataset
 
@@ -58,6 +58,11 @@ class Pool:
         """Order one child; its death is noticed where reports are awaited."""
         with contextlib.suppress(OSError):
             order(self.pipes[number], verb, argument)
+
+    def tell(self, number: int, verb: str, argument: Any) -> None:
+        """An order of plain lists and numbers."""
+        with contextlib.suppress(OSError):
+            tell(self.pipes[number], verb, argument)
 
     def reports(
         self, numbers: set[int], timeout_s: float, tolerated: Callable[[int], bool]

@@ -7,9 +7,10 @@ import math
 import time
 
 import torch
+from torch import nn
 
 from pslab.engines.arena import Arena
-from pslab.engines.compute import Computing
+from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
 from pslab.engines.job import Job
 from pslab.tensors.prune import NonFinite, Pruner, is_finite
@@ -17,15 +18,19 @@ from pslab.tensors.wire import decode, encode_into
 
 
 class Producer:
-    """One worker's tensors in a run, in shared memory and on its device."""
+    """One worker's tensors in a run, in shared memory and on its device.
 
-    def __init__(self, job: Job, worker: int, arena: Arena, data: Arena) -> None:
+    With a `module` that several workers share, all that lasts from one gradient to the next lies in shared memory,
+    where the parent has laid it out: then another process may compute the next one.
+    """
+
+    def __init__(self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None) -> None:
         layout = job.layout
         self._job, self._worker = job, worker
         self._device = device_of(job.run.device, worker)
         self._shared_weights = arena.tensor(layout.weights[worker], layout.size, layout.dtype)
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
-        if not layout.in_place:
+        if not layout.in_place and module is None:
             self._shared_weights.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         on_cpu = self._device.type == "cpu"
         self._weights = self._shared_weights if on_cpu else self._shared_weights.to(self._device)
@@ -35,9 +40,19 @@ class Producer:
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = arena.bytes(layout.down[worker], room)
         dataset = job.shelf.dataset(data)
-        self._computing = Computing(job, worker, dataset, self._weights, self._gradients) if job.trains else None
+        self._computing = None
+        if job.trains:
+            own = module_of(job, self._device) if module is None else module
+            self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
         layers = [layer.flat for layer in job.keyspace.layers]
         self._pruner = Pruner(job.prune, layers, layout.size, layout.dtype, self._device) if job.sparse else None
+        if module is not None and self._pruner is not None and self._pruner.residual is not None:
+            self._pruner.residual = arena.tensor(layout.residuals[worker], layout.size, layout.dtype)
+
+    def warm_up(self) -> None:
+        """Once per module, before the run begins."""
+        if self._computing is not None:
+            self._computing.warm_up()
 
     def gradient(self, iteration: int) -> float:
         """Compute the gradient of an iteration; the batch's loss."""

@@ -81,7 +81,7 @@ class _Virtual(Conduct):
 
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)
-        self.hosts.take(report)
+        self.hosts.take(number, report)
 
     def _keep_snapshot(self, body: dict[str, Any]) -> None:
         self.snapshots[body["index"]] = (body["pushes"], body["seconds"])

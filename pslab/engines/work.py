@@ -36,6 +36,7 @@ class Working:
         self.machine = Worker(worker, len(job.parts), job.order)
         self.times = ComputeTimes(job.cluster, job.run.seed, worker)
         self.producer = Producer(job, worker, arena, data)
+        self.producer.warm_up()
         self.rows: list[tuple[float, ...]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.sent_s: dict[int, float] = {}

@@ -141,11 +141,11 @@ def time(real: Sequence[Result], virtual: Sequence[Result]) -> go.Figure:
         spent = [1e3 * parts.get(phase, 0.0) for _, _, parts in pairs]
         if max(spent) <= 1e-3 * max(sum(parts.values()) for _, _, parts in pairs) * 1e3:
             continue
-        edge = {"color": PALE if phase == "gap" else "white", "width": 0.5}
+        edge, word = {"color": PALE if phase == "gap" else "white", "width": 0.5}, PHASE_WORDS.get(phase, phase)
         figure.add_trace(go.Bar(
             x=[[pair[0] for pair in pairs], [pair[1] for pair in pairs]], y=spent,
-            name=PHASE_WORDS.get(phase, phase), marker={"color": colour, "line": edge},
-            hovertemplate=f"<b>%{{x}}</b><br>{PHASE_WORDS.get(phase, phase)}: %{{y:.2f}} ms<extra></extra>"))  # fmt: skip
+            name=word, marker={"color": colour, "line": edge},
+            hovertemplate=f"<b>%{{x}}</b><br>{word}: %{{y:.2f}} ms<extra></extra>"))  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0.25, legend={"traceorder": "normal", "itemwidth": 30})
     figure.update_xaxes(showgrid=False, dividercolor=PALE, dividerwidth=0.8)
     figure.update_yaxes(title_text="mean of the workers (ms per iteration)", rangemode="tozero")

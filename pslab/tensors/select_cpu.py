@@ -29,7 +29,7 @@ DRAWN = 1 << 12, 1 << 14  # entries that are drawn, at least and at most
 FEW = 16  # entries that give no standard error
 MANY = 0.03  # the density above which entries are better moved in whole registers than found one by one
 SURE = 4.0  # standard errors between a sample's figure and its bounds
-KEPT_BYTES = 1 << 26  # a scratch array that is larger is not kept
+KEPT_BYTES = 1 << 28  # a scratch array that is larger is not kept
 SPARE, BLOCK = 64, 1 << 11  # kernels', which is imported late: what its arrays have beyond their room, a block
 NORMAL = 1e-290, 1e290  # sums of squares beyond lose digits in float64
 

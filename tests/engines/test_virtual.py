@@ -15,6 +15,7 @@ from replay import replay
 from tiny import Diverges, tiny
 from virtual_digest import digests
 
+from pslab.engines import virtual
 from pslab.engines.clockwork import AT_SERVER, COMPUTED, Event
 from pslab.engines.control import PULL_BYTES
 from pslab.engines.drive import execute
@@ -137,7 +138,7 @@ def test_weights_are_the_replay_when_workers_come_and_go(sync, pull):
     experiment = resolve(tiny(engine="virtual", sync=sync, pull=pull, cluster=cluster))
     outcome = execute(experiment, quiet)
     pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
-    pushes = pushes.astype({name: int for name in PUSH_COLUMNS[:7]})
+    pushes = pushes.astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
     assert set(pushes.worker) == {0, 1, 2, 3}
     assert torch.equal(replay(experiment, pushes), torch.from_numpy(outcome.weights))
 
@@ -209,6 +210,32 @@ def test_dropout_draws_the_same_numbers_on_any_host():
             patch.setattr(virtual, "hosts_for", lambda workers, hosts=hosts: hosts)
             found.append(execute(resolve(wanted), quiet).weights)
     assert np.array_equal(*found)
+
+
+class Largest:
+    """A rule of the user's: the largest entry of every layer."""
+
+    residual = True
+
+    def select(self, v):
+        return v.abs().argmax().view(1)
+
+
+def batch_norm():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(49), torch.nn.Linear(49, 10))
+
+
+@pytest.mark.parametrize(
+    ("fields", "portable"),
+    [({}, True), ({"prune": "std:2"}, True), ({"model": batch_norm}, False), ({"model": Diverges}, False),
+     ({"prune": Largest()}, False)],
+)  # fmt: skip
+def test_what_may_remember_anything_stays_with_one_host(monkeypatch, fields, portable):
+    wanted = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)
+    assert resolve(wanted).portable is portable
+    one = execute(resolve(wanted), quiet)
+    monkeypatch.setattr(virtual, "hosts_for", lambda workers: 1)
+    assert execute(resolve(wanted), quiet).weights.tobytes() == one.weights.tobytes()
 
 
 def test_divergence_ends_the_run_at_its_instant():

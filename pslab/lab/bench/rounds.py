@@ -57,7 +57,7 @@ def _rounds(others: Peers, size: int, repeats: int) -> list[Row]:
         row("with copies", "reference with copies", seconds["reference with copies"], COPIES_BAR[size]),
         row("in place", "reference with copies", seconds["reference with copies"], COPIES_BAR[size]),
         row("in place", "reference in place", seconds["reference in place"], IN_PLACE_BAR),
-        row("in place", "gloo all-reduce", seconds["gloo"], PEER_BARS["gloo", size]),
+        row("in place", "gloo all-reduce", seconds["gloo"], PEER_BARS["gloo", size] if workers == 2 else None),
         row("in place", "pickled pipes", seconds["pickled pipes"]),
         row("in place", "one copy of the model", copy),
     ]

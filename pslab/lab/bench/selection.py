@@ -59,7 +59,7 @@ def selections(n: int, kind: str, seconds: float) -> list[Row]:
 
 
 def shares(seconds: float) -> list[Row]:
-    """Pruning with the residual, beside forward and backward of the thesis's MLP, which alternate as in a run."""
+    """Selection, and whole pruning, beside forward and backward of the thesis's MLP; they alternate as in a run."""
     module = build_model("mlp", 0)
     space = Keyspace.of(module)
     gradient = torch.zeros(space.size)
@@ -74,12 +74,21 @@ def shares(seconds: float) -> list[Row]:
 
     found = []
     for text in THRESHOLDS:
-        pruner = Pruner(build("prune", text, PRUNERS), layers, space.size)
-        spent_s = interleaved({"iteration": iteration, "prune": lambda p=pruner: p.prune(gradient)}, seconds)  # type: ignore[misc]
+        rule = build("prune", text, PRUNERS)
+        pruner = Pruner(rule, layers, space.size)
+
+        def select(rule: Rule = rule) -> None:
+            for layer in layers:
+                rule.select(gradient[layer])
+
+        spent_s = interleaved({"iteration": iteration, "selection": select,
+                               "pruning": lambda p=pruner: p.prune(gradient)}, seconds)  # type: ignore[misc]  # fmt: skip
         density, iteration_s = len(pruner.prune(gradient)[0]) / space.size, spent_s["iteration"]
-        found.append(Row(SECTION, f"pruning by {text}, residual and all", spent_s["prune"] * 1e3, "ms",
-                         f"an iteration of {iteration_s * 1e3:.3g} ms", spent_s["prune"] / iteration_s,
-                         SHARE_BAR if density <= min(BARS) else None, f"batch {BATCH_SIZE}"))  # fmt: skip
+        for what, words in (("selection", "selection alone"), ("pruning", "pruning, residual and all")):
+            bar_ = SHARE_BAR if density <= min(BARS) and what == "selection" else None
+            found.append(Row(SECTION, f"{text}: {words}", spent_s[what] * 1e3, "ms",
+                             f"an iteration of {iteration_s * 1e3:.3g} ms", spent_s[what] / iteration_s, bar_,
+                             f"batch {BATCH_SIZE}"))  # fmt: skip
     return found
 
 

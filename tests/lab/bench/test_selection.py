@@ -23,7 +23,7 @@ def test_each_threshold_has_a_row(kind: str) -> None:
 def test_shares_are_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "BATCH_SIZE", 2)
     rows = selection.shares(0.0)
-    assert len(rows) == len(selection.THRESHOLDS)
+    assert len(rows) == 2 * len(selection.THRESHOLDS)
     assert all("an iteration of" in row.against and 0 < row.ratio < math.inf for row in rows)
     assert {row.bar for row in rows} == {selection.SHARE_BAR, None}
 
