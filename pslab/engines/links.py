@@ -20,6 +20,7 @@ class Lane:
     def __init__(self, worker_byte_s: float, server_byte_s: float, latency_s: float) -> None:
         self.worker_byte_s, self.server_byte_s, self.latency_s = worker_byte_s, server_byte_s, latency_s
         self.served, self.updated_s, self.sequence = 0.0, 0.0, 0
+        self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
         self.flows: list[tuple[float, int, int, Any]] = []  # (served when it ends, sequence, worker, message)
         self.waiting: dict[int, deque[tuple[float, Any]]] = {}  # per worker: what is behind its flow
         self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
@@ -36,8 +37,8 @@ class Lane:
 
     def next_s(self) -> float:
         """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
-        end = self.updated_s + self._left_s() + self.latency_s if self.flows else math.inf
-        return min(end, self.flying[0][0] if self.flying else math.inf)
+        end_s = self.end_s + self.latency_s
+        return min(end_s, self.flying[0][0]) if self.flying else end_s
 
     def arrived(self, now: float) -> list[tuple[float, Any]]:
         """What has arrived by `now`, in order: (instant, message)."""
@@ -51,28 +52,31 @@ class Lane:
     def _begin(self, worker: int, size_bytes: float, message: Any) -> None:
         self.sequence += 1
         heappush(self.flows, (self.served + size_bytes, self.sequence, worker, message))
+        self._share()
 
-    def _rate(self) -> float:
-        return min(self.worker_byte_s, self.server_byte_s / len(self.flows))
-
-    def _left_s(self) -> float:
-        return max(0.0, self.flows[0][0] - self.served) / self._rate()
+    def _share(self) -> None:
+        """The flows have changed: what each of them gets, and when the first one ends."""
+        if not self.flows:
+            self.end_s = math.inf
+            return
+        self.rate = min(self.worker_byte_s, self.server_byte_s / len(self.flows))
+        self.end_s = self.updated_s + max(0.0, self.flows[0][0] - self.served) / self.rate
 
     def _serve_until(self, now: float) -> None:
-        while self.flows:
-            end_s = self.updated_s + self._left_s()
-            if end_s > now:
-                self.served += self._rate() * max(0.0, now - self.updated_s) if math.isfinite(self._rate()) else 0.0
-                break
+        while self.end_s <= now:
             target, sequence, worker, message = heappop(self.flows)
-            self.served, self.updated_s = max(target, self.served), max(end_s, self.updated_s)
+            self.served, self.updated_s = max(target, self.served), max(self.end_s, self.updated_s)
             heappush(self.flying, (self.updated_s + self.latency_s, sequence, message))
             behind = self.waiting[worker]
             if behind:
                 self._begin(worker, *behind.popleft())
             else:
                 del self.waiting[worker]
-        self.updated_s = max(self.updated_s, now)
+                self._share()
+        if now > self.updated_s:
+            if self.flows and self.rate < math.inf:
+                self.served += self.rate * (now - self.updated_s)
+            self.updated_s = now
 
 
 class Network:
@@ -87,17 +91,29 @@ class Network:
 
         up = lane()
         self._lanes = {UP: up, DOWN: up if cluster.duplex == "half" else lane()}
+        self._each = tuple({id(lane): lane for lane in self._lanes.values()}.values())
+        self._next_s = math.inf
 
     def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float) -> None:
         """A message of `size_bytes` between the server and `worker` is ready to go at `now`."""
         self._lanes[direction].send(worker, size_bytes, (direction, message), now)
+        self._look()
 
     def next_s(self) -> float:
         """The instant of the next arrival; infinity if nothing is on its way."""
-        return min(lane.next_s() for lane in self._lanes.values())
+        return self._next_s
 
     def arrived(self, now: float) -> list[tuple[float, str, Any]]:
         """Everything that has arrived by `now`: (instant, direction, message), in order of the instants."""
-        lanes = {id(lane): lane for lane in self._lanes.values()}.values()
-        done = [(at, direction, message) for lane in lanes for at, (direction, message) in lane.arrived(now)]
-        return sorted(done, key=lambda entry: entry[0])
+        if now < self._next_s:
+            return []
+        done = [(at, direction, message) for lane in self._each for at, (direction, message) in lane.arrived(now)]
+        self._look()
+        return sorted(done, key=_instant) if len(done) > 1 else done
+
+    def _look(self) -> None:
+        self._next_s = min([lane.next_s() for lane in self._each])
+
+
+def _instant(entry: tuple[float, str, Any]) -> float:
+    return entry[0]

@@ -15,6 +15,7 @@ from pslab.lab.bench.measure import Row
 SECTIONS = {
     "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
     "selection": "which entries of a gradient are sent, in read passes",
+    "virtual": "virtual time, beside the bare gradients; events a second",
     "training": "a round of real training, beside torch DDP and bare local steps",
     "mnist": "to 98 % of MNIST, beside one process",
     "startup": "spawning workers, and a second run in the same pool",
