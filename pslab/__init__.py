@@ -8,12 +8,18 @@ from pslab.config import Run
 from pslab.errors import ConfigError, PslabError
 
 if TYPE_CHECKING:
+    from pslab.lab.checking import check
     from pslab.lab.record import Result
     from pslab.lab.run import run, sweep
 
-__all__ = ["ConfigError", "PslabError", "Result", "Run", "run", "sweep"]
+__all__ = ["ConfigError", "PslabError", "Result", "Run", "check", "run", "sweep"]
 
-_LAZY = {"run": "pslab.lab.run", "sweep": "pslab.lab.run", "Result": "pslab.lab.record"}
+_LAZY = {
+    "check": "pslab.lab.checking",
+    "run": "pslab.lab.run",
+    "sweep": "pslab.lab.run",
+    "Result": "pslab.lab.record",
+}
 
 
 def __getattr__(name: str) -> Any:

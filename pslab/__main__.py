@@ -11,6 +11,7 @@ VERBS = {
     "list": ("pslab.lab.catalog", "every policy, pruner, model, ... by name: python -m pslab list [NAME] [--json]"),
     "bench": ("pslab.lab.bench.command", "speed beside limits and peers: python -m pslab bench [SECTION] [--json F]"),
     "trace": ("pslab.lab.tracing", "who did what when in a finished run: a picture, and for ui.perfetto.dev"),
+    "check": ("pslab.lab.checking", "whether policies are safe: every order of events in a small cluster, with faults"),
     "doctor": ("pslab.lab.doctor", "what is not well here, and what to do about it [--json]"),
 }
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import signal
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
 HEED_S = 0.1
+
+
+class InvalidRun(UserWarning):
+    """The history of a run breaks a rule of the protocol or of its policy."""
 
 
 def run(run: Run, *, results: Path | str | None = None, progress: bool | None = None) -> Result:
@@ -57,7 +62,17 @@ def sweep(
         with _alone(), _noted(stop or threading.Event()) as ended:
             clean(place)
             found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
-    return [result for _, result in sorted(found.items()) if result is not None]
+    done = [result for _, result in sorted(found.items()) if result is not None]
+    _warn_of_invalid(done)
+    return done
+
+
+def _warn_of_invalid(results: list[Result]) -> None:
+    """Said at every use of such a result; its record stays, and its curve is marked."""
+    for result in results:
+        if result.manifest.get("verdict") == "invalid":
+            words = "; ".join(result.manifest.get("violations", ()))
+            warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {words}", InvalidRun, stacklevel=3)
 
 
 @contextlib.contextmanager
@@ -157,6 +172,7 @@ def _tables(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.nda
     """An engine's arrays as tidy tables; the weights; the facts."""
     from pslab.engines.ledger import PUSH_COLUMNS
     from pslab.engines.work import PHASE_COLUMNS, PHASES
+    from pslab.lab.judge import judge
 
     accuracy = pd.DataFrame(outcome.accuracy, columns=["pushes", "seconds", "accuracy", "loss"])
     accuracy.insert(1, "iteration", accuracy.pushes / run.workers)
@@ -168,4 +184,4 @@ def _tables(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.nda
         "phases": phases.astype({"worker": int, "iteration": int, "waits_for": int}).sort_values("begin_s"),
         "pushes": pushes.astype({name: int for name in PUSH_COLUMNS if name not in ("seconds", "loss", "density")}),
     }
-    return tables, outcome.weights, {**outcome.facts, "verdict": "unknown"}
+    return tables, outcome.weights, {**outcome.facts, **judge(run, tables, outcome.facts).facts()}

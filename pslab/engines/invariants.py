@@ -1,0 +1,168 @@
+"""What must hold of server, workers and policy, whatever the order in which things happen. Words if it does not.
+
+`<0>`, `<1>`, ... in the words stand for workers, `<self>` for the worker that moves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pslab.errors import ProtocolError
+from pslab.protocol.worker import BUFFERS
+
+Wrong = str | None
+
+
+def name(sync: Any) -> str:
+    """A policy as people see it."""
+    return _plain(repr(sync))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"<(?:[^<>\s]+\.)?(\w+) object at 0x[0-9a-f]+>", r"\1", text)
+
+
+def raised(error: Exception, sync: Any) -> str:
+    """Machines and policies never raise."""
+    if isinstance(error, ProtocolError):
+        words = re.sub(r"(worker[= ]|\()(\d+)", r"\1<\2>", _plain(str(error)))  # its workers are this module's
+        return f"the server cannot do what is decided: {words}"
+    return f"the server, or {name(sync)} in it, raises {type(error).__name__}: {error}"
+
+
+def windows(server: Any, length: int | None) -> Wrong:
+    """Of every range: the low bound is the least clock of those who are there, and each count is right."""
+    for index, part in enumerate(server.ranges):
+        wrong = _window(part.window, part.clocks, length)
+        if wrong:
+            return f"the window of range {index} is wrong: {wrong}"
+        for worker in part.asked:
+            if worker not in part.clocks:
+                return f"range {index} holds a request of worker <{worker}>, which is gone"
+    return None
+
+
+def _window(window: Any, clocks: Mapping[int, int], length: int | None) -> Wrong:
+    if window.members != len(clocks):
+        return f"it counts {window.members} members of {len(clocks)}"
+    if window.length != length:
+        return f"its length is {window.length}, the policy's {length}"
+    if not clocks:
+        return None
+    low, high = min(clocks.values()), max(clocks.values())
+    if window.base != low:
+        return f"its low bound is {window.base}, the least clock {low}"
+    for iteration in {*range(low, high), *window.counts}:
+        pushed = sum(clock > iteration for clock in clocks.values())
+        counted = window.counts.get(iteration, 0)
+        if counted != (pushed if iteration >= low else 0):
+            return f"it counts {counted} pushes of iteration {iteration}; {pushed} workers have pushed it"
+    return None
+
+
+def bound(iteration: int, low: int, length: int | None, verb: str = "is started with") -> Wrong:
+    """Nobody goes on more than length - 1 iterations ahead of the slowest; `low` is the least clock."""
+    if length is None or iteration - low <= length - 1:
+        return None
+    return f"worker <self> {verb} iteration {iteration}, the slowest is at {low}: bound {length - 1} exceeded"
+
+
+def stepped(version: int, before: int) -> Wrong:
+    """A step makes the next version."""
+    return None if version == before + 1 else f"a step makes version {version} of version {before}"
+
+
+def applied(iteration: int, done: int) -> Wrong:
+    """The iterations of one worker are applied one after another, each once; `done` of them were."""
+    if iteration == done:
+        return None
+    if iteration < done:
+        return f"iteration {iteration} of worker <self> is applied twice"
+    return f"iteration {iteration} of worker <self> is applied before its iteration {done}"
+
+
+def unread(readers: Sequence[int], index: int) -> Wrong:
+    """Weights do not change while they are read."""
+    return f"range {index} changes while worker <{readers[0]}> is being sent its weights" if readers else None
+
+
+def unused(busy: Sequence[int], index: int) -> Wrong:
+    """Under a barrier weights do not change while somebody computes on them."""
+    if not busy:
+        return None
+    return f"range {index} changes while worker <{busy[0]}> computes on it; the policy claims a barrier"
+
+
+def newest(version: int, current: int) -> Wrong:
+    """Who is started gets the newest weights."""
+    return None if version == current else f"worker <self> is told version {version} of weights that are {current}"
+
+
+def replied(iteration: int, done: int, *, gone: bool) -> Wrong:
+    """Who is started is there, and finds in its weights all that it has pushed itself."""
+    if gone:
+        return "worker <self> is started, which is gone"
+    if done < iteration:
+        return f"worker <self> is started with iteration {iteration} on weights without its own push of {done}"
+    return None
+
+
+def joined(iteration: int, pushed: Sequence[int]) -> Wrong:
+    """Who is back does not push again what it has pushed; `pushed` are its clocks when it left."""
+    if iteration >= max(pushed):
+        return None
+    return f"worker <self> joins with iteration {iteration}, but has pushed iteration {max(pushed) - 1}"
+
+
+def once(iteration: int, last: int) -> Wrong:
+    """Nobody is started twice without a push between."""
+    return None if iteration > last else f"worker <self> is started with iteration {iteration} after {last}"
+
+
+def computes(iteration: int, last: int, todo: Sequence[int], got: Sequence[int], acked: Sequence[int]) -> Wrong:
+    """A computation has its turn, its weights on every range, and a buffer that is free."""
+    if todo:
+        return f"worker <self> computes iteration {iteration} before it has pushed all of {last}"
+    if iteration != last + 1:
+        return f"worker <self> computes iteration {iteration} after {last}"
+    for index, (arrived, free) in enumerate(zip(got, acked, strict=True)):
+        if arrived < iteration:
+            return f"worker <self> computes iteration {iteration} without the weights of range {index} for it"
+        if free < iteration - BUFFERS:
+            lost = iteration - BUFFERS
+            return f"worker <self> computes iteration {iteration} into the buffer of {lost}, which is not acknowledged"
+    return None
+
+
+def labelled(version: int, held: int, iteration: int) -> Wrong:
+    """A push says on which version it was computed."""
+    if version == held:
+        return None
+    return f"the push of iteration {iteration} by worker <self> says version {version}; it was computed on {held}"
+
+
+def clocks(told: Sequence[int], true: Sequence[int]) -> Wrong:
+    """A worker's clock counts its pushes: those applied and those held."""
+    for index, (clock, count) in enumerate(zip(told, true, strict=True)):
+        if clock != count:
+            return f"range {index} has {clock} as the applied pushes of worker <self>; {count} were"
+    return None
+
+
+def budget(accepted: int, complete: int) -> Wrong:
+    """The budget counts iterations that are there on all ranges."""
+    return None if accepted == complete else f"{accepted} iterations are counted as accepted; {complete} are complete"
+
+
+def ended(finished: Mapping[int, bool], held: Sequence[tuple[int, int]], waits_for: Sequence[int]) -> Wrong:
+    """Where nothing is under way any more everybody could go on for ever, and no push was forgotten."""
+    stuck = [worker for worker, done in finished.items() if not done]
+    if stuck:
+        whom = f"; worker{'s' * (len(waits_for) > 1)} {' and '.join(f'<{w}>' for w in waits_for)} at the low bound"
+        return f"worker <{stuck[0]}> waits for ever{whom if waits_for else ''}"
+    if finished and held:
+        worker, iteration = held[0]
+        return f"the push of iteration {iteration} by worker <{worker}> is never applied"
+    return None

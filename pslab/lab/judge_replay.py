@@ -1,0 +1,155 @@
+"""The recorded pushes once more, through a fresh server with the same policy: would it have decided the same?
+
+A history does not tell everything: which of two pushes of one instant came first, or what a policy that looks at the
+clock was told to the microsecond. Where the record and the replay differ, the replay is repeated with those told
+otherwise; a policy that then decides otherwise is not judged by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pslab.lab.judge_phases import Phases
+from pslab.lab.judge_pushes import History
+from pslab.protocol.messages import Pull, Push
+from pslab.protocol.server import Refuse, Reply, Server, Step
+
+Name = tuple[int, int]  # a push: (worker, iteration)
+
+
+class Decisions(NamedTuple):
+    """What a policy decided on one range."""
+
+    steps: list[frozenset[Name]]  #: what each version is made of, from version 1 on
+    starts: dict[Name, int]  #: who was started with what, and the version that it got
+    refused: str  #: why the replay ended early
+
+
+class Replayed(NamedTuple):
+    """What a replay says."""
+
+    events: int  #: pushes that were replayed
+    violations: list[str]
+    unsaid: list[str]  #: why something was left out
+
+
+def replay(
+    history: History, phases: Phases | None, sync: Any, workers: Iterable[int], until_s: float
+) -> Replayed:
+    """Replay every range up to `until_s`, when the first worker comes or goes; `workers` are there at the begin."""
+    events, violations, unsaid = 0, list[str](), list[str]()
+    for index, rows in history.ranges():
+        begun = _Range(history, phases, rows, sync, tuple(workers))
+        kept = begun.order[begun.came_s[begun.order] < min(until_s, begun.until_s)]
+        if not len(kept):
+            continue
+        try:
+            found, sure = begun.differs(kept)
+        except Exception as error:  # whatever a user's policy raises
+            unsaid.append(f"the decisions on range {index}: the policy raised {type(error).__name__}: {error}")
+            continue
+        if found and not sure:
+            unsaid.append(f"the decisions on range {index}: they hang on what the record does not tell ({found})")
+            continue
+        events += len(kept)
+        violations += [found] if found else []
+    return Replayed(events, violations, unsaid)
+
+
+class _Range:
+    """One range's pushes, in the order in which they came."""
+
+    def __init__(
+        self, history: History, phases: Phases | None, rows: np.ndarray, sync: Any, workers: tuple[int, ...]
+    ) -> None:
+        self.history, self.rows, self.sync, self.workers = history, rows, sync, workers
+        version = history.applied[rows]
+        self.alone = bool((np.diff(version) > 0).all())
+        self.exact = history.range.max() == 0  # else the pulls may wait for those of other ranges
+        self.came_s, self.until_s = history.seconds, np.inf
+        if phases is not None and not self.alone:
+            taken_s = phases.taken_s(history)
+            self.came_s = np.where(np.isnan(taken_s), history.seconds, taken_s)
+            self.until_s = phases.unapplied_s(history)  # a push that is held moves clocks, too
+        # what is applied at once came in the order of application
+        self.order = rows if self.alone else rows[np.argsort(self.came_s[rows], kind="stable")]
+
+    def differs(self, kept: np.ndarray) -> tuple[str, bool]:
+        """How the replay of these rows differs from the record, in words; and whether nothing else could be said."""
+        instants = self.came_s[kept].tolist()
+        base = self._decide(kept, instants)
+        found = self._compare(base, kept)
+        if not found:
+            return "", True
+        index = np.arange(len(kept), dtype=float)
+        for told in (instants, np.zeros(len(kept)), 0.1 * index, np.square(index)):
+            if self._decide(kept, list(told)) != base:
+                return found, False
+        if self.alone:
+            return found, True
+        ties = kept[np.lexsort((-index, self.came_s[kept]))]
+        return found, self._compare(self._decide(ties, instants), ties) == found
+
+    def _decide(self, kept: np.ndarray, instants: Sequence[float]) -> Decisions:
+        h, server = self.history, Server(self.workers, 1, self.sync)
+        steps: list[frozenset[Name]] = []
+        starts: dict[Name, int] = {}
+        pushes = zip(h.worker[kept].tolist(), h.iteration[kept].tolist(), h.pulled[kept].tolist(), instants,
+                     kept.tolist(), strict=True)  # fmt: skip
+        for worker, iteration, version, now, row in pushes:
+            for message in (Push(worker, 0, iteration, version), Pull(worker, 0, iteration + 1, version)):
+                pending = deque(server.handle(message, now))
+                while pending:
+                    effect = pending.popleft()
+                    if isinstance(effect, Step):
+                        steps.append(frozenset((push.worker, push.iteration) for push in effect.pushes))
+                    elif isinstance(effect, Reply):
+                        starts[effect.pull.worker, effect.pull.iteration] = effect.version
+                        pending.extend(server.answered(0))
+                    elif isinstance(effect, Refuse):
+                        return Decisions(steps, starts, f"{h.name(row)} is refused: {effect.reason}")
+        return Decisions(steps, starts, "")
+
+    def _compare(self, found: Decisions, kept: np.ndarray) -> str:
+        """The first difference: who was started when, what a step was made of, a push that is refused."""
+        start = self._other_start(found, kept)
+        step = self._other_step(found)
+        if start and (not step or start[0] <= step[0]):
+            return start[1]
+        return step[1] if step else found.refused
+
+    def _other_start(self, found: Decisions, kept: np.ndarray) -> tuple[int, str] | None:
+        h, first = self.history, None
+        names = zip(h.worker[kept].tolist(), h.iteration[kept].tolist(), strict=True)
+        for row, name, version in zip(kept.tolist(), names, h.pulled[kept].tolist(), strict=True):
+            got = found.starts.get(name)
+            if name[1] == 0 or got == version or (got is None and found.refused and version > len(found.steps)):
+                continue
+            if not self.exact and got is not None and got < version:
+                continue
+            place = version if got is None else min(version, got)
+            if first is None or place < first[0]:
+                then = f"not before version {len(found.steps) + 1}" if got is None else f"on version {got}"
+                first = place, f"{h.name(row)} was started on version {version}; the policy starts it {then}"
+        return first
+
+    def _other_step(self, found: Decisions) -> tuple[int, str] | None:
+        h, rows = self.history, self.rows
+        bounds = np.flatnonzero(np.diff(h.applied[rows], prepend=0, append=h.applied[rows][-1] + 1))
+        for index, (step, begin, end) in enumerate(zip(found.steps, bounds, bounds[1:], strict=False)):
+            here = rows[begin:end]
+            names = frozenset(zip(h.worker[here].tolist(), h.iteration[here].tolist(), strict=True))
+            if names != step:
+                return index, (f"version {index + 1}{h.on(here[0])} was made of {_said(names)}, which is push "
+                               f"{h.push[here[0]]}; the policy makes it of {_said(step)}")  # fmt: skip
+        return None
+
+
+def _said(names: frozenset[Name]) -> str:
+    """Pushes in words, the first few."""
+    told = [f"worker {worker}'s iteration {iteration}" for worker, iteration in sorted(names)]
+    return ", ".join(told[:4]) + (f" and {len(told) - 4} more" if len(told) > 4 else "")

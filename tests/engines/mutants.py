@@ -1,0 +1,242 @@
+"""Seeded bugs: edits of the real text of protocol/ and policies/, loaded as modules beside the real ones."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pslab
+from pslab.engines.check import Machines, explore
+from pslab.engines.explored import Explored
+from pslab.policies.orders import FIFO
+from pslab.policies.table import SYNCS
+from pslab.spec import build
+
+SOURCE = Path(pslab.__file__).parent
+#: in the order in which they import each other
+MODULES = ("protocol.window", "protocol.messages", "protocol.pool", "protocol.server", "protocol.worker",
+           "policies.sync")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit of one file: `old`, which must be there once, becomes `new`."""
+
+    name: str
+    file: str  #: as "protocol/server.py"
+    old: str
+    new: str
+    says: str  #: a part of the violation's words
+    policy: str = "ssp:1"
+    faults: tuple[str, ...] = ()
+    workers: int = 2
+    ranges: int = 1
+    iterations: int = 2
+
+
+def load(mutant: Mutant) -> dict[str, ModuleType]:
+    """The modules with the edit applied, by their names without `pslab.`."""
+    path = SOURCE / mutant.file
+    changed = mutant.file.removesuffix(".py").replace("/", ".")
+    text = path.read_text()
+    assert changed in MODULES, f"{mutant.name}: {mutant.file} is not one of {MODULES}"
+    assert text.count(mutant.old) == 1, f"{mutant.name}: {mutant.old!r} is {text.count(mutant.old)} times in {path}"
+    return modules({changed: text.replace(mutant.old, mutant.new)})
+
+
+def modules(changed: dict[str, str]) -> dict[str, ModuleType]:
+    """Fresh copies of the modules, some with another text; the real ones stay as they are."""
+    before = {f"pslab.{name}": import_module(f"pslab.{name}") for name in MODULES}
+    fresh: dict[str, ModuleType] = {}
+    try:
+        for name in MODULES:
+            file = SOURCE / f"{name.replace('.', '/')}.py"
+            module = fresh[name] = ModuleType(f"pslab.{name}")
+            sys.modules[module.__name__] = module
+            exec(compile(changed.get(name) or file.read_text(), str(file), "exec"), vars(module))
+    finally:
+        sys.modules.update(before)
+    return fresh
+
+
+def machines(fresh: dict[str, ModuleType]) -> Machines:
+    """What the checker is to explore."""
+    return Machines(fresh["protocol.messages"], fresh["protocol.server"], fresh["protocol.worker"])
+
+
+def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
+    """What the checker finds of these modules on the mutant's cluster."""
+    table = {name: getattr(fresh["policies.sync"], cls.__name__) for name, cls in SYNCS.items()}
+    sync = build("sync", mutant.policy, table)
+    return explore(sync, FIFO(), workers=mutant.workers, ranges=mutant.ranges, iterations=mutant.iterations,
+                   faults=mutant.faults, machines=machines(fresh))  # fmt: skip
+
+
+WINDOW, MESSAGES, POOL = "protocol/window.py", "protocol/messages.py", "protocol/pool.py"
+SERVER, WORKER, SYNC = "protocol/server.py", "protocol/worker.py", "policies/sync.py"
+
+MUTANTS = [
+    # --- window ---------------------------------------------------------------------------------------------------
+    Mutant("the low bound rises before the last worker has pushed", WINDOW,
+           "iteration == self.base and count == self.members:", "iteration == self.base and count >= self.members - 1:",
+           "its low bound is 1, the least clock 0"),
+    Mutant("the low bound never rises", WINDOW,
+           "iteration == self.base and count == self.members:", "iteration == self.base and count > self.members:",
+           "its low bound is 0, the least clock 1"),
+    Mutant("who leaves is still a member", WINDOW,
+           "self.members -= 1", "self.members -= 0", "it counts 2 members of 1", faults=("kill",)),
+    Mutant("the pushes of who leaves still count", WINDOW,
+           "            self._lower(iteration)", "            pass",
+           "its low bound is 1, the least clock 0", faults=("kill",)),
+    Mutant("the low bound rises by one at most when somebody leaves", WINDOW,
+           "while self.members > 0 and", "if self.members > 0 and",
+           "its low bound is 1, the least clock 2", faults=("kill",)),
+    Mutant("nobody is told that the low bound rose when somebody left", WINDOW,
+           "return self.base > before", "return False", "without its own push of 0", policy="bsp", faults=("kill",)),
+    Mutant("who is back is no member", WINDOW,
+           "self.members += 1", "self.members += 0", "it counts 1 members of 2", faults=("rejoin",)),
+    Mutant("what who is back pushed before does not count", WINDOW,
+           "self.counts[iteration] = self.counts.get(iteration, 0) + 1", "pass",
+           "it counts 0 pushes of iteration 0; 1 workers have pushed it", faults=("rejoin",)),
+    # --- messages -------------------------------------------------------------------------------------------------
+    Mutant("a departure's fields are in another order", MESSAGES,
+           "worker: int\n    now: float\n    moved: bool", "worker: int\n    moved: bool\n    now: float",
+           "without its own push of 0", policy="bsp", faults=("kill",)),
+    Mutant("a start's fields are in another order", MESSAGES,
+           '"""Answer this worker\'s pull: it may start `iteration`."""\n\n    worker: int\n    iteration: int',
+           '"""Answer this worker\'s pull: it may start `iteration`."""\n\n    iteration: int\n    worker: int',
+           "which nobody asked for"),
+    # --- pool -----------------------------------------------------------------------------------------------------
+    Mutant("a request that is taken stays in the pool", POOL,
+           "tuple(r for r in self.ready if r is not picked)", "self.ready", "cannot take"),
+    Mutant("the last request stays in the pool", POOL,
+           "        if not self.ready:\n", "        if len(self.ready) < 2:\n", "waits for ever"),
+    # --- server ---------------------------------------------------------------------------------------------------
+    Mutant("a push that comes twice is counted twice", SERVER,
+           "if clock is None or iteration < clock:", "if clock is None:", "the window of range 0 is wrong",
+           faults=("duplicate",)),
+    Mutant("a pull that overtook its push is answered at once", SERVER,
+           "if pull.iteration > clock:", "if pull.iteration > clock + 1:", "without its own push of 0",
+           faults=("reorder",)),
+    Mutant("pushes are taken while weights are read", SERVER,
+           "            part.deferred.append((message, now))\n            return []",
+           "            return self._push(part, message, now)", "while weights are being read"),
+    Mutant("pushes are taken while weights are read, and applied", SERVER,
+           "part.answering += 1", "part.answering += 0", "is not answering a pull"),
+    Mutant("deferred pushes are forgotten", SERVER,
+           "while part.deferred and not part.answering:", "while part.deferred and part.answering:", "waits for ever"),
+    Mutant("one deferred push is taken, the others are forgotten", SERVER,
+           "while part.deferred and not part.answering:", "if part.deferred and not part.answering:",
+           "waits for ever", policy="bsp", workers=3),
+    Mutant("a pull that was answered stays", SERVER,
+           "part.asked.pop(decision.worker, None)", "part.asked.get(decision.worker)", "waits for ever"),
+    Mutant("a pull is answered twice", SERVER,
+           "part.answering += 1\n                effects.append(Reply(pull, part.version, released_by))",
+           "part.answering += 2\n                effects += [Reply(pull, part.version, released_by)] * 2",
+           "is started with iteration 1 after 1"),
+    Mutant("a pull is told the version before", SERVER,
+           "Reply(pull, part.version, released_by)", "Reply(pull, part.version - 1, released_by)",
+           "is told version 0 of weights that are 1"),
+    Mutant("a push is accepted with its first range", SERVER,
+           "if arrived == len(self.ranges):", "if arrived == 1:", "are counted as accepted", ranges=2, iterations=1),
+    Mutant("who is gone leaves its pull behind", SERVER,
+           "part.asked.pop(worker, None)", "part.asked.get(worker)", "holds a request of worker",
+           faults=("kill",)),
+    Mutant("messages of who is gone are taken", SERVER,
+           "if message.worker not in part.clocks:", "if message.worker < 0:", "KeyError", faults=("kill",)),
+    Mutant("a step makes no version", SERVER,
+           "part.version += 1", "part.version += 0", "a step makes version 0 of version 0"),
+    Mutant("a push that is applied stays held", SERVER,
+           "part.held.pop(name)", "part.held[name]", "as the applied pushes of worker"),
+    Mutant("a pull that waited for its push waits on", SERVER,
+           "pull.iteration == clock + 1:", "pull.iteration == clock:", "waits for ever", faults=("reorder",)),
+    Mutant("the policy is not told who left", SERVER,
+           "effects += self._decide(part, index, Left(worker, now, moved))", "del moved", "which nobody asked for",
+           faults=("kill",)),
+    Mutant("clocks stand still", SERVER,
+           "part.clocks[worker] = clock + 1", "part.clocks[worker] = clock", "it counts 1 pushes of iteration 0"),
+    Mutant("who is back pushes again what it has pushed", SERVER,
+           "max(max(part.window.base, part.left.get(worker, 0)) for part in self.ranges)",
+           "max(part.window.base for part in self.ranges)", "joins with iteration 0, but has pushed iteration 0",
+           faults=("rejoin",)),
+    Mutant("who is back begins on every range where that range is", SERVER,
+           "            part.window.join(iteration)\n            part.clocks[worker] = iteration",
+           "            own = max(part.window.base, part.left.get(worker, 0))\n"
+           "            part.window.join(own)\n            part.clocks[worker] = own",
+           "as the applied pushes of worker", faults=("rejoin",), ranges=2, iterations=1),
+    # --- worker ---------------------------------------------------------------------------------------------------
+    Mutant("one range's weights are enough to compute", WORKER,
+           "min(self._held_for) >= self.iteration", "max(self._held_for) >= self.iteration",
+           "without the weights of range", workers=1, ranges=2),
+    Mutant("a gradient is written into a buffer that is not free", WORKER,
+           "min(self._acked) >= self.iteration - BUFFERS", "min(self._acked) >= self.iteration - BUFFERS - 1",
+           "into the buffer of 0, which is not acknowledged", faults=("lose", "reorder"), workers=1),
+    Mutant("weights that come late are taken", WORKER,
+           "if message.iteration <= self._held_for[message.range]:", "if message.iteration < 0:",
+           "the push of iteration 2 by worker 0 says version 1", faults=("duplicate",), iterations=3, workers=1),
+    Mutant("an acknowledgement that comes late is taken", WORKER,
+           "max(self._acked[message.range], message.iteration)", "message.iteration", "waits for ever",
+           faults=("duplicate",), workers=1, iterations=3),
+    Mutant("a worker that computes begins to compute", WORKER,
+           "if self.computing or not ready:", "if not ready:",
+           "computes iteration 0 before it has pushed all of 0", ranges=2, workers=1),
+    Mutant("a worker is never done with computing", WORKER,
+           "            self.computing = False\n            self.iteration += 1", "            self.iteration += 1",
+           "waits for ever"),
+    Mutant("a worker asks for the iteration that it has pushed", WORKER,
+           "request.range, request.iteration + 1, held", "request.range, request.iteration, held", "waits for ever"),
+    Mutant("a push names the version of another range", WORKER,
+           "self.iteration, self.versions[index], payload", "self.iteration, self.versions[0], payload",
+           "it was computed on", ranges=2, workers=1),
+    Mutant("who is back waits for the acknowledgements of its former life", WORKER,
+           "self._acked = [iteration - 1] * ranges", "self._acked = [-1] * ranges", "waits for ever",
+           faults=("rejoin",)),
+    Mutant("who is back has the weights that it asks for", WORKER,
+           "[iteration - 1] * ranges\n        self._acked", "[iteration] * ranges\n        self._acked",
+           "waits for ever", faults=("rejoin",)),
+    # --- policies -------------------------------------------------------------------------------------------------
+    Mutant("those who wait are started one iteration early", SYNC,
+           "bound = clocks.base + staleness", "bound = clocks.base + staleness + 1", "bound 1 exceeded",
+           faults=("kill",), workers=3),
+    Mutant("those who wait are started one iteration late", SYNC,
+           "in waiting if iteration <= bound)", "in waiting if iteration < bound)", "waits for ever"),
+    Mutant("those who are started wait on", SYNC,
+           "tuple(entry for entry in waiting if entry[1] > bound), starts", "waiting, starts", "which nobody asked for",
+           iterations=3),
+    Mutant("those who wait are started when the low bound has not risen", SYNC,
+           "if event.moved else (state, ())", "if not event.moved else (state, ())", "waits for ever"),
+    Mutant("workers are started before the push is applied", SYNC,
+           "(Apply(worker, iteration), *starts)", "(*starts, Apply(worker, iteration))",
+           "while weights are being read"),
+    Mutant("nobody is started when somebody leaves", SYNC,
+           "return release(tuple(entry for entry in state if entry[0] != gone), clocks, self.staleness)",
+           "return tuple(entry for entry in state if entry[0] != gone), ()", "waits for ever", faults=("kill",)),
+    Mutant("who is gone still waits", SYNC,
+           "return release(tuple(entry for entry in state if entry[0] != gone), clocks, self.staleness)",
+           "return release(state, clocks, self.staleness)", "which nobody asked for", faults=("kill",)),
+    Mutant("the window that is claimed is shorter than the staleness", SYNC,
+           "return self.staleness + 1", "return self.staleness", "bound 0 exceeded"),
+    Mutant("staleness has no bound", SYNC,
+           "case Asked(worker, iteration) if iteration <= clocks.base + self.staleness:",
+           "case Asked(worker, iteration):", "bound 1 exceeded"),
+    Mutant("a round is summed twice", SYNC,
+           "return ((), waiting), (Aggregate", "return (pushes, waiting), (Aggregate", "which is not held",
+           policy="bsp"),
+    Mutant("the next round begins before the last one has ended", SYNC,
+           "if iteration <= clocks.base:", "if iteration <= clocks.base + 1:", "bound 0 exceeded", policy="bsp"),
+    Mutant("a round begins before the last one is applied", SYNC,
+           "(Aggregate(tuple(sorted(pushes))), *starts)", "(*starts, Aggregate(tuple(sorted(pushes))))",
+           "while weights are being read", policy="bsp"),
+    Mutant("pushes of who is gone are dropped", SYNC,
+           "            case Left(gone):\n                waiting =",
+           "            case Left(gone):\n                pushes = tuple(each for each in pushes if each[0] != gone)\n"
+           "                waiting =", "is never applied", policy="bsp", faults=("kill",)),
+    Mutant("a push is never applied", SYNC,
+           "return None, (Apply(worker, iteration),)", "return None, ()", "without its own push of 0", policy="asp"),
+    Mutant("weights are read in place, and change", SYNC,
+           "        return self.staleness + 1", "        return self.staleness + 1\n\n    barrier = True",
+           "the policy claims a barrier"),
+]  # fmt: skip
