@@ -54,7 +54,8 @@ class BSP:
             return (pushes, waiting), ()
         waiting, starts = release(waiting, clocks, 0)
         # in the workers' order: a sum of floats depends on it
-        return ((), waiting), (Aggregate(tuple(sorted(pushes))), *starts)
+        whole = (Aggregate(tuple(sorted(pushes))),) if pushes else ()  # none if the last worker left before its push
+        return ((), waiting), (*whole, *starts)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Pushed(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A worker is gone; its clock has left the window, and `moved` says that the low bound rose by it."""
+    """A worker is gone; its clock has left the window. `moved`: the low bound rose by it, or nobody is left."""
 
     worker: int
     now: float

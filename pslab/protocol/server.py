@@ -136,8 +136,7 @@ class Server:
             part.deferred = [(m, t) for m, t in part.deferred if m.worker != worker]
             part.left[worker] = part.clocks.pop(worker)
             moved = part.window.leave(part.left[worker])
-            if part.clocks:
-                effects += self._decide(part, index, Left(worker, now, moved))
+            effects += self._decide(part, index, Left(worker, now, moved))
         return effects
 
     def join(self, worker: int) -> int:

@@ -44,7 +44,7 @@ class Window:
         return False
 
     def leave(self, clock: int) -> bool:
-        """A member whose next iteration is `clock` is gone; True if the low bound moved."""
+        """A member whose next iteration is `clock` is gone; True if the low bound moved, or if nobody is left."""
         if clock < self.base:
             raise ProtocolError(f"a member with clock {clock} below the low bound {self.base} cannot leave")
         for iteration in range(self.base, clock):
@@ -54,13 +54,15 @@ class Window:
         while self.members > 0 and self.counts.get(self.base, 0) == self.members:
             del self.counts[self.base]
             self.base += 1
-        return self.base > before
+        return self.base > before or not self.members
 
     def join(self, clock: int) -> None:
         """A member is there whose next iteration is `clock`, from the low bound on: it counts as having pushed those
         before."""
         if clock < self.base:
             raise ProtocolError(f"a member cannot join with clock {clock}, below the low bound {self.base}")
+        if not self.members:
+            self.base = clock  # nobody is there to push what is behind
         self.members += 1
         for iteration in range(self.base, clock):
             self.counts[iteration] = self.counts.get(iteration, 0) + 1

@@ -141,6 +141,16 @@ def test_who_comes_back_repeats_nothing_and_is_waited_for_again():
     assert server.handle(push(0, 1, version=1), 4.0) == []
 
 
+def test_when_the_last_one_leaves_what_was_held_for_the_others_is_applied():
+    server = Server(range(2), 1, BSP())
+    server.handle(push(0, 0), 1.0)
+    assert server.leave(0, 2.0) == []
+    assert server.leave(1, 3.0) == [Step(0, (push(0, 0),), True, 1)]
+    assert (server.join(0), server.join(1)) == (1, 1)
+    alone = Server(range(1), 1, BSP())
+    assert alone.leave(0, 1.0) == []  # nothing is held
+
+
 def test_who_joins_late_begins_where_the_slowest_is():
     server = Server((0,), 2, SSP(1))
     for index, iteration in ((0, 0), (1, 0), (0, 1)):

@@ -79,6 +79,16 @@ def test_impossible_windows_are_refused():
         window.leave(0)
 
 
+def test_an_empty_window_begins_where_the_first_one_joins():
+    window = Window(2, 3)
+    window.push(0)
+    assert not window.leave(1)
+    assert window.leave(0)  # nobody is left
+    window.join(1)
+    assert (window.base, window.members, window.counts) == (1, 1, {})
+    assert window.push(1)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_joining_equals_having_been_there(seed):
     chance = random.Random(seed)
