@@ -182,9 +182,10 @@ class Clockwork:
         return at
 
     def _reply(self, reply: Reply, released_s: float) -> float:
-        pull, at = reply.pull, released_s + self.job.cluster.serve_s
+        pull, size_bytes = reply.pull, self.keeper.reply(reply)
+        at = released_s + self.job.cluster.serve_s + (0.0 if size_bytes == WHOLE else self.job.cluster.find_s)
         begun_s, done_s = self.taken.get((pull.worker, pull.range), (released_s, released_s))
-        note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, self.keeper.reply(reply),
+        note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, size_bytes,
                     reply.released_by, at, begun_s, done_s, released_s)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
         self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, self.keeper.wire_bytes(note))

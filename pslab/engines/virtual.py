@@ -99,7 +99,7 @@ class _Virtual(Conduct):
         if target is not None and self.clockwork is not None and (todo := self.unevaluated):
             self.evaluate(todo, self.hosts.numbers)
             if self.evaluated[max(self.snapshots)][0] >= target:
-                self.clockwork.outcome = "target"
+                self.clockwork.outcome, self.clockwork.now = "target", self.snapshots[max(self.snapshots)][1]
 
     def _wind_up(self) -> Outcome | None:
         """After an interrupt: what is finished, within the limit."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pslab.config import Run
-from pslab.engines.cluster import PRESETS, Cluster, resolve_cluster
+from pslab.engines.cluster import COSTS, PRESETS, Cluster, resolve_cluster
 from pslab.errors import ConfigError, nearest
 from pslab.lab.observation import RULES, Observation, Wanted
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
@@ -17,8 +17,11 @@ from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, syn
 if TYPE_CHECKING:
     from pslab.lab.record import Result
 
-#: The cluster of the default figures; without stalls the synchronization policies would be one curve.
-LAB: Mapping[str, Any] = MappingProxyType({"duplex": "full", **PRESETS["lab"]})
+#: The cluster of the default figures; without stalls the synchronization policies would be one curve. Real processes
+#: pay the costs of coding and serving themselves.
+LAB: Mapping[str, Any] = MappingProxyType(
+    {"duplex": "full", **{name: value for name, value in PRESETS["lab"].items() if name not in COSTS}}
+)
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex")
 THRESHOLDS: dict[str, tuple[str | int, ...]] = {"static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (5,)}
 
@@ -183,7 +186,8 @@ def alone(run: Run) -> Run:
         cluster = {"preset": cluster}
     if isinstance(cluster, Mapping):
         cluster = _without_preset(cluster)
-        cluster = {key: value for key, value in cluster.items() if key not in NETWORK}
+        exchange = {*NETWORK, *COSTS} - {"apply_s"}
+        cluster = {key: value for key, value in cluster.items() if key not in exchange}
         if "slow" in cluster:
             cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
     return run.but(workers=1, sync="bsp", prune="none", pull="whole", push_weight=None, cluster=cluster)
@@ -293,7 +297,7 @@ def caption(found: Sequence[Curve], spread: str = "median and range of ") -> lis
         words.append("one step a round by the mean gradient")
     lines = [", ".join([*filter(None, words), _seeds(found, spread)])]
     if "cluster" not in _differing(crowd):
-        lines.append(f"cluster: {describe_cluster(crowd[0].cluster)}")
+        lines.append(f"cluster: {describe_cluster(crowd[0].cluster, crowd[0].engine)}")
     if any(curve.single and not _networked(curve.run) for curve in found):
         lines[-1] += "; single machine: the same computation, no network"
     return lines + notes(found)
@@ -309,8 +313,8 @@ def notes(found: Iterable[Curve]) -> list[str]:
     return [f"{mark} {text}" for mark, text, test in MARKS if any(test(m) for m in manifests)]
 
 
-def describe_cluster(cluster: str | Mapping[str, Any]) -> str:
-    """The cluster in words, with units."""
+def describe_cluster(cluster: str | Mapping[str, Any], engine: str = "local") -> str:
+    """The cluster in words, with units. Real processes have costs of their own, whatever it says of them."""
     if cluster == "free":
         return "none emulated"
     c = _without_preset({"preset": cluster} if isinstance(cluster, str) else cluster)
@@ -327,6 +331,7 @@ def describe_cluster(cluster: str | Mapping[str, Any]) -> str:
     if c.get("stall_probability"):
         words.append(f"stalls ×{c.get('stall_factor', 1):g} in {100 * c['stall_probability']:g}{SPACE}% of iterations")
     words += [f"worker {worker} ×{factor:g} slower" for worker, factor in dict(c.get("slow", {})).items()]
+    words += ["selecting, coding and serving cost time"] if engine != "local" and {*COSTS} & {*c} else []
     words += ["recorded computation times"] if c.get("trace") else []
     for name, verb in (("leave", "leaves"), ("join", "joins")):
         words += [f"worker {worker} {verb} at {_ms(at)}" for worker, at in dict(c.get(name, {})).items()]

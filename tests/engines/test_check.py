@@ -139,6 +139,12 @@ def test_real_policies_are_clean(sync, faults):
     assert explored(sync, iterations=2 if faults != ("duplicate",) else 1, faults=faults).verdict == "clean"
 
 
+@pytest.mark.parametrize("sync", POLICIES, ids=repr)
+def test_everybody_is_gone_and_one_comes_back(sync):
+    assert explored(sync, iterations=1, faults=("lose", "kill", "rejoin")).verdict == "clean"
+    assert explored(sync, workers=1, ranges=2, faults=("rejoin",)).verdict == "clean"
+
+
 class Eager:
     """Starts everybody at once."""
 
@@ -350,6 +356,11 @@ def test_what_one_of_them_raises_is_raised_here():
     tasks = [Task("deque", Remembers(deque()), FIFO(), 1, 1, 1)] * 2
     with pytest.raises(PslabError, match="use numbers, strings, tuples"):
         list(explore_all(tasks, 2))
+
+
+@pytest.mark.slow
+def test_who_comes_back_ahead_on_one_range_is_left_alone():
+    assert explored(BSP(), ranges=2, iterations=1, faults=("lose", "kill", "rejoin")).verdict == "clean"
 
 
 @pytest.mark.slow

@@ -131,6 +131,17 @@ def test_the_servers_work_is_not_free():
     assert (decoding.end_s == decoding.begin_s).all()  # whole weights need none
 
 
+def test_what_only_pruned_runs_pay():
+    costs = {"select_s": 0.25, "encode_s": 0.125, "serve_s": 0.5, "find_s": 1.0, "decode_s": 0.0625}
+    cluster = {"compute_s": 1.0, **costs}
+    dense, pruned = (
+        execute(resolve(tiny(engine="virtual", workers=1, sync="asp", pushes=2, cluster=cluster, **fields)), quiet)
+        for fields in ({}, {"prune": "static:5%", "pull": "changed"})
+    )
+    assert dense.facts["seconds"] == 1 + 0.5 + 1
+    assert pruned.facts["seconds"] == (1 + 0.25 + 0.125) + (0.5 + 1.0 + 0.0625) + (1 + 0.25 + 0.125)
+
+
 @pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
 @pytest.mark.parametrize("pull", ["whole", "changed"])
 def test_weights_are_the_replay_when_workers_come_and_go(sync, pull):

@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 import pytest
 
 from pslab.config import Run
+from pslab.engines.cluster import PRESETS
 from pslab.errors import ConfigError
 from pslab.lab import export, figures
 from pslab.lab import notebook as pages
@@ -50,7 +51,8 @@ def test_the_single_machine_keeps_the_computation_and_loses_the_network():
     assert (run.workers, run.sync, run.prune, run.push_weight) == (1, "bsp", "none", None)
     assert run.cluster == {**{k: v for k, v in LAB.items() if k not in NETWORK}, "slow": {0: 2.0}}
     assert alone(Run(cluster="free")).cluster == "free"
-    assert alone(Run(cluster="lab")).cluster == {k: v for k, v in LAB.items() if k not in NETWORK}
+    own = {k: v for k, v in LAB.items() if k not in NETWORK} | {"apply_s": PRESETS["lab"]["apply_s"]}  # its optimizer
+    assert alone(Run(cluster="lab")).cluster == own
 
 
 def test_push_weights_only_where_a_push_is_applied_alone():
