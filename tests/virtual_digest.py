@@ -17,7 +17,7 @@ def digests(sync: str, prune: str, seed: int, hosts: int | None = None) -> list[
     from pslab.lab.resolve import resolve
 
     if hosts is not None:
-        virtual.hosts_for = lambda workers: hosts
+        virtual.cores = lambda: hosts
     pull = "whole" if prune == "none" else "changed"
     cluster = {"preset": "lab", "slow": {1: 2.0}, "apply_s": 0.001, "decode_s": 0.0005, "select_s": 0.002}
     run = tiny(engine="virtual", sync=sync, prune=prune, pull=pull, seed=seed, cluster=cluster, pushes=24)

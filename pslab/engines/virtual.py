@@ -41,7 +41,7 @@ def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None =
     """
     if not experiment.trains:
         return _timing(experiment, on_progress)
-    threads, count = torch.get_num_threads(), hosts or hosts_for(experiment.run.workers)
+    threads, count = torch.get_num_threads(), hosts or cores()
     pool = pools.acquire(count, lambda: on_progress({}))
     torch.set_num_threads(1)  # the server is one thread; the cores are the hosts'
     try:
@@ -55,9 +55,9 @@ def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None =
         torch.set_num_threads(threads)
 
 
-def hosts_for(workers: int) -> int:
-    """How many gradients are computed at a time. Results do not depend on it."""
-    return max(1, min(os.cpu_count() or 1, workers))
+def cores() -> int:
+    """How many gradients are computed at a time, and snapshots evaluated. Results do not depend on it."""
+    return os.cpu_count() or 1
 
 
 class _Virtual(Conduct):

@@ -126,7 +126,12 @@ class Server:
         """A worker is gone: what it pushed stays, its clock leaves every window.
 
         Messages of it that are still under way must not be handed in once it is back: a new life has a new link.
+
+        Raises:
+            ProtocolError: weights are being read; a round that ends by its leaving could not be applied.
         """
+        if any(part.answering for part in self.ranges):
+            raise ProtocolError(f"worker {worker} leaves while weights are being read; report that with answered first")
         self.workers = tuple(w for w in self.workers if w != worker)
         for name in [name for name in self._partial if name[0] == worker]:
             del self._partial[name]  # incomplete for good

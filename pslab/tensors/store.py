@@ -85,13 +85,13 @@ class _Slice:
         # plain SGD is one addition: torch.optim would first import its compiler, for a second
         self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
         self.changed_at = torch.zeros(part.size, dtype=torch.int32) if track else None
-        self.version = 0
+        self.version = self.dense_version = 0  # the last step, and the last one that changed everything
 
     def mark(self, before: list[torch.Tensor] | None) -> None:
         """Note which elements the last step changed: compared with `before`, or all of them where it was dense."""
         assert self.changed_at is not None
         if before is None:
-            self.changed_at.fill_(self.version)
+            self.dense_version = self.version
             return
         kind = INTEGER[self.parameters[0].dtype]  # as bits: 0.0 and -0.0 are not the same
         changed = [b.view(kind) != p.view(kind) for b, p in zip(before, self.parameters, strict=True)]
@@ -132,6 +132,8 @@ class Store:
         cut = self._slices[index]
         if cut.changed_at is None:
             raise ValueError("this store does not track changes")
+        if cut.dense_version > since_version:
+            return None
         touched = cut.changed_at.numpy() > since_version
         if np.count_nonzero(touched) > NEARLY_ALL * cut.part.size:
             return None

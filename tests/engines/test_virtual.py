@@ -218,7 +218,7 @@ def test_dropout_draws_the_same_numbers_on_any_host():
     found = []
     for hosts in (1, 2):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(virtual, "hosts_for", lambda workers, hosts=hosts: hosts)
+            patch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
             found.append(execute(resolve(wanted), quiet).weights)
     assert np.array_equal(*found)
 
@@ -245,7 +245,7 @@ def test_what_may_remember_anything_stays_with_one_host(monkeypatch, fields, por
     wanted = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)
     assert resolve(wanted).portable is portable
     one = execute(resolve(wanted), quiet)
-    monkeypatch.setattr(virtual, "hosts_for", lambda workers: 1)
+    monkeypatch.setattr(virtual, "cores", lambda: 1)
     assert execute(resolve(wanted), quiet).weights.tobytes() == one.weights.tobytes()
 
 

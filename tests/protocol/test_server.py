@@ -151,6 +151,16 @@ def test_when_the_last_one_leaves_what_was_held_for_the_others_is_applied():
     assert alone.leave(0, 1.0) == []  # nothing is held
 
 
+def test_nobody_leaves_while_weights_are_read():
+    server = Server(range(2), 1, ASP())
+    server.handle(push(0, 0), 1.0)
+    server.handle(pull(0, 1), 1.0)
+    with pytest.raises(ProtocolError, match="being read"):
+        server.leave(1, 2.0)
+    server.answered(0)
+    assert server.leave(1, 2.0) == []
+
+
 def test_who_joins_late_begins_where_the_slowest_is():
     server = Server((0,), 2, SSP(1))
     for index, iteration in ((0, 0), (1, 0), (0, 1)):

@@ -33,7 +33,7 @@ def _gradients(pushes: int, repeats: int) -> list[Row]:
     for sync, workers in (("bsp", 4), ("asp", 4), ("bsp", 16)):
         run = Run(engine="virtual", sync=sync, workers=workers, batch_size=BATCH_SIZE, pushes=pushes, eval_every=pushes,
                   learning_rate=0.1, cluster=CLUSTER)  # fmt: skip
-        cores = virtual.hosts_for(workers)
+        cores = virtual.cores()
         spent = alternated({"whole": partial(_whole, run, cores), "bare": partial(_bare, run, cores),
                             "one core": partial(_whole, run, 1)}, repeats)  # fmt: skip
         name = f"{sync}, W={workers}, batch {BATCH_SIZE}: {pushes} pushes"
