@@ -10,10 +10,10 @@ from pslab.engines.job import Job
 from pslab.engines.ledger import Ledger, OnSnapshot
 from pslab.errors import FrameError, ProtocolError, WorkerFailed
 from pslab.policies.rates import Applied
-from pslab.protocol.messages import Push
+from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.store import Gradient, Part, Store
-from pslab.tensors.wire import decode, encode_into, frame_bytes
+from pslab.tensors.wire import Entries, decode, encode_into, frame_bytes
 
 
 class Bookkeeper:
@@ -72,6 +72,7 @@ class Keeper(Bookkeeper):
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
+        self._encoded: tuple[Entries, bytes] | None = None
 
     def reply(self, reply: Reply) -> int:
         pull, job = reply.pull, self._job
@@ -80,12 +81,23 @@ class Keeper(Bookkeeper):
         part = job.parts[pull.range]
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
-            offset, room = job.layout.frames[pull.range]
-            return encode_into(self._arena.bytes(job.layout.down[pull.worker] + offset, room), entries, "auto")
+            return self._write(pull, entries)
         target = self._flat(job.layout.weights[pull.worker])
         for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
             there.copy_(here)
         return WHOLE
+
+    def _write(self, pull: Pull, entries: Entries) -> int:
+        """What has changed, as a frame; several workers of one round get the same, which is encoded once."""
+        offset, room = self._job.layout.frames[pull.range]
+        place = self._arena.bytes(self._job.layout.down[pull.worker] + offset, room)
+        if self._encoded is None or self._encoded[0] is not entries:
+            size = encode_into(place, entries, "auto")
+            self._encoded = entries, bytes(place[:size])
+            return size
+        frame = self._encoded[1]
+        place[: len(frame)] = frame
+        return len(frame)
 
     def _apply(self, step: Step, rate: float) -> None:
         self._store.step(step.range, [self._gradient(push) for push in step.pushes], rate)

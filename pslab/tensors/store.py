@@ -86,6 +86,7 @@ class _Slice:
         self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
         self.changed_at = torch.zeros(part.size, dtype=torch.int32) if track else None
         self.version = self.dense_version = 0  # the last step, and the last one that changed everything
+        self.found: tuple[int, int, Entries | None] | None = None  # what was asked for last: since, version, answer
 
     def mark(self, before: list[torch.Tensor] | None) -> None:
         """Note which elements the last step changed: compared with `before`, or all of them where it was dense."""
@@ -132,6 +133,12 @@ class Store:
         cut = self._slices[index]
         if cut.changed_at is None:
             raise ValueError("this store does not track changes")
+        if cut.found is None or cut.found[:2] != (since_version, cut.version):  # workers of one round ask the same
+            cut.found = since_version, cut.version, self._find(cut, since_version)
+        return cut.found[2]
+
+    def _find(self, cut: _Slice, since_version: int) -> Entries | None:
+        assert cut.changed_at is not None
         if cut.dense_version > since_version:
             return None
         touched = cut.changed_at.numpy() > since_version

@@ -103,6 +103,21 @@ def test_only_what_changed_is_sent():
     assert store.changed(0, 2) is None
 
 
+def test_workers_of_one_round_get_the_same_and_those_of_the_next_what_is_new():
+    store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
+    store.step(0, [entries((3, 1.0))], 0.1)
+    first = store.changed(0, 0)
+    assert store.changed(0, 0) is first  # so it need not be encoded again
+    store.step(0, [entries((3, 1.0), (5, 1.0))], 0.1)
+    second = store.changed(0, 0)
+    assert second.indices.tolist() == [3, 5]
+    assert second.values[0] == store.weights[3] != first.values[0]
+    store.step(0, [random(1)], 0.1)
+    store.step(0, [entries((6, 1.0))], 0.1)
+    assert store.changed(0, 2) is None  # the dense step is among them
+    assert store.changed(0, 3).indices.tolist() == [6]
+
+
 def test_momentum_changes_what_no_gradient_touched():
     store = Store(random(0), WHOLE, resolve_optimizer("sgd:momentum=0.9"), track_changes=True)
     store.step(0, [entries((3, 1.0))], 0.1)
