@@ -6,10 +6,8 @@ import contextlib
 import multiprocessing as mp
 import os
 import signal
-import sys
 import threading
 import traceback
-import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import connection
@@ -21,6 +19,7 @@ import cloudpickle
 from pslab.engines.check import explore
 from pslab.engines.check_worker import FAULTS
 from pslab.engines.explored import Explored
+from pslab.engines.spawning import without_main
 from pslab.errors import PslabError, StartFailed
 
 END_LIMIT_S = 2.0
@@ -86,7 +85,7 @@ def _spawned() -> tuple[Connection, Any]:
     context = mp.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there,), name="pslab-check", daemon=True)
-    with _without_main():
+    with without_main():
         process.start()
     there.close()
     return here, process
@@ -110,17 +109,6 @@ def _heard(pipe: Connection, process: Any) -> tuple[int, Explored]:
     if isinstance(found, PslabError):
         raise found
     return index, found
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """A spawned child would import the parent's main module again: a script without a guard, or a whole kernel."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 # --- in a child ----------------------------------------------------------------------------------------------------

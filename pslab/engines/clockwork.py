@@ -41,7 +41,7 @@ class Event(NamedTuple):
 class Gradients(Protocol):
     """Where gradients come from."""
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note], due_s: float) -> None: ...
+    def begin(self, worker: int, iteration: int, pulled: list[Note], settled_s: float) -> None: ...
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]: ...
 
@@ -52,7 +52,7 @@ class NoGradients:
     def __init__(self, job: Job) -> None:
         self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note], due_s: float) -> None:
+    def begin(self, worker: int, iteration: int, pulled: list[Note], settled_s: float) -> None:
         """Nothing is computed."""
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:

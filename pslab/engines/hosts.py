@@ -1,8 +1,9 @@
 """Hosts: processes that compute the gradients of virtual workers, as many at a time as there are cores.
 
-A gradient is ordered when its virtual interval begins and awaited when it ends, so gradients whose intervals overlap
-are computed side by side, and none depends on when, or where, that really happens. Where everything that lasts lies in
-shared memory any host takes the gradient that is due first; otherwise a virtual worker stays with one host.
+A gradient is ordered when the server has settled its weights and awaited when its virtual computation ends, so
+gradients whose intervals overlap are computed side by side, and none depends on when, or where, that really happens.
+Where everything that lasts lies in shared memory any host takes the gradient whose weights were settled first;
+otherwise a virtual worker stays with one host.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Hosts:
         self._pool, self._portable = pool, job.portable
         self.numbers = set(range(count))
         self._host = {worker: worker % count for worker in range(job.run.workers)}
-        self._due: dict[int, list[tuple[float, int, int, list[Note]]]] = {number: [] for number in self.numbers}
+        self._waiting: dict[int, list[tuple[float, int, int, list[Note]]]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
         self._begun: set[int] = set()
@@ -77,10 +78,10 @@ class Hosts:
             here = [worker for worker, host in self._host.items() if host == number]
             pool.order(number, "host", (job, here))
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note], due_s: float) -> None:
-        """A virtual worker begins to compute; the gradient is due at this virtual instant."""
+    def begin(self, worker: int, iteration: int, pulled: list[Note], settled_s: float) -> None:
+        """The weights of a virtual worker's iteration were settled at this virtual instant."""
         self._begun.add(worker)
-        heappush(self._due[0 if self._portable else self._host[worker]], (due_s, worker, iteration, pulled))
+        heappush(self._waiting[0 if self._portable else self._host[worker]], (settled_s, worker, iteration, pulled))
         self._feed()
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
@@ -105,13 +106,13 @@ class Hosts:
             self._feed()
 
     def _feed(self) -> None:
-        """Whoever has room gets what is due first."""
-        for whose, due in self._due.items():
-            while due:
+        """Whoever has room gets what has waited longest."""
+        for whose, waiting in self._waiting.items():
+            while waiting:
                 number = min(self.numbers, key=self._busy.__getitem__) if self._portable else whose
                 if self._busy[number] >= AHEAD:
                     break
-                _, worker, iteration, pulled = heappop(due)
+                _, worker, iteration, pulled = heappop(waiting)
                 self._busy[number] += 1
                 self._pool.tell(number, "produce", (worker, iteration, pulled))
 

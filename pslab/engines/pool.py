@@ -6,9 +6,7 @@ import atexit
 import contextlib
 import multiprocessing as mp
 import signal
-import sys
 import time
-import types
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -18,6 +16,7 @@ from pslab.engines import child
 from pslab.engines.arena import Arena
 from pslab.engines.control import SERVER
 from pslab.engines.job import Shelf
+from pslab.engines.spawning import without_main
 from pslab.engines.talk import Report, await_report, order, tell
 from pslab.errors import StartFailed, WorkerDied, WorkerFailed
 from pslab.tensors.data import Dataset
@@ -111,7 +110,7 @@ class Pool:
         ends = [context.Pipe() for _ in range(self.workers)]
         arenas = (self.arena, self.data, self.snapshots)
         lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
-        with _without_main(), _deaf():
+        with without_main(), _deaf():
             for number, pipes in lines.items():
                 here, there = context.Pipe()
                 self.pipes[number] = here
@@ -135,20 +134,6 @@ class Pool:
 
 def _name(number: int) -> str:
     return "server" if number == SERVER else f"worker {number}"
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Spawned children would import the parent's main module again: a script without a guard, or a whole kernel.
-
-    What they need of it travels by cloudpickle instead.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 @contextlib.contextmanager

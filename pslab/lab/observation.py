@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +24,7 @@ import pandas as pd
 
 from pslab.config import Run
 from pslab.errors import ConfigError, RecordError
+from pslab.lab.folder import draft_of, publish, read_manifest, read_table, write_manifest
 from pslab.lab.record import environment, find
 
 FORMAT = 2  # raise it whenever the same Observation would give another record
@@ -124,14 +122,7 @@ class Observed:
         return self._table("costs")
 
     def _table(self, name: str) -> pd.DataFrame:
-        path = self.path / f"{name}.csv"
-        try:
-            table = pd.read_csv(path, dtype=NAMES)
-        except (OSError, ValueError) as error:
-            raise RecordError(f"{path} cannot be read ({error}); delete {self.path} and observe again") from error
-        if len(table) != self.manifest["rows"][name]:
-            raise RecordError(f"{path} has {len(table)} rows, not {self.manifest['rows'][name]}; delete {self.path}")
-        return table
+        return read_table(self.path, name, self.manifest["rows"], NAMES)
 
 
 Wanted = Run | Observation
@@ -156,13 +147,7 @@ def find_observed(wanted: Observation, results: Path) -> Observed | None:
     place = place_of(wanted, results)
     if not wanted.run.cacheable or not place.is_dir():
         return None
-    missing = [name for name in FILES if not (place / name).is_file()]
-    if missing:
-        raise RecordError(f"{place} is not a whole record: {', '.join(missing)} missing; delete it and observe again")
-    try:
-        return Observed(wanted, place, json.loads((place / "manifest.json").read_text()))
-    except ValueError as error:
-        raise RecordError(f"{place}/manifest.json cannot be read ({error}); delete {place}") from error
+    return Observed(wanted, place, read_manifest(place, FILES))
 
 
 def save_observed(
@@ -170,17 +155,15 @@ def save_observed(
 ) -> Observed:
     """Write a record into a directory beside its place, which gets its name when everything is there."""
     place = place_of(wanted, results)
-    draft = place.with_name(f".{wanted.digest}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    draft = draft_of(place)
     manifest = {"digest": wanted.digest, "observation": wanted.plain(), **facts,
                 "rows": {name: len(tables[name]) for name in TABLES}, "environment": environment()}  # fmt: skip
     try:
         draft.mkdir(parents=True)
         for name in TABLES:
             tables[name].to_csv(draft / f"{name}.csv", index=False)
-        (draft / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
-        if place.is_dir():  # not found, so its digest does not say everything: the new one takes its place
-            shutil.rmtree(place)
-        draft.rename(place)
+        write_manifest(draft, manifest)
+        publish(draft, place)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise RecordError(f"the record of {wanted.digest} cannot be written to {place.parent}: {error}") from error

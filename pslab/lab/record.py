@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +28,7 @@ import pandas as pd
 
 from pslab.config import Run
 from pslab.errors import ConfigError, RecordError
+from pslab.lab.folder import draft_of, publish, read_manifest, read_table, write_manifest
 
 TABLES = ("accuracy", "phases", "pushes")
 LIVE = "live.jsonl"
@@ -71,14 +71,7 @@ class Result:
         return weights
 
     def _table(self, name: str) -> pd.DataFrame:
-        path = self.path / f"{name}.csv"
-        try:
-            table = pd.read_csv(path)
-        except (OSError, ValueError) as error:
-            raise RecordError(f"{path} cannot be read ({error}); delete {self.path} and run again") from error
-        if len(table) != self.manifest["rows"][name]:
-            raise RecordError(f"{path} has {len(table)} rows, not {self.manifest['rows'][name]}; delete {self.path}")
-        return table
+        return read_table(self.path, name, self.manifest["rows"])
 
 
 def default_results() -> Path:
@@ -100,7 +93,7 @@ class Draft:
 
     def __init__(self, run: Run, results: Path) -> None:
         self.run, self.results = run, results
-        self.path = results / "runs" / f".{run.digest}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        self.path = draft_of(results / "runs" / run.digest)
         try:
             self.path.mkdir(parents=True)
         except OSError as error:
@@ -139,10 +132,10 @@ class Draft:
             for name in TABLES:
                 tables[name].to_csv(self.path / f"{name}.csv", index=False)
             np.save(self.path / "weights.npy", weights, allow_pickle=False)
-            (self.path / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+            write_manifest(self.path, manifest)
             (self.path / LIVE).unlink(missing_ok=True)
             place.parent.mkdir(exist_ok=True)
-            _publish(self.path, place)
+            publish(self.path, place)
         except OSError as error:
             self.drop()
             raise RecordError(f"the record of {self.run.digest} cannot be written to {place}: {error}") from error
@@ -180,7 +173,7 @@ def find(run: Run, results: Path) -> Result | None:
     place = results / "runs" / run.digest
     if not run.cacheable or not place.is_dir():
         return None
-    return Result(run, place, _manifest(place))
+    return Result(run, place, read_manifest(place, FILES))
 
 
 def load(path: Path | str) -> Result:
@@ -189,7 +182,7 @@ def load(path: Path | str) -> Result:
     Raises:
         RecordError: it is not whole, or its run had objects for which only source text is known.
     """
-    manifest = _manifest(Path(path))
+    manifest = read_manifest(Path(path), FILES)
     try:
         run = Run.of(manifest["run"])
     except (ConfigError, TypeError) as error:
@@ -210,19 +203,6 @@ def environment() -> dict[str, Any]:
             "machine": platform.machine(), "cores": os.cpu_count()}  # fmt: skip
 
 
-def _publish(draft: Path, place: Path) -> None:
-    try:
-        draft.rename(place)
-    except OSError:
-        if not place.is_dir():
-            raise
-        # somebody else finished the same run, or it is run anew because its digest does not say everything
-        old = draft.with_name(draft.name + "-old")
-        place.rename(old)
-        draft.rename(place)
-        shutil.rmtree(old, ignore_errors=True)
-
-
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -231,14 +211,3 @@ def _alive(process: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _manifest(place: Path) -> dict[str, Any]:
-    missing = [name for name in FILES if not (place / name).is_file()]
-    if missing:
-        raise RecordError(f"{place} is not a whole record: {', '.join(missing)} missing; delete it and run again")
-    try:
-        manifest: dict[str, Any] = json.loads((place / "manifest.json").read_text())
-    except ValueError as error:
-        raise RecordError(f"{place}/manifest.json cannot be read ({error}); delete {place} and run again") from error
-    return manifest

@@ -140,11 +140,10 @@ def tour_runs(
     """
     if live not in (True, False, None):
         raise ConfigError("live", live, "must be True, False, or None to find out")
-    chosen = _list("policies", policies)
-    first = Run(sync=chosen[0], prune=prune, workers=workers, batch_size=batch_size, learning_rate=learning_rate,
-                schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, engine=engine,
-                cluster=_cluster(cluster))
-    return _each_seed([first.but(sync=policy) for policy in chosen], seeds)
+    crowd = [Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size, learning_rate=learning_rate,
+                 schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, engine=engine,
+                 cluster=_cluster(cluster)) for policy in _list("policies", policies)]  # fmt: skip
+    return _each_seed(crowd, seeds)
 
 
 def agreement_runs(
@@ -167,11 +166,9 @@ def agreement_runs(
     Raises:
         ConfigError: lists that are none, or what Run refuses.
     """
-    chosen = _list("policies", policies)
-    first = Run(sync=chosen[0], prune=prune, workers=workers, batch_size=batch_size, learning_rate=learning_rate,
-                schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, cluster=_cluster(cluster),
-                seed=seed)  # fmt: skip
-    return list({run.digest: run for run in (first.but(sync=policy) for policy in chosen)}.values())
+    return tour_runs(policies=policies, prune=prune, workers=workers, batch_size=batch_size, schedule=schedule,
+                     learning_rate=learning_rate, pushes=pushes, pull=pull, model=model, data=data, cluster=cluster,
+                     seeds=[seed])  # fmt: skip
 
 
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {

@@ -71,7 +71,8 @@ class Lab:
         while time.monotonic() < until_s and self.process.poll() is None:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/api/status", timeout=5):
                 return
-            time.sleep(0.2)  # there is nothing to wait on
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)  # its end, which nobody need wait for longer
         pytest.fail(f"JupyterLab did not start:\n{self.log.read_text()[-2000:]}")
 
     def close(self) -> None:

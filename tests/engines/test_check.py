@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engines.mutants import SOURCE, machines, modules
+from ownpolicies import Eager
 
 from pslab.engines.check import Explorer, explore
 from pslab.engines.check_many import Task, explore_all
@@ -143,24 +144,6 @@ def test_real_policies_are_clean(sync, faults):
 def test_everybody_is_gone_and_one_comes_back(sync):
     assert explored(sync, iterations=1, faults=("lose", "kill", "rejoin")).verdict == "clean"
     assert explored(sync, workers=1, ranges=2, faults=("rejoin",)).verdict == "clean"
-
-
-class Eager:
-    """Starts everybody at once."""
-
-    def __init__(self, window: int | None) -> None:
-        self.window = window
-
-    def initial(self, workers: tuple[int, ...]) -> Any:
-        return ()
-
-    def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        match event:
-            case Asked(worker, iteration):
-                return state, (Start(worker, iteration),)
-            case Pushed(worker, iteration):
-                return state, (Apply(worker, iteration),)
-        return state, ()
 
 
 def test_a_policy_without_a_bound_is_clean():

@@ -36,7 +36,7 @@ MOMENTS = [
     ("pandas:DataFrame.to_csv", 1),
     ("pandas:DataFrame.to_csv", 3),
     ("numpy:save", 1),
-    ("pslab.lab.record:_publish", 1),
+    ("pslab.lab.record:publish", 1),
 ]
 FEW = [MOMENTS[1], MOMENTS[13], MOMENTS[19]]
 

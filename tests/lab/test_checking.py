@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from ownpolicies import Eager
 
 import pslab
 from pslab.__main__ import main
@@ -16,39 +16,8 @@ from pslab.lab import checking
 from pslab.lab.checking import check, examples, resolve_sync
 from pslab.policies.sync import ASP, SSP
 from pslab.policies.table import SYNCS
-from pslab.protocol.messages import Apply, Asked, Pushed, Start
 
-
-class Eager:
-    """Claims a bound of 1 and keeps none."""
-
-    window = 2
-
-    def initial(self, workers):
-        return ()
-
-    def step(self, state, event, clocks):
-        match event:
-            case Asked(worker, iteration):
-                return state, (Start(worker, iteration),)
-            case Pushed(worker, iteration):
-                return state, (Apply(worker, iteration),)
-        return state, ()
-
-
-@pytest.fixture
-def eager(monkeypatch, tmp_path):
-    """A module that can be named on the command line."""
-    text = Path(__file__).read_text()
-    body = text[text.index("class Eager:") : text.index("@pytest.fixture")]
-    (tmp_path / "ownpolicies.py").write_text(
-        "from pslab.protocol.messages import Apply, Asked, Pushed, Start\n\n\n" + body
-        + "class Asking(Eager):\n    def __init__(self, what):\n        self.what = what\n\n\nNUMBER = 3\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    return "ownpolicies:Eager"
-
-
+EAGER = "ownpolicies:Eager"  # as it is named on the command line
 SMALL = ["--workers", "1,2", "--iterations", "2", "--faults", "none", "--processes", "1"]
 
 
@@ -64,8 +33,8 @@ def test_the_table_says_what_was_explored(capsys):
     assert len(lines) == 6
 
 
-def test_a_broken_rule_is_told_by_its_shortest_way(capsys, eager):
-    assert main(["check", eager, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
+def test_a_broken_rule_is_told_by_its_shortest_way(capsys):
+    assert main(["check", EAGER, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
     out = capsys.readouterr().out
     assert "ownpolicies:Ea…   2" in out
     assert "ownpolicies:Eager: 2 of 3 explorations break a rule; the shortest way to it, with W = 2, none:" in out
@@ -74,12 +43,12 @@ def test_a_broken_rule_is_told_by_its_shortest_way(capsys, eager):
     assert out.count("=>") == 1
 
 
-def test_everything_as_json(tmp_path, capsys, eager):
+def test_everything_as_json(tmp_path, capsys):
     file = tmp_path / "found.json"
-    assert main(["check", eager, "ssp:1", *SMALL, "--json", str(file)]) == 1
+    assert main(["check", EAGER, "ssp:1", *SMALL, "--json", str(file)]) == 1
     content = json.loads(file.read_text())
     assert [(each["policy"], each["workers"], each["verdict"]) for each in content["explored"]] == [
-        (eager, 1, "clean"), (eager, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
+        (EAGER, 1, "clean"), (EAGER, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
     ]  # fmt: skip
     assert content["clean"] is False
     assert content["states"] == sum(each["states"] for each in content["explored"])
@@ -136,7 +105,7 @@ def test_an_exploration_that_does_not_end(capsys):
      (["asp", "--workers", "0"], "workers=0: must be at least 1"), (["asp", "--ranges", "2,0"], "ranges=0"),
      (["asp", "--iterations", "0"], "iterations=0: must be at least 1")],
 )  # fmt: skip
-def test_bad_arguments(capsys, eager, words, message):
+def test_bad_arguments(capsys, words, message):
     assert main(["check", *words]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("pslab check: ")

@@ -52,16 +52,21 @@ def test_equals_the_clocks_and_moves_at_most_once_a_push(seed):
         assert len(window.counts) <= (length or max(clocks) + 1)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_leaving_equals_never_having_been_there(seed):
-    chance = random.Random(seed)
-    members = chance.randint(2, 5)
+def pushed(chance: random.Random, members: int, pushes: int) -> tuple[Window, list[int]]:
+    """A window without a length into which members have pushed by chance, and their clocks."""
     window, clocks = Window(members, None), [0] * members
-    for _ in range(40):
+    for _ in range(pushes):
         worker = chance.randrange(members)
         window.push(clocks[worker])
         clocks[worker] += 1
-    before, gone = window.base, clocks.pop(chance.randrange(members))
+    return window, clocks
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_leaving_equals_never_having_been_there(seed):
+    chance = random.Random(seed)
+    window, clocks = pushed(chance, chance.randint(2, 5), 40)
+    before, gone = window.base, clocks.pop(chance.randrange(len(clocks)))
     moved = window.leave(gone)
     assert window.base == min(clocks)
     assert moved is (window.base > before)
@@ -92,12 +97,7 @@ def test_an_empty_window_begins_where_the_first_one_joins():
 @pytest.mark.parametrize("seed", range(50))
 def test_joining_equals_having_been_there(seed):
     chance = random.Random(seed)
-    members = chance.randint(1, 4)
-    window, clocks = Window(members, None), [0] * members
-    for _ in range(30):
-        worker = chance.randrange(members)
-        window.push(clocks[worker])
-        clocks[worker] += 1
+    window, clocks = pushed(chance, chance.randint(1, 4), 30)
     clocks.append(window.base + chance.randint(0, 3))
     window.join(clocks[-1])
     assert window.base == min(clocks)

@@ -1,0 +1,35 @@
+"""A policy that waits for nobody, whatever bound it claims; for the checker, by object and by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pslab.protocol.messages import Apply, Asked, Pushed, Start
+
+NUMBER = 3
+
+
+class Eager:
+    """Claims a bound of `window` - 1 and keeps none."""
+
+    def __init__(self, window: int | None = 2) -> None:
+        self.window = window
+
+    def initial(self, workers: tuple[int, ...]) -> Any:
+        return ()
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        match event:
+            case Asked(worker, iteration):
+                return state, (Start(worker, iteration),)
+            case Pushed(worker, iteration):
+                return state, (Apply(worker, iteration),)
+        return state, ()
+
+
+class Asking(Eager):
+    """Cannot be made without being told something."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
