@@ -54,6 +54,7 @@ class Lab:
             place.write_text(json.dumps(values))
         command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", f"--port={port}", "--ip=127.0.0.1",
                    "--port-retries=0", "--IdentityProvider.token=", "--allow-root",
+                   "--ServerApp.disable_check_xsrf=True",  # this file asks for kernels too, without a page
                    f"--notebook-dir={self.notebooks}"]  # fmt: skip
         self.process = subprocess.Popen(command, env=self._environment(folder), cwd=self.notebooks,
                                         stdout=self.log.open("wb"), stderr=subprocess.STDOUT)  # fmt: skip
@@ -74,6 +75,13 @@ class Lab:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.2)  # its end, which nobody need wait for longer
         pytest.fail(f"JupyterLab did not start:\n{self.log.read_text()[-2000:]}")
+
+    def start_kernel(self, notebook: str) -> None:
+        """The session of one notebook, as its page would ask for it."""
+        wanted = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": "python3"}}
+        request = urllib.request.Request(f"{self.url}/api/sessions", json.dumps(wanted).encode())
+        with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:
+            assert answer.status == 201
 
     def close(self) -> None:
         self.process.terminate()
@@ -100,15 +108,20 @@ class Browser:
     def __init__(self, page: Any) -> None:
         self.page, self.complaints = page, []
         page.on("console", lambda m: self.complaints.append(f"console: {m.text}") if m.type == "error" else None)
-        asked = page.locator(".jp-Dialog", has_text="Select kernel for")  # now and then, before the kernel is there
-        page.add_locator_handler(asked, lambda: asked.get_by_role("button", name="Select", exact=True).click())
         page.on("pageerror", lambda error: self.complaints.append(f"page: {error}"))
 
     def open(self, lab: Lab, name: str) -> None:
-        """A notebook in JupyterLab, with its kernel ready."""
+        """A notebook in JupyterLab, with its kernel ready.
+
+        The kernel is started before the page asks for one: on a busy machine the page would find no list of
+        kernels in time, and put a question over everything.
+        """
         from playwright.sync_api import expect
 
+        lab.start_kernel(name)
         self.page.goto(f"{lab.url}/lab/tree/{name}?reset")
+        # "idle" alone is also what a page without a kernel says, and running a cell would then ask for one
+        expect(self.page.locator(".jp-KernelName").first).to_contain_text("Python 3", timeout=90_000)
         idle = self.page.locator(".jp-NotebookPanel-toolbar [data-status=idle]").first
         expect(idle).to_be_visible(timeout=90_000)
 
