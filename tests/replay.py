@@ -40,7 +40,8 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     for version, group in pushes.groupby("version_applied", sort=True):
         gradients = [compute(p.worker, p.iteration, p.version_pulled) for p in group.itertuples()]
         aggregate = run.sync == "bsp"
-        told = Applied(run.workers, len(group), aggregate, run.push_weight, int(group.staleness.max()))
+        stale = int(group.staleness.max())
+        told = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stale)
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
         rate = run.learning_rate * experiment.schedule.factor(progress) * experiment.rate.scale(told)
         store.step(0, gradients, rate)

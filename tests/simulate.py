@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 from typing import Any
 
 from pslab.policies.orders import FIFO
-from pslab.protocol.messages import Ack, Weights
-from pslab.protocol.server import Refuse, Reply, Server, Step
-from pslab.protocol.worker import Compute, Send, Worker
+from pslab.protocol.messages import Ack, Push, Weights
+from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
+from pslab.protocol.worker import Compute, Send, worker_of
 
 
 @dataclass
@@ -21,13 +21,14 @@ class Trace:
     waited: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     steps: list[Step] = field(default_factory=list)
     refused: list[Refuse] = field(default_factory=list)
+    dropped: list[Push] = field(default_factory=list)
     gap_max: int = 0  # iterations between the fastest and the slowest worker
 
 
 def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int = 1, copies: int = 1) -> Trace:
     """Run workers with these compute times; every message is delivered `copies` times."""
     server = Server(range(len(compute_s)), ranges, sync)
-    workers = [Worker(w, ranges, FIFO()) for w in range(len(compute_s))]
+    workers = [worker_of(w, ranges, FIFO(), sync) for w in range(len(compute_s))]
     trace, heap, sequence, asked_s = Trace(), [], 0, {}
 
     def perform(worker: int, effects: list[Any], now: float) -> None:
@@ -51,11 +52,15 @@ def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int =
                     for _ in range(copies):
                         worker = workers[push.worker]
                         perform(push.worker, worker.ack(Ack(push.worker, push.range, push.iteration)), now)
+            elif isinstance(effect, Discard):
+                trace.dropped.append(effect.push)
+                ack = Ack(effect.push.worker, effect.push.range, effect.push.iteration)
+                perform(ack.worker, workers[ack.worker].ack(ack), now)
             elif isinstance(effect, Reply):
                 pull = effect.pull
                 pending += server.answered(pull.range)
                 for _ in range(copies):
-                    message = Weights(pull.worker, pull.range, pull.iteration, effect.version)
+                    message = Weights(pull.worker, pull.range, pull.iteration, effect.version, own=effect.own)
                     perform(pull.worker, workers[pull.worker].weights(message), now)
             else:
                 trace.refused.append(effect)

@@ -5,7 +5,7 @@ are asked once for each of their own states and each event, so a transition of t
 are exchangeable, so of all states that differ only in their names one is kept. States are visited breadth first: the
 first violation is at the end of a shortest path. Every transition uses up a message, a reading or a computation, and
 only the computations, which are bounded, make new ones: so every path ends, and where none ends before everybody has
-finished nobody waits for ever and there is no livelock.
+finished nobody waits for ever and there is no livelock. Who has finished makes a few iterations more if somebody waits.
 
 Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986); of the symmetry: Ip and Dill (CHARME 1993).
 """
@@ -13,14 +13,14 @@ Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986); of the symmetry:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, NamedTuple
 
 from pslab.engines import invariants, told
 from pslab.engines.check_server import STEP, ServerSide, Stepped, ToldApart
-from pslab.engines.check_worker import ALIVE, CUT, FAULTS, KILL, LOSE, REJOIN, WorkerSide
+from pslab.engines.check_worker import ALIVE, CUT, FAULTS, KILL, LOSE, REJOIN, Move, WorkerSide
 from pslab.engines.explored import Explored, Next, State, Violation
 from pslab.engines.invariants import Wrong
 from pslab.errors import ConfigError, nearest
@@ -72,7 +72,7 @@ class Explorer:
         if bits & REJOIN and not bits & LOSE:
             bits |= KILL  # nobody comes back who was not gone
         self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges)
-        self.local = WorkerSide(self.machines, self.order, self.ranges, self.iterations, bits)
+        self.local = WorkerSide(self.machines, self.sync, self.order, self.ranges, self.iterations, bits)
 
     def explore(self, states_max: int | None = None) -> Explored:
         """Visit every state, or `states_max` of them; stop at the first violation.
@@ -142,11 +142,17 @@ class Explorer:
 
     def successors(self, state: State) -> list[Next]:
         """Everything that can happen next."""
+        following = self._following(state, self.local.moves)
+        if all(each.move.fault for each in following) and self._ended(state):
+            following += self._following(state, self.local.beyond)
+        return following
+
+    def _following(self, state: State, moves: Callable[[int], list[Move]]) -> list[Next]:
         number, used, locals_ = state[0], state[1], state[2:]
         barred = self._barred[used]
         following = []
         for who, local in enumerate(locals_):
-            for move in self.local.moves(local):
+            for move in moves(local):
                 if move.fault & barred or (move.kind == "leave" and any(self.local.locals[n].reading for n in locals_)):
                     continue
                 after = list(locals_)

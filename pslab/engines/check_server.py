@@ -11,17 +11,18 @@ from pslab.engines.canonical import Name, copied, frozen, names
 from pslab.engines.invariants import Wrong
 
 NOW = 0.0  # instants are no events: a policy that plans by them is explored as if everything came at once
-STEP, REPLY, JOIN = "step", "reply", "join"
+STEP, DROP, REPLY, JOIN = "step", "drop", "reply", "join"
 Order = tuple[int, ...]  # names of workers: worker i was order[i] before
 
 
 class Op(NamedTuple):
-    """What the server does to one worker: it applies its push, answers its pull, or lets it join."""
+    """What the server does to one worker: it applies or drops its push, answers its pull, or lets it join."""
 
-    kind: str  #: STEP, REPLY or JOIN
+    kind: str  #: STEP, DROP, REPLY or JOIN
     range: int
     iteration: int
     held: tuple[int, ...] = ()  #: of who joins: per range, its pushes that are held
+    own: int = 0  #: of a reply: how many of its pushes it is told to be in the weights
 
 
 Ops = tuple[tuple[int, Op], ...]  # of these workers
@@ -149,8 +150,11 @@ class ServerSide:
             if isinstance(effect, self._kinds.server.Step):
                 ops += [(int(push.worker), Op(STEP, effect.range, push.iteration))
                         for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
+            elif isinstance(effect, self._kinds.server.Discard):
+                ops.append((int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration)))
             elif isinstance(effect, self._kinds.server.Reply):
-                ops.append((int(effect.pull.worker), Op(REPLY, effect.pull.range, effect.pull.iteration)))
+                pull = effect.pull
+                ops.append((int(pull.worker), Op(REPLY, pull.range, pull.iteration, own=effect.own)))
         return effects, tuple(ops), None
 
     def _copy(self, server: Any, order: Order) -> Any:

@@ -21,14 +21,16 @@ from typing import Any, NamedTuple
 
 from pslab.engines import invariants
 from pslab.engines.canonical import Name, copied, frozen, names
-from pslab.engines.check_server import JOIN, STEP, Event, Op
+from pslab.engines.check_server import DROP, JOIN, STEP, Event, Op
 from pslab.engines.invariants import Wrong
 from pslab.errors import ProtocolError
+from pslab.protocol.worker import BUFFERS
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
 ALIVE, CUT, DEAD, GONE = range(4)  # CUT: a message of it is lost; DEAD: the server does not know it yet
 UP, DOWN = "up", "down"
+BEYOND = 2  # iterations that are made beyond the limit before who waits is said to wait for ever
 
 
 class Local(NamedTuple):
@@ -46,7 +48,7 @@ class Local(NamedTuple):
     acked: tuple[int, ...] = ()  #: per range, the last iteration acknowledged
     applied: tuple[int, ...] = ()  #: per range, the iteration that the server applies next
     owed: tuple[tuple[int, ...], ...] = ()  #: per range, iterations pushed before it left that are not applied yet
-    missed: int = 0  #: iterations that were not complete when it left
+    missed: int = 0  #: iterations that were not complete when it left, or were dropped
     mode: int = ALIVE
 
 
@@ -65,8 +67,9 @@ class Move(NamedTuple):
 class WorkerSide:
     """States of a worker and its links as numbers. `machines` has the modules `messages` and `worker`."""
 
-    def __init__(self, machines: Any, order: Any, ranges: int, iterations: int, faults: int) -> None:
-        self._kinds, self._order, self._ranges = machines, order, ranges
+    def __init__(self, machines: Any, sync: Any, order: Any, ranges: int, iterations: int, faults: int) -> None:
+        self._kinds, self._sync, self._order, self._ranges = machines, sync, order, ranges
+        self._eager = getattr(sync, "eager", False)
         self._iterations, self._faults = iterations, faults
         self._numbers: dict[Any, int] = {}  # of machines, messages and locals
         self._machines: list[Any] = []
@@ -85,6 +88,14 @@ class WorkerSide:
             possible = (move for move in self._find(self.locals[number]) if not move.fault & ~self._faults)
             found = self._moves[number] = sorted(possible, key=lambda move: move.fault)
         return found
+
+    def beyond(self, number: int) -> list[Move]:
+        """What a worker that has done its iterations can do all the same, for the sake of those who wait for it."""
+        local = self.locals[number]
+        last = self._iterations + BEYOND
+        if local.mode not in (ALIVE, CUT) or not self._iterations <= local.computing < last:
+            return []
+        return [self._computed(local, index) for index in local.todo]
 
     def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
         """The worker and its links once the server has applied its push, or is reading weights for it."""
@@ -164,7 +175,9 @@ class WorkerSide:
         for effect in effects:
             if isinstance(effect, self._kinds.worker.Send):
                 if isinstance(effect.request, self._kinds.messages.Push) and not wrong:
-                    push, held = effect.request, left.got[effect.request.range]
+                    push = effect.request
+                    # an eager worker has the next weights already
+                    held = left.computing if self._eager else left.got[push.range]
                     wrong = invariants.labelled(push.version, held, push.iteration)
                 left = self._sent(left, UP, [effect.request])
             elif isinstance(effect, self._kinds.worker.Compute):
@@ -178,18 +191,22 @@ class WorkerSide:
         if op.kind == JOIN:
             return self._joined(local, op)
         index, iteration, done = op.range, op.iteration, local.applied[op.range]
-        if op.kind == STEP:
+        if op.kind in (STEP, DROP):
             if any(local.owed) and local.owed[index]:
                 wrong = invariants.applied(iteration, local.owed[index][0])
                 local = local._replace(owed=_with(local.owed, index, local.owed[index][1:]))
             else:
                 wrong = invariants.applied(iteration, done)
                 local = local._replace(applied=_with(local.applied, index, done + 1))
+            if op.kind == DROP and index == 0 and local.mode != GONE:  # what is dropped at its leaving was not complete
+                local = local._replace(missed=local.missed + 1)
             if local.mode in (ALIVE, CUT):
                 local = self._sent(local, DOWN, [self._kinds.messages.Ack(Name(0), index, iteration)])
         else:
             whole = done - len(local.owed[index]) if local.owed else done
-            wrong = invariants.replied(iteration, whole, gone=local.mode == GONE)
+            wrong = invariants.replied(iteration, whole, BUFFERS if self._eager else 0, gone=local.mode == GONE)
+            if self._eager and not wrong:
+                wrong = invariants.contained(op.own, whole)
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(iteration, self._promised(local, index))
             local = local._replace(reading=(*local.reading, (index, iteration)))
@@ -200,11 +217,11 @@ class WorkerSide:
         pushed = tuple(map(int.__add__, local.applied, op.held))
         if wrong := invariants.joined(op.iteration, pushed):
             return self._number(local), wrong
-        machine = self._kinds.worker.Worker(Name(0), self._ranges, self._order)
+        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._order, self._sync)
         last = (op.iteration - 1,) * self._ranges
         new = Local(
             -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last,
-            applied=(op.iteration,) * self._ranges, missed=op.iteration - min(pushed),
+            applied=(op.iteration,) * self._ranges, missed=local.missed + op.iteration - min(pushed),
             owed=tuple(tuple(range(done, end)) for done, end in zip(local.applied, pushed, strict=True)),
         )  # fmt: skip
         move = self._moved(new, machine, 0, "join", None, lambda: machine.join(op.iteration))
@@ -220,7 +237,7 @@ class WorkerSide:
     # --- states as numbers ----------------------------------------------------------------------------------------
 
     def _begin(self) -> int:
-        machine = self._kinds.worker.Worker(Name(0), self._ranges, self._order)
+        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._order, self._sync)
         none = (0,) * self._ranges
         local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none)
         return self._moved(local, machine, 0, "start", None, machine.start).after
@@ -248,7 +265,7 @@ class WorkerSide:
             number = self._numbers[local] = len(self.locals)
             self.locals.append(local)
             self._moves.append(None)
-            self.finished.append(local.computing == self._iterations)
+            self.finished.append(local.computing >= self._iterations)
             self.applied.append(tuple(map(int.__sub__, local.applied, map(len, local.owed))) if local.owed
                                 else local.applied)  # fmt: skip
         return number

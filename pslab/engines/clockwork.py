@@ -18,10 +18,13 @@ from pslab.engines.doings import doing
 from pslab.engines.job import Job
 from pslab.engines.keeper import Bookkeeper
 from pslab.engines.links import DOWN, UP, Network
-from pslab.engines.work import PHASES
-from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Weights
-from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
-from pslab.protocol.worker import Compute, Send, Worker
+from pslab.engines.produce import Write
+from pslab.engines.work import PHASES, way
+from pslab.engines.writes import own_writes
+from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Weights, gradients
+from pslab.protocol.pool import Request
+from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
+from pslab.protocol.worker import Compute, Send, worker_of
 from pslab.protocol.worker import Effect as WorkerEffect
 
 AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED, LEAVES, JOINS = range(8)  # their order at one instant
@@ -41,7 +44,9 @@ class Event(NamedTuple):
 class Gradients(Protocol):
     """Where gradients come from."""
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note], settled_s: float) -> None: ...
+    def begin(
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]
+    ) -> None: ...
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]: ...
 
@@ -52,7 +57,9 @@ class NoGradients:
     def __init__(self, job: Job) -> None:
         self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note], settled_s: float) -> None:
+    def begin(
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]
+    ) -> None:
         """Nothing is computed."""
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
@@ -68,7 +75,7 @@ class Clockwork:
         self.job, self.run, self.keeper, self.gradients = job, run, keeper, gradients
         there = filter(job.cluster.there, range(run.workers))
         self.server = Server(there, len(job.parts), job.sync)
-        self.workers = [Worker(worker, len(job.parts), job.order) for worker in range(run.workers)]
+        self.workers = [worker_of(worker, len(job.parts), job.order, job.sync) for worker in range(run.workers)]
         self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
         self.network = None if job.cluster.free else Network(job.cluster)
         self.heap: list[Event] = []
@@ -79,8 +86,10 @@ class Clockwork:
         self.diverged: dict[str, int] | None = None
         self.outbox: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}
-        self.sent_s: dict[tuple[int, int], float] = {}
+        self.asked_s: dict[tuple[int, int], float] = {}
+        self.sent_s: list[dict[tuple[int, int], float]] = [{} for _ in range(run.workers)]
         self.pulled: dict[int, list[Note]] = {worker: [] for worker in range(run.workers)}  # replies of an iteration
+        self.settled: dict[int, int] = {}  # how many there are
         self.begun: set[int] = set()  # workers whose gradient is ordered, and not yet taken
         self.began_s: dict[int, float] = {}
         self.rows: list[tuple[float, ...]] = []
@@ -154,14 +163,15 @@ class Clockwork:
                 at = self._perform(self.server.leave(note.worker, at), at)
             return at
         if note.kind == PULL:
+            self.asked_s[note.worker, note.range] = at
             pull = Pull(note.worker, note.range, note.iteration, note.version)
             return self._perform(self.server.handle(pull, at), at)
-        push = Push(note.worker, note.range, note.iteration, note.version, note)
+        push = Push(note.worker, note.range, note.iteration, note.version, note, note.own)
         effects = self.server.handle(push, at)
         applied = sum(len(effect.pushes) for effect in effects if isinstance(effect, Step))
         self.taken[note.worker, note.range] = at, at + applied * self.job.cluster.apply_s
         at = self._perform(effects, at)
-        if self.run.pushes is not None and self.server.accepted >= self.run.pushes:
+        if self.run.pushes is not None and self.server.gradients >= self.run.pushes:
             self.now, self.outcome = at, "budget"
         return at
 
@@ -173,7 +183,10 @@ class Clockwork:
                 at += cluster.apply_s * len(effect.pushes)
                 self.keeper.step(effect, len(self.server.workers), at)
                 for push in effect.pushes:
-                    self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
+                    self._acknowledge(push)
+            elif isinstance(effect, Discard):
+                self.keeper.discard(effect)
+                self._acknowledge(effect.push)
             elif isinstance(effect, Reply):
                 at = self._reply(effect, at)
                 pending += self.server.answered(effect.pull.range)
@@ -181,12 +194,16 @@ class Clockwork:
                 self.refused += 1
         return at
 
+    def _acknowledge(self, push: Push) -> None:
+        self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
+
     def _reply(self, reply: Reply, released_s: float) -> float:
         pull, size_bytes = reply.pull, self.keeper.reply(reply)
         at = released_s + self.job.cluster.serve_s + (0.0 if size_bytes == WHOLE else self.job.cluster.find_s)
-        begun_s, done_s = self.taken.get((pull.worker, pull.range), (released_s, released_s))
-        note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, size_bytes,
-                    reply.released_by, at, begun_s, done_s, released_s)  # fmt: skip
+        key = pull.worker, pull.range
+        begun_s, done_s = self.taken.get(key, (released_s, released_s))
+        note = Note(WEIGHTS, *key, pull.iteration, reply.version, size_bytes, reply.released_by, at,
+                    begun_s, done_s, released_s, self.asked_s.get(key, released_s), reply.own)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
         self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, self.keeper.wire_bytes(note))
         self._ahead(pull.worker, note, at)
@@ -198,16 +215,18 @@ class Clockwork:
 
     def _ahead(self, worker: int, reply: Note, now: float) -> None:
         """With the last range's reply the weights of a worker's next iteration are settled: its gradient can be made
-        while they travel."""
+        while they travel. An eager worker is still computing the one before."""
         replies = self.pulled[worker]
-        replies.append(reply)
-        if len(replies) == len(self.job.parts):
-            self.pulled[worker] = []
-            self._begin(worker, reply.iteration, [note for note in replies if note.size_bytes != WHOLE], now)
+        if self.job.eager or reply.size_bytes != WHOLE:
+            replies.append(reply)
+        self.settled[worker] = self.settled.get(worker, 0) + 1
+        if self.settled[worker] == len(self.job.parts) and not self.job.eager:
+            self._begin(worker, reply.iteration, now)
 
-    def _begin(self, worker: int, iteration: int, pulled: list[Note], now: float) -> None:
+    def _begin(self, worker: int, iteration: int, now: float) -> None:
         self.begun.add(worker)
-        self.gradients.begin(worker, iteration, pulled, now)
+        pulled, self.pulled[worker], self.settled[worker] = self.pulled[worker], [], 0
+        self.gradients.begin(worker, iteration, pulled, now, own_writes(self.job, self.workers[worker]))
 
     def _sent(self, worker: int, notes: list[Note], now: float) -> None:
         self._send(DOWN, worker, notes, now)
@@ -227,26 +246,31 @@ class Clockwork:
 
     def _installed(self, worker: int, content: tuple[Note, float], now: float) -> None:
         note, arrived_s = content
-        iteration = note.iteration - 1  # these phases belong to the iteration whose push they follow
-        self._log(worker, iteration, "push", self.sent_s.get((worker, note.range), note.begun_s), note.begun_s)
-        self._log(worker, iteration, "apply", note.begun_s, note.done_s)
-        self._log(worker, iteration, "wait", note.done_s, note.released_s, note.other)
-        self._log(worker, iteration, "serve", note.released_s, note.sent_s)
-        self._log(worker, iteration, "pull", note.sent_s, arrived_s)
-        self._log(worker, iteration, "decode", arrived_s, now)
-        effects = self.workers[worker].weights(Weights(worker, note.range, note.iteration, note.version))
-        self._perform_worker(worker, effects, now)
+        for row in way(note, self.sent_s[worker], arrived_s, eager=self.job.eager):
+            self._log(worker, *row)
+        self._log(worker, note.iteration - 1, "decode", arrived_s, now)
+        weights = Weights(worker, note.range, note.iteration, note.version, own=note.own)
+        self._perform_worker(worker, self.workers[worker].weights(weights), now)
 
     def _perform_worker(self, worker: int, effects: list[WorkerEffect], now: float) -> None:
+        notes = [self._note(effect.request, now) for effect in effects if isinstance(effect, Send)]
+        for note in notes:
+            if note.kind == PUSH:
+                self.sent_s[worker][note.range, note.iteration] = now
+        if notes:
+            self._send(UP, worker, notes, now)
         for effect in effects:
             if isinstance(effect, Compute):
-                if worker not in self.begun:
-                    self._begin(worker, effect.iteration, [], now)
-                cluster, self.began_s[worker] = self.job.cluster, now
-                ends = now + self.times[worker].draw()
-                selected = ends + (cluster.select_s if self.job.sparse else 0.0)
-                encoded = selected + (cluster.encode_s if self.job.sparse else 0.0)
-                self._push(encoded, COMPUTED, worker, (effect.iteration, ends, selected))
+                self._compute(worker, effect.iteration, now)
+
+    def _compute(self, worker: int, iteration: int, now: float) -> None:
+        if worker not in self.begun:
+            self._begin(worker, iteration, now)
+        cluster, self.began_s[worker] = self.job.cluster, now
+        ends = now + sum(self.times[worker].draw() for _ in range(gradients(self.job.sync, iteration)))
+        selected = ends + (cluster.select_s if self.job.sparse else 0.0)
+        encoded = selected + (cluster.encode_s if self.job.sparse else 0.0)
+        self._push(encoded, COMPUTED, worker, (iteration, ends, selected))
 
     def _computed(self, worker: int, content: tuple[int, float, float], now: float) -> None:
         iteration, ends, selected = content
@@ -259,24 +283,21 @@ class Clockwork:
         self._log(worker, iteration, "select", ends, selected)
         if self.job.sparse:
             self._log(worker, iteration, "encode", selected, now)
-        notes = []
+        effects: list[WorkerEffect] = []
         for index, (size_bytes, entries) in enumerate(body["payloads"]):
             payload = Note(PUSH, worker, index, iteration, 0, size_bytes, entries, now, value=body["loss"])
-            self.sent_s[worker, index] = now
-            for effect in self.workers[worker].computed(index, payload):
-                if isinstance(effect, Send):
-                    notes.append(self._note(effect, now))
-        self._send(UP, worker, notes, now)
+            effects += self.workers[worker].computed(index, payload)
+        self._perform_worker(worker, effects, now)
 
     def _leaves(self, worker: int, content: None, now: float) -> None:
         """A worker is gone, and with it all that is under way to it and from it; the server hears of it at once."""
         self.life[worker] = math.inf
         if worker in self.begun:
             self._result(worker)  # nobody wants it
-        self.outbox[worker], self.pulled[worker] = [], []
+        self.outbox[worker], self.pulled[worker], self.settled[worker] = [], [], 0
+        self.sent_s[worker].clear()
         for index in range(len(self.job.parts)):
             self.taken.pop((worker, index), None)
-            self.sent_s.pop((worker, index), None)
         self.inbox = deque((sender, notes) for sender, notes in self.inbox if sender != worker)
         self._at_server(worker, [Note(GONE, worker)], now)
 
@@ -287,19 +308,17 @@ class Clockwork:
             return
         self.sequence += 1
         self.life[worker] = self.sequence
-        effects = self.workers[worker].join(self.server.join(worker))
-        notes = [self._note(effect, now) for effect in effects if isinstance(effect, Send)]
-        self._send(UP, worker, notes, now)
+        self._perform_worker(worker, self.workers[worker].join(self.server.join(worker)), now)
 
     def _result(self, worker: int) -> dict[str, Any]:
         self.begun.discard(worker)
         return self.gradients.result(worker, self.meanwhile)
 
-    def _note(self, effect: Send, now: float) -> Note:
-        request = effect.request
+    def _note(self, request: Request, now: float) -> Note:
         if isinstance(request, Push):
             payload: Note = request.payload
-            return payload._replace(range=request.range, iteration=request.iteration, version=request.version)
+            return payload._replace(range=request.range, iteration=request.iteration, version=request.version,
+                                    sent_s=now, own=request.seen)  # fmt: skip
         return Note(PULL, request.worker, request.range, request.iteration, request.version, sent_s=now)
 
     # --- between them -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -31,7 +32,7 @@ class Computing:
     ) -> None:  # fmt: skip
         run = job.run
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
-        self._buffers, self._module, self._device = buffers, module, weights.device
+        self._weights, self._buffers, self._module, self._device = weights, buffers, module, weights.device
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
         job.keyspace.bind(module, weights, buffers[0])
         parameters = dict(module.named_parameters())
@@ -44,19 +45,35 @@ class Computing:
             for buffer in buffers
         ]
 
-    def gradient(self, iteration: int, buffer: int) -> float:
-        """The gradient on this worker's batch of the iteration, into one of its buffers; the batch's mean loss."""
+    def gradient(self, step: int, buffer: int) -> float:
+        """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss."""
         for parameter, weights, gradient in self._views[buffer]:
             parameter.data, parameter.grad = weights, gradient
         self._buffers[buffer].zero_()
         # a stream for each gradient: it does not matter which process computes it
-        torch.manual_seed(seed_of(self._seed, "layers", self._worker, iteration))
-        rows = torch.from_numpy(self._batches.at(iteration))
+        torch.manual_seed(seed_of(self._seed, "layers", self._worker, step))
+        rows = torch.from_numpy(self._batches.at(step))
         data = self._dataset
         x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
         loss = functional.cross_entropy(self._module(x), data.train_y[rows].to(self._device))
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
+
+    def path(self, steps: range, rates: Sequence[float], buffer: int) -> float:
+        """Several steps of this worker's own, each with its rate; their mean loss.
+
+        Into the buffer goes the gradient that moves the weights as far in one step with the first rate. The weights
+        stay as they are.
+        """
+        first = rates[0] or 1.0  # at the end of its schedule nothing moves
+        begin, total, losses = self._weights.clone(), torch.zeros_like(self._weights), []
+        for step, rate in zip(steps, rates, strict=True):
+            losses.append(self.gradient(step, buffer))
+            total.add_(self._buffers[buffer], alpha=rate / first)
+            torch.sub(begin, total, alpha=first, out=self._weights)
+        self._weights.copy_(begin)
+        self._buffers[buffer].copy_(total)
+        return sum(losses) / len(losses)
 
     def warm_up(self) -> None:
         """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""

@@ -36,8 +36,9 @@ class Conduct:
         experiment, pool = self.experiment, self.pool
         dtype = getattr(torch, self.run.dtype)
         layout = Layout.plan(
-            self.run.workers, experiment.keyspace.size, dtype, experiment.parts, in_place=experiment.in_place
-        )
+            self.run.workers, experiment.keyspace.size, dtype, experiment.parts, in_place=experiment.in_place,
+            eager=experiment.eager,
+        )  # fmt: skip
         pool.arena.reserve(layout.end)
         self.weights = pool.arena.tensor(layout.server, layout.size, dtype)  # the server's own
         self.weights.copy_(experiment.weights)

@@ -29,10 +29,11 @@ class Note(NamedTuple):
     begun_s: float = 0.0  #: WEIGHTS: the server took the worker's push
     done_s: float = 0.0  #: WEIGHTS: ... and had dealt with it
     released_s: float = 0.0  #: WEIGHTS: the policy started the worker
-    value: float = 0.0  #: PUSH: the loss on its batch
+    value: float = 0.0  #: PUSH: the loss on its batch; WEIGHTS: when the server heard the request
+    own: int = 0  #: PUSH: the staleness that its worker saw; WEIGHTS: the worker's pushes that are in them
 
 
-_RECORD = struct.Struct("<BHIqqqqddddd")
+_RECORD = struct.Struct("<BHIqqqqdddddq")
 PULL_BYTES = _RECORD.size  #: what a request for weights costs on a link
 
 

@@ -54,6 +54,11 @@ class Experiment:
         return self.run.pull == "whole" and alone and getattr(self.sync, "barrier", False)
 
     @property
+    def eager(self) -> bool:
+        """Whether weights arrive while their worker computes on older ones."""
+        return bool(getattr(self.sync, "eager", False))
+
+    @property
     def portable(self) -> bool:
         """Whether any process may compute any worker's gradient, since all that lasts lies in shared memory.
 
@@ -77,10 +82,12 @@ class Layout:
     size: int
     dtype: torch.dtype
     server: int  #: the server's weights
-    weights: tuple[int, ...]  #: per worker: the weights that it computes on
+    weights: tuple[int, ...]  #: per worker: what it has of the server's weights
     gradients: tuple[tuple[int, ...], ...]  #: per worker and buffer
     up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
-    down: tuple[int, ...]  #: per worker: room for a pull's frames
+    arrivals: tuple[tuple[int, ...], ...]  #: per worker: where a whole pull is laid; eager: by the iteration's parity
+    used: tuple[int, ...]  #: per worker: the weights that it computes on; its own copy of the server's, unless eager
+    down: tuple[tuple[int, ...], ...]  #: per worker: room for a pull's frames; eager: by the iteration's parity
     residuals: tuple[int, ...]  #: per worker: what it has not sent, where any process may compute for it
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
     end: int = 0
@@ -88,7 +95,8 @@ class Layout:
 
     @classmethod
     def plan(
-        cls, workers: int, size: int, dtype: torch.dtype, parts: Sequence[Part], *, in_place: bool = False
+        cls, workers: int, size: int, dtype: torch.dtype, parts: Sequence[Part], *, in_place: bool = False,
+        eager: bool = False,
     ) -> Layout:
         """Lay out buffers for `size` weights of `dtype`, cut into ranges. What is not touched takes no memory."""
         frames, room = [], 0
@@ -108,6 +116,9 @@ class Layout:
         weights = tuple(server if in_place else take(flat) for _ in range(workers))
         gradients = tuple(tuple(take(flat) for _ in range(BUFFERS)) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in range(BUFFERS)) for _ in range(workers))
-        down = tuple(take(room) for _ in range(workers))
+        down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))
         residuals = tuple(take(flat) for _ in range(workers))
-        return cls(size, dtype, server, weights, gradients, up, down, residuals, tuple(frames), at, in_place)
+        arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
+        used = tuple(take(flat) if eager else own for own in weights)
+        return cls(size, dtype, server, weights, gradients, up, arrivals, used, down, residuals, tuple(frames), at,
+                   in_place)  # fmt: skip

@@ -21,12 +21,15 @@ from pslab.engines.compute import module_of
 from pslab.engines.control import Note
 from pslab.engines.job import Job
 from pslab.engines.pool import Pool
-from pslab.engines.produce import Producer
+from pslab.engines.produce import Producer, Write
 from pslab.engines.talk import Report, report
 from pslab.tensors.prune import NonFinite
 
 WAIT_S = 0.1
 AHEAD = 2  # gradients that a host has: one that it computes, and the next
+
+
+Order = tuple[float, int, int, list[Note], list[Write]]  # settled when; worker, iteration; what it pulled, and adds
 
 
 class Hosting:
@@ -41,12 +44,12 @@ class Hosting:
             self._producer(worker).warm_up()
         report(parent, "prepared")
 
-    def produce(self, worker: int, iteration: int, pulled: list[Any]) -> None:
+    def produce(self, worker: int, iteration: int, pulled: list[Any], writes: list[Any]) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and tell the parent."""
         self.iteration, producer = iteration, self._producer(worker)
         for note in pulled:
             producer.install(Note(*note))
-        loss = producer.gradient(iteration)
+        loss = producer.gradient(iteration, (Write(*write) for write in writes))
         try:
             notes, _ = producer.payloads(iteration, loss)
             body: dict[str, Any] = {"payloads": [[note.size_bytes, note.other] for note in notes], "loss": loss}
@@ -68,7 +71,7 @@ class Hosts:
         self._pool, self._portable = pool, job.portable
         self.numbers = set(range(count))
         self._host = {worker: worker % count for worker in range(job.run.workers)}
-        self._waiting: dict[int, list[tuple[float, int, int, list[Note]]]] = {number: [] for number in self.numbers}
+        self._waiting: dict[int, list[Order]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
         self._begun: set[int] = set()
@@ -78,10 +81,13 @@ class Hosts:
             here = [worker for worker, host in self._host.items() if host == number]
             pool.order(number, "host", (job, here))
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note], settled_s: float) -> None:
+    def begin(
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]
+    ) -> None:
         """The weights of a virtual worker's iteration were settled at this virtual instant."""
         self._begun.add(worker)
-        heappush(self._waiting[0 if self._portable else self._host[worker]], (settled_s, worker, iteration, pulled))
+        whose = 0 if self._portable else self._host[worker]
+        heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, writes))
         self._feed()
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
@@ -112,9 +118,9 @@ class Hosts:
                 number = min(self.numbers, key=self._busy.__getitem__) if self._portable else whose
                 if self._busy[number] >= AHEAD:
                     break
-                _, worker, iteration, pulled = heappop(waiting)
+                _, *order = heappop(waiting)
                 self._busy[number] += 1
-                self._pool.tell(number, "produce", (worker, iteration, pulled))
+                self._pool.tell(number, "produce", tuple(order))
 
     def _lay_out(self, arena: Arena, job: Job) -> None:
         layout = job.layout

@@ -41,6 +41,10 @@ def windows(server: Any, length: int | None) -> Wrong:
         for worker in part.asked:
             if worker not in part.clocks:
                 return f"range {index} holds a request of worker <{worker}>, which is gone"
+    if server.gate is not None:
+        complete = {w: min(part.clocks[w] for part in server.ranges) for w in server.ranges[0].clocks}
+        wrong = _window(server.gate.window, complete, length)
+        return f"the window of the whole model is wrong: {wrong}" if wrong else None
     return None
 
 
@@ -100,13 +104,18 @@ def newest(version: int, current: int) -> Wrong:
     return None if version == current else f"worker <self> is told version {version} of weights that are {current}"
 
 
-def replied(iteration: int, done: int, *, gone: bool) -> Wrong:
-    """Who is started is there, and finds in its weights all that it has pushed itself."""
+def replied(iteration: int, done: int, ahead: int, *, gone: bool) -> Wrong:
+    """Who is started is there, and finds in its weights what it has pushed itself; all but what is `ahead`."""
     if gone:
         return "worker <self> is started, which is gone"
-    if done < iteration:
+    if done < iteration - ahead:
         return f"worker <self> is started with iteration {iteration} on weights without its own push of {done}"
     return None
+
+
+def contained(told: int, true: int) -> Wrong:
+    """An eager worker is told how many of its pushes are in its weights."""
+    return None if told == true else f"worker <self> is told that {told} of its pushes are in its weights; {true} are"
 
 
 def joined(iteration: int, pushed: Sequence[int]) -> Wrong:

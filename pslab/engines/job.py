@@ -76,10 +76,17 @@ class Job:
     sparse: bool
     trains: bool
     portable: bool
+    eager: bool
+
+    def learning_rate(self, applied: int) -> float:
+        """The scheduled learning rate once so many gradients have been applied."""
+        run = self.run
+        progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
+        return run.learning_rate * self.schedule.factor(progress)
 
     @classmethod
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "sparse", "trains", "portable")  # fmt: skip
+                "parts", "sparse", "trains", "portable", "eager")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import torch
 
 from pslab.engines.arena import Arena
@@ -10,10 +13,17 @@ from pslab.engines.job import Job
 from pslab.engines.ledger import Ledger, OnSnapshot
 from pslab.errors import FrameError, ProtocolError, WorkerFailed
 from pslab.policies.rates import Applied
-from pslab.protocol.messages import Pull, Push
-from pslab.protocol.server import Reply, Step
+from pslab.protocol.messages import Pull, Push, gradients
+from pslab.protocol.server import Discard, Reply, Step
 from pslab.tensors.store import Gradient, Part, Store
 from pslab.tensors.wire import Entries, decode, encode_into, frame_bytes
+
+T = TypeVar("T")
+
+
+def _turn(places: Sequence[T], iteration: int) -> T:
+    """Buffers are used in turn."""
+    return places[iteration % len(places)]
 
 
 class Bookkeeper:
@@ -22,7 +32,8 @@ class Bookkeeper:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
         self._versions = [0] * len(job.parts)
-        self.applied = 0  #: pushes whose last range has been applied
+        self.applied = 0  #: gradients whose last range has been applied
+        self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
 
     def step(self, step: Step, workers: int, now: float) -> None:
         """Apply the pushes of a step; `workers` are alive.
@@ -35,15 +46,20 @@ class Bookkeeper:
             raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
         before = self._versions[step.range]
         staleness = [before - push.version for push in step.pushes]
-        told = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, max(staleness))
-        progress = 0.0 if run.pushes is None else min(1.0, self.applied / run.pushes)
-        self._apply(step, run.learning_rate * job.schedule.factor(progress) * job.rate.scale(told))
+        seen = max(push.seen for push in step.pushes) if job.eager else max(staleness)
+        told = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, max(staleness), seen)
+        self._apply(step, job.learning_rate(self.applied) * job.rate.scale(told))
         self._versions[step.range] = step.version
         for push, stale in zip(step.pushes, staleness, strict=True):
             self.ledger.applied(push, step.version, stale, self.wire_bytes(push.payload), now)
         if step.range == len(job.parts) - 1:
-            self.applied += len(step.pushes)
+            self.applied += sum(gradients(job.sync, push.iteration) for push in step.pushes)
             self.ledger.snapshot_if_due(self.applied, now)
+
+    def discard(self, discard: Discard) -> None:
+        """A push is not applied: its way was for nothing."""
+        self.dropped += 1
+        self.dropped_bytes += self.wire_bytes(discard.push.payload)
 
     def reply(self, reply: Reply) -> int:
         """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
@@ -82,7 +98,7 @@ class Keeper(Bookkeeper):
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries)
-        target = self._flat(job.layout.weights[pull.worker])
+        target = self._flat(_turn(job.layout.arrivals[pull.worker], pull.iteration))
         for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
             there.copy_(here)
         return WHOLE
@@ -90,7 +106,7 @@ class Keeper(Bookkeeper):
     def _write(self, pull: Pull, entries: Entries) -> int:
         """What has changed, as a frame; several workers of one round get the same, which is encoded once."""
         offset, room = self._job.layout.frames[pull.range]
-        place = self._arena.bytes(self._job.layout.down[pull.worker] + offset, room)
+        place = self._arena.bytes(_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
         if self._encoded is None or self._encoded[0] is not entries:
             size = encode_into(place, entries, "auto")
             self._encoded = entries, bytes(place[:size])
@@ -104,11 +120,10 @@ class Keeper(Bookkeeper):
 
     def _gradient(self, push: Push) -> Gradient:
         note, layout = push.payload, self._job.layout
-        buffer = push.iteration % len(layout.up[0])
         if note.size_bytes == WHOLE:
-            return self._gradients[push.worker][buffer]
+            return _turn(self._gradients[push.worker], push.iteration)
         offset, _ = layout.frames[push.range]
-        frame = self._arena.bytes(layout.up[push.worker][buffer] + offset, note.size_bytes)
+        frame = self._arena.bytes(_turn(layout.up[push.worker], push.iteration) + offset, note.size_bytes)
         try:
             return decode(frame, n=self._job.parts[push.range].size)
         except FrameError as error:

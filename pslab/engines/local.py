@@ -152,7 +152,8 @@ class _Conduct(Conduct):
             "late_message_99th_s": self.facts["late_s_99th"],
             "real_compute_share": sum(w["real_s"] for w in self.worked.values()) / alive_s,
         }
-        keep = ("outcome", "seconds", "pushes", "accepted", "refused", "deaths", "diverged", "costs")
+        keep = ("outcome", "seconds", "pushes", "accepted", "refused", "dropped", "dropped_bytes", "deaths",
+                "diverged", "costs")  # fmt: skip
         facts = {name: self.facts[name] for name in keep} | {
             "preparation_s": self.preparation_s,
             "honesty": honesty,

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -13,8 +15,18 @@ from pslab.engines.arena import Arena
 from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
 from pslab.engines.job import Job
+from pslab.protocol.messages import begins
 from pslab.tensors.prune import NonFinite, Pruner, is_finite
 from pslab.tensors.wire import decode, encode_into
+
+
+class Write(NamedTuple):
+    """An own push that is not in the weights here: its range, iteration, the rate of its step, and its frame's size."""
+
+    range: int
+    iteration: int
+    rate: float
+    size_bytes: int
 
 
 class Producer:
@@ -28,17 +40,19 @@ class Producer:
         layout = job.layout
         self._job, self._worker = job, worker
         self._device = device_of(job.run.device, worker)
-        self._shared_weights = arena.tensor(layout.weights[worker], layout.size, layout.dtype)
+        self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
+        self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
+        self._arrivals = [arena.tensor(at, layout.size, layout.dtype) for at in layout.arrivals[worker]]
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
         if not layout.in_place and module is None:
-            self._shared_weights.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
+            self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         on_cpu = self._device.type == "cpu"
         self._weights = self._shared_weights if on_cpu else self._shared_weights.to(self._device)
         # on the CPU backward writes straight into shared memory: a push copies nothing
         self._gradients = self._shared_gradients if on_cpu else [torch.zeros_like(self._weights)] * 2
         room = layout.frames[-1][0] + layout.frames[-1][1]
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
-        self._down = arena.bytes(layout.down[worker], room)
+        self._down = [arena.bytes(at, room) for at in layout.down[worker]]
         dataset = job.shelf.dataset(data)
         self._computing = None
         if job.trains:
@@ -54,9 +68,20 @@ class Producer:
         if self._computing is not None:
             self._computing.warm_up()
 
-    def gradient(self, iteration: int) -> float:
-        """Compute the gradient of an iteration; the batch's loss."""
-        return math.nan if self._computing is None else self._computing.gradient(iteration, self._buffer(iteration))
+    def gradient(self, iteration: int, writes: Iterable[Write] = ()) -> float:
+        """Compute the gradient of an iteration; the batch's loss. `writes` are own pushes that an eager worker adds."""
+        if self._job.eager:
+            self._shared_weights.copy_(self._held)
+            for write in writes:
+                self._read_own(*write)
+            self._to_device()
+        if self._computing is None:
+            return math.nan
+        job, buffer = self._job, self._buffer(iteration)
+        steps = range(begins(job.sync, iteration), begins(job.sync, iteration + 1))
+        if len(steps) == 1:
+            return self._computing.gradient(steps[0], buffer)
+        return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
 
     def payloads(self, iteration: int, loss: float) -> tuple[list[Note], float]:
         """Prune and encode: per range a note with the size of its payload, and the instant between the two.
@@ -83,9 +108,29 @@ class Producer:
 
     def install(self, note: Note) -> None:
         """The weights of a range have arrived: a frame to be decoded, or there already."""
+        part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
+        turn = note.iteration % len(self._down)
         if note.size_bytes != WHOLE:
-            part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
-            part.put(self._shared_weights, decode(self._down[offset : offset + note.size_bytes], n=part.size))
+            part.put(self._held, decode(self._down[turn][offset : offset + note.size_bytes], n=part.size))
+        elif self._job.eager:
+            for here, there in zip(part.views(self._held), part.views(self._arrivals[turn]), strict=True):
+                here.copy_(there)
+        if not self._job.eager:
+            self._to_device()
+
+    def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
+        """An own push, still in its buffer, as the server is going to apply it."""
+        part, buffer = self._job.parts[index], self._buffer(iteration)
+        if size_bytes == WHOLE:
+            for weights, gradient in zip(part.views(self._shared_weights), part.views(self._shared_gradients[buffer]),
+                                         strict=True):  # fmt: skip
+                weights.add_(gradient, alpha=-rate)
+            return
+        offset, _ = self._job.layout.frames[index]
+        entries = decode(self._up[buffer][offset : offset + size_bytes], n=part.size)
+        part.add(self._shared_weights, entries, -rate)
+
+    def _to_device(self) -> None:
         if self._weights is not self._shared_weights:
             self._weights.copy_(self._shared_weights)
 

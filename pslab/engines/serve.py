@@ -21,7 +21,7 @@ from pslab.engines.line import Line, ready
 from pslab.engines.post import Post
 from pslab.engines.talk import report
 from pslab.protocol.messages import Pull, Push
-from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
+from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 
 PROGRESS_PERIOD_S = 0.2
 
@@ -39,6 +39,7 @@ class Serving:
         self.keeper = Keeper(job, arena, snapshots, lambda body: report(parent, "snapshot", body))
         self.outbox: dict[int, list[Note]] = {w: [] for w in range(job.run.workers)}  # goes with the next weights
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}  # (worker, range): when its last push was handled
+        self.asked_s: dict[tuple[int, int], float] = {}  # when its last request was handled
         self.refused = 0
         self.spent = {"apply_s": [0.0, 0], "serve_s": [0.0, 0], "message_s": [0.0, 0]}  # seconds; pushes, pulls, frames
         self.deaths: list[dict[str, Any]] = []
@@ -82,7 +83,7 @@ class Serving:
             if now - progress_s >= PROGRESS_PERIOD_S:
                 progress_s = now
                 workers = [doing(self.machine, w, travelling=self.post.travelling(w)) for w in self.outbox]
-                news = {"pushes": self.machine.accepted, "seconds": now - self.begun_s, "workers": workers}
+                news = {"pushes": self.machine.gradients, "seconds": now - self.begun_s, "workers": workers}
                 report(self.parent, "progress", news)
                 self._lose_the_silent(now)
 
@@ -140,12 +141,13 @@ class Serving:
                 return
             if note.kind == PUSH:
                 begun_s = time.monotonic()
-                push = Push(note.worker, note.range, note.iteration, note.version, note)
+                push = Push(note.worker, note.range, note.iteration, note.version, note, note.own)
                 self._perform(self.machine.handle(push, now - self.begun_s))
                 self.taken[note.worker, note.range] = begun_s, time.monotonic()
-                if self.run_.pushes is not None and self.machine.accepted >= self.run_.pushes:
+                if self.run_.pushes is not None and self.machine.gradients >= self.run_.pushes:
                     self.outcome = "budget"
             elif note.kind == PULL:
+                self.asked_s[note.worker, note.range] = now
                 pull = Pull(note.worker, note.range, note.iteration, note.version)
                 self._perform(self.machine.handle(pull, now - self.begun_s))
             elif note.kind == DIVERGED:
@@ -159,6 +161,9 @@ class Serving:
             effect = pending.pop(0)
             if isinstance(effect, Step):
                 self._step(effect)
+            elif isinstance(effect, Discard):
+                self.keeper.discard(effect)
+                self._acknowledge(effect.push)
             elif isinstance(effect, Reply):
                 self._reply(effect)
                 pending += self.machine.answered(effect.pull.range)
@@ -171,7 +176,10 @@ class Serving:
         self.keeper.step(step, len(self.machine.workers), now - self.begun_s)
         self._spend("apply_s", now, len(step.pushes))
         for push in step.pushes:
-            self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
+            self._acknowledge(push)
+
+    def _acknowledge(self, push: Push) -> None:
+        self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
 
     def _spend(self, what: str, since_s: float, count: int = 1) -> None:
         self.spent[what][0] += time.monotonic() - since_s
@@ -181,9 +189,10 @@ class Serving:
         pull, released_s = reply.pull, time.monotonic()
         size = self.keeper.reply(reply)
         self._spend("serve_s", released_s)
-        begun_s, done_s = self.taken.get((pull.worker, pull.range), (released_s, released_s))
-        note = Note(WEIGHTS, pull.worker, pull.range, pull.iteration, reply.version, size, reply.released_by,
-                    time.monotonic(), begun_s, done_s, released_s)  # fmt: skip
+        key = pull.worker, pull.range
+        begun_s, done_s = self.taken.get(key, (released_s, released_s))
+        note = Note(WEIGHTS, *key, pull.iteration, reply.version, size, reply.released_by, time.monotonic(),
+                    begun_s, done_s, released_s, self.asked_s.get(key, released_s), reply.own)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
         size_bytes = self.keeper.wire_bytes(note)
         self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, size_bytes)
@@ -244,8 +253,10 @@ class Serving:
             "outcome": self.outcome,
             "seconds": ended_s,
             "pushes": self.keeper.applied,
-            "accepted": self.machine.accepted,
+            "accepted": self.machine.gradients,
             "refused": self.refused,
+            "dropped": self.keeper.dropped,
+            "dropped_bytes": self.keeper.dropped_bytes,
             "deaths": self.deaths,
             "diverged": getattr(self, "diverged", None),
             "late_s_mean": float(late_s.mean()),

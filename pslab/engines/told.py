@@ -86,4 +86,6 @@ def _effect(effect: Any, who: Sequence[int], *, several: bool) -> str:
         pull = effect.pull
         where = f" on range {pull.range}" * several
         return f"the server starts worker {who[pull.worker]} with iteration {pull.iteration}{where}"
+    if kind == "Discard":
+        return f"the server drops worker {who[effect.push.worker]}'s push of iteration {effect.push.iteration}"
     return f"the server refuses it: {effect.reason}"

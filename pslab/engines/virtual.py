@@ -123,7 +123,8 @@ class _Virtual(Conduct):
 def _timing(experiment: Experiment, on_progress: OnProgress) -> Outcome:
     run, size = experiment.run, experiment.keyspace.size
     dtype = getattr(torch, run.dtype)
-    layout = Layout.plan(run.workers, size, dtype, experiment.parts, in_place=experiment.in_place)
+    layout = Layout.plan(run.workers, size, dtype, experiment.parts, in_place=experiment.in_place,
+                         eager=experiment.eager)  # fmt: skip
     job, begun_s = Job.of(experiment, layout, Shelf("nothing", 0.0, 1.0, 1, ())), time.monotonic()
     keeper = Bookkeeper(job, Ledger(job, None, None, lambda body: None))
     clockwork = Clockwork(job, keeper, NoGradients(job))
@@ -148,7 +149,7 @@ def _turn(clockwork: Clockwork, on_progress: OnProgress, after: Any) -> None:
         nonlocal told_s
         if (now := time.monotonic()) - told_s >= PROGRESS_PERIOD_S:
             told_s = now
-            on_progress({"pushes": clockwork.server.accepted, "seconds": clockwork.now,
+            on_progress({"pushes": clockwork.server.gradients, "seconds": clockwork.now,
                          "workers": clockwork.doings()})  # fmt: skip
 
     clockwork.meanwhile = tell
@@ -183,8 +184,10 @@ def _facts(clockwork: Clockwork, preparation_s: float, turning_s: float, wall_s:
         "outcome": clockwork.outcome,
         "seconds": clockwork.now,
         "pushes": clockwork.keeper.applied,
-        "accepted": clockwork.server.accepted,
+        "accepted": clockwork.server.gradients,
         "refused": clockwork.refused,
+        "dropped": clockwork.keeper.dropped,
+        "dropped_bytes": clockwork.keeper.dropped_bytes,
         "deaths": [],
         "diverged": clockwork.diverged,
         "preparation_s": preparation_s,

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import numpy as np
 
 from pslab.engines.arena import Arena
 from pslab.engines.cluster import ComputeTimes
-from pslab.engines.control import ACK, DIVERGED, PULL, STOP, WEIGHTS, Note
+from pslab.engines.control import ACK, DIVERGED, PULL, PUSH, STOP, WEIGHTS, Note
 from pslab.engines.job import Job
 from pslab.engines.line import Line, ready
 from pslab.engines.produce import Producer
 from pslab.engines.talk import report
-from pslab.protocol.messages import NOBODY, Ack, Push, Weights
-from pslab.protocol.worker import Compute, Effect, Worker
+from pslab.engines.writes import own_writes
+from pslab.protocol.messages import NOBODY, Ack, Push, Weights, gradients
+from pslab.protocol.pool import Request
+from pslab.protocol.worker import Compute, Effect, Send, worker_of
 from pslab.tensors.prune import NonFinite
 
 PHASES = ("compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode")
 PHASE_COLUMNS = ("worker", "iteration", "phase", "begin_s", "end_s", "waits_for")
+
+
+Row = tuple[int, str, float, float, int]  # iteration, phase, begin, end, the worker that was waited for
+
+
+def way(note: Note, sent_s: dict[tuple[int, int], float], arrived_s: float, *, eager: bool) -> Iterator[Row]:
+    """The phases that an answer closes. They belong to the iteration whose push they follow, or, eager, to the one
+    that was computed meanwhile; then the push that the answer has heard of is an older one."""
+    iteration = note.iteration - 1
+    pushed = note.own - 1 if eager else iteration
+    begun_s = sent_s.pop((note.range, pushed), None)
+    if begun_s is not None or not eager:
+        yield pushed, "push", note.begun_s if begun_s is None else begun_s, note.begun_s, NOBODY
+        yield pushed, "apply", note.begun_s, note.done_s, NOBODY
+    yield iteration, "wait", note.value if eager else note.done_s, note.released_s, note.other
+    yield iteration, "serve", note.released_s, note.sent_s, NOBODY
+    yield iteration, "pull", note.sent_s, arrived_s, NOBODY
 
 
 class Stopped(Exception):
@@ -33,13 +53,14 @@ class Working:
         self, job: Job, worker: int, pipe: Connection, parent: Connection, arena: Arena, data: Arena
     ) -> None:
         self.job, self.worker, self.line, self.parent = job, worker, Line(pipe), parent
-        self.machine = Worker(worker, len(job.parts), job.order)
+        self.machine = worker_of(worker, len(job.parts), job.order, job.sync)
         self.times = ComputeTimes(job.cluster, job.run.seed, worker)
         self.producer = Producer(job, worker, arena, data)
         self.producer.warm_up()
         self.rows: list[tuple[float, ...]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
-        self.sent_s: dict[int, float] = {}
+        self.sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
+        self.pulled: list[Note] = []  # weights that an eager worker takes when it begins the next iteration
         report(parent, "prepared")
 
     @property
@@ -54,7 +75,8 @@ class Working:
         try:
             effects = self.machine.start()
             while True:
-                self._perform(effects)
+                while effects:
+                    effects = self._perform(effects)
                 effects = [effect for note in self._receive() for effect in self._heard(note)]
         except Stopped:
             self.line.send([Note(STOP, self.worker)])
@@ -67,14 +89,23 @@ class Working:
 
     # --- computing ------------------------------------------------------------------------------------------------
 
-    def _perform(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Compute):
-                self._compute(effect.iteration)
+    def _perform(self, effects: list[Effect]) -> list[Effect]:
+        """Send what is to be sent, then compute; what follows from that."""
+        now = time.monotonic()
+        notes = [self._note(effect.request) for effect in effects if isinstance(effect, Send)]
+        for note in notes:
+            if note.kind == PUSH:
+                self.sent_s[note.range, note.iteration] = now
+        if notes:
+            self.line.send(note._replace(sent_s=now) for note in notes)
+        return [after for effect in effects if isinstance(effect, Compute) for after in self._compute(effect.iteration)]
 
-    def _compute(self, iteration: int) -> None:
-        begin_s, modelled_s = time.monotonic(), self.times.draw()
-        loss = self.producer.gradient(iteration)
+    def _compute(self, iteration: int) -> list[Effect]:
+        if self.pulled:
+            self._take(iteration)
+        begin_s = time.monotonic()
+        modelled_s = sum(self.times.draw() for _ in range(gradients(self.job.sync, iteration)))
+        loss = self.producer.gradient(iteration, own_writes(self.job, self.machine))
         real_s = time.monotonic() - begin_s
         self._hold_until(begin_s + modelled_s)
         computed_s = time.monotonic()
@@ -86,21 +117,21 @@ class Working:
         self._log(iteration, "select", computed_s, selected_s)
         if self.job.sparse:
             self._log(iteration, "encode", selected_s, time.monotonic())
-        notes = [self._note(effect) for index, payload in enumerate(payloads)
-                 for effect in self.machine.computed(index, payload)]  # fmt: skip
-        now = time.monotonic()
-        for index in range(len(payloads)):
-            self.sent_s[index] = now
-        self.line.send(note._replace(sent_s=now) for note in notes)
+        return [effect for index, payload in enumerate(payloads) for effect in self.machine.computed(index, payload)]
 
-    def _note(self, effect: Effect) -> Note:
-        assert not isinstance(effect, Compute)
-        request = effect.request
+    def _take(self, iteration: int) -> None:
+        """The weights that have come while another iteration was computed."""
+        begin_s = time.monotonic()
+        for note in self.pulled:
+            self.producer.install(note)
+        self.pulled = []
+        self._log(iteration - 1, "decode", begin_s, time.monotonic())
+
+    def _note(self, request: Request) -> Note:
         if isinstance(request, Push):
             payload: Note = request.payload
-            return payload._replace(
-                worker=self.worker, range=request.range, iteration=request.iteration, version=request.version
-            )
+            return payload._replace(worker=self.worker, range=request.range, iteration=request.iteration,
+                                    version=request.version, own=request.seen)  # fmt: skip
         return Note(PULL, self.worker, request.range, request.iteration, request.version)
 
     def _hold_until(self, end_s: float) -> None:
@@ -108,7 +139,7 @@ class Working:
         while (left_s := end_s - time.monotonic()) > 0:
             if ready((self.line.descriptor,), left_s, spin_s=0.0):
                 for note in self._receive():
-                    self._heard(note)
+                    self._heard(note)  # nothing follows before the computation ends
 
     # --- hearing --------------------------------------------------------------------------------------------------
 
@@ -134,15 +165,14 @@ class Working:
         if note.kind != WEIGHTS:
             return []
         arrived_s = time.monotonic()
-        iteration = note.iteration - 1  # these phases belong to the iteration whose push they follow
-        self._log(iteration, "push", self.sent_s.get(note.range, note.begun_s), note.begun_s)
-        self._log(iteration, "apply", note.begun_s, note.done_s)
-        self._log(iteration, "wait", note.done_s, note.released_s, note.other)
-        self._log(iteration, "serve", note.released_s, note.sent_s)
-        self._log(iteration, "pull", note.sent_s, arrived_s)
-        self.producer.install(note)
-        self._log(iteration, "decode", arrived_s, time.monotonic())
-        return self.machine.weights(Weights(self.worker, note.range, note.iteration, note.version))
+        for row in way(note, self.sent_s, arrived_s, eager=self.job.eager):
+            self._log(*row)
+        if self.job.eager:
+            self.pulled.append(note)
+        else:
+            self.producer.install(note)
+            self._log(note.iteration - 1, "decode", arrived_s, time.monotonic())
+        return self.machine.weights(Weights(self.worker, note.range, note.iteration, note.version, own=note.own))
 
     def _log(self, iteration: int, phase: str, begin_s: float, end_s: float, waits_for: int = NOBODY) -> None:
         zero = self.began_s

@@ -139,6 +139,8 @@ def plan(
     """The explorations of one policy; the parameters are `check`'s."""
     some, parts = _numbers("workers", workers), _numbers("ranges", ranges)
     clusters = [(w, r) for r in parts or [1] for w in some or [2]] if some or parts else list(CLUSTERS)
+    if not (some or parts or faults) and getattr(sync, "eager", False):
+        clusters.remove((2, 2))  # both directions at once on both ranges: many millions of states
     _positive("iterations", iterations)
     _positive("states_max", states_max)
     _positive("faults_max", faults_max)

@@ -86,7 +86,18 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("prune", run.prune, "without tensors nothing can be pruned: use prune='none', pull='whole'")
     if run.engine == "timing" and run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
+    if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
+        _check_own_writes(run, policies)
     _check_members(run, cluster)
+
+
+def _check_own_writes(run: Run, policies: Mapping[str, Any]) -> None:
+    """Who reads its own writes must know what the server is going to make of them."""
+    if not resolve_optimizer(run.optimizer).plain_sgd:
+        problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or rmw=off"
+        raise ConfigError("sync", run.sync, problem)
+    if not getattr(policies["rate"], "foreseen", False):
+        raise ConfigError("sync", run.sync, f"a worker cannot foresee the rate {run.rate!r}: use another, or rmw=off")
 
 
 def _check_members(run: Run, cluster: Cluster) -> None:

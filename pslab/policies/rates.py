@@ -14,10 +14,15 @@ class Applied(NamedTuple):
     aggregate: bool  #: whether the step is the mean of a superstep
     push_weight: float | None  #: Run.push_weight
     staleness: int  #: steps on this range between the oldest push's pull and now
+    seen: int  #: the staleness that the worker knew of as it pushed; `staleness` if it could not
 
 
 class Rate(Protocol):
-    """A learning-rate policy."""
+    """A learning-rate policy.
+
+    One that asks of a push's staleness for what its worker has seen alone may say so by `foreseen = True`: then the
+    worker itself knows by how much its push is going to move the weights.
+    """
 
     def scale(self, step: Applied) -> float:
         """The factor of the learning rate for this step."""
@@ -33,6 +38,10 @@ class Constant:
     Source: Jiang et al. (SIGMOD 2017).
     Example: constant
     """
+
+    @property
+    def foreseen(self) -> bool:
+        return True
 
     def scale(self, step: Applied) -> float:
         if step.aggregate:

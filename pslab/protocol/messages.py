@@ -16,13 +16,17 @@ NOBODY = -1
 
 
 class Push(NamedTuple):
-    """Worker -> server: the gradient of `iteration` on `range`, taken on version `version` of its weights."""
+    """Worker -> server: the gradient of `iteration` on `range`, taken on version `version` of its weights.
+
+    `seen` is the staleness that the worker itself knows of: steps by others between those weights and the next ones.
+    """
 
     worker: int
     range: int
     iteration: int
     version: int
     payload: Any = None
+    seen: int = 0
 
 
 class Pull(NamedTuple):
@@ -35,17 +39,18 @@ class Pull(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Server -> worker: the answer to a pull."""
+    """Server -> worker: the answer to a pull. `own` of the worker's own pushes are in these weights."""
 
     worker: int
     range: int
     iteration: int
     version: int
     payload: Any = None
+    own: int = 0
 
 
 class Ack(NamedTuple):
-    """Server -> worker: the push was applied or dropped; its payload may be rewritten."""
+    """Server -> worker: the push was applied, dropped or refused; its payload may be rewritten."""
 
     worker: int
     range: int
@@ -106,15 +111,27 @@ class Aggregate(NamedTuple):
     pushes: tuple[tuple[int, int], ...]
 
 
-Decision = Start | Apply | Aggregate
+class Drop(NamedTuple):
+    """Do not apply this push: it came too late. It does not count."""
+
+    worker: int
+    iteration: int
+
+
+Decision = Start | Apply | Aggregate | Drop
 Decisions = tuple[Decision, ...]
 
 
 class Sync(Protocol):
     """A synchronization policy: one pure function on the clocks of a range.
 
-    A push stays buffered until Apply or Aggregate names it; a worker is held until Start names it. A policy under which
-    weights change only while no worker computes may say so by `barrier = True`: workers then read them in place.
+    A push stays buffered until Apply, Aggregate or Drop names it; a worker is held until Start names it. A policy may
+    have more attributes:
+
+    barrier   True: weights change only while no worker computes, so workers may read them in place
+    whole     True: one decision for all ranges. It hears of a push or a request when all ranges have it
+    eager     True: workers ask for the weights of the next iteration as they begin one
+    begins    a method: the number of gradients that a worker has computed before an iteration, if that is not one each
     """
 
     @property
@@ -126,3 +143,14 @@ class Sync(Protocol):
 
     def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
         """The next state and the decisions, in the order in which they are to be performed."""
+
+
+def begins(sync: Sync, iteration: int) -> int:
+    """The gradients that a worker has computed before an iteration."""
+    counted = getattr(sync, "begins", None)
+    return iteration if counted is None else counted(iteration)
+
+
+def gradients(sync: Sync, iteration: int) -> int:
+    """The gradients that a push of this iteration is made of."""
+    return begins(sync, iteration + 1) - begins(sync, iteration)

@@ -13,6 +13,9 @@ Theory of operation. A range takes pushes, or answers pulls:
 Whatever arrives twice or late changes nothing: a push is counted only if it carries the worker's next iteration, a pull
 that was answered before is answered again. The driver performs the effects in their order and reports each Reply, once
 the weights have been read, with `answered`.
+
+Each range has its own state of the policy, unless the policy decides for the whole model: two ranges that hold two
+workers for each other would wait for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from pslab.protocol.messages import (
     Aggregate,
     Apply,
     Asked,
-    Decisions,
+    Decision,
+    Drop,
     Left,
     Pull,
     Push,
@@ -34,6 +38,7 @@ from pslab.protocol.messages import (
     Start,
     Sync,
     SyncEvent,
+    gradients,
 )
 from pslab.protocol.window import Window
 
@@ -47,12 +52,23 @@ class Step(NamedTuple):
     version: int
 
 
+class Discard(NamedTuple):
+    """Effect: this push is not applied; its payload is free."""
+
+    range: int
+    push: Push
+
+
 class Reply(NamedTuple):
-    """Effect: send this worker the weights of the range; `released_by` is the worker that it waited for."""
+    """Effect: send this worker the weights of the range; `released_by` is the worker that it waited for.
+
+    `own` of its pushes are in these weights.
+    """
 
     pull: Pull
     version: int
     released_by: int
+    own: int = 0
 
 
 class Refuse(NamedTuple):
@@ -62,7 +78,16 @@ class Refuse(NamedTuple):
     reason: str
 
 
-Effect = Step | Reply | Refuse
+Effect = Step | Discard | Reply | Refuse
+
+
+class _Gate:
+    """A policy that decides for all ranges: its clocks count iterations that are complete."""
+
+    __slots__ = ("state", "window")
+
+    def __init__(self, workers: tuple[int, ...], sync: Sync) -> None:
+        self.window, self.state = Window(len(workers), sync.window), sync.initial(workers)
 
 
 class _Range:
@@ -74,7 +99,7 @@ class _Range:
         self.window = Window(len(workers), sync.window)
         self.clocks = dict.fromkeys(workers, 0)  # the iteration that each worker pushes next
         self.left: dict[int, int] = {}  # the clocks of those who are gone
-        self.state: Any = sync.initial(workers)
+        self.state: Any = None if getattr(sync, "whole", False) else sync.initial(workers)
         self.asked: dict[int, Pull] = {}  # pulls not yet answered
         self.held: dict[tuple[int, int], Push] = {}  # pushes counted, not yet applied
         self.deferred: list[tuple[Push, float]] = []
@@ -89,7 +114,10 @@ class Server:
         self.workers = tuple(workers)
         self.sync = sync
         self.ranges = [_Range(self.workers, sync) for _ in range(ranges)]
-        self.accepted = 0  #: iterations whose push is complete on all ranges, over all workers
+        self.gate = _Gate(self.workers, sync) if getattr(sync, "whole", False) else None
+        self.eager = getattr(sync, "eager", False)
+        self.accepted = 0  #: iterations whose push is complete on all ranges, and was not dropped, over all workers
+        self.gradients = 0  #: that these pushes are made of: what a budget counts
         self._partial: dict[tuple[int, int], int] = {}
 
     def handle(self, message: Push | Pull, now: float) -> list[Effect]:
@@ -105,7 +133,7 @@ class Server:
             return [Refuse(message, "unknown worker")]
         if isinstance(message, Pull):
             return self._pull(part, message, now)
-        if part.answering:
+        if self._answering(part):
             part.deferred.append((message, now))
             return []
         return self._push(part, message, now)
@@ -117,9 +145,10 @@ class Server:
             raise ProtocolError(f"range {index} is not answering a pull")
         part.answering -= 1
         effects: list[Effect] = []
-        while part.deferred and not part.answering:
-            message, now = part.deferred.pop(0)
-            effects += self._push(part, message, now)
+        for each in self.ranges if self.gate else (part,):
+            while each.deferred and not self._answering(each):
+                message, now = each.deferred.pop(0)
+                effects += self._push(each, message, now)
         return effects
 
     def leave(self, worker: int, now: float) -> list[Effect]:
@@ -135,13 +164,19 @@ class Server:
         self.workers = tuple(w for w in self.workers if w != worker)
         for name in [name for name in self._partial if name[0] == worker]:
             del self._partial[name]  # incomplete for good
+        complete = min(part.clocks[worker] for part in self.ranges)
         effects: list[Effect] = []
         for index, part in enumerate(self.ranges):
             part.asked.pop(worker, None)
             part.deferred = [(m, t) for m, t in part.deferred if m.worker != worker]
             part.left[worker] = part.clocks.pop(worker)
             moved = part.window.leave(part.left[worker])
-            effects += self._decide(part, index, Left(worker, now, moved))
+            if self.gate is None:
+                effects += self._decide(part, index, Left(worker, now, moved))
+            elif part.left[worker] > complete:  # the policy will never hear of it
+                effects.append(Discard(index, part.held.pop((worker, complete))))
+        if self.gate is not None:
+            effects += self._decide(self.ranges[0], 0, Left(worker, now, self.gate.window.leave(complete)))
         return effects
 
     def join(self, worker: int) -> int:
@@ -159,6 +194,8 @@ class Server:
         for part in self.ranges:
             part.window.join(iteration)
             part.clocks[worker] = iteration
+        if self.gate is not None:
+            self.gate.window.join(iteration)
         return iteration
 
     def waits_for(self, index: int) -> tuple[int, ...]:
@@ -173,10 +210,21 @@ class Server:
         if pull.worker in part.asked:
             return [Refuse(pull, "duplicate pull")]
         part.asked[pull.worker] = pull
+        return self._asks(part, pull, now)
+
+    def _asks(self, part: _Range, pull: Pull, now: float) -> list[Effect]:
+        """The policy hears of a request, if it is its turn."""
+        worker, iteration = pull.worker, pull.iteration
         # a pull that overtook its own worker's push waits for it: who pulls sees what it has pushed
-        if pull.iteration > clock:
+        if iteration > part.clocks[worker] and not self.eager:
             return []
-        return self._decide(part, pull.range, Asked(pull.worker, pull.iteration, now))
+        if self.gate is not None:
+            pulls = [each.asked.get(worker) for each in self.ranges]
+            if any(each is None or each.iteration != iteration for each in pulls):
+                return []
+            if any(iteration > each.clocks[worker] for each in self.ranges) and not self.eager:
+                return []
+        return self._decide(part, pull.range, Asked(worker, iteration, now))
 
     def _push(self, part: _Range, push: Push, now: float) -> list[Effect]:
         worker, iteration = push.worker, push.iteration
@@ -188,45 +236,75 @@ class Server:
         moved = part.window.push(iteration)
         part.clocks[worker] = clock + 1
         part.held[worker, iteration] = push
-        self._count(worker, iteration)
+        complete = self._count(worker, iteration)
+        if self.gate is not None:
+            if not complete:
+                return []
+            moved = self.gate.window.push(iteration)
         effects = self._decide(part, push.range, Pushed(worker, iteration, now, moved))
         pull = part.asked.get(worker)
-        if pull is not None and pull.iteration == clock + 1:
-            effects += self._decide(part, push.range, Asked(worker, pull.iteration, now))
+        if pull is not None and pull.iteration == clock + 1 and not self.eager:
+            effects += self._asks(part, pull, now)
         return effects
 
-    def _count(self, worker: int, iteration: int) -> None:
+    def _count(self, worker: int, iteration: int) -> bool:
+        """A push of one range was counted; whether all ranges have it now."""
         arrived = self._partial.pop((worker, iteration), 0) + 1
-        if arrived == len(self.ranges):
-            self.accepted += 1
-        else:
+        if arrived < len(self.ranges):
             self._partial[worker, iteration] = arrived
+            return False
+        self._accept(iteration, 1)
+        return True
+
+    def _accept(self, iteration: int, count: int) -> None:
+        self.accepted += count
+        self.gradients += count * gradients(self.sync, iteration)
+
+    def _answering(self, part: _Range) -> bool:
+        return any(each.answering for each in self.ranges) if self.gate else part.answering > 0
 
     def _decide(self, part: _Range, index: int, event: SyncEvent) -> list[Effect]:
-        part.state, decisions = self.sync.step(part.state, event, part.window)
-        return self._perform(part, index, event, decisions)
-
-    def _perform(self, part: _Range, index: int, event: SyncEvent, decisions: Decisions) -> list[Effect]:
+        gate = self.gate or part
+        gate.state, decisions = self.sync.step(gate.state, event, gate.window)
         effects: list[Effect] = []
         for decision in decisions:
-            if isinstance(decision, Start):
-                pull = part.asked.pop(decision.worker, None)
-                if pull is None or pull.iteration != decision.iteration:
-                    raise ProtocolError(f"{self.sync} starts {decision}, which nobody asked for")
-                released_by = NOBODY if event.worker == decision.worker else event.worker
-                part.answering += 1
-                effects.append(Reply(pull, part.version, released_by))
-                continue
-            if part.answering:
-                raise ProtocolError(f"{self.sync}: {decision} while weights are being read; apply before starting")
-            effects.append(self._step(part, index, decision))
+            if isinstance(decision, Drop):
+                self._accept(decision.iteration, -1)
+            for at, each in enumerate(self.ranges) if self.gate else ((index, part),):
+                effects.append(self._perform(each, at, event, decision))
         return effects
+
+    def _perform(self, part: _Range, index: int, event: SyncEvent, decision: Decision) -> Effect:
+        if isinstance(decision, Start):
+            return self._reply(part, event, decision)
+        if part.answering:
+            raise ProtocolError(f"{self.sync}: {decision} while weights are being read; apply before starting")
+        if isinstance(decision, Drop):
+            if self.gate is None:
+                raise ProtocolError(f"{self.sync}: {decision}: only a policy that decides for all ranges may drop")
+            (push,) = self._release(part, ((decision.worker, decision.iteration),))
+            return Discard(index, push)
+        return self._step(part, index, decision)
+
+    def _reply(self, part: _Range, event: SyncEvent, start: Start) -> Reply:
+        pull = part.asked.pop(start.worker, None)
+        if pull is None or pull.iteration != start.iteration:
+            raise ProtocolError(f"{self.sync} starts {start}, which nobody asked for")
+        part.answering += 1
+        released_by = NOBODY if event.worker == start.worker else event.worker
+        own = part.clocks[start.worker] - sum(worker == start.worker for worker, _ in part.held) if self.eager else 0
+        return Reply(pull, part.version, released_by, own)
 
     def _step(self, part: _Range, index: int, decision: Apply | Aggregate) -> Step:
         whole = isinstance(decision, Aggregate)
         names = decision.pushes if isinstance(decision, Aggregate) else ((decision.worker, decision.iteration),)
+        pushes = self._release(part, names)
+        part.version += 1
+        return Step(index, pushes, whole, part.version)
+
+    def _release(self, part: _Range, names: tuple[tuple[int, int], ...]) -> tuple[Push, ...]:
+        """The pushes of these names (worker, iteration), no longer held."""
         missing = [name for name in names if name not in part.held]
         if missing or not names:
             raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
-        part.version += 1
-        return Step(index, tuple(part.held.pop(name) for name in names), whole, part.version)
+        return tuple(part.held.pop(name) for name in names)

@@ -63,6 +63,15 @@ class Part:
             return
         flat.index_copy_(0, self.flat_indices(entries), values)
 
+    def add(self, flat: torch.Tensor, entries: Entries, factor: float) -> None:
+        """Add a multiple of entries of this range to a flat vector."""
+        values = torch.from_numpy(entries.values)
+        if entries.indices is not None:
+            flat.index_add_(0, self.flat_indices(entries), values, alpha=factor)
+            return
+        for offset, piece in self.pieces(self.size):
+            flat[piece].add_(values[offset : offset + piece.stop - piece.start], alpha=factor)
+
     def flat_indices(self, entries: Entries) -> torch.Tensor:
         """Positions in the flat vector of sparse entries of this range (int64[k])."""
         indices = torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
@@ -150,8 +159,7 @@ class Store:
 
     def _sparse_step(self, cut: _Slice, gradients: Sequence[Entries], learning_rate: float) -> None:
         for entries in gradients:
-            where = cut.part.flat_indices(entries)
-            self.weights.index_add_(0, where, torch.from_numpy(entries.values), alpha=-learning_rate / len(gradients))
+            cut.part.add(self.weights, entries, -learning_rate / len(gradients))
             if cut.changed_at is not None and entries.indices is not None:
                 cut.changed_at[torch.from_numpy(entries.indices).long()] = cut.version
 

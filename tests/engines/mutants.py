@@ -18,7 +18,7 @@ from pslab.spec import build
 SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
 MODULES = ("protocol.window", "protocol.messages", "protocol.pool", "protocol.server", "protocol.worker",
-           "policies.sync")  # fmt: skip
+           "policies.sync", "policies.eager", "policies.local", "policies.backup")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def machines(fresh: dict[str, ModuleType]) -> Machines:
 
 def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
     """What the checker finds of these modules on the mutant's cluster."""
-    table = {name: getattr(fresh["policies.sync"], cls.__name__) for name, cls in SYNCS.items()}
+    table = {name: getattr(fresh[cls.__module__.removeprefix("pslab.")], cls.__name__) for name, cls in SYNCS.items()}
     sync = build("sync", mutant.policy, table)
     return explore(sync, FIFO(), workers=mutant.workers, ranges=mutant.ranges, iterations=mutant.iterations,
                    faults=mutant.faults, machines=machines(fresh))  # fmt: skip
@@ -119,29 +119,30 @@ MUTANTS = [
            "if clock is None or iteration < clock:", "if clock is None:", "the window of range 0 is wrong",
            faults=("duplicate",)),
     Mutant("a pull that overtook its push is answered at once", SERVER,
-           "if pull.iteration > clock:", "if pull.iteration > clock + 1:", "without its own push of 0",
-           faults=("reorder",)),
+           "iteration > part.clocks[worker] and not", "iteration > part.clocks[worker] + 1 and not",
+           "without its own push of 0", faults=("reorder",)),
     Mutant("pushes are taken while weights are read", SERVER,
            "            part.deferred.append((message, now))\n            return []",
            "            return self._push(part, message, now)", "while weights are being read"),
     Mutant("pushes are taken while weights are read, and applied", SERVER,
            "part.answering += 1", "part.answering += 0", "is not answering a pull"),
     Mutant("deferred pushes are forgotten", SERVER,
-           "while part.deferred and not part.answering:", "while part.deferred and part.answering:", "waits for ever"),
+           "while each.deferred and not self", "while each.deferred and self", "waits for ever"),
     Mutant("one deferred push is taken, the others are forgotten", SERVER,
-           "while part.deferred and not part.answering:", "if part.deferred and not part.answering:",
+           "while each.deferred and not self", "if each.deferred and not self",
            "waits for ever", policy="bsp", workers=3),
     Mutant("a pull that was answered stays", SERVER,
-           "part.asked.pop(decision.worker, None)", "part.asked.get(decision.worker)", "waits for ever"),
+           "part.asked.pop(start.worker, None)", "part.asked.get(start.worker)", "waits for ever"),
     Mutant("a pull is answered twice", SERVER,
-           "part.answering += 1\n                effects.append(Reply(pull, part.version, released_by))",
-           "part.answering += 2\n                effects += [Reply(pull, part.version, released_by)] * 2",
+           "                effects.append(self._perform(each, at, event, decision))\n",
+           "                effects += [self._perform(each, at, event, decision)] * (1 + isinstance(decision, Start))\n"
+           "                each.answering += isinstance(decision, Start)\n",
            "is started with iteration 1 after 1"),
     Mutant("a pull is told the version before", SERVER,
-           "Reply(pull, part.version, released_by)", "Reply(pull, part.version - 1, released_by)",
+           "Reply(pull, part.version, released_by, own)", "Reply(pull, part.version - 1, released_by, own)",
            "is told version 0 of weights that are 1"),
     Mutant("a push is accepted with its first range", SERVER,
-           "if arrived == len(self.ranges):", "if arrived == 1:", "are counted as accepted", ranges=2, iterations=1),
+           "if arrived < len(self.ranges):", "if arrived < 1:", "are counted as accepted", ranges=2, iterations=1),
     Mutant("who is gone leaves its pull behind", SERVER,
            "part.asked.pop(worker, None)", "part.asked.get(worker)", "holds a request of worker",
            faults=("kill",)),
@@ -152,7 +153,7 @@ MUTANTS = [
     Mutant("a push that is applied stays held", SERVER,
            "part.held.pop(name)", "part.held[name]", "as the applied pushes of worker"),
     Mutant("a pull that waited for its push waits on", SERVER,
-           "pull.iteration == clock + 1:", "pull.iteration == clock:", "waits for ever", faults=("reorder",)),
+           "pull.iteration == clock + 1 and", "pull.iteration == clock and", "waits for ever", faults=("reorder",)),
     Mutant("the policy is not told who left", SERVER,
            "self._decide(part, index, Left(", "[] and (part, index, Left(", "which nobody asked for",
            faults=("kill",)),
@@ -187,7 +188,7 @@ MUTANTS = [
            "            self.computing = False\n            self.iteration += 1", "            self.iteration += 1",
            "waits for ever"),
     Mutant("a worker asks for the iteration that it has pushed", WORKER,
-           "request.range, request.iteration + 1, held", "request.range, request.iteration, held", "waits for ever"),
+           "push.range, push.iteration + 1, self", "push.range, push.iteration, self", "waits for ever"),
     Mutant("a push names the version of another range", WORKER,
            "self.iteration, self.versions[index], payload", "self.iteration, self.versions[0], payload",
            "it was computed on", ranges=2, workers=1),

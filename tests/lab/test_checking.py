@@ -96,7 +96,7 @@ def test_an_exploration_that_does_not_end(capsys):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: asp, bsp, ssp; did you mean 'ssp'?"),
+    [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: asp, backup, bsp, eager, local, ssp; did you mean 'ssp'?"),
      (["ssp"], "ssp needs staleness"), (["ssp:-1"], "staleness must be 0 or more"),
      (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
      (["ownpolicies:Eeger"], "did you mean 'Eager'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),

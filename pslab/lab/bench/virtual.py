@@ -61,12 +61,12 @@ def _bare(run: Run, cores: int) -> float:
     turns = itertools.cycle(range(run.workers))
     begin_s, under_way = time.perf_counter(), [next(turns) for _ in range(run.workers)]
     for worker in under_way:
-        hosts.begin(worker, 0, [], 0.0)
+        hosts.begin(worker, 0, [], 0.0, [])
     for count in range(int(run.pushes or 0)):
         worker = under_way.pop(0)
         hosts.result(worker, lambda: None)
         if count < int(run.pushes or 0) - run.workers:
-            hosts.begin(worker, count // run.workers + 1, [], float(count))
+            hosts.begin(worker, count // run.workers + 1, [], float(count), [])
             under_way.append(worker)
     return time.perf_counter() - begin_s
 
