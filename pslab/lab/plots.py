@@ -192,22 +192,37 @@ def _x_axis(axis: str, found: Sequence[Curve], per_iteration: int) -> dict[str, 
 # -- time ------------------------------------------------------------------------------------------
 
 
+#: What a worker is said to do where its phases overlap: the last of these.
+FOREMOST = ("push", "apply", "pull", "serve", "wait", "decode", "encode", "select", "compute")
+
+
 def budget(result: Result) -> pd.DataFrame:
-    """Seconds per worker, part and worker waited for (-1: none); "gap" is what no phase covers of the worker's time."""
-    phases = result.phases.assign(seconds=result.phases.end_s - result.phases.begin_s)
-    phases["waits_for"] = phases.waits_for.where(phases.phase == "wait", -1)
-    table: pd.DataFrame = phases.groupby(["worker", "phase", "waits_for"])["seconds"].sum().reset_index()
-    gaps = pd.DataFrame([{"worker": worker, "phase": "gap", "waits_for": -1, "seconds": _uncovered(own)}
-                         for worker, own in phases.groupby("worker")])  # fmt: skip
-    whole: pd.DataFrame = pd.concat([table, gaps], ignore_index=True)
-    return whole.assign(share=whole.seconds / whole.groupby("worker").seconds.transform("sum"))
+    """Seconds per worker, part and worker waited for (-1: none); "gap" is what no phase covers of the worker's time.
+
+    Every instant counts once: a transfer that overlaps with computing costs what it takes beyond that.
+    """
+    parts_ = []
+    for worker, own in result.phases.groupby("worker"):
+        waits_for = own.waits_for.where(own.phase == "wait", -1)
+        whole = pd.DataFrame({"phase": own.phase, "waits_for": waits_for, "seconds": _exposed(own)})
+        table = whole.groupby(["phase", "waits_for"])["seconds"].sum().reset_index()
+        gap = max(0.0, own.end_s.max() - own.begin_s.min() - table.seconds.sum())
+        table = pd.concat([table, pd.DataFrame([{"phase": "gap", "waits_for": -1, "seconds": gap}])])
+        parts_.append(table.assign(worker=worker, share=table.seconds / table.seconds.sum()))
+    return pd.concat(parts_, ignore_index=True)[["worker", "phase", "waits_for", "seconds", "share"]]
 
 
-def _uncovered(phases: pd.DataFrame) -> float:
-    """Seconds between a worker's first begin and last end in which no phase runs."""
-    ordered = phases.sort_values("begin_s")
-    reached = ordered.end_s.cummax().shift(fill_value=ordered.begin_s.iloc[0])
-    return float((ordered.begin_s - reached).clip(lower=0).sum())
+def _exposed(phases: pd.DataFrame) -> np.ndarray:
+    """Of each phase of one worker the seconds in which no other one is foremost."""
+    begins, ends = phases.begin_s.to_numpy(float), phases.end_s.to_numpy(float)
+    instants = np.unique([begins, ends])
+    foremost = np.full(len(instants), -1)
+    firsts, lasts = np.searchsorted(instants, begins), np.searchsorted(instants, ends)
+    ranks = phases.phase.map({name: rank for rank, name in enumerate(FOREMOST)}).fillna(-1).to_numpy()
+    for row in np.lexsort((begins, ranks)):
+        foremost[firsts[row] : lasts[row]] = row
+    lengths = np.diff(instants, append=instants[-1:])
+    return np.bincount(foremost[foremost >= 0], lengths[foremost >= 0], minlength=len(phases))
 
 
 def time_budget(results: Iterable[Result], title: str | None = None) -> go.Figure:

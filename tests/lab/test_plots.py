@@ -264,11 +264,14 @@ def test_the_parts_of_a_budget_and_the_gap_are_a_workers_time(make: Make):
     assert one == pytest.approx({("compute", -1): 2.0, ("wait", 0): 0.5, ("wait", -1): 0.5, ("gap", -1): 1.0})
 
 
-def test_overlapping_phases_leave_no_negative_gap(make: Make):
+def test_where_phases_overlap_every_instant_counts_once(make: Make):
+    """Computing comes first: a transfer beside it costs what it takes beyond it."""
     result = make(Run(pushes=4, workers=1), [0.1, 0.9])
-    result.phases.loc[:, ["begin_s", "end_s"]] = [[0.0, 3.0], [1.0, 2.0], [2.5, 4.0]]
-    table = plots.budget(result)
-    assert table[table.phase == "gap"].seconds.tolist() == [0.0]
+    result.phases["phase"] = ["pull", "compute", "push"]
+    result.phases["waits_for"] = -1
+    result.phases.loc[:, ["begin_s", "end_s"]] = [[0.0, 3.0], [1.0, 2.5], [2.0, 4.0]]
+    seconds = plots.budget(result).set_index("phase").seconds.to_dict()
+    assert seconds == pytest.approx({"compute": 1.5, "pull": 1.5, "push": 1.0, "gap": 0.0})
 
 
 def test_the_time_budget_stacks_what_the_records_hold(make: Make):
