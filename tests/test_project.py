@@ -11,7 +11,7 @@ from pslab.policies.table import ORDERS, RATES, SCHEDULES, SYNCS
 from pslab.tensors.prune import PRUNERS
 
 ROOT = Path(__file__).parent.parent
-COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic"}  # words that are not only policies
+COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic", "split"}  # not only policies
 
 
 def test_conda_users_get_what_pip_users_get():

@@ -82,6 +82,7 @@ class Layout:
     up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
     down: tuple[int, ...]  #: per worker: room for a pull's frames
     residuals: tuple[int, ...]  #: per worker: what it has not sent, where any process may compute for it
+    squares: tuple[int, ...]  #: ... and the sums of its gradients' squares, if the rate needs them
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
@@ -109,5 +110,6 @@ class Layout:
         gradients = tuple(tuple(take(flat) for _ in range(BUFFERS)) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in range(BUFFERS)) for _ in range(workers))
         down = tuple(take(room) for _ in range(workers))
-        residuals = tuple(take(flat) for _ in range(workers))
-        return cls(size, dtype, server, weights, gradients, up, down, residuals, tuple(frames), at, in_place)
+        residuals, squares = (tuple(take(flat) for _ in range(workers)) for _ in range(2))
+        places = server, weights, gradients, up, down, residuals, squares
+        return cls(size, dtype, *places, frames=tuple(frames), end=at, in_place=in_place)

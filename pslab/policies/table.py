@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pslab.policies.orders import FIFO
-from pslab.policies.rates import Constant
+from pslab.policies.rates import AdaGrad, Constant, DynSGD, Modulated, Split
 from pslab.policies.schedules import Linear, Steady, Steps
 from pslab.policies.sync import ASP, BSP, SSP
 
 SYNCS: dict[str, type] = {"bsp": BSP, "ssp": SSP, "asp": ASP}
-RATES: dict[str, type] = {"constant": Constant}
+RATES: dict[str, type] = {
+    "constant": Constant, "dynsgd": DynSGD, "adagrad": AdaGrad, "split": Split, "modulated": Modulated,
+}  # fmt: skip
 ORDERS: dict[str, type] = {"fifo": FIFO}
 SCHEDULES: dict[str, type] = {"constant": Steady, "linear": Linear, "steps": Steps}
