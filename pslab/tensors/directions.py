@@ -114,9 +114,13 @@ class _Range:
         sparse = [v for v in vectors if not isinstance(v, torch.Tensor)]
         if len(sparse) == len(vectors):
             return [Entries(v.n, v.indices, v.values * self._each(v, f)) for v, f in zip(sparse, factors, strict=True)]
-        self._out.zero_()
-        for vector, factor in zip(vectors, factors, strict=True):
-            self._add(self._out, vector, factor / len(vectors))
+        if len(vectors) > 1:
+            self._out.zero_()
+            for vector, factor in zip(vectors, factors, strict=True):
+                self._add(self._out, vector, factor / len(vectors))
+        elif isinstance(vectors[0], torch.Tensor):
+            for cut, factor in zip(self._cuts, factors[0].tolist(), strict=True):
+                torch.mul(vectors[0][cut], factor, out=self._out[cut])
         return [self._out]
 
     def _add(self, total: torch.Tensor, vector: Vector, weights: np.ndarray) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from pslab.tensors.store import CHUNK, Gradient, Part
+from pslab.tensors.store import Gradient, Part
 from pslab.tensors.wire import Entries
 
 Vector = torch.Tensor | Entries  # [size of the range], or entries that are not all of it
@@ -84,7 +84,3 @@ def positions(entries: Entries) -> torch.Tensor:
     """Where sparse entries are in their range (int64[k])."""
     return torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
 
-
-def chunks(size: int) -> Iterator[slice]:
-    """Pieces that stay in a core's cache while several things are done to them."""
-    return (slice(start, start + CHUNK) for start in range(0, size, CHUNK))

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from pslab.protocol.server import Step
-from pslab.tensors.ranged import Vector, chunks, inside, mean, outside, positions
+from pslab.tensors.ranged import Vector, inside, mean, outside, positions
 from pslab.tensors.store import Gradient, Part
 from pslab.tensors.wire import Entries
+
+CHUNK = 1 << 18
 
 
 class Squares:
@@ -21,7 +23,8 @@ class Squares:
 
     def divide(self, gradient: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """A dense gradient, divided; `out` may be the gradient itself."""
-        for chunk in chunks(len(gradient)):
+        for start in range(0, len(gradient), CHUNK):  # not at once: the roots want memory of their own
+            chunk = slice(start, start + CHUNK)
             g, total = gradient[chunk], self.total[chunk]
             total.addcmul_(g, g)
             torch.div(g, total.sqrt().add_(self._eps), out=out[chunk])

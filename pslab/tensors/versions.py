@@ -13,7 +13,7 @@ from functools import reduce
 import torch
 
 from pslab.protocol.server import Step
-from pslab.tensors.ranged import Vector, chunks, copied, inside, mean, outside, plus, scaled
+from pslab.tensors.ranged import Vector, copied, inside, mean, outside, plus, scaled
 from pslab.tensors.store import Gradient, Part
 
 
@@ -72,10 +72,9 @@ class _Range:
             return change
         out = self._room()
         self._lent.append(out)
-        for chunk in chunks(self._size):
-            torch.sub(new[chunk], old[chunk], out=out[chunk]).mul_(share)
-            if keep:
-                old[chunk].add_(out[chunk])
+        torch.sub(new, old, out=out).mul_(share)
+        if keep:
+            old.add_(out)
         return out
 
     def turn(self, made: int, joined: int, computing: Collection[int]) -> None:
