@@ -8,13 +8,20 @@ from torch.nn import functional
 
 from pslab.engines.experiment import Experiment
 from pslab.policies.rates import Applied
+from pslab.protocol.messages import Push
+from pslab.protocol.server import Step
+from pslab.tensors import rating
 from pslab.tensors.data import Batches, batch
 from pslab.tensors.prune import Pruner
 from pslab.tensors.store import Store
 
 
 def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
-    """The final weights that follow from the list of (push, version pulled), in the order of application."""
+    """The final weights that follow from the list of (push, version pulled), in the order of application.
+
+    Of the weights that workers compute on without ever pushing, the list does not tell: a rate that asks for the
+    stalest of them cannot be replayed.
+    """
     run, data, keyspace = experiment.run, experiment.dataset, experiment.keyspace
     dtype = experiment.weights.dtype
     store = Store(experiment.weights.clone(), experiment.parts, experiment.optimizer)
@@ -24,6 +31,8 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     layers = [layer.flat for layer in keyspace.layers]
     pruners = [Pruner(experiment.prune, layers, keyspace.size, dtype, torch.device("cpu")) for _ in range(run.workers)]
     versions = {0: store.weights.clone()}
+    server = rating.at_server(experiment.rate, experiment.parts, layers, dtype)
+    squares = [rating.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
 
     def compute(worker: int, iteration: int, version: int):
         held.copy_(versions[version])
@@ -31,19 +40,24 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
         rows = torch.from_numpy(batches[worker].at(iteration))
         x = batch(data.train_x[rows], dtype, data.mean, data.std)
         functional.cross_entropy(experiment.shell(x), data.train_y[rows]).backward()
+        if squares[worker] is not None:
+            squares[worker].divide(gradient, out=gradient)
         if not experiment.sparse:
             return gradient.clone()
         return experiment.parts[0].inside(*pruners[worker].prune(gradient))
 
     torch.set_num_threads(1)
-    applied = 0
+    applied, anybody = 0, range(len(pushes) + 1)  # nobody is known to be the last to push for a version
     for version, group in pushes.groupby("version_applied", sort=True):
         gradients = [compute(p.worker, p.iteration, p.version_pulled) for p in group.itertuples()]
         aggregate = run.sync == "bsp"
         stale = int(group.staleness.max())
-        told = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stale)
+        told = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stalest=stale, seen=stale)
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
         rate = run.learning_rate * experiment.schedule.factor(progress) * experiment.rate.scale(told)
+        if server is not None:
+            messages = tuple(Push(p.worker, 0, p.iteration, p.version_pulled) for p in group.itertuples())
+            gradients = server.rate(Step(0, messages, aggregate, version), gradients, anybody)
         store.step(0, gradients, rate)
         versions[version] = store.weights.clone()
         applied += len(group)

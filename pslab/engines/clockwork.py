@@ -160,6 +160,7 @@ class Clockwork:
         """One message; returns when the server has dealt with it."""
         if note.kind == GONE:
             if note.worker in self.server.workers:
+                self.keeper.leave(note.worker)
                 at = self._perform(self.server.leave(note.worker, at), at)
             return at
         if note.kind == PULL:

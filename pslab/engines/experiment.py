@@ -89,6 +89,7 @@ class Layout:
     used: tuple[int, ...]  #: per worker: the weights that it computes on; its own copy of the server's, unless eager
     down: tuple[tuple[int, ...], ...]  #: per worker: room for a pull's frames; eager: by the iteration's parity
     residuals: tuple[int, ...]  #: per worker: what it has not sent, where any process may compute for it
+    squares: tuple[int, ...]  #: ... and the sums of its gradients' squares, if the rate needs them
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
@@ -117,8 +118,8 @@ class Layout:
         gradients = tuple(tuple(take(flat) for _ in range(BUFFERS)) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in range(BUFFERS)) for _ in range(workers))
         down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))
-        residuals = tuple(take(flat) for _ in range(workers))
+        residuals, squares = (tuple(take(flat) for _ in range(workers)) for _ in range(2))
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
         used = tuple(take(flat) if eager else own for own in weights)
-        return cls(size, dtype, server, weights, gradients, up, arrivals, used, down, residuals, tuple(frames), at,
-                   in_place)  # fmt: skip
+        places = server, weights, gradients, up, arrivals, used, down, residuals, squares
+        return cls(size, dtype, *places, frames=tuple(frames), end=at, in_place=in_place)

@@ -15,6 +15,7 @@ from pslab.errors import FrameError, ProtocolError, WorkerFailed
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Pull, Push, gradients
 from pslab.protocol.server import Discard, Reply, Step
+from pslab.tensors import rating
 from pslab.tensors.store import Gradient, Part, Store
 from pslab.tensors.wire import Entries, decode, encode_into, frame_bytes
 
@@ -32,6 +33,9 @@ class Bookkeeper:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
         self._versions = [0] * len(job.parts)
+        # per range: (worker, iteration) -> the version that it is computed on, the oldest first
+        there = [worker for worker in range(job.run.workers) if job.cluster.there(worker)]
+        self._computing = [dict.fromkeys(((worker, 0) for worker in there), 0) for _ in job.parts]
         self.applied = 0  #: gradients whose last range has been applied
         self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
 
@@ -44,10 +48,14 @@ class Bookkeeper:
         run, job = self._job.run, self._job
         if job.layout.in_place and len(step.pushes) < workers:
             raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
-        before = self._versions[step.range]
+        before, computing = self._versions[step.range], self._computing[step.range]
         staleness = [before - push.version for push in step.pushes]
-        seen = max(push.seen for push in step.pushes) if job.eager else max(staleness)
-        told = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, max(staleness), seen)
+        stale = max(staleness)
+        stalest = max(stale, before - next(iter(computing.values()), before))
+        seen = max(push.seen for push in step.pushes) if job.eager else stale
+        told = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, stale, stalest, seen)
+        for push in step.pushes:
+            computing.pop((push.worker, push.iteration), None)
         self._apply(step, job.learning_rate(self.applied) * job.rate.scale(told))
         self._versions[step.range] = step.version
         for push, stale in zip(step.pushes, staleness, strict=True):
@@ -63,7 +71,15 @@ class Bookkeeper:
 
     def reply(self, reply: Reply) -> int:
         """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
-        return WHOLE
+        pull = reply.pull
+        self._computing[pull.range][pull.worker, pull.iteration] = reply.version
+        return self._lay(reply)
+
+    def leave(self, worker: int) -> None:
+        """A worker is gone: nothing more comes of what it computes."""
+        for computing in self._computing:
+            for key in [key for key in computing if key[0] == worker]:
+                del computing[key]
 
     def wire_bytes(self, note: Note) -> int:
         """What a note and its payload cost on a link."""
@@ -72,6 +88,10 @@ class Bookkeeper:
                 return frame_bytes(self._job.parts[note.range].size, self._job.layout.dtype.itemsize)
             return note.size_bytes
         return PULL_BYTES if note.kind == PULL else 0
+
+    def _lay(self, reply: Reply) -> int:
+        """There is nothing to lay ready."""
+        return WHOLE
 
     def _apply(self, step: Step, rate: float) -> None:
         """There is nothing to apply it to."""
@@ -85,12 +105,19 @@ class Keeper(Bookkeeper):
         weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
         super().__init__(job, Ledger(job, weights, snapshots, on_snapshot))
         self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
+        layers = [layer.flat for layer in job.keyspace.layers]
+        self._rating = rating.at_server(job.rate, job.parts, layers, job.layout.dtype)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
         self._encoded: tuple[Entries, bytes] | None = None
 
-    def reply(self, reply: Reply) -> int:
+    def leave(self, worker: int) -> None:
+        super().leave(worker)
+        if self._rating is not None:
+            self._rating.leave(worker)
+
+    def _lay(self, reply: Reply) -> int:
         pull, job = reply.pull, self._job
         if job.layout.in_place:
             return WHOLE
@@ -116,7 +143,10 @@ class Keeper(Bookkeeper):
         return len(frame)
 
     def _apply(self, step: Step, rate: float) -> None:
-        self._store.step(step.range, [self._gradient(push) for push in step.pushes], rate)
+        gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes]
+        if self._rating is not None:
+            gradients = self._rating.rate(step, gradients, self._computing[step.range].values())
+        self._store.step(step.range, gradients, rate)
 
     def _gradient(self, push: Push) -> Gradient:
         note, layout = push.payload, self._job.layout

@@ -16,6 +16,7 @@ from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
 from pslab.engines.job import Job
 from pslab.protocol.messages import begins
+from pslab.tensors import rating
 from pslab.tensors.prune import NonFinite, Pruner, is_finite
 from pslab.tensors.wire import decode, encode_into
 
@@ -63,6 +64,13 @@ class Producer:
         if module is not None and self._pruner is not None and self._pruner.residual is not None:
             self._pruner.residual = arena.tensor(layout.residuals[worker], layout.size, layout.dtype)
 
+        def memory() -> torch.Tensor:
+            if module is None:
+                return torch.zeros_like(self._weights)
+            return arena.tensor(layout.squares[worker], layout.size, layout.dtype)
+
+        self._squares = rating.at_worker(job.rate, memory)
+
     def warm_up(self) -> None:
         """Once per module, before the run begins."""
         if self._computing is not None:
@@ -84,13 +92,15 @@ class Producer:
         return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
 
     def payloads(self, iteration: int, loss: float) -> tuple[list[Note], float]:
-        """Prune and encode: per range a note with the size of its payload, and the instant between the two.
+        """Rate, prune and encode: per range a note with the size of its payload, and the instant before encoding.
 
         Raises:
             NonFinite: the gradient is; nothing is left in the residual.
         """
         buffer = self._buffer(iteration)
         gradient = self._gradients[buffer]
+        if self._squares is not None:
+            self._squares.divide(gradient, out=gradient)
         if self._pruner is None:
             if not is_finite(gradient):
                 raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")

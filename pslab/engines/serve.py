@@ -218,6 +218,7 @@ class Serving:
         if self.run_.on_death == "stop" or len(self.machine.workers) == 1:
             self.outcome = "died"
         else:
+            self.keeper.leave(worker)
             self._perform(self.machine.leave(worker, time.monotonic() - self.begun_s))
 
     def _dismiss(self) -> None:

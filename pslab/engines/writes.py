@@ -16,7 +16,7 @@ def own_writes(job: Job, machine: Worker) -> list[Write]:
     run, found = job.run, []
     for push in machine.missing():
         behind = push.iteration - machine.own[push.range]
-        told = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen)
+        told = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
         rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(told)
         payload: Note = push.payload
         found.append(Write(push.range, push.iteration, rate, payload.size_bytes))

@@ -12,9 +12,10 @@ import torch
 from pslab.config import Run
 from pslab.engines.cluster import Cluster, resolve_cluster
 from pslab.engines.experiment import Experiment
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, nearest
 from pslab.policies.table import ORDERS, RATES, SCHEDULES, SYNCS
 from pslab.spec import build
+from pslab.tensors import rating
 from pslab.tensors.data import Dataset, data_root, resolve_data
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.models import build_model, check_model
@@ -75,6 +76,7 @@ def _check_device(run: Run) -> None:
 def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
     if policies["schedule"].needs_budget and run.pushes is None:
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
+    _check_rate(run, policies["rate"])
     if isinstance(policies["prune"], Whole) and run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
     if not isinstance(policies["prune"], Whole) and run.codec == "dense":
@@ -98,6 +100,16 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any]) -> None:
         raise ConfigError("sync", run.sync, problem)
     if not getattr(policies["rate"], "foreseen", False):
         raise ConfigError("sync", run.sync, f"a worker cannot foresee the rate {run.rate!r}: use another, or rmw=off")
+
+
+def _check_rate(run: Run, rate: Any) -> None:
+    if (asked := rating.needs(rate)) not in rating.NEEDS:
+        problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rating.NEEDS))}"
+        raise ConfigError("rate", run.rate, problem)
+    if run.push_weight is not None and not getattr(rate, "weighted", True):
+        users = ", ".join(name for name, cls in RATES.items() if getattr(cls, "weighted", True))
+        problem = f"the rate {run.rate!r} takes its place and would not read it; leave it None, or use rate: {users}"
+        raise ConfigError("push_weight", run.push_weight, problem)
 
 
 def _check_members(run: Run, cluster: Cluster) -> None:

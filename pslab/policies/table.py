@@ -6,13 +6,15 @@ from pslab.policies.backup import Backup
 from pslab.policies.eager import Eager
 from pslab.policies.local import LocalSGD
 from pslab.policies.orders import FIFO
-from pslab.policies.rates import Constant
+from pslab.policies.rates import AdaGrad, Constant, DynSGD, Modulated, Split
 from pslab.policies.schedules import Linear, Steady, Steps
 from pslab.policies.sync import ASP, BSP, SSP
 
 SYNCS: dict[str, type] = {
     "bsp": BSP, "ssp": SSP, "asp": ASP, "eager": Eager, "local": LocalSGD, "backup": Backup,
 }  # fmt: skip
-RATES: dict[str, type] = {"constant": Constant}
+RATES: dict[str, type] = {
+    "constant": Constant, "dynsgd": DynSGD, "adagrad": AdaGrad, "split": Split, "modulated": Modulated,
+}  # fmt: skip
 ORDERS: dict[str, type] = {"fifo": FIFO}
 SCHEDULES: dict[str, type] = {"constant": Steady, "linear": Linear, "steps": Steps}

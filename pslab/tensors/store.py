@@ -128,7 +128,7 @@ class Store:
         if self._plain and all(isinstance(g, Entries) and g.indices is not None for g in gradients):
             self._sparse_step(cut, [g for g in gradients if isinstance(g, Entries)], learning_rate)
             return
-        dense = any(isinstance(g, torch.Tensor) for g in gradients)
+        dense = any(map(_whole, gradients))
         before = [p.clone() for p in cut.parameters] if cut.changed_at is not None and not dense else None
         self._dense_step(cut, gradients, learning_rate)
         if cut.changed_at is not None:
@@ -164,9 +164,11 @@ class Store:
                 cut.changed_at[torch.from_numpy(entries.indices).long()] = cut.version
 
     def _dense_step(self, cut: _Slice, gradients: Sequence[Gradient], learning_rate: float) -> None:
-        if cut.optimizer is None and len(gradients) == 1 and isinstance(gradients[0], torch.Tensor):
+        if cut.optimizer is None and len(gradients) == 1 and _whole(gradients[0]):
+            offset = 0
             for parameter, s in zip(cut.parameters, cut.part.slices, strict=True):
-                parameter.add_(gradients[0][s], alpha=-learning_rate)
+                parameter.add_(_piece(gradients[0], offset, s), alpha=-learning_rate)
+                offset += parameter.numel()
             return
         if cut.optimizer is None:
             for offset, piece in cut.part.pieces(CHUNK):
@@ -188,9 +190,21 @@ class Store:
             parameter.grad = None  # the next range's gradient takes its memory
 
 
+def _whole(gradient: Gradient) -> bool:
+    """Whether it says something of every element."""
+    return isinstance(gradient, torch.Tensor) or gradient.indices is None
+
+
+def _piece(gradient: Gradient, offset: int, s: slice) -> torch.Tensor:
+    """A whole gradient over one slice, whose first element is at `offset` of its range."""
+    if isinstance(gradient, torch.Tensor):
+        return gradient[s]
+    return torch.from_numpy(gradient.values[offset : offset + s.stop - s.start])
+
+
 def _sum(out: torch.Tensor, offset: int, s: slice, gradients: Sequence[Gradient]) -> None:
     """out[:] = the sum of the gradients over one slice, whose first element is at `offset` of its range."""
-    dense = [g[s] for g in gradients if isinstance(g, torch.Tensor)]
+    dense = [_piece(g, offset, s) for g in gradients if _whole(g)]
     if len(dense) == 1:
         out.copy_(dense[0])
     elif dense:
@@ -200,15 +214,7 @@ def _sum(out: torch.Tensor, offset: int, s: slice, gradients: Sequence[Gradient]
     else:
         out.zero_()
     for gradient in gradients:
-        if not isinstance(gradient, torch.Tensor):
-            _add(out, offset, gradient)
-
-
-def _add(out: torch.Tensor, offset: int, entries: Entries) -> None:
-    values = torch.from_numpy(entries.values)
-    if entries.indices is None:
-        out.add_(values[offset : offset + out.numel()])
-        return
-    low, high = np.searchsorted(entries.indices, [offset, offset + out.numel()])
-    where = torch.from_numpy(entries.indices[low:high].astype(np.int64) - offset)
-    out.index_add_(0, where, values[low:high])
+        if isinstance(gradient, Entries) and gradient.indices is not None:
+            low, high = np.searchsorted(gradient.indices, [offset, offset + out.numel()])
+            where = torch.from_numpy(gradient.indices[low:high].astype(np.int64) - offset)
+            out.index_add_(0, where, torch.from_numpy(gradient.values[low:high]))

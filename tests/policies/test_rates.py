@@ -1,0 +1,102 @@
+"""Rates: the factors of a step, by hand, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslab.errors import ConfigError
+from pslab.policies.rates import AdaGrad, Applied, Constant, DynSGD, Modulated, Split
+from pslab.policies.table import RATES
+from pslab.spec import build
+
+
+def push(staleness: int = 0, *, workers: int = 4, weight: float | None = None, stalest: int | None = None,
+         seen: int | None = None) -> Applied:  # fmt: skip
+    """One push, applied alone."""
+    stalest, seen = staleness if stalest is None else stalest, staleness if seen is None else seen
+    return Applied(workers, 1, False, weight, staleness, stalest, seen)
+
+
+def superstep(workers: int = 4, weight: float | None = None) -> Applied:
+    return Applied(workers, workers, True, weight, 0, 0, 0)
+
+
+def test_consgd_is_one_over_the_workers():
+    assert [Constant().scale(push(tau)) for tau in (0, 3, 9)] == [0.25] * 3
+    assert Constant().scale(push(weight=1.0)) == 1.0
+    assert Constant().scale(superstep(weight=0.5)) == 1.0
+
+
+def test_dynsgd_by_its_own_staleness_and_by_the_largest():
+    assert [DynSGD("inverse").scale(push(tau)) for tau in (0, 0, 0, 3, 0)] == [1, 1, 1, 0.25, 1]
+    assert [DynSGD("stalest").scale(push(0, stalest=tau)) for tau in (0, 1, 3)] == [1, 0.5, 0.25]
+    assert [DynSGD("versions").scale(push(tau, stalest=9)) for tau in (0, 3)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("form", "factors"),
+    [
+        ("offset", [1, 1, 1, 1, 4 / 5, 4 / 6, 4 / 7, 1 / 2]),  # not damped up to the staleness of equals, 3 of 4
+        ("inverse", [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 6, 1 / 7, 1 / 8]),
+        ("reciprocal", [1, 1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 6, 1 / 7]),
+    ],
+)
+def test_modulation(form, factors):
+    rate = Modulated(form)
+    assert [rate.modulation(tau, 4) for tau in range(8)] == pytest.approx(factors)
+    assert [rate.scale(push(0, seen=tau)) for tau in range(8)] == pytest.approx([f / 4 for f in factors])
+    assert [rate.scale(push(tau, weight=1.0)) for tau in range(8)] == pytest.approx(factors)
+
+
+@given(st.integers(0, 1000), st.integers(1, 64), st.sampled_from(["offset", "inverse", "reciprocal"]))
+def test_staler_is_never_more(tau, workers, form):
+    factors = [Modulated(form).modulation(t, workers) for t in (tau, tau + 1)]
+    assert 0 < factors[1] <= factors[0] <= 1
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_a_superstep_of_equals_counts_once(name):
+    assert RATES[name]().scale(superstep()) == 1.0
+
+
+def test_shares():
+    assert [Split().share(tau, 7) for tau in (0, 1, 3)] == [1, 0.5, 0.25]
+    assert [Split("speed").share(3, pushes) for pushes in (1, 2, 4)] == [1, 0.5, 0.25]
+    assert Split("equal").share(3, 7) == 1
+
+
+def test_what_they_declare():
+    asked = {name: getattr(build("rate", name, RATES), "needs", "") for name in
+             ("constant", "modulated", "dynsgd", "dynsgd:inverse", "dynsgd:stalest", "adagrad", "adagrad:server",
+              "split", "split:speed", "split:identity")}  # fmt: skip
+    assert asked == {
+        "constant": "", "modulated": "", "dynsgd": "versions", "dynsgd:inverse": "", "dynsgd:stalest": "",
+        "adagrad": "own squares", "adagrad:server": "squares", "split": "directions", "split:speed": "directions",
+        "split:identity": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dynsgd:version", "versions"), ("adagrad:both", "server, worker"), ("adagrad:server,eps=0", "eps"),
+        ("split:fast", "staleness"), ("split:clamp=0", "clamp"), ("split:clamp=-1", "clamp"),
+        ("modulated:ofset", "offset"), ("modulated:offset,2", "takes"), ("constant:0.5", "no parameters"),
+        ("split:clamp=nan", "clamp"),
+    ],
+)  # fmt: skip
+def test_what_they_refuse(text, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        build("rate", text, RATES)
+    assert error.value.field == "rate"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: DynSGD("A"), lambda: AdaGrad("me"), lambda: Split("all"), lambda: Modulated("x"),
+             lambda: AdaGrad(eps=True), lambda: Split(clamp="10")],
+)  # fmt: skip
+def test_objects_are_checked_as_names_are(make):
+    with pytest.raises(ValueError, match=r"allowed|above 0"):
+        make()
