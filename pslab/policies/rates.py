@@ -30,7 +30,7 @@ class Applied(NamedTuple):
     push_weight: float | None  #: Run.push_weight
     staleness: int  #: steps on this range between the oldest push's pull and now
     stalest: int  #: ... between the oldest weights that any worker computes on, or has just pushed for, and now
-    seen: int  #: the staleness that the worker knew of as it pushed, `staleness` if it could not; of several the largest
+    seen: int  #: the staleness that the workers knew of as they pushed, `staleness` if they could not
 
 
 class Rate(Protocol):
