@@ -19,7 +19,7 @@ from pslab.engines.job import Job
 from pslab.engines.keeper import Bookkeeper
 from pslab.engines.links import DOWN, UP, Network
 from pslab.engines.work import PHASES
-from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Weights
+from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Effect, Refuse, Reply, Server, Step
 from pslab.protocol.worker import Compute, Send, Worker
 from pslab.protocol.worker import Effect as WorkerEffect
@@ -177,6 +177,8 @@ class Clockwork:
             elif isinstance(effect, Reply):
                 at = self._reply(effect, at)
                 pending += self.server.answered(effect.pull.range)
+            elif isinstance(effect, Searched):
+                at += cluster.search_s * effect.points
             elif isinstance(effect, Refuse):
                 self.refused += 1
         return at

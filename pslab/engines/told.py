@@ -86,4 +86,6 @@ def _effect(effect: Any, who: Sequence[int], *, several: bool) -> str:
         pull = effect.pull
         where = f" on range {pull.range}" * several
         return f"the server starts worker {who[pull.worker]} with iteration {pull.iteration}{where}"
+    if kind == "Searched":
+        return f"the policy plans over {effect.points} points"
     return f"the server refuses it: {effect.reason}"

@@ -106,7 +106,13 @@ class Aggregate(NamedTuple):
     pushes: tuple[tuple[int, int], ...]
 
 
-Decision = Start | Apply | Aggregate
+class Searched(NamedTuple):
+    """A plan was made by a search over so many points: virtual time charges for it what it takes."""
+
+    points: int
+
+
+Decision = Start | Apply | Aggregate | Searched
 Decisions = tuple[Decision, ...]
 
 
@@ -115,6 +121,9 @@ class Sync(Protocol):
 
     A push stays buffered until Apply or Aggregate names it; a worker is held until Start names it. A policy under which
     weights change only while no worker computes may say so by `barrier = True`: workers then read them in place.
+
+    One that plans by instants says by Searched when it does, and by `whole = True` that it decides once for all ranges;
+    `variants(workers)` tells the checker what it may plan: the same policy with each plan that can be made.
     """
 
     @property

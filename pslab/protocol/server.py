@@ -31,6 +31,7 @@ from pslab.protocol.messages import (
     Pull,
     Push,
     Pushed,
+    Searched,
     Start,
     Sync,
     SyncEvent,
@@ -62,7 +63,7 @@ class Refuse(NamedTuple):
     reason: str
 
 
-Effect = Step | Reply | Refuse
+Effect = Step | Reply | Refuse | Searched
 
 
 class _Range:
@@ -209,6 +210,9 @@ class Server:
     def _perform(self, part: _Range, index: int, event: SyncEvent, decisions: Decisions) -> list[Effect]:
         effects: list[Effect] = []
         for decision in decisions:
+            if isinstance(decision, Searched):
+                effects.append(decision)
+                continue
             if isinstance(decision, Start):
                 pull = part.asked.pop(decision.worker, None)
                 if pull is None or pull.iteration != decision.iteration:
