@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from pslab.policies.orders import FIFO
-from pslab.protocol.messages import Ack, Push, Weights
+from pslab.protocol.messages import Ack, Push, Searched, Weights
 from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
 from pslab.protocol.worker import Compute, Send, worker_of
 
@@ -23,6 +23,8 @@ class Trace:
     refused: list[Refuse] = field(default_factory=list)
     dropped: list[Push] = field(default_factory=list)
     gap_max: int = 0  # iterations between the fastest and the slowest worker
+    lead_max: int = 0  # ... when a worker is started
+    searched: list[tuple[float, int]] = field(default_factory=list)  # (instant, points)
 
 
 def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int = 1, copies: int = 1) -> Trace:
@@ -58,10 +60,13 @@ def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int =
                 perform(ack.worker, workers[ack.worker].ack(ack), now)
             elif isinstance(effect, Reply):
                 pull = effect.pull
+                trace.lead_max = max(trace.lead_max, pull.iteration - server.ranges[pull.range].window.base)
                 pending += server.answered(pull.range)
                 for _ in range(copies):
                     message = Weights(pull.worker, pull.range, pull.iteration, effect.version, own=effect.own)
                     perform(pull.worker, workers[pull.worker].weights(message), now)
+            elif isinstance(effect, Searched):
+                trace.searched.append((now, effect.points))
             else:
                 trace.refused.append(effect)
 

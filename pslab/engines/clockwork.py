@@ -21,7 +21,7 @@ from pslab.engines.links import DOWN, UP, Network
 from pslab.engines.produce import Write
 from pslab.engines.work import PHASES, way
 from pslab.engines.writes import own_writes
-from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Weights, gradients
+from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Searched, Weights, gradients
 from pslab.protocol.pool import Request
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.worker import Compute, Send, worker_of
@@ -191,6 +191,8 @@ class Clockwork:
             elif isinstance(effect, Reply):
                 at = self._reply(effect, at)
                 pending += self.server.answered(effect.pull.range)
+            elif isinstance(effect, Searched):
+                at += cluster.search_s * effect.points
             elif isinstance(effect, Refuse):
                 self.refused += 1
         return at

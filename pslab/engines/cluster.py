@@ -37,6 +37,7 @@ class Cluster:
     find_s: float = 0.0  #: ... and to find and encode what has changed, where only that is sent
     decode_s: float = 0.0  #: ... to install what was pulled
     message_s: float = 0.0  #: ... to handle one frame at the server
+    search_s: float = 0.0  #: ... of a policy that plans ahead, per predicted point
     slow: Mapping[int, float] = field(default_factory=dict)  #: permanent stragglers: worker -> factor
     trace: Mapping[int, Sequence[float]] = field(default_factory=dict)  #: worker -> seconds of its gradients, again
     leave: Mapping[int, float] = field(default_factory=dict)  #: virtual time only: worker -> when it is gone, in s
@@ -79,7 +80,7 @@ def _times(values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s", "message_s")
+COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s", "message_s", "search_s")
 OPTIONAL = frozenset({"bandwidth_bit_s", "server_bandwidth_bit_s", "compute_s"})
 LIMITS: tuple[tuple[str, float, float, str], ...] = (
     ("bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
@@ -102,9 +103,10 @@ BY_WORKER: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 _LAN = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "server_bandwidth_bit_s": 1e10}
 _COMPUTE = {"compute_s": 0.02, "compute_sigma": 0.1}
 _STALLS = {"stall_probability": 0.05, "stall_factor": 5.0}
-# the thesis's MLP under static:1% on one core of an AMD EPYC, by `calibrate`; for another model, measure them anew
+# the thesis's MLP under static:1% on one core of an AMD EPYC, by `calibrate`; for another model, measure them anew.
+# search_s: by `python -m pslab bench zipline`
 _COSTS = {"select_s": 1.4e-3, "encode_s": 8e-4, "apply_s": 6e-4, "serve_s": 5e-4, "find_s": 1.5e-3, "decode_s": 7.5e-4,
-          "message_s": 2e-4}  # fmt: skip
+          "message_s": 2e-4, "search_s": 5e-7}  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "free": {},  # no emulation: as fast as this machine
     "lab": {**_LAN, **_COMPUTE, **_STALLS, **_COSTS},  # 1 Gbit/s, transient stalls

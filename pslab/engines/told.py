@@ -88,4 +88,6 @@ def _effect(effect: Any, who: Sequence[int], *, several: bool) -> str:
         return f"the server starts worker {who[pull.worker]} with iteration {pull.iteration}{where}"
     if kind == "Discard":
         return f"the server drops worker {who[effect.push.worker]}'s push of iteration {effect.push.iteration}"
+    if kind == "Searched":
+        return f"the policy plans over {effect.points} points"
     return f"the server refuses it: {effect.reason}"

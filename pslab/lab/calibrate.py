@@ -76,7 +76,8 @@ def _cluster(run: Run, phases: pd.DataFrame, costs: Mapping[str, float]) -> dict
         computing = by_phase["compute"]
         fields["compute_s"] = float(computing.mean())
         fields["compute_sigma"] = float(np.log(computing).std()) if len(computing) > 1 else 0.0
-    fields["slow"], fields["find_s"] = dict(cluster.slow), 0.0  # it is in what serving has taken
+    fields["slow"] = dict(cluster.slow)
+    fields["find_s"] = fields["search_s"] = 0.0  # they are in what serving, and a message, has taken
     return {name: value for name, value in fields.items() if value is not None and not _nothing(value)}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pslab.policies.backup import Backup
+from pslab.policies.dssp import DSSP
 from pslab.policies.eager import Eager
+from pslab.policies.elastic import ElasticBSP
 from pslab.policies.local import LocalSGD
 from pslab.policies.orders import FIFO
 from pslab.policies.rates import AdaGrad, Constant, DynSGD, Modulated, Split
@@ -11,7 +13,8 @@ from pslab.policies.schedules import Linear, Steady, Steps
 from pslab.policies.sync import ASP, BSP, SSP
 
 SYNCS: dict[str, type] = {
-    "bsp": BSP, "ssp": SSP, "asp": ASP, "eager": Eager, "local": LocalSGD, "backup": Backup,
+    "bsp": BSP, "ssp": SSP, "asp": ASP, "dssp": DSSP, "elastic": ElasticBSP, "eager": Eager, "local": LocalSGD,
+    "backup": Backup,
 }  # fmt: skip
 RATES: dict[str, type] = {
     "constant": Constant, "dynsgd": DynSGD, "adagrad": AdaGrad, "split": Split, "modulated": Modulated,

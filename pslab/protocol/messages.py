@@ -118,7 +118,13 @@ class Drop(NamedTuple):
     iteration: int
 
 
-Decision = Start | Apply | Aggregate | Drop
+class Searched(NamedTuple):
+    """A plan was made by a search over so many points: virtual time charges for it what it takes."""
+
+    points: int
+
+
+Decision = Start | Apply | Aggregate | Drop | Searched
 Decisions = tuple[Decision, ...]
 
 
@@ -132,6 +138,8 @@ class Sync(Protocol):
     whole     True: one decision for all ranges. It hears of a push or a request when all ranges have it
     eager     True: workers ask for the weights of the next iteration as they begin one
     begins    a method: the number of gradients that a worker has computed before an iteration, if that is not one each
+    variants  a method of one that plans by instants (it says so by Searched): for so many workers the same policy with
+              each plan that can be made, among which the checker chooses freely
     """
 
     @property

@@ -29,12 +29,12 @@ from pslab.protocol.messages import (
     Aggregate,
     Apply,
     Asked,
-    Decision,
     Drop,
     Left,
     Pull,
     Push,
     Pushed,
+    Searched,
     Start,
     Sync,
     SyncEvent,
@@ -78,7 +78,7 @@ class Refuse(NamedTuple):
     reason: str
 
 
-Effect = Step | Discard | Reply | Refuse
+Effect = Step | Discard | Reply | Refuse | Searched
 
 
 class _Gate:
@@ -268,13 +268,18 @@ class Server:
         gate.state, decisions = self.sync.step(gate.state, event, gate.window)
         effects: list[Effect] = []
         for decision in decisions:
+            if isinstance(decision, Searched):
+                effects.append(decision)
+                continue
             if isinstance(decision, Drop):
                 self._accept(decision.iteration, -1)
             for at, each in enumerate(self.ranges) if self.gate else ((index, part),):
                 effects.append(self._perform(each, at, event, decision))
         return effects
 
-    def _perform(self, part: _Range, index: int, event: SyncEvent, decision: Decision) -> Effect:
+    def _perform(
+        self, part: _Range, index: int, event: SyncEvent, decision: Start | Apply | Aggregate | Drop
+    ) -> Effect:
         if isinstance(decision, Start):
             return self._reply(part, event, decision)
         if part.answering:

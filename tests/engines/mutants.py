@@ -18,7 +18,8 @@ from pslab.spec import build
 SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
 MODULES = ("protocol.window", "protocol.messages", "protocol.pool", "protocol.server", "protocol.worker",
-           "policies.sync", "policies.eager", "policies.local", "policies.backup")  # fmt: skip
+           "policies.sync", "policies.eager", "policies.local", "policies.backup", "policies.zipline", "policies.dssp",
+           "policies.elastic")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,168 @@
+"""Dynamic stale synchronous parallel: beyond a bound, the fastest worker is granted iterations by a forecast."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
+from pslab.protocol.window import Window
+
+
+class Row(NamedTuple):
+    """What the server's table has of a worker."""
+
+    worker: int
+    clock: int = 0  #: its next iteration
+    started: int = -1  #: the last iteration that it was started with
+    credit: int = 0  #: iterations that it may start, however far ahead it is
+    waits: bool = False
+    pushed_s: float | None = None  #: its last push
+    started_s: float | None = None  #: its last start, where intervals count from there
+    interval_s: float | None = None  #: of its last push
+
+
+Table = frozenset[Row]  # without an order: nobody is first
+
+
+def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s: float, extra: int) -> int:
+    """The grant, 0 to `extra`, after which a worker ends nearest to an end of the slowest one; the least of several.
+
+    Both go on from their last push, `pushed_s` and `slow_s`, at their last interval. O(extra).
+
+    Source: Zhao et al. (ICDCS 2019), algorithm 2.
+    """
+    best, least_s, ahead = 0, math.inf, 0
+    for granted in range(extra + 1):
+        end_s = pushed_s + granted * interval_s
+        while ahead < extra and slow_s + (ahead + 1) * slow_interval_s < end_s:
+            ahead += 1  # the slowest one's first end that is not before
+        ends = (slow_s + count * slow_interval_s for count in (ahead, ahead + 1) if count)
+        apart_s = min(abs(each - end_s) for each in ends)
+        if apart_s < least_s:
+            best, least_s = granted, apart_s
+    return best
+
+
+@dataclass(frozen=True)
+class DSSP:
+    """Dynamic SSP: who is the fastest, and `low` iterations ahead, goes on while that is forecast to shorten its wait.
+
+    Theorem 2 and the text mean a bound of low + extra: a grant of r starts r iterations, and none beyond the bound
+    (grant=text). Algorithm 1 as printed starts r + 1, and grants again when they are used up: nothing bounds the lead
+    then, and only then are the published times possible (grant=literal).
+
+    Source: Zhao et al. (ICDCS 2019).
+    Example: dssp:3,12
+
+    Args:
+        low: iterations ahead of the slowest that are always allowed, from 0.
+        extra: the most that a grant gives, from 0.
+        grant: text or literal.
+        cap: whether low + extra bounds the lead; by default on for text, off for literal.
+        interval: an iteration's, from push to push as published, or from the release, without the time spent waiting.
+    """
+
+    low: int = 3
+    extra: int = 12
+    grant: Literal["text", "literal"] = "text"
+    cap: bool | None = None
+    interval: Literal["push", "release"] = "push"
+
+    def __post_init__(self) -> None:
+        if self.low < 0 or self.extra < 0:
+            raise ValueError("low and extra must be 0 or more iterations")
+        if self.grant not in ("text", "literal") or self.interval not in ("push", "release"):
+            raise ValueError("grant must be text or literal, interval push or release")
+
+    @property
+    def capped(self) -> bool:
+        """Whether low + extra bounds the lead."""
+        return self.grant == "text" if self.cap is None else self.cap
+
+    @property
+    def window(self) -> int | None:
+        return self.low + self.extra + 1 if self.capped else None
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def variants(self, workers: int) -> tuple[DSSP, ...]:
+        """This policy with each grant that a forecast can end with."""
+        same = self.low, self.extra, self.grant, self.cap, self.interval
+        return tuple(Granting(*same, granted) for granted in range(self.extra + 1))
+
+    def initial(self, workers: tuple[int, ...]) -> Table:
+        return frozenset(self._started(Row(worker), 0.0, 0) for worker in workers)
+
+    def step(self, state: Table, event: SyncEvent, clocks: Window) -> tuple[Table, Decisions]:
+        row = next((row for row in state if row.worker == event.worker), Row(event.worker))
+        others = state - {row}
+        match event:
+            case Asked(_, iteration, now):
+                row, decisions = self._asked(row._replace(clock=iteration), others, now, clocks)
+                return others | {row}, decisions
+            case Pushed(worker, iteration, now):
+                state, starts = self._released(others | {self._pushed(row, iteration, now)}, now, clocks)
+                return state, (Apply(worker, iteration), *starts)
+            case Left(_, now):
+                return self._released(others, now, clocks)
+
+    def _asked(self, row: Row, others: Table, now: float, clocks: Window) -> tuple[Row, Decisions]:
+        """Algorithm 1, behind the push."""
+        start, lead = Start(row.worker, row.clock), row.clock - clocks.base
+        if row.clock == row.started:  # it asks once more
+            return row, (start,)
+        if row.credit or lead <= self.low:
+            return self._started(row, now, max(row.credit - 1, 0)), (start,)
+        slowest = _slowest(others, clocks.base)
+        if slowest is None or row.interval_s is None or any(other.clock > row.clock for other in others):
+            return row._replace(waits=True), ()
+        granted, searched = self._granted(row, slowest), Searched(2 * (self.extra + 1))
+        starts = granted + 1 if granted and self.grant == "literal" else granted
+        if self.capped:
+            starts = min(starts, self.low + self.extra + 1 - lead)
+        if starts <= 0:
+            return row._replace(waits=True), (searched,)
+        return self._started(row, now, starts - 1), (searched, start)
+
+    def _released(self, state: Table, now: float, clocks: Window) -> tuple[Table, Decisions]:
+        """Those who wait and are not too far ahead any more, in the workers' order."""
+        free = sorted(row for row in state if row.waits and row.clock - clocks.base <= self.low)
+        state = state - set(free) | {self._started(row, now, 0) for row in free}
+        return state, tuple(Start(row.worker, row.clock) for row in free)
+
+    def _started(self, row: Row, now: float, credit: int) -> Row:
+        started_s = now if self.interval == "release" else None
+        return row._replace(started=row.clock, credit=credit, waits=False, started_s=started_s)
+
+    def _pushed(self, row: Row, iteration: int, now: float) -> Row:
+        since_s = row.started_s if self.interval == "release" else row.pushed_s
+        interval_s = None if since_s is None else now - since_s
+        return row._replace(clock=iteration + 1, pushed_s=now, interval_s=interval_s)
+
+    def _granted(self, row: Row, slowest: Row) -> int:
+        """Algorithm 2."""
+        assert row.pushed_s is not None and row.interval_s is not None  # noqa: PT018
+        assert slowest.pushed_s is not None and slowest.interval_s is not None  # noqa: PT018
+        return forecast(row.pushed_s, row.interval_s, slowest.pushed_s, slowest.interval_s, self.extra)
+
+
+@dataclass(frozen=True)
+class Granting(DSSP):
+    """DSSP whose forecasts all end with the same grant: one of its variants."""
+
+    granted: int = 0
+
+    def _granted(self, row: Row, slowest: Row) -> int:
+        return self.granted
+
+
+def _slowest(rows: Table, base: int) -> Row | None:
+    """The worker that is behind all others; None if somebody of whom no interval is known is as far behind."""
+    last = [row for row in rows if row.clock == base]  # none if it has joined and not asked yet
+    if not last or any(row.interval_s is None for row in last):
+        return None
+    return min(last, key=lambda row: (row.pushed_s, row.worker))

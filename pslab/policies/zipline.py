@@ -1,0 +1,188 @@
+"""ZipLine: the best barrier over the instants at which the workers' next iterations are predicted to end.
+
+Of each of n workers R instants are known. A plan takes one of each; its spread, the last minus the first, is how long
+the first worker waits at a barrier there. Wanted is the least spread, and of several optima the chronologically first.
+All n R points are passed in the order of time, with a line of each worker's last point so far: the head of the line is
+the first point of a plan, the point that was passed last its barrier. The variants differ in how a worker's older point
+is taken out of the line:
+
+    zipline   the line is searched for it                              O(R n^2)
+    opt       ... unless it is the head                                O(R n^2), but fewer searches
+    optbs     ... by bisection, since the line is in order             O(R n log n)
+    lru       a linked list that is entered by worker                  O(1) a point, once they are merged
+    sweep     there is no line: the barrier is a running maximum       O(1) a point, once they are sorted
+
+Merging takes O(R n log(R n)) in all of them. zipline_baselines.py has what they are compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise, repeat
+from operator import le, sub
+from typing import NamedTuple, TypeVar
+
+Points = Sequence[Sequence[float]]  #: per worker, instants in ascending order
+T = TypeVar("T")
+
+
+class Plan(NamedTuple):
+    """A barrier, and how far each worker goes until then."""
+
+    spread: float  #: how long the first worker waits there
+    barrier: float  #: the instant of the last worker's point
+    idx: tuple[int, ...]  #: per worker, counted from 1: its point in the plan
+
+
+Search = Callable[[Points], Plan]
+
+
+def zipline(points: Points) -> Plan:
+    """The first plan of least spread. Time O(R n^2), memory O(R n).
+
+    Of a worker's points, the plan has the last one that is not after the barrier.
+
+    Source: Zhao et al. (ICDM 2019), algorithm 2.
+
+    Raises:
+        ValueError: no workers, one without instants, or instants that are not finite or not ascending; by any variant.
+    """
+    return _passed(points, _searched)
+
+
+def zipline_opt(points: Points) -> Plan:
+    """The same, with no search where the head of the line is replaced. O(R n^2), but fewer searches.
+
+    Source: Zhao et al. (DSAA 2021).
+    """
+    return _passed(points, _pruned)
+
+
+def zipline_opt_bs(points: Points) -> Plan:
+    """The same, and the line is searched by bisection. O(R n log n), but deleting moves what is behind.
+
+    Source: Zhao et al. (DSAA 2021).
+    """
+    return _passed(points, _bisected)
+
+
+def zipline_lru(points: Points) -> Plan:
+    """The same with a linked list in the order of last use. O(1) for each point, once they are merged."""
+    return _passed(points, _linked)
+
+
+def zipline_sweep(points: Points) -> Plan:
+    """The same without a line. O(1) for each point, once they are sorted.
+
+    The best plan that begins with the point t has for each worker its first point from t on: the successor of one
+    before t, or its very first. So the barrier is a running maximum of successors, whoever they belong to.
+    """
+    check(points)
+    instants = list(chain.from_iterable(points))
+    successors = _ordered(chain.from_iterable((*row[1:], math.inf) for row in points), instants)
+    instants.sort()
+    barriers = list(accumulate(successors, max, initial=max(row[0] for row in points)))
+    spreads = list(map(sub, barriers, instants))  # the last barrier is behind all points
+    return planned(points, spread := min(spreads), barriers[spreads.index(spread)])
+
+
+ZIPLINES: dict[str, Search] = {
+    "zipline": zipline, "opt": zipline_opt, "optbs": zipline_opt_bs, "lru": zipline_lru, "sweep": zipline_sweep
+}  # fmt: skip
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+# After each point: the head's instant; minus infinity while a worker is missing in the line.
+
+
+def _searched(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
+    line: list[int] = []
+    last = [0.0] * count
+    for instant, worker in zip(instants, workers, strict=True):
+        try:  # noqa: SIM105 -- suppress would cost as much as a short search
+            line.remove(worker)
+        except ValueError:  # it was the head, and is gone: all the others were looked at in vain
+            pass
+        line.append(worker)
+        last[worker] = instant
+        yield last[line.pop(0)] if len(line) == count else -math.inf
+
+
+def _pruned(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
+    line: list[int] = []
+    last: dict[int, float] = {}
+    for instant, worker in zip(instants, workers, strict=True):
+        if worker in last:
+            if line[0] == worker:
+                del line[0]
+            else:
+                line.remove(worker)
+        line.append(worker)
+        last[worker] = instant
+        yield last[line[0]] if len(line) == count else -math.inf
+
+
+def _bisected(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
+    line: list[int] = []  # places of points in the order of all
+    last = [-1] * count
+    for place, worker in enumerate(workers):
+        before = last[worker]
+        if before >= 0:
+            del line[0 if line[0] == before else bisect_left(line, before)]
+        line.append(place)
+        last[worker] = place
+        yield instants[line[0]] if len(line) == count else -math.inf
+
+
+def _linked(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
+    line: OrderedDict[int, float] = OrderedDict()
+    for instant, worker in zip(instants, workers, strict=True):
+        line[worker] = instant
+        line.move_to_end(worker)
+        yield next(iter(line.values())) if len(line) == count else -math.inf
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+def _passed(points: Points, line: Callable[[list[float], list[int], int], Iterator[float]]) -> Plan:
+    """The best plan that a line shows as the points are passed; of those of one instant the lower worker's is first."""
+    check(points)
+    instants = list(chain.from_iterable(points))
+    workers = _ordered(chain.from_iterable(map(repeat, range(len(points)), map(len, points))), instants)
+    instants.sort()
+    spreads = list(map(sub, instants, line(instants, workers, len(points))))
+    return planned(points, spread := min(spreads), instants[spreads.index(spread)])
+
+
+def _ordered(values: Iterable[T], keys: list[float]) -> list[T]:
+    """Values in the order of their keys. Two lists are sorted three times as fast as one of pairs."""
+    key = iter(keys).__next__
+    return sorted(values, key=lambda _: key())
+
+
+def planned(points: Points, spread: float, barrier: float) -> Plan:
+    """The plan with this barrier."""
+    return Plan(spread, barrier, tuple([bisect_right(row, barrier) for row in points]))
+
+
+def check(points: Points) -> None:
+    """Refuse what is not one ascending row of finite instants for each worker."""
+    if not points:
+        raise ValueError("there are no workers to plan for")
+    for worker, row in enumerate(points):
+        if not row:
+            raise ValueError(f"worker {worker} has no instants")
+        if not (math.isfinite(row[0]) and math.isfinite(row[-1]) and all(map(le, row, row[1:]))):
+            raise ValueError(f"worker {worker}'s instants {_fault(row)}")
+
+
+def _fault(row: Sequence[float]) -> str:
+    for place, instant in enumerate(row):
+        if not math.isfinite(instant):
+            return f"are not finite: {instant} at place {place + 1}"
+    before, after = next((before, after) for before, after in pairwise(row) if before > after)
+    return f"are not ascending: {after} after {before}"
