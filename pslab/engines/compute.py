@@ -50,13 +50,19 @@ class Computing:
             parameter.data, parameter.grad = weights, gradient
         self._buffers[buffer].zero_()
         # a stream for each gradient: it does not matter which process computes it
-        torch.manual_seed(seed_of(self._seed, "layers", self._worker, iteration))
+        self._seed_layers(seed_of(self._seed, "layers", self._worker, iteration))
         rows = torch.from_numpy(self._batches.at(iteration))
         data = self._dataset
         x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
         loss = functional.cross_entropy(self._module(x), data.train_y[rows].to(self._device))
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
+
+    def _seed_layers(self, seed: int) -> None:
+        # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
 
     def warm_up(self) -> None:
         """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""

@@ -43,15 +43,8 @@ class Hosting:
 
     def produce(self, worker: int, iteration: int, pulled: list[Any]) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and tell the parent."""
-        self.iteration, producer = iteration, self._producer(worker)
-        for note in pulled:
-            producer.install(Note(*note))
-        loss = producer.gradient(iteration)
-        try:
-            notes, _ = producer.payloads(iteration, loss)
-            body: dict[str, Any] = {"payloads": [[note.size_bytes, note.other] for note in notes], "loss": loss}
-        except NonFinite:
-            body = {"payloads": None, "loss": loss}
+        self.iteration = iteration
+        body = body_of(self._producer(worker), iteration, [Note(*note) for note in pulled])
         report(self._parent, "produced", {"worker": worker, **body})
 
     def _producer(self, worker: int) -> Producer:
@@ -59,6 +52,19 @@ class Hosting:
         if found is None:
             found = self._producers[worker] = Producer(self._job, worker, *self._arenas, module=self._module)
         return found
+
+
+def body_of(producer: Producer, iteration: int, pulled: list[Note], *own: Any) -> dict[str, Any]:
+    """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
+    the payload's size and entries; no payloads if the gradient is not finite."""
+    for note in pulled:
+        producer.install(note)
+    loss = producer.gradient(iteration, *own)
+    try:
+        notes, _ = producer.payloads(iteration, loss)
+    except NonFinite:
+        return {"payloads": None, "loss": loss}
+    return {"payloads": [[note.size_bytes, note.other] for note in notes], "loss": loss}
 
 
 class Hosts:
