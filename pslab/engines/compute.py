@@ -51,7 +51,7 @@ class Computing:
             parameter.data, parameter.grad = weights, gradient
         self._buffers[buffer].zero_()
         # a stream for each gradient: it does not matter which process computes it
-        torch.manual_seed(seed_of(self._seed, "layers", self._worker, step))
+        self._seed_layers(seed_of(self._seed, "layers", self._worker, step))
         rows = torch.from_numpy(self._batches.at(step))
         data = self._dataset
         x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
@@ -74,6 +74,12 @@ class Computing:
         self._weights.copy_(begin)
         self._buffers[buffer].copy_(total)
         return sum(losses) / len(losses)
+
+    def _seed_layers(self, seed: int) -> None:
+        # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
 
     def warm_up(self) -> None:
         """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
 
 from pslab.engines.experiment import Experiment, Layout
 from pslab.engines.job import Job
@@ -34,13 +33,9 @@ class Conduct:
     def lay_out(self) -> Job:
         """Weights and data into shared memory; the job of it."""
         experiment, pool = self.experiment, self.pool
-        dtype = getattr(torch, self.run.dtype)
-        layout = Layout.plan(
-            self.run.workers, experiment.keyspace.size, dtype, experiment.parts, in_place=experiment.in_place,
-            eager=experiment.eager,
-        )  # fmt: skip
+        layout = Layout.of(experiment)
         pool.arena.reserve(layout.end)
-        self.weights = pool.arena.tensor(layout.server, layout.size, dtype)  # the server's own
+        self.weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
         self.weights.copy_(experiment.weights)
         return Job.of(experiment, layout, pool.shelve(experiment.dataset))
 

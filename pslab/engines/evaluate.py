@@ -17,6 +17,7 @@ from pslab.tensors.streams import numpy_generator
 
 BATCH = 1000
 CALIBRATION_BATCH = 256
+KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model takes them
 CALIBRATION = 2048  # training examples on which BatchNorm's statistics are estimated anew
 
 
@@ -31,6 +32,8 @@ class Evaluator:
         self._weights = torch.empty(job.layout.size, dtype=self._dtype, device=device)
         self._module.to(device)
         job.keyspace.bind(self._module, self._weights, None)
+        kept = self._dataset.test_x.numel() * self._dtype.itemsize <= KEPT_BYTES
+        self._inputs = self._batch(self._dataset.test_x) if kept else None
         self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
 
     def report(self, index: int, snapshots: Arena, parent: Connection) -> None:
@@ -45,13 +48,18 @@ class Evaluator:
         self._weights.copy_(weights)
         self._calibrate()
         self._module.eval()
-        right, loss, x, y = 0, 0.0, self._dataset.test_x, self._dataset.test_y
+        right, loss, y = 0, 0.0, self._dataset.test_y
         for begin in range(0, len(y), BATCH):
             labels = y[begin : begin + BATCH].to(self._device)
-            logits = self._module(self._batch(x[begin : begin + BATCH]))
+            logits = self._module(self._test_inputs(begin))
             right += int((logits.argmax(1) == labels).sum())
             loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
         return right / len(y), loss / len(y)
+
+    def _test_inputs(self, begin: int) -> torch.Tensor:
+        if self._inputs is not None:
+            return self._inputs[begin : begin + BATCH]
+        return self._batch(self._dataset.test_x[begin : begin + BATCH])
 
     def _batch(self, x: torch.Tensor) -> torch.Tensor:
         return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)

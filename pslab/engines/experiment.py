@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,11 +94,10 @@ class Layout:
     in_place: bool = False  #: the workers' weights are the server's
 
     @classmethod
-    def plan(
-        cls, workers: int, size: int, dtype: torch.dtype, parts: Sequence[Part], *, in_place: bool = False,
-        eager: bool = False,
-    ) -> Layout:
-        """Lay out buffers for `size` weights of `dtype`, cut into ranges. What is not touched takes no memory."""
+    def of(cls, experiment: Experiment) -> Layout:
+        """Lay out buffers for an experiment's weights, cut into ranges. What is not touched takes no memory."""
+        workers, size, parts = experiment.run.workers, experiment.keyspace.size, experiment.parts
+        dtype, in_place, eager = getattr(torch, experiment.run.dtype), experiment.in_place, experiment.eager
         frames, room = [], 0
         for part in parts:
             largest = aligned(largest_frame_bytes(part.size, dtype.itemsize))

@@ -47,15 +47,8 @@ class Hosting:
 
     def produce(self, worker: int, iteration: int, pulled: list[Any], writes: list[Any]) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and tell the parent."""
-        self.iteration, producer = iteration, self._producer(worker)
-        for note in pulled:
-            producer.install(Note(*note))
-        loss = producer.gradient(iteration, (Write(*write) for write in writes))
-        try:
-            notes, _ = producer.payloads(iteration, loss)
-            body: dict[str, Any] = {"payloads": [[note.size_bytes, note.other] for note in notes], "loss": loss}
-        except NonFinite:
-            body = {"payloads": None, "loss": loss}
+        self.iteration, adds = iteration, [Write(*write) for write in writes]
+        body = body_of(self._producer(worker), iteration, [Note(*note) for note in pulled], adds)
         report(self._parent, "produced", {"worker": worker, **body})
 
     def _producer(self, worker: int) -> Producer:
@@ -63,6 +56,19 @@ class Hosting:
         if found is None:
             found = self._producers[worker] = Producer(self._job, worker, *self._arenas, module=self._module)
         return found
+
+
+def body_of(producer: Producer, iteration: int, pulled: list[Note], writes: list[Write]) -> dict[str, Any]:
+    """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
+    the payload's size and entries; no payloads if the gradient is not finite."""
+    for note in pulled:
+        producer.install(note)
+    loss = producer.gradient(iteration, writes)
+    try:
+        notes, _ = producer.payloads(iteration, loss)
+    except NonFinite:
+        return {"payloads": None, "loss": loss}
+    return {"payloads": [[note.size_bytes, note.other] for note in notes], "loss": loss}
 
 
 class Hosts:

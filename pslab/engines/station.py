@@ -10,14 +10,18 @@ import torch
 from pslab.engines.arena import Arena
 from pslab.engines.control import SERVER
 from pslab.engines.evaluate import Evaluator
+from pslab.engines.experiment import Experiment
 from pslab.engines.hosts import Hosting
-from pslab.engines.job import Job
+from pslab.engines.job import Job, Shelf
 from pslab.engines.serve import Serving
+from pslab.engines.solo import Solo, tell
+from pslab.engines.talk import report
 from pslab.engines.work import Working
 
 
 class Station:
-    """Server or worker process. Orders: prepare and run, host and produce (virtual workers), evaluate."""
+    """Server or worker process. Orders: prepare and run; host and produce (virtual workers); solo (a whole virtual
+    run); evaluate."""
 
     def __init__(
         self, number: int, parent: Connection, pipes: list[Connection], arenas: tuple[Arena, Arena, Arena]
@@ -25,7 +29,7 @@ class Station:
         self.number, self.parent, self.pipes = number, parent, pipes
         self.arena, self.data, self.snapshots = arenas
         self.job: Job | None = None
-        self._task: Serving | Working | Hosting | None = None
+        self._task: Serving | Working | Hosting | Solo | None = None
         self._evaluator: Evaluator | None = None
         torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
 
@@ -44,6 +48,8 @@ class Station:
             self._host(*argument)
         elif verb == "produce" and isinstance(self._task, Hosting):
             self._task.produce(*argument)
+        elif verb == "solo":
+            self._solo(*argument)
         elif verb == "evaluate" and self.job is not None:
             self._evaluate(*argument)
 
@@ -57,6 +63,13 @@ class Station:
     def _host(self, job: Job, workers: list[int]) -> None:
         self.job, self._evaluator = job, None
         self._task = Hosting(job, workers, self.parent, self.arena, self.data)
+
+    def _solo(self, experiment: Experiment, shelf: Shelf) -> None:
+        self._task = solo = Solo(experiment, shelf, self.data)
+        try:
+            tell(solo.conduct(lambda news: report(self.parent, "news", news)), self.parent)
+        finally:
+            solo.close()
 
     def _evaluate(self, index: int, device: str) -> None:
         assert self.job is not None

@@ -77,7 +77,7 @@ class _Virtual(Conduct):
             keeper = Keeper(job, self.pool.arena, self.pool.snapshots, self._keep_snapshot)
             clockwork = self.clockwork = Clockwork(job, keeper, self.hosts)
             turning_s = time.monotonic()
-            _turn(clockwork, self.on_progress, self._stop_at_target)
+            turn(clockwork, self.on_progress, self._stop_at_target)
             self.turning_s = time.monotonic() - turning_s
             pushes = keeper.ledger.close(keeper.applied, clockwork.now)
             self.hosts.settle(math.inf)
@@ -116,32 +116,28 @@ class _Virtual(Conduct):
         return outcome
 
     def _outcome(self, clockwork: Clockwork, pushes: np.ndarray) -> Outcome:
-        facts = _facts(clockwork, self.preparation_s, self.turning_s, time.monotonic() - self.begun_s)
-        return Outcome(self.accuracy(), _phases(clockwork), pushes, self.weights.numpy().copy(), facts)
+        facts = facts_of(clockwork, self.preparation_s, self.turning_s, time.monotonic() - self.begun_s)
+        return Outcome(self.accuracy(), phase_table(clockwork), pushes, self.weights.numpy().copy(), facts)
 
 
 def _timing(experiment: Experiment, on_progress: OnProgress) -> Outcome:
-    run, size = experiment.run, experiment.keyspace.size
-    dtype = getattr(torch, run.dtype)
-    layout = Layout.plan(run.workers, size, dtype, experiment.parts, in_place=experiment.in_place,
-                         eager=experiment.eager)  # fmt: skip
-    job, begun_s = Job.of(experiment, layout, Shelf("nothing", 0.0, 1.0, 1, ())), time.monotonic()
+    job, begun_s = Job.of(experiment, Layout.of(experiment), Shelf("nothing", 0.0, 1.0, 1, ())), time.monotonic()
     keeper = Bookkeeper(job, Ledger(job, None, None, lambda body: None))
     clockwork = Clockwork(job, keeper, NoGradients(job))
     try:
-        _turn(clockwork, on_progress, lambda: None)
+        turn(clockwork, on_progress, lambda: None)
     except KeyboardInterrupt:
         clockwork.outcome = "interrupted"
     pushes = keeper.ledger.close(keeper.applied, clockwork.now)
     spent_s = time.monotonic() - begun_s
-    facts = _facts(clockwork, 0.0, spent_s, spent_s)
-    outcome = Outcome(np.empty((0, 4)), _phases(clockwork), pushes, np.empty(0, np.float32), facts)
+    facts = facts_of(clockwork, 0.0, spent_s, spent_s)
+    outcome = Outcome(np.empty((0, 4)), phase_table(clockwork), pushes, np.empty(0, np.float32), facts)
     if clockwork.outcome == "interrupted":
         raise Interrupted(outcome)
     return outcome
 
 
-def _turn(clockwork: Clockwork, on_progress: OnProgress, after: Any) -> None:
+def turn(clockwork: Clockwork, on_progress: OnProgress, after: Any) -> None:
     """Let every event happen, and tell now and then how far it is."""
     told_s, turns = time.monotonic(), 0
 
@@ -175,11 +171,13 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _phases(clockwork: Clockwork) -> np.ndarray:
+def phase_table(clockwork: Clockwork) -> np.ndarray:
+    """Who did what when; see Outcome."""
     return np.array(clockwork.rows, dtype=np.float64).reshape(-1, len(PHASE_COLUMNS))
 
 
-def _facts(clockwork: Clockwork, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
+def facts_of(clockwork: Clockwork, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
+    """What the manifest says of a run in virtual time."""
     return {
         "outcome": clockwork.outcome,
         "seconds": clockwork.now,

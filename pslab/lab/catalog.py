@@ -90,7 +90,7 @@ def entries() -> list[Entry]:
     found = [_of_class(kind, name, cls) for kind, (table, _) in METHODS.items() for name, cls in table.items()]
     found += [_of_class("data", name, cls) for name, cls in data.DATA.items()]
     found += [_optimizer(name, cls) for name, cls in ELEMENTWISE.items()]
-    found += [_of_class("model", name, factory) for name, factory in models.MODELS.items()]
+    found += [_of_class("model", name, models.SIZED.get(name, factory)) for name, factory in models.MODELS.items()]
     found += [_preset(name, fields) for name, fields in cluster.PRESETS.items()]
     found += [_codec(name) for name in CHOICES["codec"]]
     found += [_engine(name) for name in CHOICES["engine"]]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.config import Run
-from pslab.errors import StartFailed
+from pslab.errors import RunError, StartFailed
 from pslab.lab.progress import Progress
 from pslab.lab.record import Draft, Result, clean, default_results, find
 
@@ -46,7 +46,8 @@ def sweep(
     runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
     stop: threading.Event | None = None,
 ) -> list[Result]:  # fmt: skip
-    """The results of many runs, in their order. What is missing is run, one after another, in one pool.
+    """The results of many runs, in their order. What is missing is run in one pool, one after another; runs in virtual
+    time, whose results do not depend on what else the machine does, as many at a time as there are cores.
 
     All of them are checked before the first one starts, and each is recorded as soon as it is finished. `stop`, set
     from another thread, does what an interrupt does.
@@ -106,14 +107,20 @@ def _run_missing(
     wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
 ) -> dict[int, Result | None]:
     _import_torch(stop)  # not needed where everything is on disk
+    from pslab.engines.crowd import fits
     from pslab.lab.resolve import resolve
 
-    distinct = {each.digest if each.cacheable else str(index): each for index, each in wanted.items()}
-    for each in distinct.values():
+    distinct: dict[str, Run] = {}
+    crowd: dict[str, Run] = {}
+    for index, each in wanted.items():
         _heed(stop)
-        resolve(each)
+        name = each.digest if each.cacheable else str(index)
+        if name not in distinct:
+            distinct[name] = each
+            crowd |= {name: each} if fits(resolve(each)) else {}
     shown = Progress(len(distinct), shown=progress)
-    done = {name: _execute(each, place, shown, stop) for name, each in distinct.items()}
+    done = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
+    done |= {name: _execute(each, place, shown, stop) for name, each in distinct.items() if name not in done}
     return {index: done[each.digest if each.cacheable else str(index)] for index, each in wanted.items()}
 
 
@@ -159,8 +166,45 @@ def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> R
         _heed(stop)  # what an interrupt breaks is no error
         raise
     result = draft.save(*_tables(run, outcome))
-    shown.end(outcome.facts["seconds"], float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None)
+    shown.end(outcome.facts["seconds"], _last(outcome))
     return result
+
+
+def _side_by_side(
+    runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event
+) -> dict[str, Result | None]:
+    """Virtual runs, several at a time: those that are finished when all are, or when one of them fails.
+
+    That one fails again when it is alone, and then it is known which it was.
+    """
+    from pslab.engines import crowd
+    from pslab.engines.outcome import Outcome
+    from pslab.lab.resolve import resolve
+
+    names, drafts, done = list(runs), dict[str, Draft](), dict[str, Result | None]()
+    experiments = (resolve(each) for each in runs.values())
+    try:
+        for index, news in crowd.conduct(experiments, lambda: _heed(stop)):
+            name = names[index]
+            if name not in drafts:
+                drafts[name] = Draft(runs[name], place)
+            if not isinstance(news, Outcome):
+                if news:
+                    drafts[name].note(news)
+                continue
+            done[name] = drafts.pop(name).save(*_tables(runs[name], news))
+            shown.begin(runs[name])
+            shown.end(news.facts["seconds"], _last(news))
+    except RunError:
+        pass
+    finally:
+        for draft in drafts.values():
+            draft.drop()
+    return done
+
+
+def _last(outcome: Outcome) -> float | None:
+    return float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None
 
 
 def _heed(stop: threading.Event) -> None:

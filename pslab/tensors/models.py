@@ -7,6 +7,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pslab.errors import ConfigError, nearest
+from pslab.spec import build
 from pslab.tensors import vision
 from pslab.tensors.streams import seed_of
 
@@ -43,6 +45,26 @@ class MLP(nn.Module):
         return logits
 
 
+@dataclass(frozen=True)
+class Width:
+    """The thesis's MLP, as wide as one likes: with 64 neurons 59,210 parameters, for studies of many runs.
+
+    Example: mlp:64
+
+    Args:
+        hidden: neurons in each of the three hidden layers
+    """
+
+    hidden: int = 512
+
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise ValueError("a hidden layer needs at least 1 neuron")
+
+    def __call__(self) -> nn.Module:
+        return MLP(hidden=self.hidden)
+
+
 class CNN(nn.Module):
     """Twice convolution, batch normalization, ReLU and pooling, then one linear layer. [B, 1, 28, 28] -> [B, 10].
 
@@ -67,12 +89,13 @@ class CNN(nn.Module):
 
 
 MODELS: dict[str, Factory] = {"mlp": MLP, "cnn": CNN}
+SIZED: dict[str, type[Any]] = {"mlp": Width}  # what may follow a name's colon
 
 
 def resolve_model(value: object) -> Factory:
     """The factory that a Run's `model` stands for.
 
-    A name of MODELS; "torchvision:NAME" (its default number of classes, no weights, no arguments);
+    A name of MODELS; "mlp:HIDDEN"; "torchvision:NAME" (its default number of classes, no weights, no arguments);
     "package.module:factory", where the factory may be a class, a function or an nn.Module; a callable; an nn.Module,
     of which every call returns a copy with its own weights.
 
@@ -162,6 +185,8 @@ def _by_name(text: str) -> object:
     name = head.strip().lower()
     if name == "torchvision" and colon:
         return _of_torchvision(text, rest.strip())
+    if name in SIZED and colon:
+        return build("model", text, SIZED)
     if name in MODELS:
         if colon:
             raise ConfigError("model", text, f"{name} takes no parameters")

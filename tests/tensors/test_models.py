@@ -101,6 +101,14 @@ def test_a_few_steps_on_one_batch_learn_it(name: str) -> None:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
+def test_the_mlp_may_be_narrow() -> None:
+    keyspace = Keyspace.of(build_model("mlp:64", 3))
+    assert (keyspace.size, keyspace.keys) == (59_210, 3 * 64 + 10)
+    assert [layer.name for layer in keyspace.layers] == ["hidden1", "hidden2", "hidden3", "output"]
+    same, thesis = build_model("mlp:hidden=512", 3).state_dict(), build_model("mlp", 3).state_dict()
+    assert all(torch.equal(same[name], value) for name, value in thesis.items())
+
+
 @pytest.mark.parametrize(("text", "kind"), [("mlp", MLP), ("cnn", CNN), (" MLP ", MLP)])
 def test_names_of_the_table(text: str, kind: type[nn.Module]) -> None:
     assert type(resolve_model(text)()) is kind
@@ -133,7 +141,11 @@ def test_torchvisions_models_by_name() -> None:
     [
         ("mpl", "did you mean 'mlp'"),
         ("", "unknown name ''; allowed: cnn, mlp"),
-        ("mlp:512", "mlp takes no parameters"),
+        ("cnn:16", "cnn takes no parameters"),
+        ("mlp:wide", "hidden='wide' cannot be read"),
+        ("mlp:0", "at least 1 neuron"),
+        ("mlp:64,3", "mlp takes hidden=512; got 2 values"),
+        ("mlp:width=64", "has no parameter 'width'"),
         ("torchvision:resnet19", "did you mean 'resnet1"),
         ("torchvision:resnet18(num_classes=10)", "without arguments"),
         ("os:", "form package.module:name"),
