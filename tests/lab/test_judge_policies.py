@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab.test_judge import (
-    CLUSTERS, UNEVEN, WHOLE_NUMBERS, forgotten, fresh, history, own, plus, pulled, renumbered, span,
+    CLUSTERS,
+    UNEVEN,
+    WHOLE_NUMBERS,
+    forgotten,
+    fresh,
+    history,
+    own,
+    plus,
+    pulled,
+    renumbered,
+    span,
 )  # fmt: skip
 from tiny import tiny
 
@@ -37,7 +47,8 @@ def test_every_history_of_the_virtual_engine_is_valid(sync, cluster, workers, pu
     verdict = judge(wanted, tables, facts)
     if facts["pushes"]:
         assert (verdict.verdict, verdict.violations, verdict.unjudged) == ("valid", (), ())
-        assert "the policy's decisions, replayed" in verdict.checked[-1]
+        if len(tables["pushes"]) > 2 * workers:  # what comes beside a push whose end is not recorded is not replayed
+            assert "the policy's decisions, replayed" in verdict.checked[-1]
     else:
         assert verdict.verdict == "unknown"
 
@@ -275,7 +286,7 @@ class Holding(Eager):
         return ()
 
     def step(self, state, event, clocks):
-        found, decisions = super().step(None, event, clocks)
+        _, decisions = super().step(None, event, clocks)
         applied = tuple(each for each in decisions if type(each).__name__ == "Apply")
         starts = tuple(each for each in decisions if type(each).__name__ == "Start")
         if not applied:
