@@ -18,6 +18,7 @@ from pslab.errors import ConfigError
 from pslab.lab.judge_phases import PHASES_JUDGED, SLACK_S, Phases
 from pslab.lab.judge_pushes import PUSHES_JUDGED, History, Unreadable
 from pslab.lab.judge_replay import replay
+from pslab.lab.judge_rules import Rules
 from pslab.policies.table import SYNCS
 from pslab.spec import build
 
@@ -70,11 +71,15 @@ class _Judgement:
         return Verdict(word, tuple(self.checked), tuple(self.violations), (*self.missing, *self.left_out))
 
     def _judge(self) -> None:
+        sync, unknown = self._policy()
+        rules = Rules(sync)
         try:
-            history = History.of(self.tables.get("pushes"), self.run.workers, self.moved_s)
+            history = History.of(self.tables.get("pushes"), self.run.workers, self.moved_s, rules)
         except Unreadable as problem:
             self.missing.append(str(problem))
-            if (accepted := int(self.facts.get("accepted", 0))) > self.run.workers and not self.facts.get("pushes"):
+            in_hand = self.run.workers * sum(map(rules.gradients, range(rules.hands)))
+            accepted = int(self.facts.get("accepted", 0))
+            if rules.known and accepted > in_hand and not self.facts.get("pushes"):
                 self._hold("the stop rule", [f"{accepted} pushes are counted as accepted and none was applied"])
             return
         if self.facts.get("outcome") == "interrupted":
@@ -83,7 +88,7 @@ class _Judgement:
             if not self._hold(name, check(history)):
                 return  # what follows reads the tables by worker, iteration and version
         self._stop(history)
-        sync = self._policy()
+        self.missing += unknown
         try:
             phases = Phases.of(self.tables.get("phases"), history, deaths_known="deaths" in self.facts)
         except Unreadable as problem:
@@ -91,6 +96,7 @@ class _Judgement:
             phases = None
         if phases is not None:
             self._phases(history, phases, sync)
+        self._dropped(history, phases)
         if sync is not None and not self.violations:
             self._replay(history, phases, sync)
 
@@ -105,23 +111,13 @@ class _Judgement:
                 return
         if sync is not None and sync.window is not None:
             self._hold("the bound of the policy's window", phases.beyond(sync.window))
-        if getattr(sync, "barrier", False):
+        if history.rules.barrier:
             self._hold("no step while somebody computes", phases.steps_inside(history))
 
     def _stop(self, history: History) -> None:
         """The run stopped where its rule says."""
-        run, facts, found = self.run, self.facts, list[str]()
-        complete, outcome = history.complete(), facts.get("outcome")
-        accepted = int(facts.get("accepted", complete))
-        if run.pushes is not None and complete > run.pushes:
-            found.append(f"{complete} pushes were applied; the budget is {run.pushes}")
-        if (told := facts.get("pushes")) is not None and told != (rows := history.on_last_range()):
-            found.append(f"the server applied {told} pushes, the table has {rows}")
-        if not complete <= accepted <= complete + run.workers:
-            found.append(f"{accepted} pushes are counted as accepted and {complete} were applied; "
-                         f"at most one of each of the {run.workers} workers may be in hand")  # fmt: skip
-        if outcome == "budget" and "accepted" in facts and accepted != run.pushes:
-            found.append(f"the run stopped at its budget of {run.pushes} pushes after {accepted}")
+        run, facts, outcome = self.run, self.facts, self.facts.get("outcome")
+        found = self._counts(history) if history.rules.known else []
         if outcome == "seconds" and not facts["seconds"] >= (run.seconds or np.inf) - SLACK_S:
             found.append(f"the run stopped for its time of {run.seconds} s after {facts['seconds']:.6g} s")
         if outcome == "target" and not self._reached():
@@ -133,12 +129,51 @@ class _Judgement:
         else:
             self.violations += found
 
+    def _counts(self, history: History) -> list[str]:
+        """Gradients that were accepted and applied; the last push may be made of more than were left."""
+        run, facts, found = self.run, self.facts, list[str]()
+        complete, most, hands = history.complete(), history.most(), history.rules.hands
+        accepted = int(facts.get("accepted", complete))
+        if run.pushes is not None and complete >= run.pushes + most:
+            found.append(f"{complete} pushes were applied; the budget is {run.pushes}")
+        if (told := facts.get("pushes")) is not None and told != (rows := history.on_last_range()):
+            found.append(f"the server applied {told} pushes, the table has {rows}")
+        if not complete <= accepted <= complete + run.workers * hands * most:
+            found.append(f"{accepted} pushes are counted as accepted and {complete} were applied; at most "
+                         f"{'one' if hands == 1 else hands} of each of the {run.workers} workers may be in hand"
+                         + f", each of {most} gradients at most" * (most > 1))  # fmt: skip
+        if facts.get("outcome") == "budget" and "accepted" in facts:
+            budget = run.pushes or 0
+            if not budget <= accepted < budget + most:
+                found.append(f"the run stopped at its budget of {run.pushes} pushes after {accepted}")
+        return found
+
+    def _dropped(self, history: History, phases: Phases | None) -> None:
+        """Pushes that are missing among those of a worker were dropped, and the manifest says how many were."""
+        told, ranges = self.facts.get("dropped"), int(history.range.max()) + 1
+        gaps, found = int(history.gaps.sum()), list[str]()
+        if not history.rules.drops:
+            if told:
+                found.append(f"{told} pushes were dropped; the policy cannot drop any")
+        elif told is None:
+            if gaps:
+                self.missing.append("the record does not tell how many pushes were dropped")
+            return
+        elif gaps > told:
+            found.append(f"{gaps} pushes are missing among those of their workers; {told} were dropped")
+        elif phases is not None and not phases.movers:
+            gone = ranges * len(phases.dropped(history)[0])
+            if not gone <= told <= gone + ranges * self.run.workers:
+                found.append(f"{told} pushes were dropped; {gone} were answered and never applied, and one more of "
+                             f"each of the {self.run.workers} workers may have been")  # fmt: skip
+        self._hold("dropped pushes", found)
+
     def _reached(self) -> bool:
         accuracy = self.tables.get("accuracy")
         wanted = np.inf if self.run.target_accuracy is None else self.run.target_accuracy
         return accuracy is None or bool((accuracy["accuracy"] >= wanted).any())
 
-    def _policy(self) -> Any:
+    def _policy(self) -> tuple[Any, list[str]]:
         """The policy object; None, and why, if the record does not tell it."""
         sync = self.run.sync
         if isinstance(sync, str):
@@ -146,13 +181,11 @@ class _Judgement:
                 sync = build("sync", sync, SYNCS)
             except ConfigError:
                 named = sync if len(sync) < 40 else "its source text"
-                self.missing.append(f"the policy cannot be made again from its record ({named}): "
-                                    "its bound and its decisions were not judged")  # fmt: skip
-                return None
+                problem = f"the policy cannot be made again from its record ({named})"
+                return None, [f"{problem}: its bound and its decisions were not judged"]
         if all(hasattr(sync, name) for name in ("window", "initial", "step")):
-            return sync
-        self.missing.append(f"{sync!r} is no synchronization policy: it needs window, initial and step")
-        return None
+            return sync, []
+        return None, [f"{sync!r} is no synchronization policy: it needs window, initial and step"]
 
     def _replay(self, history: History, phases: Phases | None, sync: Any) -> None:
         begun = [worker for worker in range(self.run.workers) if self.moved_s.get(worker, [0.0])[0] == 0.0]

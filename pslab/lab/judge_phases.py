@@ -65,11 +65,20 @@ class Phases:
         return self.of_pushes(self.grid("apply", "begin", np.fmin), history)
 
     def unapplied_s(self, history: History) -> float:
-        """The first instant at which a push can have come that is not in the table; infinity if there is none."""
+        """The first instant at which a push can have come of which nothing is known; infinity if there is none."""
         done = self.grid("compute", "end", np.fmax)
         inside = history.iteration < done.shape[1]
         done[history.worker[inside], history.iteration[inside]] = np.nan
+        done[tuple(self.dropped(history)[:2])] = np.nan
         return float(np.fmin.reduce(done, axis=None, initial=np.inf))
+
+    def dropped(self, history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pushes that the server took, answered, and never applied: workers, iterations, when it took them."""
+        taken = self.grid("apply", "begin", np.fmin)
+        inside = history.iteration < taken.shape[1]
+        taken[history.worker[inside], history.iteration[inside]] = np.nan
+        worker, iteration = np.nonzero(~np.isnan(taken))
+        return worker, iteration, taken[worker, iteration]
 
     def beyond(self, window: int) -> list[str]:
         """Nobody is started while an iteration `window` before is still missing of somebody."""
@@ -135,7 +144,8 @@ def computing(p: Phases, h: History) -> list[str]:
     expected = dict(zip(rows.tolist(), due.tolist(), strict=True))
     found += told(rows[wrong], lambda r: f"{p.name(r)} came where iteration {expected[r]} was expected")
     counts = np.bincount(p.worker[rows], minlength=p.workers)
-    alien = (p.iteration < 0) | (p.iteration >= counts[p.worker])
+    # an eager worker hears already, in what it has not yet computed, of the next
+    alien = (p.iteration < 0) | (p.iteration >= counts[p.worker] + bool(h.rules.own))
     alien &= ~np.isin(p.worker, list(p.movers))
     return found or told(np.flatnonzero(alien), lambda r: f"{p.name(r)}, which it never computed")
 
@@ -164,13 +174,33 @@ def applied(p: Phases, h: History) -> list[str]:
         f"{h.name(r)} was applied at {h.seconds[r]:.6g} s; its computation began at {begun[r]:.6g} s"))  # fmt: skip
     found += told(np.flatnonzero(h.seconds < taken - SLACK_S), lambda r: (
         f"{h.name(r)} was applied at {h.seconds[r]:.6g} s; the server took it at {taken[r]:.6g} s"))  # fmt: skip
-    answered = p.grid("wait", "end", np.fmax)
+    if h.rules.drops:
+        return found
+    answered, back = p.grid("wait", "end", np.fmax), h.rules.own
+    answered = answered[:, back:]  # what comes back from there has heard of that push
     lost = ~np.isnan(answered)
     inside = h.iteration < lost.shape[1]
     lost[h.worker[inside], h.iteration[inside]] = False
     return found + told(range(len(gone := np.argwhere(lost))), lambda at: (
         f"worker {gone[at][0]}'s push of iteration {gone[at][1]} was never applied, but the worker went on at "
         f"{answered[*gone[at]]:.6g} s"))  # fmt: skip
+
+
+def eagerly(p: Phases, h: History) -> list[str]:
+    """An eager worker asks for the next weights once it has computed, and pushes once they are there."""
+    if not h.rules.eager:
+        return []
+    done, asked = p.grid("compute", "end", np.fmax), p.grid("wait", "begin", np.fmin)
+    pushed, arrived = p.grid("push", "begin", np.fmin), p.grid("pull", "end", np.fmin)
+    hasty = np.argwhere(asked[:, 1:] < done[:, :-1] - SLACK_S)
+    found = told(range(len(hasty)), lambda at: (
+        f"worker {hasty[at][0]} asked for the weights of iteration {hasty[at][1] + 2} at "
+        f"{asked[hasty[at][0], hasty[at][1] + 1]:.6g} s, before it had computed iteration {hasty[at][1]}, at "
+        f"{done[*hasty[at]]:.6g} s"))  # fmt: skip
+    early = np.argwhere(pushed < arrived - SLACK_S)
+    return found + told(range(len(early)), lambda at: (
+        f"worker {early[at][0]} pushed iteration {early[at][1]} at {pushed[*early[at]]:.6g} s, before the weights "
+        f"behind it were there, at {arrived[*early[at]]:.6g} s: the policy is eager"))  # fmt: skip
 
 
 def newest(p: Phases, h: History) -> list[str]:
@@ -195,5 +225,6 @@ PHASES_JUDGED: Checked = {
     "one computation at a time": computing,
     "computed before it is pushed": chain,
     "taken before it is applied": applied,
+    "asked for eagerly": eagerly,
     "the newest weights": newest,
 }

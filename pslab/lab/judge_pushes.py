@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from pslab.lab.judge_rules import Rules
+
 MANY = 3  # violations of one kind that are told
 WHOLE = {"push": "push", "worker": "worker", "iteration": "iteration", "range": "range",
          "pulled": "version_pulled", "applied": "version_applied", "staleness": "staleness"}  # fmt: skip
@@ -59,6 +61,7 @@ class History:
 
     workers: int
     movers: frozenset[int]
+    rules: Rules
     push: np.ndarray
     worker: np.ndarray
     iteration: np.ndarray
@@ -69,11 +72,11 @@ class History:
     seconds: np.ndarray
 
     @classmethod
-    def of(cls, table: pd.DataFrame | None, workers: int, movers: Collection[int]) -> History:
+    def of(cls, table: pd.DataFrame | None, workers: int, movers: Collection[int], rules: Rules) -> History:
         """Read the table; Unreadable if it cannot be."""
         values = columns(table, "pushes", list(WHOLE.values()), ["seconds"])
         arrays = {name: values[column] for name, column in WHOLE.items()}
-        return cls(workers, frozenset(movers), seconds=values["seconds"], **arrays)
+        return cls(workers, frozenset(movers), rules, seconds=values["seconds"], **arrays)
 
     @property
     def size(self) -> int:
@@ -112,14 +115,32 @@ class History:
         return at
 
     def complete(self) -> int:
-        """Iterations, over all workers, that were applied on every range."""
+        """Gradients, over all workers, that were applied on every range."""
         of = self.worker * (self.iteration.max() + 1) + self.iteration
-        counts = np.unique(of, return_counts=True)[1]
-        return int((counts == self.range.max() + 1).sum())
+        _, first, counts = np.unique(of, return_index=True, return_counts=True)
+        return self._gradients(first[counts == self.range.max() + 1])
 
     def on_last_range(self) -> int:
-        """Rows of the last range."""
-        return int((self.range == self.range.max()).sum())
+        """Gradients that the rows of the last range are made of."""
+        return self._gradients(self.range == self.range.max())
+
+    def most(self) -> int:
+        """The most gradients that one push of this run may be made of."""
+        return self.rules.most(int(self.iteration.max()) + 2)
+
+    def _gradients(self, rows: np.ndarray) -> int:
+        iterations, counts = np.unique(self.iteration[rows], return_counts=True)
+        each = zip(iterations.tolist(), counts.tolist(), strict=True)
+        return sum(self.rules.gradients(iteration) * count for iteration, count in each)
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Of `lines`: iterations between a row and the one before it, of workers that were there all the time."""
+        iteration = self.iteration[self.lines]
+        due = np.zeros(self.size, np.int64)
+        due[1:] = iteration[:-1] + 1
+        due[~self.follows] = 0
+        return np.where(self.moved[self.lines], 0, np.maximum(iteration - due, 0))
 
     def name(self, row: int) -> str:
         """A push in words."""
@@ -147,8 +168,8 @@ def once(h: History) -> list[str]:
     due = np.zeros(h.size, np.int64)
     due[1:] = iteration[:-1] + 1
     due[~h.follows] = 0
-    # who comes back goes on where the others are
-    wrong = np.where(h.moved[lines], iteration < due, iteration != due)
+    # who comes back goes on where the others are; what was dropped leaves a gap
+    wrong = np.where(h.moved[lines] | h.rules.drops, iteration < due, iteration != due)
     first = lines[wrong]
     place = np.unique(h.range[first] * h.workers + h.worker[first], return_index=True)[1]
     expected = dict(zip(first.tolist(), due[wrong].tolist(), strict=True))
@@ -200,19 +221,56 @@ def pulled(h: History) -> list[str]:
 
 
 def own(h: History) -> list[str]:
-    """Who pulls sees no older weights than before, and all that it has pushed itself."""
+    """Who pulls sees no older weights than before, and all that it has pushed itself, but what it can add."""
     now, before = h.lines[1:], h.lines[:-1]
-    wrong = h.follows[1:] & (h.pulled[now] < h.applied[before])
-    earlier = dict(zip(now[wrong].tolist(), before[wrong].tolist(), strict=True))
+    older = h.follows[1:] & (h.pulled[now] < h.pulled[before])
+    found = dict(zip(now[older].tolist(), before[older].tolist(), strict=True))
+    lacking = _lacking(h, 1 + h.rules.own)
 
     def words(row: int) -> str:
-        last = earlier[row]
-        if h.pulled[row] < h.pulled[last]:
+        if row in found:
+            last = found[row]
             return f"{h.name(row)} was computed on version {h.pulled[row]}, the one before on version {h.pulled[last]}"
+        last = lacking[row]
         return (f"{h.name(row)} was computed on version {h.pulled[row]}, which lacks the worker's own push "
                 f"{h.push[last]}: that made version {h.applied[last]}")  # fmt: skip
 
-    return told(sorted(earlier), words)
+    return told(sorted({*found, *lacking}), words)
+
+
+def _lacking(h: History, back: int) -> dict[int, int]:
+    """Rows whose weights lack the push `back` rows before, of the same worker and range; and that push."""
+    now, before = h.lines[back:], h.lines[:-back]
+    same = (h.worker[now] == h.worker[before]) & (h.range[now] == h.range[before])
+    wrong = same & (h.pulled[now] < h.applied[before])
+    return dict(zip(now[wrong].tolist(), before[wrong].tolist(), strict=True))
+
+
+def asked_before(h: History) -> list[str]:
+    """An eager worker has asked for its weights before it made the push before."""
+    if not h.rules.eager:
+        return []
+    now, before = h.lines[1:], h.lines[:-1]
+    next_ = h.follows[1:] & (h.iteration[now] == h.iteration[before] + 1) & ~h.moved[now]
+    wrong = next_ & (h.pulled[now] >= h.applied[before])
+    earlier = dict(zip(now[wrong].tolist(), before[wrong].tolist(), strict=True))
+    return told(sorted(earlier), lambda row: (
+        f"{h.name(row)} was computed on version {h.pulled[row]}, in which the worker's own push {h.push[earlier[row]]} "
+        f"is; the policy is eager: it had asked for them before"))  # fmt: skip
+
+
+def alike(h: History) -> list[str]:
+    """What is decided for the whole model is decided for each range."""
+    if not h.rules.whole:
+        return []
+    made: list[set[tuple[int, int, int]]] = [
+        set(zip(h.applied[rows].tolist(), h.worker[rows].tolist(), h.iteration[rows].tolist(), strict=True))
+        for _, rows in h.ranges()
+    ]
+    others = sorted(entry for entry in set[tuple[int, int, int]]().union(*made) if any(entry not in m for m in made))
+    return told(range(len(others)), lambda at: (
+        f"worker {others[at][1]}'s iteration {others[at][2]} is part of version {others[at][0]} on some ranges and not "
+        f"on others; the policy decides for all of them"))  # fmt: skip
 
 
 def instants(h: History) -> list[str]:
@@ -230,6 +288,8 @@ PUSHES_JUDGED: dict[str, Callable[[History], list[str]]] = {
     "versions": versions,
     "pulled versions": pulled,
     "own pushes are read": own,
+    "weights are asked for before the push": asked_before,
+    "one decision for all ranges": alike,
     "staleness": staleness,
     "instants": instants,
 }

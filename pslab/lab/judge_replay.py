@@ -8,7 +8,7 @@ otherwise; a policy that then decides otherwise is not judged by it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from pslab.lab.judge_phases import Phases
 from pslab.lab.judge_pushes import History
 from pslab.protocol.messages import Pull, Push
-from pslab.protocol.server import Refuse, Reply, Server, Step
+from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
 
 Name = tuple[int, int]  # a push: (worker, iteration)
 
@@ -26,6 +26,7 @@ class Decisions(NamedTuple):
 
     steps: list[frozenset[Name]]  #: what each version is made of, from version 1 on
     starts: dict[Name, int]  #: who was started with what, and the version that it got
+    dropped: frozenset[Name]
     refused: str  #: why the replay ended early
 
 
@@ -42,8 +43,14 @@ def replay(
 ) -> Replayed:
     """Replay every range up to `until_s`, when the first worker comes or goes; `workers` are there at the begin."""
     events, violations, unsaid = 0, list[str](), list[str]()
-    for index, rows in history.ranges():
+    parts = history.ranges()
+    if history.rules.whole:
+        parts = parts[-1:]  # one decision for all ranges
+    for index, rows in parts:
         begun = _Range(history, phases, rows, sync, tuple(workers))
+        if begun.hidden:
+            unsaid.append(f"the decisions on range {index}: {begun.hidden}")
+            continue
         kept = begun.order[begun.came_s[begun.order] < min(until_s, begun.until_s)]
         if not len(kept):
             continue
@@ -55,28 +62,48 @@ def replay(
         if found and not sure:
             unsaid.append(f"the decisions on range {index}: they hang on what the record does not tell ({found})")
             continue
-        events += len(kept)
+        events += len(kept) * (history.size // len(rows) if history.rules.whole else 1)
         violations += [found] if found else []
     return Replayed(events, violations, unsaid)
 
 
 class _Range:
-    """One range's pushes, in the order in which they came."""
+    """One range's pushes, in the order in which they came: the applied ones, by their rows, then the dropped ones."""
 
     def __init__(
         self, history: History, phases: Phases | None, rows: np.ndarray, sync: Any, workers: tuple[int, ...]
     ) -> None:
         self.history, self.rows, self.sync, self.workers = history, rows, sync, workers
-        version = history.applied[rows]
-        self.alone = bool((np.diff(version) > 0).all())
+        self.eager = history.rules.eager
+        self.alone = bool((np.diff(history.applied[rows]) > 0).all())
         self.exact = history.range.max() == 0  # else the pulls may wait for those of other ranges
-        self.came_s, self.until_s = history.seconds, np.inf
-        if phases is not None and not self.alone:
-            taken_s = phases.taken_s(history)
-            self.came_s = np.where(np.isnan(taken_s), history.seconds, taken_s)
+        none = np.empty(0, np.int64)
+        lost = phases.dropped(history) if phases is not None and history.rules.drops else (none, none, none)
+        self.worker, self.iteration = (np.concatenate(each) for each in zip(
+            (history.worker, history.iteration), lost[:2], strict=True))  # fmt: skip
+        self.pulled = np.concatenate((history.pulled, np.zeros_like(lost[0])))
+        taken_s, self.until_s = history.seconds, np.inf
+        if phases is not None and not (self.alone and not len(lost[0])):
+            came_s = phases.taken_s(history)
+            taken_s = np.where(np.isnan(came_s), history.seconds, came_s)
             self.until_s = phases.unapplied_s(history)  # a push that is held moves clocks, too
+        self.came_s = np.concatenate((taken_s, lost[2]))
+        entries = np.concatenate((rows, np.arange(history.size, len(self.worker))))
         # what is applied at once came in the order of application
-        self.order = rows if self.alone else rows[np.argsort(self.came_s[rows], kind="stable")]
+        in_turn = self.alone and not len(lost[0])
+        self.order = rows if in_turn else entries[np.argsort(self.came_s[entries], kind="stable")]
+        self.asked_s = np.full(history.workers, np.nan)
+        if self.eager and phases is not None:
+            self.asked_s = phases.grid("wait", "begin", np.fmin)[:, 0]
+        self.hidden = self._hidden(phases)
+
+    def _hidden(self, phases: Phases | None) -> str:
+        """Why the record does not tell in what order the server heard what it heard; nothing if it does."""
+        if self.history.gaps.any() and phases is None:
+            return "when dropped pushes came is told by the phases alone"
+        if self.eager and not self.alone:
+            return "when eager workers ask, under a policy that holds pushes, is not replayed"
+        return ""
 
     def differs(self, kept: np.ndarray) -> tuple[str, bool]:
         """How the replay of these rows differs from the record, in words; and whether nothing else could be said."""
@@ -89,30 +116,48 @@ class _Range:
         for told in (instants, np.zeros(len(kept)), 0.1 * index, np.square(index)):
             if self._decide(kept, list(told)) != base:
                 return found, False
-        if self.alone:
+        if self.order is self.rows:
             return found, True
         ties = kept[np.lexsort((-index, self.came_s[kept]))]
         return found, self._compare(self._decide(ties, instants), ties) == found
 
     def _decide(self, kept: np.ndarray, instants: Sequence[float]) -> Decisions:
-        h, server = self.history, Server(self.workers, 1, self.sync)
+        server = Server(self.workers, 1, self.sync)
         steps: list[frozenset[Name]] = []
         starts: dict[Name, int] = {}
-        pushes = zip(h.worker[kept].tolist(), h.iteration[kept].tolist(), h.pulled[kept].tolist(), instants,
-                     kept.tolist(), strict=True)  # fmt: skip
-        for worker, iteration, version, now, row in pushes:
-            for message in (Push(worker, 0, iteration, version), Pull(worker, 0, iteration + 1, version)):
-                pending = deque(server.handle(message, now))
-                while pending:
-                    effect = pending.popleft()
-                    if isinstance(effect, Step):
-                        steps.append(frozenset((push.worker, push.iteration) for push in effect.pushes))
-                    elif isinstance(effect, Reply):
-                        starts[effect.pull.worker, effect.pull.iteration] = effect.version
-                        pending.extend(server.answered(0))
-                    elif isinstance(effect, Refuse):
-                        return Decisions(steps, starts, f"{h.name(row)} is refused: {effect.reason}")
-        return Decisions(steps, starts, "")
+        dropped: set[Name] = set()
+        for message, now, row in self._messages(kept, instants):
+            pending = deque(server.handle(message, now))
+            while pending:
+                effect = pending.popleft()
+                if isinstance(effect, Step):
+                    steps.append(frozenset((push.worker, push.iteration) for push in effect.pushes))
+                elif isinstance(effect, Discard):
+                    dropped.add((effect.push.worker, effect.push.iteration))
+                elif isinstance(effect, Reply):
+                    starts[effect.pull.worker, effect.pull.iteration] = effect.version
+                    pending.extend(server.answered(0))
+                elif isinstance(effect, Refuse):
+                    refused = f"{self._name(row)} is refused: {effect.reason}"
+                    return Decisions(steps, starts, frozenset(dropped), refused)
+        return Decisions(steps, starts, frozenset(dropped), "")
+
+    def _messages(self, kept: np.ndarray, instants: Sequence[float]) -> Iterator[tuple[Push | Pull, float, int]]:
+        """What the server hears: a push, then its worker's next request; an eager one's is an iteration ahead."""
+        first = sorted(self.workers, key=lambda worker: (np.nan_to_num(self.asked_s[worker]), worker))
+        first = first if self.eager else []
+        rows = kept.tolist()
+        for row, now in zip(rows, instants, strict=True):
+            while first and not self.asked_s[first[0]] > self.came_s[row]:
+                yield Pull(first.pop(0), 0, 1, 0), now, row
+            worker, iteration = int(self.worker[row]), int(self.iteration[row])
+            yield Push(worker, 0, iteration, int(self.pulled[row])), now, row
+            yield Pull(worker, 0, iteration + 1 + self.eager, 0), now, row
+
+    def _name(self, row: int) -> str:
+        if row < self.history.size:
+            return self.history.name(row)
+        return f"worker {self.worker[row]}'s push of iteration {self.iteration[row]}"
 
     def _compare(self, found: Decisions, kept: np.ndarray) -> str:
         """The first difference: who was started when, what a step was made of, a push that is refused."""
@@ -120,14 +165,17 @@ class _Range:
         step = self._other_step(found)
         if start and (not step or start[0] <= step[0]):
             return start[1]
-        return step[1] if step else found.refused
+        return step[1] if step else found.refused or self._other_drop(found, kept)
 
     def _other_start(self, found: Decisions, kept: np.ndarray) -> tuple[int, str] | None:
         h, first = self.history, None
+        kept = kept[kept < h.size]
         names = zip(h.worker[kept].tolist(), h.iteration[kept].tolist(), strict=True)
         for row, name, version in zip(kept.tolist(), names, h.pulled[kept].tolist(), strict=True):
             got = found.starts.get(name)
-            if name[1] == 0 or got == version or (got is None and found.refused and version > len(found.steps)):
+            unheard = name[1] == self.eager and np.isnan(self.asked_s[name[0]])  # when its first request came
+            late = got is None and found.refused and version > len(found.steps)
+            if name[1] == 0 or unheard or got == version or late:
                 continue
             if not self.exact and got is not None and got < version:
                 continue
@@ -147,6 +195,15 @@ class _Range:
                 return index, (f"version {index + 1}{h.on(here[0])} was made of {_said(names)}, which is push "
                                f"{h.push[here[0]]}; the policy makes it of {_said(step)}")  # fmt: skip
         return None
+
+    def _other_drop(self, found: Decisions, kept: np.ndarray) -> str:
+        gone = kept[kept >= self.history.size]
+        names = frozenset(zip(self.worker[gone].tolist(), self.iteration[gone].tolist(), strict=True))
+        if names == found.dropped:
+            return ""
+        less, more = names - found.dropped, found.dropped - names
+        return (f"{_said(less)} was never applied; the policy does not drop it" if less else
+                f"the policy drops {_said(more)}, which was applied")  # fmt: skip
 
 
 def _said(names: frozenset[Name]) -> str:

@@ -1,0 +1,58 @@
+"""What a policy's object allows a history to have. Of a policy that is not known nothing is demanded that some policy
+need not keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pslab.protocol.messages import gradients
+from pslab.protocol.worker import BUFFERS
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The policy's capabilities, as the judge asks for them; `sync` is None if it is not known."""
+
+    sync: Any = None
+
+    @property
+    def known(self) -> bool:
+        return self.sync is not None
+
+    @property
+    def eager(self) -> bool:
+        """Whether it is known that weights are asked for as a computation begins."""
+        return bool(getattr(self.sync, "eager", False))
+
+    @property
+    def own(self) -> int:
+        """Own pushes that a worker's weights may lack: it has a buffer for each, and can add them itself."""
+        return BUFFERS if self.eager or not self.known else 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is known that one decision is for all ranges."""
+        return bool(getattr(self.sync, "whole", False))
+
+    @property
+    def drops(self) -> bool:
+        """Whether pushes may be dropped: by a policy that decides for all ranges."""
+        return self.whole or not self.known
+
+    @property
+    def barrier(self) -> bool:
+        return bool(getattr(self.sync, "barrier", False))
+
+    @property
+    def hands(self) -> int:
+        """Pushes of one worker that may be accepted and not yet applied."""
+        return BUFFERS if self.eager else 1
+
+    def gradients(self, iteration: int) -> int:
+        """What a push of this iteration counts."""
+        return gradients(self.sync, iteration) if self.known else 1
+
+    def most(self, iterations: int) -> int:
+        """The most that a push of one of the first so many iterations counts."""
+        return max(map(self.gradients, range(iterations)), default=1)
