@@ -86,6 +86,12 @@ class WorkerSide:
             found = self._moves[number] = sorted(possible, key=lambda move: move.fault)
         return found
 
+    def beyond(self, number: int, limit: int) -> list[Move]:
+        """How a worker that is here and has been stopped goes on, up to an iteration."""
+        local = self.locals[number]
+        stopped = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
+        return [self._computed(local, index) for index in local.todo] if stopped else []
+
     def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
         """The worker and its links once the server has applied its push, or is reading weights for it."""
         key = (number, op)
@@ -248,7 +254,7 @@ class WorkerSide:
             number = self._numbers[local] = len(self.locals)
             self.locals.append(local)
             self._moves.append(None)
-            self.finished.append(local.computing == self._iterations)
+            self.finished.append(local.computing >= self._iterations)
             self.applied.append(tuple(map(int.__sub__, local.applied, map(len, local.owed))) if local.owed
                                 else local.applied)  # fmt: skip
         return number

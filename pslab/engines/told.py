@@ -87,5 +87,5 @@ def _effect(effect: Any, who: Sequence[int], *, several: bool) -> str:
         where = f" on range {pull.range}" * several
         return f"the server starts worker {who[pull.worker]} with iteration {pull.iteration}{where}"
     if kind == "Searched":
-        return f"the policy plans over {effect.points} points"
+        return f"the policy plans over {effect.points} point{'s' * (effect.points != 1)}"
     return f"the server refuses it: {effect.reason}"
