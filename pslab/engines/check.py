@@ -2,10 +2,13 @@
 
 A state of the cluster is the server's, each worker's with its links, and the faults that have happened. The machines
 are asked once for each of their own states and each event, so a transition of the cluster is a few look-ups; workers
-are exchangeable, so of all states that differ only in their names one is kept. States are visited breadth first: the
+are exchangeable, so of all states that differ only in their names one is kept. A policy that plans by instants, which
+are not explored, has `variants(workers)`: the same policy with each plan that can be made, all with states of one kind;
+wherever it says that it has Searched each of them is tried. States are visited breadth first: the
 first violation is at the end of a shortest path. Every transition uses up a message, a reading or a computation, and
 only the computations, which are bounded, make new ones: so every path ends, and where none ends before everybody has
-finished nobody waits for ever and there is no livelock. Who has finished makes a few iterations more if somebody waits.
+finished nobody waits for ever and there is no livelock. Under a policy without a bound a worker may be held until one
+that is ahead of it has gone farther: where all else has ended, those whom their number of iterations has stopped go on.
 
 Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986); of the symmetry: Ip and Dill (CHARME 1993).
 """
@@ -13,7 +16,7 @@ Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986); of the symmetry:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -36,6 +39,7 @@ class Machines(NamedTuple):
 
 
 REAL = Machines()
+BEYOND = 8  # times the iterations that are explored: who has not been waited for enough by then never will
 
 
 @dataclass
@@ -49,6 +53,7 @@ class Explorer:
     iterations: int = 3  #: per worker
     faults: Sequence[str] = ()  #: that may happen, each at most once
     faults_max: int = len(FAULTS)  #: in one run
+    bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
     symmetric: bool = True
     machines: Machines = REAL
     seen: dict[State, State | None] = field(default_factory=dict, init=False)  #: each state's predecessor
@@ -60,6 +65,7 @@ class Explorer:
             if fault not in FAULTS:
                 raise ConfigError("faults", fault, nearest(fault, FAULTS))
         self.barrier = bool(getattr(self.sync, "barrier", False))
+        self.length = self.sync.window if self.bound is None else self.bound + 1
         self._same = tuple(range(self.workers))
         self._fewer = [[each for each in range(used) if each & used == each] for used in range(1 << len(FAULTS))]
         every = (1 << len(FAULTS)) - 1
@@ -71,7 +77,7 @@ class Explorer:
         bits = sum(1 << FAULTS.index(fault) for fault in set(self.faults))
         if bits & REJOIN and not bits & LOSE:
             bits |= KILL  # nobody comes back who was not gone
-        self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges)
+        self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges, self.length)
         self.local = WorkerSide(self.machines, self.sync, self.order, self.ranges, self.iterations, bits)
 
     def explore(self, states_max: int | None = None) -> Explored:
@@ -90,7 +96,7 @@ class Explorer:
         return Explored(
             invariants.name(self.sync), self.workers, self.ranges, self.iterations, tuple(self.faults),
             min(self.faults_max, len(self.faults)), self.states, self.transitions, time.perf_counter() - begun_s,
-            violation, whole, self.symmetric,
+            violation, whole, self.symmetric, self.bound,
         )  # fmt: skip
 
     def _visit(self, states_max: int | None) -> tuple[Violation | None, bool]:
@@ -142,39 +148,37 @@ class Explorer:
 
     def successors(self, state: State) -> list[Next]:
         """Everything that can happen next."""
-        following = self._following(state, self.local.moves)
-        if all(each.move.fault for each in following) and self._ended(state):
-            following += self._following(state, self.local.beyond)
-        return following
-
-    def _following(self, state: State, moves: Callable[[int], list[Move]]) -> list[Next]:
         number, used, locals_ = state[0], state[1], state[2:]
         barred = self._barred[used]
         following = []
         for who, local in enumerate(locals_):
-            for move in moves(local):
+            for move in self.local.moves(local):
                 if move.fault & barred or (move.kind == "leave" and any(self.local.locals[n].reading for n in locals_)):
                     continue
-                after = list(locals_)
-                after[who] = move.after
-                if move.wrong:
-                    following.append(Next(state, self._same, who, move, None, move.wrong, who))
+                if move.event is None:
+                    following.append(self._next(state, who, move, None))
                     continue
-                server_after, stepped, wrong, at = number, None, None, who
-                if move.event is not None:
-                    stepped = self.server.step(number, who, move.event)
-                    server_after = stepped.state
-                    wrong, at = self._take(stepped, after)
-                elif move.computes >= 0:
-                    low = self.server.views[number].low
-                    wrong = invariants.bound(move.computes, low, self.sync.window, "computes")
-                if wrong:
-                    following.append(Next(state, self._same, who, move, stepped, wrong, at))
-                    continue
-                (server_after, *after), order = self.canonical(server_after, after)
-                next_state = (server_after, used | move.fault, *after)
-                following.append(Next(next_state, order, who, move, stepped))
+                for stepped in self.server.step(number, who, move.event):
+                    following.append(self._next(state, who, move, stepped))
+        if self.sync.window is None and all(each.move.fault for each in following) and self._ended(state):
+            following += [self._next(state, who, move, None) for who, each in enumerate(locals_)
+                          for move in self.local.beyond(each, BEYOND * self.iterations)]  # fmt: skip
         return following
+
+    def _next(self, state: State, who: int, move: Move, stepped: Stepped | None) -> Next:
+        """What a move leads to, if the server does this of it."""
+        number, used, *after = state
+        after[who] = move.after
+        wrong, at = move.wrong, who
+        if stepped is not None:
+            number = stepped.state
+            wrong, at = self._take(stepped, after)
+        elif move.computes >= 0 and not wrong:
+            wrong = invariants.bound(move.computes, self.server.views[number].low, self.length, "computes")
+        if wrong:
+            return Next(state, self._same, who, move, stepped, wrong, at)
+        (number, *after), order = self.canonical(number, after)
+        return Next((number, used | move.fault, *after), order, who, move, stepped)
 
     def _take(self, stepped: Stepped, after: list[int]) -> tuple[Wrong, int]:
         """What the server has done reaches the workers and their links, in its order."""
@@ -227,5 +231,5 @@ class Explorer:
 
 
 def explore(sync: Any, order: Any, *, states_max: int | None = None, **cluster: Any) -> Explored:
-    """Explore a policy: `workers`, `ranges`, `iterations`, `faults`, `symmetric` as Explorer has them."""
+    """Explore a policy: `workers`, `ranges`, `iterations`, `faults`, `bound`, `symmetric` as Explorer has them."""
     return Explorer(sync, order, **cluster).explore(states_max)

@@ -38,6 +38,7 @@ class Task:
     faults: tuple[str, ...] = ()
     faults_max: int = len(FAULTS)
     states_max: int | None = None
+    bound: int | None = None
 
     @property
     def weight(self) -> tuple[int, ...]:

@@ -28,6 +28,15 @@ class Op(NamedTuple):
 Ops = tuple[tuple[int, Op], ...]  # of these workers
 
 
+class Driven(NamedTuple):
+    """What an event does under one policy."""
+
+    server: Any  #: afterwards
+    effects: list[Any]
+    ops: Ops
+    error: Exception | None  #: what was raised instead
+
+
 class ToldApart(Exception):
     """A policy decides by a worker's number: states that differ in their workers' names are not the same."""
 
@@ -66,19 +75,23 @@ class ServerSide:
     `orders` are those of the workers that shall make no difference, the workers' own first.
     """
 
-    def __init__(self, machines: Any, sync: Any, orders: Sequence[Order], ranges: int) -> None:
+    def __init__(
+        self, machines: Any, sync: Any, orders: Sequence[Order], ranges: int, length: int | None = None
+    ) -> None:
         self._kinds, self.sync, self._orders, self._indices = machines, sync, orders, range(ranges)
         self._names = names(len(orders[0]))
-        self._policy = frozen(sync)
+        self._length = length  # nobody is started so many iterations ahead of the slowest; None if all may be
+        plans = getattr(sync, "variants", None)
+        self._tried = [(each, frozen(each)) for each in ((sync,) if plans is None else plans(len(self._names)))]
         self._numbers: dict[Any, int] = {}
         self._servers: list[Any] = []
         self.views: list[View] = []
-        self._steps: dict[tuple[int, int, Event], Stepped] = {}
+        self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._renamed: dict[tuple[int, Order], int] = {}
         self.begin = self._number(machines.server.Server(self._names, ranges, sync))
 
-    def step(self, state: int, worker: int, event: Event) -> Stepped:
-        """The server's answer to an event of this worker."""
+    def step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
+        """The server's answers to an event of this worker: one, but where a policy may plan one thing or another."""
         key = (state, worker, event)
         done = self._steps.get(key)
         if done is None:
@@ -108,32 +121,58 @@ class ServerSide:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def _step(self, state: int, worker: int, event: Event) -> Stepped:
-        server = self._copy(self._servers[state], self._orders[0])
-        before = [part.version for part in server.ranges]
-        effects, ops, error = self._drive(server, worker, event)
+    def _step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
+        before = self._servers[state]
+        done = self._tries(before, self._orders[0], worker, event)
         for order in self._orders[1:]:
-            self._compare(self._servers[state], worker, event, (server, ops, error), order)
+            self._compare(before, worker, event, done, order)
+        found: dict[Any, Stepped] = {}
+        for driven in done:
+            stepped = self._stepped(state, worker, driven)
+            found.setdefault((stepped.state, stepped.ops, stepped.wrong is None), stepped)
+        if len(found) > 1 and not self._searched(done[0]):
+            return (Stepped(state, done[0].effects, (), "the policy plans, and does not say that it has Searched"),)
+        return tuple(found.values())
+
+    def _tries(self, before: Any, order: Order, worker: int, event: Event, *, untold: bool = True) -> list[Driven]:
+        """The event happens under the policy, or under each of its variants if it searches then.
+
+        Where it does not, two of them must do the same, else a search is untold.
+        """
+        syncs = [sync for sync, _ in self._tried]
+        first = self._drive(self._copy(before, order), syncs[0], worker, event)
+        others = syncs[1:] if self._searched(first) else syncs[1:][-1:] if untold else []
+        return [first, *(self._drive(self._copy(before, order), sync, worker, event) for sync in others)]
+
+    def _searched(self, driven: Driven) -> bool:
+        return any(isinstance(effect, self._kinds.messages.Searched) for effect in driven.effects)
+
+    def _stepped(self, state: int, worker: int, driven: Driven) -> Stepped:
+        server, effects, ops, error = driven
         if error is not None:
             return Stepped(state, [], (), invariants.raised(error, self.sync), worker)
-        if frozen(self.sync) != self._policy:
+        if any(frozen(sync) != begun for sync, begun in self._tried):
             return Stepped(state, effects, (), "the policy changed itself; step must be a function of its arguments")
-        wrong, at = self._judge(server, effects, before)
+        wrong, at = self._judge(server, effects, [part.version for part in self._servers[state].ranges])
         wrong = wrong or invariants.windows(server, self.sync.window)
         return Stepped(self._number(server), effects, ops, wrong, at)
 
-    def _compare(self, before: Any, worker: int, event: Event, done: tuple[Any, Ops, Any], order: Order) -> None:
-        """With its workers renamed the server must do the same, renamed."""
-        after, ops, error = done
-        server = self._copy(before, order)
-        _, others, raised = self._drive(server, order.index(worker), event)
-        same = type(raised) is type(error) and sorted(others) == sorted((order.index(who), op) for who, op in ops)
-        if not same or frozen(server, (self.sync,)) != frozen(self._copy(after, order), (self.sync,)):
+    def _compare(self, before: Any, worker: int, event: Event, done: Sequence[Driven], order: Order) -> None:
+        """With its workers renamed the server must do the same, renamed; of variants, they all what they all did."""
+        others = self._tries(before, order, order.index(worker), event, untold=False)
+        expected = {
+            (type(error), tuple(sorted((order.index(who), op) for who, op in ops)),
+             frozen(self._copy(after, order), (self.sync,)))
+            for after, _, ops, error in done
+        }  # fmt: skip
+        found = {(type(error), tuple(sorted(ops)), frozen(after, (self.sync,))) for after, _, ops, error in others}
+        if found != expected:
             raise ToldApart
 
-    def _drive(self, server: Any, number: int, event: Event) -> tuple[list[Any], Ops, Exception | None]:
-        """The server's effects, what becomes of the workers' messages, and what was raised instead."""
+    def _drive(self, server: Any, sync: Any, number: int, event: Event) -> Driven:
+        """Let the event happen to a server, under this policy."""
         worker, effects, ops = self._names[number], [], list[tuple[int, Op]]()
+        server.sync = sync
         try:
             if event.kind == "message":
                 effects = server.handle(event.message._replace(worker=worker), NOW)
@@ -145,7 +184,9 @@ class ServerSide:
                 held = tuple(sum(who == worker for who, _ in part.held) for part in server.ranges)
                 ops.append((number, Op(JOIN, 0, server.join(worker), held)))
         except Exception as error:
-            return [], (), error
+            return Driven(server, [], (), error)
+        finally:
+            server.sync = self.sync
         for effect in effects:
             if isinstance(effect, self._kinds.server.Step):
                 ops += [(int(push.worker), Op(STEP, effect.range, push.iteration))
@@ -155,7 +196,7 @@ class ServerSide:
             elif isinstance(effect, self._kinds.server.Reply):
                 pull = effect.pull
                 ops.append((int(pull.worker), Op(REPLY, pull.range, pull.iteration, own=effect.own)))
-        return effects, tuple(ops), None
+        return Driven(server, effects, tuple(ops), None)
 
     def _copy(self, server: Any, order: Order) -> Any:
         """A copy whose worker i is what order[i] was."""
@@ -177,7 +218,7 @@ class ServerSide:
             elif isinstance(effect, self._kinds.server.Reply):
                 pull, low = effect.pull, min(server.ranges[effect.pull.range].clocks.values(), default=0)
                 wrong = invariants.newest(effect.version, current[pull.range])
-                wrong, at = wrong or invariants.bound(pull.iteration, low, self.sync.window), int(pull.worker)
+                wrong, at = wrong or invariants.bound(pull.iteration, low, self._length), int(pull.worker)
             if wrong:
                 return wrong, at
         return None, 0

@@ -30,7 +30,6 @@ FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
 ALIVE, CUT, DEAD, GONE = range(4)  # CUT: a message of it is lost; DEAD: the server does not know it yet
 UP, DOWN = "up", "down"
-BEYOND = 2  # iterations that are made beyond the limit before who waits is said to wait for ever
 
 
 class Local(NamedTuple):
@@ -89,13 +88,11 @@ class WorkerSide:
             found = self._moves[number] = sorted(possible, key=lambda move: move.fault)
         return found
 
-    def beyond(self, number: int) -> list[Move]:
-        """What a worker that has done its iterations can do all the same, for the sake of those who wait for it."""
+    def beyond(self, number: int, limit: int) -> list[Move]:
+        """How a worker that is here and has been stopped goes on, up to an iteration."""
         local = self.locals[number]
-        last = self._iterations + BEYOND
-        if local.mode not in (ALIVE, CUT) or not self._iterations <= local.computing < last:
-            return []
-        return [self._computed(local, index) for index in local.todo]
+        stopped = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
+        return [self._computed(local, index) for index in local.todo] if stopped else []
 
     def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
         """The worker and its links once the server has applied its push, or is reading weights for it."""

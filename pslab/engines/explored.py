@@ -52,6 +52,7 @@ class Explored:
     violation: Violation | None = None
     whole: bool = True  #: False if it ended at its limit of states
     symmetric: bool = True  #: False if workers were told apart
+    bound: int | None = None  #: iterations ahead, where it was not the policy's own that was held
 
     @property
     def verdict(self) -> str:

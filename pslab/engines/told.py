@@ -89,5 +89,5 @@ def _effect(effect: Any, who: Sequence[int], *, several: bool) -> str:
     if kind == "Discard":
         return f"the server drops worker {who[effect.push.worker]}'s push of iteration {effect.push.iteration}"
     if kind == "Searched":
-        return f"the policy plans over {effect.points} points"
+        return f"the policy plans over {effect.points} point{'s' * (effect.points != 1)}"
     return f"the server refuses it: {effect.reason}"

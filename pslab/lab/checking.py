@@ -28,9 +28,15 @@ CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
 #: Iterations per worker that a minute allows for 1, 2, 3 and 4 pairs of a worker and a range: without faults, with one
 #: kind, with several.
 ITERATIONS = ((3, 3, 3, 2), (3, 3, 2, 1), (3, 2, 1, 1))
+#: ... and of a policy that plans, which begins after some iterations: more of them on fewer clusters. 0: not explored.
+PLANNED = ((5, 5, 3), (4, 4, 0), (4, 3, 0))
+#: ... and of one whose workers pull and push at once.
+EAGER = ((3, 3, 2, 1), (3, 3, 1, 0), (3, 2, 0, 0))
+PLANS_AFTER = 2  # iterations of everybody
 BOUND_MAX = 5  # iterations without faults that a bound may need
 STATES_MAX = 3_000_000  # of one exploration: some gigabytes
-SHORT = ("ssp:1",)  # a bound that is reached within few iterations
+#: What is checked by default instead of the example of a policy's docstring: what shows within few iterations.
+SMALL = {"ssp": ("ssp:1", "ssp:3"), "dssp": ("dssp:1,1",), "elastic": ("elastic:2",)}
 HEAD = f"{'policy':<16}{'W':>3}{'ranges':>8}{'iterations':>12}  {'faults':<11}{'states':>10}{'seconds':>9}  verdict"
 
 
@@ -95,10 +101,13 @@ def row(each: Explored) -> str:
 
 
 def examples() -> list[str]:
-    """Every policy of the table with the parameters of its docstring's example."""
-    found = [re.search(r"Example: (\S+)", inspect.getdoc(cls) or "") for cls in SYNCS.values()]
-    given = {each[1] if each else name for name, each in zip(SYNCS, found, strict=True)}
-    return sorted(given | set(SHORT))
+    """Every policy of the table, with small parameters or those of its docstring's example."""
+    return sorted(example for name in SYNCS for example in SMALL.get(name) or (_example(name),))
+
+
+def _example(name: str) -> str:
+    found = re.search(r"Example: (\S+)", inspect.getdoc(SYNCS[name]) or "")
+    return found[1] if found else name
 
 
 def resolve_sync(value: Any) -> Any:
@@ -134,27 +143,40 @@ def plan(
     iterations: int | None = None,
     faults: Sequence[str] | str | None = None,
     faults_max: int | None = None,
+    bound: int | None = None,
     states_max: int | None = STATES_MAX,
 ) -> list[Task]:
     """The explorations of one policy; the parameters are `check`'s."""
     some, parts = _numbers("workers", workers), _numbers("ranges", ranges)
-    clusters = [(w, r) for r in parts or [1] for w in some or [2]] if some or parts else list(CLUSTERS)
-    if not (some or parts or faults) and getattr(sync, "eager", False):
-        clusters.remove((2, 2))  # both directions at once on both ranges: many millions of states
+    narrowed = [(w, r) for r in parts or [1] for w in some or [2]] if some or parts else []
     _positive("iterations", iterations)
     _positive("states_max", states_max)
     _positive("faults_max", faults_max)
+    if bound is not None and bound < 0:
+        raise ConfigError("bound", bound, "must be 0 or more iterations ahead of the slowest")
+    several_max = 2 if hasattr(sync, "variants") else len(FAULTS)
     return [
-        Task(name, sync, FIFO(), w, r, iterations or iterations_for(sync, w, r, each), each,
-             faults_max or (len(FAULTS) if r == 1 else 2), states_max)
-        for w, r in clusters for each in _fault_sets(faults)
+        Task(name, sync, FIFO(), w, r, iterations or allowed, each,
+             faults_max or (several_max if r == 1 else 2), states_max, bound)
+        for w, r in narrowed or CLUSTERS for each in _fault_sets(faults)
+        if (allowed := iterations_for(sync, w, r, each, bound) or int(bool(narrowed)))
     ]  # fmt: skip
 
 
-def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str]) -> int:
-    """Iterations per worker: without faults at least as many as the policy's bound needs to be broken."""
-    allowed = (*ITERATIONS[min(len(faults), 2)], 1)[min(workers * ranges, 5) - 1]
-    return allowed if faults else max(allowed, min(sync.window or 0, BOUND_MAX))
+def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], bound: int | None = None) -> int:
+    """Iterations per worker: without faults at least as many as it takes to break a bound, the policy's or this one.
+
+    0 where nothing is explored unless it is asked for.
+    """
+    plans, eager = hasattr(sync, "variants"), getattr(sync, "eager", False)
+    table: Sequence[tuple[int, ...]] = PLANNED if plans else EAGER if eager else ITERATIONS
+    by_size = (*table[min(len(faults), 2)], 0 if plans or eager else 1)
+    allowed = by_size[min(workers * ranges, len(by_size)) - 1]
+    if faults or not allowed:
+        return allowed
+    if bound is not None:
+        return max(allowed, bound + 1 + PLANS_AFTER * plans)
+    return max(allowed, min(sync.window or 0, BOUND_MAX))
 
 
 def check(*policies: Any, processes: int | None = None, on_explored: OnExplored = lambda each: None,
@@ -168,7 +190,8 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
         narrowed: `workers` and `ranges` (a number or several; by default one range with 1, 2 and 3 workers, and two
             ranges with 2), `iterations` (per worker), `faults` (that may happen, each at most once; by default none,
             each alone, and all are explored in turn), `faults_max` (in one run; by default all, two with two ranges),
-            `states_max` (of one exploration).
+            `bound` (iterations ahead of the slowest, instead of what the policy's window allows), `states_max` (of one
+            exploration).
 
     Raises:
         ConfigError: an unknown policy or fault, or a number below 1.
@@ -255,6 +278,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--faults", type=_words, metavar="F[,F...]", help=f"of {', '.join(FAULTS)}, or none; "
                         "default: none, each alone, and all")  # fmt: skip
     parser.add_argument("--faults-max", type=int, metavar="N", help="in one run; default: all, 2 with several ranges")
+    parser.add_argument("--bound", type=int, metavar="N", help="iterations ahead of the slowest; default: the policy's")
     parser.add_argument("--states-max", type=int, default=STATES_MAX, metavar="N", help="of one exploration")
     parser.add_argument("--processes", type=int, metavar="N", help="default: as many as cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything that was found")

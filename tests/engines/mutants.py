@@ -78,6 +78,7 @@ def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
 
 WINDOW, MESSAGES, POOL = "protocol/window.py", "protocol/messages.py", "protocol/pool.py"
 SERVER, WORKER, SYNC = "protocol/server.py", "protocol/worker.py", "policies/sync.py"
+DSSP, ELASTIC = "policies/dssp.py", "policies/elastic.py"
 
 MUTANTS = [
     # --- window ---------------------------------------------------------------------------------------------------
@@ -241,4 +242,37 @@ MUTANTS = [
     Mutant("weights are read in place, and change", SYNC,
            "        return self.staleness + 1", "        return self.staleness + 1\n\n    barrier = True",
            "the policy claims a barrier"),
+    # --- policies that plan ---------------------------------------------------------------------------------------
+    Mutant("a grant knows no bound", DSSP,
+           "if self.capped:", "if not self.capped:", "bound 2 exceeded", policy="dssp:1,1", iterations=5),
+    Mutant("the bound allows one iteration more", DSSP,
+           "self.low + self.extra + 1 - lead", "self.low + self.extra + 2 - lead", "bound 2 exceeded",
+           policy="dssp:1,1,literal,cap=on", iterations=5),
+    Mutant("a grant is not used up", DSSP,
+           "max(row.credit - 1, 0)", "row.credit", "bound 2 exceeded", policy="dssp:0,2", iterations=5),
+    Mutant("those who wait are not looked for when somebody leaves", DSSP,
+           "return self._released(others, now, clocks)", "return others, ()", "waits for ever",
+           policy="dssp:0,1", faults=("kill",)),
+    Mutant("those who are started wait on, as the table has it", DSSP,
+           "credit=credit, waits=False,", "credit=credit,", "which nobody asked for", policy="dssp:0,1", iterations=3),
+    Mutant("who asks once more is taken for somebody who waits", DSSP,
+           "if row.clock == row.started:", "if row.clock < row.started:", "which nobody asked for", policy="dssp:0,1",
+           faults=("duplicate",), iterations=4),
+    Mutant("a plan is made, and the search is not told", DSSP,
+           "waits=True), (searched,)", "waits=True), ()", "does not say that it has Searched", policy="dssp:0,1",
+           iterations=4),
+    Mutant("a barrier waits for those who are gone", ELASTIC,
+           "state._replace(rows=others))\n", "state._replace(rows=others | {row}))\n", "waits for ever",
+           policy="elastic:1", faults=("kill",), iterations=3),
+    Mutant("a barrier does not fall when the last one that was awaited leaves", ELASTIC,
+           "                state, starts = _barrier(state)\n                return state, (*searched, *starts)",
+           "                return state, searched", "waits for ever", policy="elastic:1", faults=("kill",),
+           iterations=3),
+    Mutant("a barrier falls when the first one waits", ELASTIC,
+           "if not all(row.waits for row in state.rows):", "if not any(row.waits for row in state.rows):",
+           "which nobody asked for", policy="elastic:1", iterations=3),
+    Mutant("who joins while a barrier is awaited is held for ever", ELASTIC,
+           "if goes_on or iteration == row.started:", "if row.target is None and state.planned:\n"
+           "                    return state, ()\n                if goes_on or iteration == row.started:",
+           "waits for ever", policy="elastic:1", faults=("rejoin",), iterations=3),
 ]  # fmt: skip

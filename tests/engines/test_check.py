@@ -15,9 +15,11 @@ from pslab.engines.check_many import Task, explore_all
 from pslab.engines.check_worker import FAULTS
 from pslab.engines.explored import Explored
 from pslab.errors import ConfigError, PslabError
+from pslab.policies.dssp import DSSP
+from pslab.policies.elastic import ElasticBSP
 from pslab.policies.orders import FIFO
 from pslab.policies.sync import ASP, BSP, SSP
-from pslab.protocol.messages import Apply, Asked, Left, Pushed, Start
+from pslab.protocol.messages import Apply, Asked, Left, Pushed, Searched, Start
 
 POLICIES = [BSP(), SSP(0), SSP(1), ASP()]
 
@@ -248,6 +250,98 @@ def test_weights_that_change_while_they_are_read():
     assert "changes while worker" in what
     assert "is being sent its weights" in what
     assert "the server starts worker" in path[-1]
+
+
+# -- policies that plan ----------------------------------------------------------------------------------
+
+PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="release"), ElasticBSP(1),
+            ElasticBSP(2), ElasticBSP(1, include_last=True), ElasticBSP(1, predict="median", k=2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("faults", [(), *((fault,) for fault in FAULTS)], ids=str)
+@pytest.mark.parametrize("sync", PLANNING, ids=repr)
+def test_policies_that_plan_are_clean(sync, faults):
+    found = explored(sync, iterations=3 if {"duplicate", "rejoin"} & {*faults} else 4, faults=faults)
+    assert (found.verdict, found.symmetric) == ("clean", True), str(found.violation)
+
+
+def test_every_plan_is_tried():
+    """What one of the variants can reach alone, the policy that may plan each reaches too, and more."""
+    several = explored(ElasticBSP(2), iterations=4)
+    alone = [explored(Only(plan), iterations=4) for plan in ElasticBSP(2).variants(2)]
+    assert [found.verdict for found in alone] == ["clean"] * 4
+    assert several.states > max(found.states for found in alone)
+    assert explored(Only(DSSP(0, 1)), iterations=4).states <= explored(DSSP(0, 1), iterations=4).states
+
+
+class Only:
+    """One of a policy's variants."""
+
+    def __init__(self, sync: Any) -> None:
+        self.sync, self.window = sync, sync.window
+        self.initial, self.step = sync.initial, sync.step
+
+
+def test_the_literal_grant_exceeds_the_bound_that_was_proved():
+    literal = DSSP(1, 1, "literal")
+    assert explored(literal, iterations=5).verdict == "clean", "it claims no bound"
+    found = explored(literal, iterations=5, bound=2)
+    assert found.bound == 2
+    assert found.violation is not None
+    assert found.violation.what == "worker 0 is started with iteration 5, the slowest is at 2: bound 2 exceeded"
+    assert len(found.violation.path) == 35
+    *_, grant, _, _, _, _, credit = found.violation.path
+    assert grant == ("worker 0's request for iteration 4 arrives; the policy plans over 4 points; "
+                     "the server starts worker 0 with iteration 4")  # fmt: skip
+    assert credit == "worker 0's request for iteration 5 arrives; the server starts worker 0 with iteration 5"
+    assert explored(DSSP(1, 1), iterations=5, bound=2).verdict == "clean"
+    assert explored(DSSP(1, 1), iterations=5, bound=1).verdict == "violated"
+
+
+def test_a_bound_of_ones_own():
+    assert explored(SSP(1), iterations=3, bound=1).verdict == "clean"
+    assert explored(SSP(1), iterations=3, bound=0).verdict == "violated"
+    assert explored(ASP(), iterations=4, bound=3).verdict == "violated"
+
+
+class Secret(Eager):
+    """Plans: to start, or to hold. `says` is what it tells of it."""
+
+    def __init__(self, says: tuple[Any, ...], holds: bool = False) -> None:
+        super().__init__(None)
+        self.says, self.holds = says, holds
+
+    def variants(self, workers: int) -> Any:
+        return Secret(self.says), Secret(self.says, holds=True)
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        state, decisions = super().step(state, event, clocks)
+        if isinstance(event, Asked):
+            return state, self.says + (() if self.holds else decisions)
+        return state, decisions
+
+
+def test_a_plan_is_explored_and_one_that_is_not_told_is_refused():
+    what, path = wrong(Secret((Searched(1),)), workers=1)
+    assert what == "worker 0 waits for ever; worker 0 at the low bound"
+    assert path[-1] == "worker 0's request for iteration 1 arrives; the policy plans over 1 point"
+    assert wrong(Secret(()), workers=1)[0] == "the policy plans, and does not say that it has Searched"
+
+
+def test_who_is_ahead_goes_on_for_who_waits_for_it():
+    """Where the iterations that are explored end, a barrier may be farther for one than for the other."""
+    for iterations in range(1, 5):
+        assert explored(ElasticBSP(2), iterations=iterations).verdict == "clean"
+
+    class Forgets(ElasticBSP):
+        def step(self, state: Any, event: Any, clocks: Any) -> Any:
+            state, decisions = super().step(state, event, clocks)
+            return state, tuple(d for d in decisions if not isinstance(d, Start) or d.worker == event.worker)
+
+        def variants(self, workers: int) -> Any:
+            return (self,)
+
+    assert "waits for ever" in wrong(Forgets(1), iterations=3)[0]
 
 
 # -- workers that are told apart -----------------------------------------------------------------------

@@ -29,8 +29,10 @@ def test_the_same_modules_without_a_bug_are_clean(cluster: tuple):
 def test_bugs_are_spread_over_the_files():
     files = Counter(mutant.file for mutant in MUTANTS)
     assert len(MUTANTS) >= 50
-    assert {"protocol/window.py", "protocol/messages.py", "protocol/pool.py", "protocol/server.py",
-            "protocol/worker.py", "policies/sync.py"} == set(files)  # fmt: skip
+    assert set(files) == {
+        "protocol/window.py", "protocol/messages.py", "protocol/pool.py", "protocol/server.py", "protocol/worker.py",
+        "policies/sync.py", "policies/dssp.py", "policies/elastic.py",
+    }  # fmt: skip
     assert min(files.values()) >= 2
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 

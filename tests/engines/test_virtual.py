@@ -72,6 +72,66 @@ def test_the_hand_computed_vectors(sync, slow, until_s, a, b, wait_a):
     assert waited(phases[phases.end_s < until_s], 0) == wait_a
 
 
+@pytest.mark.parametrize(
+    ("sync", "slow", "until_s", "a", "b"),
+    [
+        ("dssp:1,4", {0: 1, 1: 4}, 16, [1, 2, 5, 9, 10, 11, 12], [4, 8, 12, 16]),
+        ("dssp:1,4,grant=literal", {0: 1, 1: 4}, 16, [1, 2, 5, *range(9, 17)], [4, 8, 12, 16]),
+        ("elastic:4", {0: 2, 1: 3}, 24, [2.0 * n for n in range(1, 13)], [3.0 * n for n in range(1, 9)]),
+        ("elastic:1", {0: 2, 1: 3}, 15, [2, 4, 6, 8, 11, 13, 15], [3, 6, 9, 12, 15]),
+    ],
+)
+def test_the_vectors_of_policies_that_plan(sync, slow, until_s, a, b):
+    _, phases, _ = timed(sync, slow, 2, pushes=None, seconds=float(until_s))
+    assert ends(phases, 0) == a
+    assert ends(phases, 1) == b
+
+
+@pytest.mark.parametrize(
+    ("sync", "slow", "counts"),
+    [
+        ("dssp:3,12", {1: 3.0}, [104, 100]),
+        ("dssp:3,12,grant=literal", {1: 3.0}, [293, 100]),
+        ("dssp:3,12,grant=literal", {3: 2.0}, [300, 300, 300, 150]),
+    ],
+)
+def test_what_grants_are_worth(sync, slow, counts):
+    _, phases, _ = timed(sync, slow, len(counts), pushes=None, seconds=300.0)
+    assert [len(ends(phases, worker)) for worker in range(len(counts))] == counts
+
+
+@pytest.mark.parametrize(("sync", "count"), [("bsp", 413), ("ssp:3", 422), ("elastic:15", 754), ("asp", 763)])
+def test_what_planned_barriers_are_worth(sync, count):
+    _, phases, _ = timed(sync, {1: 1.37, 2: 2.11, 3: 2.9}, 4, pushes=None, seconds=300.0)
+    assert sum(len(ends(phases, worker)) for worker in range(4)) == count
+    if sync == "elastic:15":
+        assert [waited(phases, worker) for worker in range(4)] == pytest.approx([1.3, 0, 5.7, 10.8], abs=0.05)
+
+
+def test_a_search_takes_its_time():
+    cluster = {"search_s": 0.125}
+    pushes, phases, _ = timed("elastic:4", {0: 2, 1: 3}, 2, pushes=None, seconds=24.0, cluster=cluster)
+    assert ends(phases, 0)[:4] == [2, 4, 6, 8]
+    assert ends(phases, 1)[:3] == [3, 6, 10]  # it was there at 6, and started when 8 points had been searched
+    assert list(pushes[pushes.worker == 1].seconds)[:3] == [3, 6, 10]
+
+
+def test_who_is_planned_for_may_leave():
+    """At 5 one more of each is planned: worker 0 waits from 6 on, worker 1 is gone at 7."""
+    _, phases, facts = timed("elastic:1", {0: 2, 1: 2.5}, 2, pushes=None, seconds=13.0, cluster={"leave": {1: 7.0}})
+    assert facts["outcome"] == "seconds"
+    assert ends(phases, 0) == [2, 4, 6, 9, 11, 13]
+    assert ends(phases, 1) == [2.5, 5]
+
+
+def test_who_joins_in_a_superstep_waits_for_its_barrier():
+    """At 5 the barrier is planned for 7.5; worker 2 comes at 5.5."""
+    slow, cluster = {0: 2, 1: 2.5, 2: 1}, {"join": {2: 5.5}}
+    _, phases, _ = timed("elastic:1", slow, 3, pushes=None, seconds=12.0, cluster=cluster)
+    assert ends(phases, 0)[:4] == [2, 4, 6, 9.5]
+    assert ends(phases, 2)[:2] == [8.5, 9.5]
+
+
 def test_a_permanent_straggler_costs_as_derived():
     counts = {}
     for sync in ("bsp", "ssp:3", "ssp:15", "asp"):
@@ -142,7 +202,7 @@ def test_what_only_pruned_runs_pay():
     assert pruned.facts["seconds"] == (1 + 0.25 + 0.125) + (0.5 + 1.0 + 0.0625) + (1 + 0.25 + 0.125)
 
 
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
+@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:0,2", "elastic:2"])
 @pytest.mark.parametrize("pull", ["whole", "changed"])
 def test_weights_are_the_replay_when_workers_come_and_go(sync, pull):
     cluster = {"preset": "lab", "leave": {1: 0.1, 2: 0.155}, "join": {1: 0.2, 3: 0.05}}
@@ -157,7 +217,7 @@ def test_weights_are_the_replay_when_workers_come_and_go(sync, pull):
 @pytest.mark.parametrize(
     "fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}]
 )
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
+@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:0,2", "elastic:2"])
 def test_weights_are_the_replay_of_the_recorded_pushes(sync, fields):
     experiment = resolve(tiny(engine="virtual", sync=sync, cluster={"preset": "lab", "slow": {0: 3.0}}, **fields))
     outcome = execute(experiment, quiet)

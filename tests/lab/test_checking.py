@@ -63,6 +63,7 @@ def test_by_default_every_policy_every_fault_alone_and_all():
     given = [resolve_sync(each) for each in examples()]
     assert {type(each) for each in given} == set(SYNCS.values())
     assert SSP(1) in given
+    assert given == [resolve_sync(each) for each in sorted(examples())]
     found = check("asp", workers=1, iterations=1, processes=1)
     assert [each.faults for each in found.explored] == [(), *((fault,) for fault in FAULTS), FAULTS]
     tasks = checking.plan("asp", ASP())
@@ -76,6 +77,27 @@ def test_a_bound_can_be_broken_in_the_iterations_that_are_explored(name):
     fault_free = [task for task in checking.plan(name, sync) if not task.faults and task.workers == 2]
     assert fault_free
     assert sync.window is None or all(task.iterations >= sync.window for task in fault_free if task.ranges == 1)
+
+
+def test_policies_that_plan_get_more_iterations_and_fewer_clusters():
+    tasks = checking.plan("elastic:2", resolve_sync("elastic:2"))
+    assert {(task.workers, task.ranges) for task in tasks} == {(1, 1), (2, 1), (3, 1)}
+    assert {task.iterations for task in tasks if task.workers == 2} == {3, 4, 5}
+    assert {task.faults_max for task in tasks} == {2}
+    (asked,) = checking.plan("elastic:2", resolve_sync("elastic:2"), workers=2, ranges=2, faults=())
+    assert (asked.workers, asked.ranges, asked.iterations) == (2, 2, 1)
+
+
+def test_a_bound_of_ones_own(capsys):
+    words = ["check", "dssp:1,1,grant=literal", "--workers", "2", "--faults", "none", "--processes", "1"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main([*words, "--bound", "2"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == "  => worker 0 is started with iteration 5, the slowest is at 2: bound 2 exceeded"
+    assert out[-2].startswith("  35. ")
+    (far,) = checking.plan("dssp", resolve_sync("dssp:2,4,literal"), workers=2, faults=(), bound=6)
+    assert (far.bound, far.iterations) == (6, 9)
 
 
 def test_a_narrowed_plan():
@@ -96,13 +118,14 @@ def test_an_exploration_that_does_not_end(capsys):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: asp, backup, bsp, eager, local, ssp; did you mean 'ssp'?"),
+    [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: asp, backup, bsp, dssp, eager, elastic, local, ssp; "),
      (["ssp"], "ssp needs staleness"), (["ssp:-1"], "staleness must be 0 or more"),
      (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
      (["ownpolicies:Eeger"], "did you mean 'Eager'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
      (["ownpolicies:Asking"], "cannot be made without parameters"),
      (["asp", "--faults", "kil"], "faults='kil': allowed: duplicate, kill, lose, rejoin, reorder; did you mean"),
      (["asp", "--workers", "0"], "workers=0: must be at least 1"), (["asp", "--ranges", "2,0"], "ranges=0"),
+     (["asp", "--bound", "-1"], "bound=-1: must be 0 or more"),
      (["asp", "--iterations", "0"], "iterations=0: must be at least 1")],
 )  # fmt: skip
 def test_bad_arguments(capsys, words, message):

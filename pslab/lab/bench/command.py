@@ -18,6 +18,7 @@ SECTIONS = {
     "virtual": "virtual time, beside the bare gradients; events a second",
     "training": "a round of real training, beside torch DDP and bare local steps",
     "mnist": "to 98 % of MNIST, beside one process",
+    "zipline": "ZipLine's variants, beside their published times",
     "startup": "spawning workers, and a second run in the same pool",
     "scale": "a model of 10^9 parameters",
 }
