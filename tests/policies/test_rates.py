@@ -84,7 +84,7 @@ def test_what_they_declare():
         ("dynsgd:version", "versions"), ("adagrad:both", "server, worker"), ("adagrad:server,eps=0", "eps"),
         ("split:fast", "staleness"), ("split:clamp=0", "clamp"), ("split:clamp=-1", "clamp"),
         ("modulated:ofset", "offset"), ("modulated:offset,2", "takes"), ("constant:0.5", "no parameters"),
-        ("split:clamp=nan", "clamp"),
+        ("split:clamp=nan", "clamp"), ("split:clamp=inf", "clamp"),
     ],
 )  # fmt: skip
 def test_what_they_refuse(text, words):

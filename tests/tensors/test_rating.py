@@ -48,6 +48,7 @@ class Server:
         self.version = 0
         self.held = dict.fromkeys(range(workers), 0)
         self.computing = dict(self.held)
+        self.places: set[int] = set()  #: memory in which applied gradients were
 
     @property
     def moved(self) -> torch.Tensor:
@@ -67,12 +68,15 @@ class Server:
             applied = self.rating.rate(Step(index, messages, aggregate, self.version), gradients,
                                        list(self.computing.values()))  # fmt: skip
             self.store.step(index, applied, 1.0)
+            self.places |= {g.values.ctypes.data for g in applied if isinstance(g, Entries)}
             for g, before_ in zip(gradients, kept, strict=True):
                 assert np.array_equal(outside(inside(part, g)).values, before_)  # they belong to the workers
             if sparse:
                 assert all(g.indices is not None for g in applied)
+                for g in gradients:
+                    g.values.fill(1e9)  # their memory is the workers' again
         for v in vectors:
-            v.fill_(1e9)  # their memory is the workers' again
+            v.fill_(1e9)
         return self.moved - before
 
     def pull(self, *workers):
@@ -101,6 +105,8 @@ def one(server: Server, worker: int, value: float) -> float:
 def test_pushes_for_one_version_are_its_mean():
     server = Server(Asks("versions"))
     assert [one(server, 0, 1), one(server, 1, 3)] == [1, 2]
+    server = Server(Asks("versions"), workers=3)
+    assert [one(server, worker, value) for worker, value in enumerate((1, 3, 8))] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -185,11 +191,19 @@ def test_a_mean_is_dropped_when_nobody_can_join_it():
 def test_a_push_that_outlived_its_version_joins_the_oldest():
     server = Server(Asks("versions"), workers=3)
     one(server, 0, 4)
-    server.pull(0)
-    server.computing = {0: server.held[0]}  # the others are gone; but the push of one of them was held
+    server.pull(0, 1)
+    del server.computing[2]  # it is gone; but its push is held
     assert one(server, 0, 2) == 6
     server.pull(0)
-    assert one(server, 2, 5) == 11
+    assert one(server, 2, 6) == 8  # the mean of 2 and 6: worker 1 may still join them
+
+
+def test_memory_is_used_again():
+    server = Server(Asks("versions"), workers=3)
+    for turn in range(30):
+        one(server, turn % 3, 1)
+        server.pull(turn % 3)
+    assert len(server.places) <= 6
 
 
 def test_a_sparse_step_is_the_union_of_the_supports():
@@ -329,7 +343,7 @@ def test_the_sum_keeps_its_length_and_the_clamp_holds(history, sparse, layers):
 def test_many_pushes_leave_no_rounding():
     server = Server(Asks("directions"), layers=FLAT)
     for worker in (0, 1):
-        server.push((worker, torch.full((SIZE,), 1e15)))
+        server.push((worker, torch.full((SIZE,), 1e17)))
     for turn in range(2 * REFRESH):
         server.push((turn % 2, full(3) if turn % 2 else full(0, 4)))
     server.store.weights.zero_()
