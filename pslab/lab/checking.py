@@ -31,12 +31,14 @@ ITERATIONS = ((3, 3, 3, 2), (3, 3, 2, 1), (3, 2, 1, 1))
 #: ... and of a policy that plans, which begins after some iterations: more of them on fewer clusters. 0: not explored.
 PLANNED = ((5, 5, 3), (4, 4, 0), (4, 3, 0))
 #: ... and of one whose workers pull and push at once.
-EAGER = ((3, 3, 2, 1), (3, 3, 1, 0), (3, 2, 0, 0))
+EAGER = ((3, 3, 2, 1), (3, 3, 1, 0), (3, 1, 0, 0))
+#: ... and of one that decides for all ranges: its rounds have no bound.
+WHOLE = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 1))
 PLANS_AFTER = 2  # iterations of everybody
 BOUND_MAX = 5  # iterations without faults that a bound may need
 STATES_MAX = 3_000_000  # of one exploration: some gigabytes
 #: What is checked by default instead of the example of a policy's docstring: what shows within few iterations.
-SMALL = {"ssp": ("ssp:1", "ssp:3"), "dssp": ("dssp:1,1",), "elastic": ("elastic:2",)}
+SMALL = {"ssp": ("ssp:1",), "dssp": ("dssp:1,1",), "elastic": ("elastic:2",)}
 HEAD = f"{'policy':<16}{'W':>3}{'ranges':>8}{'iterations':>12}  {'faults':<11}{'states':>10}{'seconds':>9}  verdict"
 
 
@@ -168,9 +170,9 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
 
     0 where nothing is explored unless it is asked for.
     """
-    plans, eager = hasattr(sync, "variants"), getattr(sync, "eager", False)
-    table: Sequence[tuple[int, ...]] = PLANNED if plans else EAGER if eager else ITERATIONS
-    by_size = (*table[min(len(faults), 2)], 0 if plans or eager else 1)
+    plans, eager, whole = hasattr(sync, "variants"), getattr(sync, "eager", False), getattr(sync, "whole", False)
+    table: Sequence[tuple[int, ...]] = PLANNED if plans else EAGER if eager else WHOLE if whole else ITERATIONS
+    by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
     if faults or not allowed:
         return allowed
