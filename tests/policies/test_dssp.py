@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulate import simulate
 
 from pslab.errors import ConfigError
-from pslab.policies.dssp import DSSP, forecast
+from pslab.policies.dssp import DSSP, Row, _slowest, forecast
 from pslab.policies.sync import SSP
 from pslab.policies.table import SYNCS
 from pslab.protocol.messages import Apply, Asked, Left, Pushed, Searched, Start
@@ -176,6 +176,16 @@ def test_who_is_not_the_fastest_waits():
     assert told.tell(Asked(1, 3, 2.1)) == (Searched(6), Start(1, 3))  # as far ahead as worker 0
     told.push(1, 3, 2.2)
     assert told.tell(Asked(0, 3, 2.2)) == ()
+
+
+def test_the_slowest_is_behind_all_and_has_been_silent_longest():
+    late, old = Row(0, 2, pushed_s=5.0, interval_s=1.0), Row(2, 2, pushed_s=4.0, interval_s=9.0)
+    far, new = Row(1, 3, pushed_s=1.0, interval_s=1.0), Row(3, 2, pushed_s=4.5)
+    assert _slowest(frozenset({late, old, far}), 2) == old
+    assert _slowest(frozenset({late, old._replace(pushed_s=5.0), far}), 2) == late
+    assert _slowest(frozenset({late, old, far, new}), 2) is None  # its interval is not known
+    assert _slowest(frozenset({late, old, far}), 1) is None  # somebody is behind who has not asked yet
+    assert _slowest(frozenset(), 0) is None
 
 
 def test_those_who_wait_go_on_when_the_slowest_leaves():
