@@ -24,7 +24,7 @@ from pslab.engines.canonical import Name, copied, frozen, names
 from pslab.engines.check_server import DROP, JOIN, STEP, Event, Op
 from pslab.engines.invariants import Wrong
 from pslab.errors import ProtocolError
-from pslab.protocol.worker import BUFFERS
+from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
@@ -69,6 +69,7 @@ class WorkerSide:
     def __init__(self, machines: Any, sync: Any, order: Any, ranges: int, iterations: int, faults: int) -> None:
         self._kinds, self._sync, self._order, self._ranges = machines, sync, order, ranges
         self._eager = getattr(sync, "eager", False)
+        self._buffers = EAGER_BUFFERS if self._eager else BUFFERS
         self._iterations, self._faults = iterations, faults
         self._numbers: dict[Any, int] = {}  # of machines, messages and locals
         self._machines: list[Any] = []
@@ -179,7 +180,8 @@ class WorkerSide:
                 left = self._sent(left, UP, [effect.request])
             elif isinstance(effect, self._kinds.worker.Compute):
                 begun = effect.iteration
-                wrong = wrong or invariants.computes(begun, left.computing, left.todo, left.got, left.acked)
+                wrong = wrong or invariants.computes(begun, left.computing, left.todo, left.got, left.acked,
+                                                     self._buffers)  # fmt: skip
                 left = left._replace(computing=begun, todo=tuple(range(self._ranges)))
         after = self._number(left._replace(machine=self._keep(machine)))
         return Move(fault, kind, about, after, None, begun, wrong)
@@ -201,7 +203,7 @@ class WorkerSide:
                 local = self._sent(local, DOWN, [self._kinds.messages.Ack(Name(0), index, iteration)])
         else:
             whole = done - len(local.owed[index]) if local.owed else done
-            wrong = invariants.replied(iteration, whole, BUFFERS if self._eager else 0, gone=local.mode == GONE)
+            wrong = invariants.replied(iteration, whole, self._buffers if self._eager else 0, gone=local.mode == GONE)
             if self._eager and not wrong:
                 wrong = invariants.contained(op.own, whole)
             if not wrong and not self._faults & DUPLICATE:

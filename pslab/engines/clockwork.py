@@ -13,13 +13,13 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
 from pslab.engines.cluster import ComputeTimes
-from pslab.engines.control import ACK, GONE, PULL, PUSH, WEIGHTS, WHOLE, Note
+from pslab.engines.control import ACK, GONE, PULL, PUSH, WEIGHTS, WHOLE, Note, apart
 from pslab.engines.doings import doing
 from pslab.engines.job import Job
 from pslab.engines.keeper import Bookkeeper
 from pslab.engines.links import DOWN, UP, Network
 from pslab.engines.produce import Write
-from pslab.engines.work import PHASES, way
+from pslab.engines.work import PHASES, pushed, way
 from pslab.engines.writes import own_writes
 from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Searched, Weights, gradients
 from pslab.protocol.pool import Request
@@ -198,7 +198,9 @@ class Clockwork:
         return at
 
     def _acknowledge(self, push: Push) -> None:
-        self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
+        begun_s, done_s = self.taken.get((push.worker, push.range), (0.0, 0.0))
+        note = Note(ACK, push.worker, push.range, push.iteration, begun_s=begun_s, done_s=done_s)
+        self.outbox[push.worker].append(note)
 
     def _reply(self, reply: Reply, released_s: float) -> float:
         pull, size_bytes = reply.pull, self.keeper.reply(reply)
@@ -240,6 +242,8 @@ class Clockwork:
         machine = self.workers[worker]
         for note in notes:
             if note.kind == ACK:
+                for row in pushed(note, self.sent_s[worker]) if self.job.eager else ():
+                    self._log(worker, *row)
                 self._perform_worker(worker, machine.ack(Ack(worker, note.range, note.iteration)), now)
                 continue
             if note.size_bytes != WHOLE and self.job.cluster.decode_s:
@@ -328,8 +332,9 @@ class Clockwork:
 
     def _send(self, direction: str, worker: int, notes: list[Note], now: float) -> None:
         if self.network is not None:
-            message = worker, notes, self.sequence
-            self.network.send(direction, worker, sum(map(self.keeper.wire_bytes, notes)), message, now)
+            for frame in apart(notes) if self.job.eager and direction == UP else [notes]:
+                message = worker, frame, self.sequence
+                self.network.send(direction, worker, sum(map(self.keeper.wire_bytes, frame)), message, now)
         else:
             self._push(now, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
 

@@ -7,7 +7,7 @@ the same record.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 PUSH, PULL, WEIGHTS, ACK, GO, STOP, DIVERGED, GONE = range(8)
@@ -26,8 +26,8 @@ class Note(NamedTuple):
     size_bytes: int = 0  #: of the payload's frame, or WHOLE
     other: int = 0  #: PUSH: entries sent; WEIGHTS: the worker that was waited for
     sent_s: float = 0.0  #: PUSH, PULL: handed to the link; WEIGHTS: the weights are written, the link has them
-    begun_s: float = 0.0  #: WEIGHTS: the server took the worker's push
-    done_s: float = 0.0  #: WEIGHTS: ... and had dealt with it
+    begun_s: float = 0.0  #: WEIGHTS, ACK: the server took the worker's push
+    done_s: float = 0.0  #: WEIGHTS, ACK: ... and had dealt with it
     released_s: float = 0.0  #: WEIGHTS: the policy started the worker
     value: float = 0.0  #: PUSH: the loss on its batch; WEIGHTS: when the server heard the request
     own: int = 0  #: PUSH: the staleness that its worker saw; WEIGHTS: the worker's pushes that are in them
@@ -40,6 +40,12 @@ PULL_BYTES = _RECORD.size  #: what a request for weights costs on a link
 def pack(notes: Iterable[Note]) -> bytes:
     """Notes -> one frame."""
     return b"".join(_RECORD.pack(*note) for note in notes)
+
+
+def apart(notes: Sequence[Note]) -> list[list[Note]]:
+    """An eager worker's frame as it goes on a link: requests are small, and wait for no push's bytes."""
+    parts = [[note for note in notes if note.kind == PULL], [note for note in notes if note.kind != PULL]]
+    return [part for part in parts if part]
 
 
 def unpack(frame: bytes) -> Iterator[Note]:

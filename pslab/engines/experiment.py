@@ -15,7 +15,7 @@ from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.messages import Sync
 from pslab.protocol.pool import Order
-from pslab.protocol.worker import BUFFERS
+from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
 from pslab.tensors.data import Dataset
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.optimizers import OptimizerSpec
@@ -113,8 +113,9 @@ class Layout:
         flat = size * dtype.itemsize
         server = take(flat)
         weights = tuple(server if in_place else take(flat) for _ in range(workers))
-        gradients = tuple(tuple(take(flat) for _ in range(BUFFERS)) for _ in range(workers))
-        up = tuple(tuple(take(room) for _ in range(BUFFERS)) for _ in range(workers))
+        buffers = range(EAGER_BUFFERS if eager else BUFFERS)
+        gradients = tuple(tuple(take(flat) for _ in buffers) for _ in range(workers))
+        up = tuple(tuple(take(room) for _ in buffers) for _ in range(workers))
         down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))
         residuals, squares = (tuple(take(flat) for _ in range(workers)) for _ in range(2))
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pslab.errors import ProtocolError
-from pslab.protocol.worker import BUFFERS
 
 Wrong = str | None
 
@@ -130,7 +129,9 @@ def once(iteration: int, last: int) -> Wrong:
     return None if iteration > last else f"worker <self> is started with iteration {iteration} after {last}"
 
 
-def computes(iteration: int, last: int, todo: Sequence[int], got: Sequence[int], acked: Sequence[int]) -> Wrong:
+def computes(
+    iteration: int, last: int, todo: Sequence[int], got: Sequence[int], acked: Sequence[int], buffers: int
+) -> Wrong:
     """A computation has its turn, its weights on every range, and a buffer that is free."""
     if todo:
         return f"worker <self> computes iteration {iteration} before it has pushed all of {last}"
@@ -139,8 +140,8 @@ def computes(iteration: int, last: int, todo: Sequence[int], got: Sequence[int],
     for index, (arrived, free) in enumerate(zip(got, acked, strict=True)):
         if arrived < iteration:
             return f"worker <self> computes iteration {iteration} without the weights of range {index} for it"
-        if free < iteration - BUFFERS:
-            lost = iteration - BUFFERS
+        if free < iteration - buffers:
+            lost = iteration - buffers
             return f"worker <self> computes iteration {iteration} into the buffer of {lost}, which is not acknowledged"
     return None
 

@@ -50,7 +50,8 @@ class Producer:
         on_cpu = self._device.type == "cpu"
         self._weights = self._shared_weights if on_cpu else self._shared_weights.to(self._device)
         # on the CPU backward writes straight into shared memory: a push copies nothing
-        self._gradients = self._shared_gradients if on_cpu else [torch.zeros_like(self._weights)] * 2
+        buffers = self._shared_gradients
+        self._gradients = buffers if on_cpu else [torch.zeros_like(self._weights)] * len(buffers)
         room = layout.frames[-1][0] + layout.frames[-1][1]
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.arena import Arena
-from pslab.engines.control import ACK, DIVERGED, GO, PULL, PUSH, STOP, WEIGHTS, Note
+from pslab.engines.control import ACK, DIVERGED, GO, PULL, PUSH, STOP, WEIGHTS, Note, apart
 from pslab.engines.doings import doing
 from pslab.engines.job import Job
 from pslab.engines.keeper import Keeper
@@ -105,8 +105,9 @@ class Serving:
         for notes in frames:
             if notes[0].kind == DIVERGED:  # not a message of the protocol: it takes no time on a link
                 self._arrived(notes, self.heard_s[worker])
-            else:
-                self.post.send_up(worker, sum(self.keeper.wire_bytes(note) for note in notes), notes)
+                continue
+            for frame in apart(notes) if self.job.eager and not self.job.cluster.free else [notes]:
+                self.post.send_up(worker, sum(self.keeper.wire_bytes(note) for note in frame), frame)
 
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
@@ -142,12 +143,13 @@ class Serving:
             if note.kind == PUSH:
                 begun_s = time.monotonic()
                 push = Push(note.worker, note.range, note.iteration, note.version, note, note.own)
+                self.taken[note.worker, note.range] = begun_s, begun_s
                 self._perform(self.machine.handle(push, now - self.begun_s))
                 self.taken[note.worker, note.range] = begun_s, time.monotonic()
                 if self.run_.pushes is not None and self.machine.gradients >= self.run_.pushes:
                     self.outcome = "budget"
             elif note.kind == PULL:
-                self.asked_s[note.worker, note.range] = now
+                self.asked_s[note.worker, note.range] = time.monotonic()
                 pull = Pull(note.worker, note.range, note.iteration, note.version)
                 self._perform(self.machine.handle(pull, now - self.begun_s))
             elif note.kind == DIVERGED:
@@ -179,7 +181,9 @@ class Serving:
             self._acknowledge(push)
 
     def _acknowledge(self, push: Push) -> None:
-        self.outbox[push.worker].append(Note(ACK, push.worker, push.range, push.iteration))
+        begun_s, _ = self.taken.get((push.worker, push.range), (0.0, 0.0))
+        note = Note(ACK, push.worker, push.range, push.iteration, begun_s=begun_s, done_s=time.monotonic())
+        self.outbox[push.worker].append(note)
 
     def _spend(self, what: str, since_s: float, count: int = 1) -> None:
         self.spent[what][0] += time.monotonic() - since_s

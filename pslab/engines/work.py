@@ -28,15 +28,19 @@ PHASE_COLUMNS = ("worker", "iteration", "phase", "begin_s", "end_s", "waits_for"
 Row = tuple[int, str, float, float, int]  # iteration, phase, begin, end, the worker that was waited for
 
 
+def pushed(note: Note, sent_s: dict[tuple[int, int], float]) -> Iterator[Row]:
+    """The phases of a push that is acknowledged, or followed by this answer."""
+    iteration = note.iteration if note.kind == ACK else note.iteration - 1
+    yield iteration, "push", sent_s.pop((note.range, iteration), note.begun_s), note.begun_s, NOBODY
+    yield iteration, "apply", note.begun_s, note.done_s, NOBODY
+
+
 def way(note: Note, sent_s: dict[tuple[int, int], float], arrived_s: float, *, eager: bool) -> Iterator[Row]:
     """The phases that an answer closes. They belong to the iteration whose push they follow, or, eager, to the one
-    that was computed meanwhile; then the push that the answer has heard of is an older one."""
+    that was computed meanwhile; its pushes are acknowledged by themselves."""
     iteration = note.iteration - 1
-    pushed = note.own - 1 if eager else iteration
-    begun_s = sent_s.pop((note.range, pushed), None)
-    if begun_s is not None or not eager:
-        yield pushed, "push", note.begun_s if begun_s is None else begun_s, note.begun_s, NOBODY
-        yield pushed, "apply", note.begun_s, note.done_s, NOBODY
+    if not eager:
+        yield from pushed(note, sent_s)
     yield iteration, "wait", note.value if eager else note.done_s, note.released_s, note.other
     yield iteration, "serve", note.released_s, note.sent_s, NOBODY
     yield iteration, "pull", note.sent_s, arrived_s, NOBODY
@@ -161,6 +165,8 @@ class Working:
 
     def _heard(self, note: Note) -> list[Effect]:
         if note.kind == ACK:
+            for row in pushed(note, self.sent_s) if self.job.eager else ():
+                self._log(*row)
             return self.machine.ack(Ack(self.worker, note.range, note.iteration))
         if note.kind != WEIGHTS:
             return []

@@ -92,18 +92,30 @@ class _Range:
         # what is applied at once came in the order of application
         in_turn = self.alone and not len(lost[0])
         self.order = rows if in_turn else entries[np.argsort(self.came_s[entries], kind="stable")]
-        self.asked_s = np.full(history.workers, np.nan)
-        if self.eager and phases is not None:
-            self.asked_s = phases.grid("wait", "begin", np.fmin)[:, 0]
+        self.asked = self._asked(phases) if self.eager and phases is not None else []
         self.hidden = self._hidden(phases)
 
     def _hidden(self, phases: Phases | None) -> str:
         """Why the record does not tell in what order the server heard what it heard; nothing if it does."""
-        if self.history.gaps.any() and phases is None:
-            return "when dropped pushes came is told by the phases alone"
+        if (self.history.gaps.any() or self.eager) and phases is None:
+            return "when dropped pushes came, or eager workers asked, is told by the phases alone"
         if self.eager and not self.alone:
             return "when eager workers ask, under a policy that holds pushes, is not replayed"
         return ""
+
+    def _asked(self, phases: Phases) -> list[tuple[tuple[float, float], Pull]]:
+        """The requests of eager workers: when the server heard them; at one instant, before which version."""
+        h, taken_s = self.history, phases.taken_s(self.history)
+        self.came_s = np.where(np.isnan(taken_s), h.seconds, taken_s)
+        got = dict(zip(zip(h.worker[self.rows].tolist(), h.iteration[self.rows].tolist(), strict=True),
+                       h.pulled[self.rows].tolist(), strict=True))  # fmt: skip
+        found = dict[tuple[int, int], tuple[tuple[float, float], Pull]]()
+        for at in np.flatnonzero(phases.phase == "wait")[::-1].tolist():
+            worker, iteration = int(phases.worker[at]), int(phases.iteration[at]) + 1
+            place = got.get((worker, iteration), np.inf) + 0.5  # after the push that made it, before the next one
+            heard = (float(phases.begin[at]), place), Pull(worker, 0, iteration, 0)
+            found[worker, iteration] = min(heard, found.get((worker, iteration), heard))
+        return sorted(found.values())
 
     def differs(self, kept: np.ndarray) -> tuple[str, bool]:
         """How the replay of these rows differs from the record, in words; and whether nothing else could be said."""
@@ -143,16 +155,15 @@ class _Range:
         return Decisions(steps, starts, frozenset(dropped), "")
 
     def _messages(self, kept: np.ndarray, instants: Sequence[float]) -> Iterator[tuple[Push | Pull, float, int]]:
-        """What the server hears: a push, then its worker's next request; an eager one's is an iteration ahead."""
-        first = sorted(self.workers, key=lambda worker: (np.nan_to_num(self.asked_s[worker]), worker))
-        first = first if self.eager else []
-        rows = kept.tolist()
-        for row, now in zip(rows, instants, strict=True):
-            while first and not self.asked_s[first[0]] > self.came_s[row]:
-                yield Pull(first.pop(0), 0, 1, 0), now, row
+        """What the server hears: a push, then its worker's next request; an eager worker's at its own instant."""
+        asked, applied = deque(self.asked), self.history.applied
+        for row, now in zip(kept.tolist(), instants, strict=True):
+            while asked and asked[0][0] < (self.came_s[row], applied[row]):
+                yield asked.popleft()[1], now, row
             worker, iteration = int(self.worker[row]), int(self.iteration[row])
             yield Push(worker, 0, iteration, int(self.pulled[row])), now, row
-            yield Pull(worker, 0, iteration + 1 + self.eager, 0), now, row
+            if not self.eager:
+                yield Pull(worker, 0, iteration + 1, 0), now, row
 
     def _name(self, row: int) -> str:
         if row < self.history.size:
@@ -173,9 +184,8 @@ class _Range:
         names = zip(h.worker[kept].tolist(), h.iteration[kept].tolist(), strict=True)
         for row, name, version in zip(kept.tolist(), names, h.pulled[kept].tolist(), strict=True):
             got = found.starts.get(name)
-            unheard = name[1] == self.eager and np.isnan(self.asked_s[name[0]])  # when its first request came
             late = got is None and found.refused and version > len(found.steps)
-            if name[1] == 0 or unheard or got == version or late:
+            if name[1] == 0 or got == version or late:
                 continue
             if not self.exact and got is not None and got < version:
                 continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pslab.protocol.messages import gradients
-from pslab.protocol.worker import BUFFERS
+from pslab.protocol.worker import EAGER_BUFFERS
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Rules:
     @property
     def own(self) -> int:
         """Own pushes that a worker's weights may lack: it has a buffer for each, and can add them itself."""
-        return BUFFERS if self.eager or not self.known else 0
+        return EAGER_BUFFERS if self.eager or not self.known else 0
 
     @property
     def whole(self) -> bool:
@@ -47,7 +47,7 @@ class Rules:
     @property
     def hands(self) -> int:
         """Pushes of one worker that may be accepted and not yet applied."""
-        return BUFFERS if self.eager else 1
+        return EAGER_BUFFERS if self.eager else 1
 
     def gradients(self, iteration: int) -> int:
         """What a push of this iteration counts."""

@@ -21,10 +21,11 @@ from pslab.protocol.messages import Ack, Pull, Push, Sync, Weights
 from pslab.protocol.pool import Order, Pool, Request, View
 
 BUFFERS = 2  # gradient buffers per worker
+EAGER_BUFFERS = 3  # one is computed into; two pushes are on their way, or not yet acknowledged
 
 
 class Compute(NamedTuple):
-    """Effect: compute the gradient of this iteration on the weights that are here, into buffer iteration % BUFFERS."""
+    """Effect: compute the gradient of this iteration on the weights that are here, into buffer iteration % buffers."""
 
     iteration: int
 
@@ -45,6 +46,8 @@ def worker_of(worker: int, ranges: int, order: Order, sync: Sync) -> Worker:
 
 class Worker:
     """The machine: `start`, `computed` per range, `weights` and `ack` as they arrive."""
+
+    buffers = BUFFERS
 
     def __init__(self, worker: int, ranges: int, order: Order) -> None:
         self.worker, self.order = worker, order
@@ -109,7 +112,7 @@ class Worker:
             self.iteration += 1
 
     def _compute_if_ready(self) -> list[Effect]:
-        ready = min(self._held_for) >= self.iteration and min(self._acked) >= self.iteration - BUFFERS
+        ready = min(self._held_for) >= self.iteration and min(self._acked) >= self.iteration - self.buffers
         if self.computing or not ready:
             return []
         self.computing = True
@@ -142,8 +145,12 @@ class EagerWorker(Worker):
         computed     the push waits for the weights of t + 1: what others have done in between is the staleness that
                      the worker sees of it
 
-    `own` of its pushes are in the weights that it computes on; it may add the others itself (read-my-writes).
+    `own` of its pushes are in the weights that it computes on; it may add the others itself (read-my-writes). On a link
+    the request for t + 1 overtakes the push of t - 1, whose bytes it need not wait for: then two are not in them, and a
+    third buffer is being computed into.
     """
+
+    buffers = EAGER_BUFFERS
 
     def __init__(self, worker: int, ranges: int, order: Order) -> None:
         super().__init__(worker, ranges, order)

@@ -175,7 +175,7 @@ MUTANTS = [
            "min(self._held_for) >= self.iteration", "max(self._held_for) >= self.iteration",
            "without the weights of range", workers=1, ranges=2),
     Mutant("a gradient is written into a buffer that is not free", WORKER,
-           "min(self._acked) >= self.iteration - BUFFERS", "min(self._acked) >= self.iteration - BUFFERS - 1",
+           "min(self._acked) >= self.iteration - self.buffers", "min(self._acked) >= self.iteration - self.buffers - 1",
            "into the buffer of 0, which is not acknowledged", faults=("lose", "reorder"), workers=1),
     Mutant("weights that come late are taken", WORKER,
            "if message.iteration <= self._held_for[message.range]:", "if message.iteration < 0:",

@@ -89,6 +89,14 @@ def test_a_round_of_local_steps_may_end_over_the_budget():
 # --- invalid ----------------------------------------------------------------------------------------------------------
 
 
+def linked(sync: str):
+    """A history over links that take time; without, a request and the push behind it are there at one instant."""
+    if not sync.startswith("eager"):
+        return fresh(sync)
+    wanted, tables, facts = history(sync, {**UNEVEN, "bandwidth_bit_s": 8e5})
+    return wanted, {name: table.reset_index(drop=True) for name, table in tables.items()}, facts
+
+
 def dropped(phases: pd.DataFrame, pushes: pd.DataFrame) -> tuple[int, int]:
     """A push in the middle of the run that was taken and never applied: worker, iteration."""
     taken = phases[phases.phase == "apply"]
@@ -109,12 +117,11 @@ def own_read(pushes: pd.DataFrame) -> pd.DataFrame:
     return pulled(pushes, row, int(pushes.version_applied[own(pushes, row)] - pushes.version_pulled[row]))
 
 
-def three_missing(pushes: pd.DataFrame) -> pd.DataFrame:
-    """As if a worker computed on weights without its last three pushes; also the one before, so that none is older."""
-    row = pushes.index[(pushes.worker == 1) & (pushes.iteration == 6)][0]
-    third = pushes.index[(pushes.worker == 1) & (pushes.iteration == 3)][0]
-    old = int(pushes.version_applied[third]) - 1
-    for each in (own(pushes, row), row):
+def more_missing(pushes: pd.DataFrame) -> pd.DataFrame:
+    """As if a worker computed on weights without its last four pushes; also those before, so that none is older."""
+    mine = pushes.index[pushes.worker == 1]
+    old = int(pushes.version_applied[mine[2]]) - 1
+    for each in mine[3:7]:
         pushes = pulled(pushes, each, min(0, old - int(pushes.version_pulled[each])))
     return pushes
 
@@ -128,7 +135,7 @@ def late_weights(phases: pd.DataFrame) -> pd.DataFrame:
 
 EAGER: dict[str, tuple[str, Change, str]] = {
     "its own push is read": ("pushes", own_read, "the policy is eager: it had asked for them before"),
-    "more is missing than it can add": ("pushes", three_missing, "lacks the worker's own push"),
+    "more is missing than it can add": ("pushes", more_missing, "lacks the worker's own push"),
     "other weights": ("pushes", lambda p: pulled(p, 20, 1), "which was made at"),
     "never heard of": ("pushes", lambda p: forgotten(p, p.index[(p.worker == 1) & (p.iteration == 7)][0]),
                        "was never applied: its next push"),
@@ -146,7 +153,7 @@ EAGER: dict[str, tuple[str, Change, str]] = {
 @pytest.mark.parametrize("name", EAGER)
 def test_what_an_eager_worker_must_not_do_is_found(name):
     table, change, words = EAGER[name]
-    wanted, tables, facts = fresh("eager")
+    wanted, tables, facts = linked("eager")
     changed = change(tables[table])
     verdict = judge(wanted, {**tables, table: changed}, {**facts, "pushes": len(tables["pushes"])})
     assert verdict.verdict == "invalid"
@@ -272,7 +279,7 @@ def test_a_history_of_another_policy_is_found(made, judged, words):
 @given(st.sampled_from(["eager", "eager:1", "local:3", "backup:1", "backup:2"]), st.integers(0, 29),
        st.sampled_from(WHOLE_NUMBERS), st.sampled_from([-2, -1, 1, 2]))  # fmt: skip
 def test_no_number_of_a_push_can_be_changed(sync, row, name, by):
-    wanted, tables, facts = fresh(sync)
+    wanted, tables, facts = linked(sync)
     row %= len(tables["pushes"])
     assert judge(wanted, {**tables, "pushes": plus(tables["pushes"], row, name, by)}, facts).verdict == "invalid"
     changed = pulled(tables["pushes"], row, by)  # with the staleness that would go with it
