@@ -29,7 +29,7 @@ CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
 #: kind, with several.
 ITERATIONS = ((3, 3, 3, 2), (3, 3, 2, 1), (3, 2, 1, 1))
 #: ... and of a policy that plans, which begins after some iterations: more of them on fewer clusters. 0: not explored.
-PLANNED = ((5, 5, 3), (4, 4, 0), (4, 3, 0))
+PLANNED = ((5, 5, 3, 3), (4, 4, 0, 0), (4, 3, 0, 0))
 #: ... and of one whose workers pull and push at once.
 EAGER = ((3, 3, 2, 1), (3, 3, 1, 0), (3, 1, 0, 0))
 #: ... and of one that decides for all ranges: its rounds have no bound.
