@@ -21,7 +21,8 @@ from pslab.tensors.data import data_root, resolve_data
 
 CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
 KINDS = [{"sync": "bsp"}, {"sync": "bsp", "prune": "static:10%", "pull": "changed"},
-         {"sync": "ssp:1", "prune": "std:1"}, {"sync": "asp", "pull": "changed"}, {"sync": "asp", "optimizer": "adam", "workers": 3},
+         {"sync": "ssp:1", "prune": "std:1"}, {"sync": "asp", "pull": "changed"},
+         {"sync": "asp", "optimizer": "adam", "workers": 3},
          {"sync": "ssp:3", "target_accuracy": 0.3, "eval_every": 8, "pushes": 400}]  # fmt: skip
 
 
