@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: One learning rate, 0.2, is in all grids but that of AdaGrad, whose learning rate is another quantity.
 GRIDS: Mapping[str, list[float]] = MappingProxyType({
     "constant": [0.2, 0.4, 0.8], "dynsgd": [0.1, 0.2, 0.4], "dynsgd:inverse": [0.1, 0.2, 0.4],
-    "modulated": [0.2, 0.4, 0.8], "split": [0.05, 0.1, 0.2], "adagrad": [0.0025, 0.005, 0.01],
+    "modulated": [0.1, 0.2, 0.4], "split": [0.05, 0.1, 0.2], "adagrad": [0.0025, 0.005, 0.01],
 })  # fmt: skip
 PLAIN, CONSGD = "SSP-SGD", "CONSGD"
 NAMES: Mapping[str, str] = MappingProxyType({

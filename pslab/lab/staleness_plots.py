@@ -59,9 +59,8 @@ def pushes(results: Iterable[Result], accuracy: float) -> go.Figure:
     levels = sorted(set(table.heterogeneity))
     budget = max(float(r.accuracy.pushes.max()) for r in found)
     top = 1.08 * budget
-    figure = make_subplots(
-        1, len(policies), shared_yaxes=True, horizontal_spacing=0.035,
-        column_titles=[f"<b>{sync_name(policy)}</b>" for policy in policies])
+    names = [f"<b>{sync_name(policy)}</b>" for policy in policies]
+    figure = make_subplots(1, len(policies), shared_yaxes=True, horizontal_spacing=0.035, column_titles=names)
     for column, policy in enumerate(policies, start=1):
         for rank, rate in enumerate(rates):
             rows = table[(table.policy == policy) & (table.rate == rate)].sort_values("heterogeneity")
@@ -279,6 +278,6 @@ def _caption(results: Sequence[Result], worst: float | None = None) -> list[str]
     base = {key: value for key, value in dict(slowest.cluster).items() if key != "slow"}  # type: ignore[arg-type]
     slow = ", ".join(map(str, _slow(slowest))) or "none"
     times = f"×{worst:g} slower" if worst else "slower by the heterogeneity"
-    words = [word for word in caption(curves(results))[0].split(", ") if not word.startswith("push weight")]
+    words = [word for word in caption(curves(results))[0].split(", ") if not word.startswith(("push weight", "learning"))]
     weights = f"push weight 1 for {PLAIN}, 1/W for {CONSGD} and modulated; the other rates have none"
     return [", ".join(words), weights, f"cluster: {describe_cluster(base, slowest.engine)}, worker {slow} {times}"]

@@ -88,8 +88,19 @@ def _policy(table: pd.DataFrame, policy: str, worst: float, accuracy: float) -> 
         other = plain.iloc[0]
         text += f"; {PLAIN} needs {_count(other)}" if math.isfinite(other.pushes) else f"; {PLAIN} does not get there"
         text += ", and their seeds overlap" if first.high >= other.low else ""
+        text += _lead(table, policy, first["rate"])
     text += f"; not there: {', '.join(missed)}" if missed and missed != [PLAIN] else ""
     return f"{text}."
+
+
+def _lead(table: pd.DataFrame, policy: str, rate: str) -> str:
+    """How a rate's lead over SSP-SGD differs from that with the most equal workers, which has nothing to do with them."""
+    least, worst = table.heterogeneity.min(), table.heterogeneity.max()
+    own = table[table.policy == policy].set_index(["heterogeneity", "rate"]).pushes
+    leads = [own[level, PLAIN] / own[level, rate] for level in (worst, least)]
+    if least == worst or not all(map(math.isfinite, leads)):
+        return ""
+    return f": {leads[0]:.1f} times as many, against {leads[1]:.1f} times at heterogeneity {least:g}"
 
 
 def _count(row: Any) -> str:
