@@ -34,7 +34,8 @@ RATES = [0.125, 0.25, 0.5, 1.0]  # a grid for each policy: the best is the one i
 HETEROGENEOUS: dict[str, Any] = {"preset": "lab-slow-net", "slow": {0: 2.0}}  # stalls for all, and one that is slow
 IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
 DRAWING = ("studies", "notebook", "plots", "targets", "tuning", "tuning_plots", "observation_plots",
-           "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate")  # fmt: skip
+           "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate",
+           "staleness", "staleness_tables", "staleness_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 OTHER_KINDS = {"01_observation", "25_ssp_tuning"}  # a single machine; a grid of clusters and learning rates
@@ -104,7 +105,7 @@ def plan(sources: Path, results: Path) -> list[Job]:
     best = {**small, "learning_rate": RATES, "push_weights": [None, 1.0], "cluster": HETEROGENEOUS}
     wide = {**small, "cluster": "lab-slow-net", "workers": 16}
     narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 0.7, "pushes": 1875, "thresholds": ["1%", "0.1%"]}
-    once = ("20_sync_policies", "25_ssp_tuning", "05_virtual_and_real", "01_observation")
+    once = ("20_sync_policies", "25_ssp_tuning", "70_rates", "05_virtual_and_real", "01_observation")
     others = [Job(notebook, {}, sources, results) for notebook in once]
     compared = [Job("20_sync_policies", values, sources, results) for values in (best, wide)]
     tour, slow_net = Job("00_tour", {"live": False}, sources, results), Job("10_pruning", narrow, sources, results)

@@ -81,10 +81,10 @@ def test_a_bound_can_be_broken_in_the_iterations_that_are_explored(name):
 
 def test_policies_that_plan_get_more_iterations_and_fewer_clusters():
     tasks = checking.plan("elastic:2", resolve_sync("elastic:2"))
-    assert {(task.workers, task.ranges) for task in tasks} == {(1, 1), (2, 1), (3, 1)}
+    assert {(task.workers, task.ranges) for task in tasks} == {(1, 1), (2, 1), (3, 1), (2, 2)}
     assert {task.iterations for task in tasks if task.workers == 2} == {3, 4, 5}
     assert {task.faults_max for task in tasks} == {2}
-    (asked,) = checking.plan("elastic:2", resolve_sync("elastic:2"), workers=2, ranges=2, faults=())
+    (asked,) = checking.plan("elastic:2", resolve_sync("elastic:2"), workers=2, ranges=2, faults=["kill"])
     assert (asked.workers, asked.ranges, asked.iterations) == (2, 2, 1)
 
 
