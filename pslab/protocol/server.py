@@ -207,7 +207,9 @@ class Server:
         clock = part.clocks[pull.worker]
         if pull.iteration < clock:
             return [Refuse(pull, "late pull")]
-        if pull.worker in part.asked:
+        parked = part.asked.get(pull.worker)
+        # one of an older iteration was answered, and came again: nobody waits for it
+        if parked is not None and parked.iteration >= pull.iteration:
             return [Refuse(pull, "duplicate pull")]
         part.asked[pull.worker] = pull
         return self._asks(part, pull, now)
