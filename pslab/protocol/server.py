@@ -208,8 +208,9 @@ class Server:
         if pull.iteration < clock:
             return [Refuse(pull, "late pull")]
         parked = part.asked.get(pull.worker)
-        # one of an older iteration was answered, and came again: nobody waits for it
-        if parked is not None and parked.iteration >= pull.iteration:
+        # that it came again on some ranges, answered before: nobody waits for it
+        stale = self.gate is not None and parked is not None and parked.iteration < pull.iteration
+        if parked is not None and not stale:
             return [Refuse(pull, "duplicate pull")]
         part.asked[pull.worker] = pull
         return self._asks(part, pull, now)

@@ -30,7 +30,8 @@ def test_bugs_are_spread_over_the_files():
     files = Counter(mutant.file for mutant in MUTANTS)
     assert len(MUTANTS) >= 50
     assert {"protocol/window.py", "protocol/messages.py", "protocol/pool.py", "protocol/server.py",
-            "protocol/worker.py", "policies/sync.py"} == set(files)  # fmt: skip
+            "protocol/worker.py", "policies/sync.py", "policies/eager.py",
+            "policies/backup.py"} == set(files)  # fmt: skip
     assert min(files.values()) >= 2
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
