@@ -18,7 +18,7 @@ FACTS = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {
 
 
 def maker(results: Path) -> Make:
-    """Writes a record with n evaluations, evenly spaced over its pushes and a second apart; 10 bytes a push, 5 a pull."""
+    """Writes a record with n evaluations, evenly spaced over its pushes, a second apart; 10 bytes a push, 5 a pull."""
 
     def made(run: Run, accuracy: list[float], seconds: list[float] | None = None, **facts: Any) -> Result:
         count = len(accuracy)

@@ -41,6 +41,22 @@ ASP = [
 ASP_PUSHES = [(1, 1, 0, 0, 1, 0, 2.05), (2, 1, 1, 1, 2, 0, 4.55), (3, 0, 0, 0, 3, 2, 5.05)]
 
 
+#: Weights come, and the last push goes, while worker 0 computes; it waits half a second for the last ones.
+EAGER = [
+    (0, 0, "compute", 0.0, 4.0, -1), (0, 0, "wait", 0.1, 0.1, -1), (0, 0, "serve", 0.1, 0.2, -1),
+    (0, 0, "pull", 0.2, 2.0, -1), (0, 0, "decode", 4.0, 4.0, -1), (0, 0, "push", 4.0, 6.0, -1),
+    (0, 0, "apply", 6.0, 6.1, -1),
+    (0, 1, "compute", 4.0, 8.0, -1), (0, 1, "wait", 4.1, 4.1, -1), (0, 1, "serve", 4.1, 4.2, -1),
+    (0, 1, "pull", 4.2, 8.5, -1), (0, 1, "push", 8.5, 10.0, -1), (0, 1, "apply", 10.0, 10.1, -1),
+    (0, 2, "compute", 8.5, 12.0, -1), (0, 2, "wait", 8.6, 12.5, -1),
+]  # fmt: skip
+EAGER_PUSHES = [(1, 0, 0, 0, 1, 0, 6.05), (2, 0, 1, 0, 2, 1, 10.05)]
+
+
+def eager(folder: Path) -> Result:
+    return record(folder, Run(sync="eager", workers=1, pushes=2), EAGER, EAGER_PUSHES)
+
+
 def bsp(folder: Path) -> Result:
     return record(folder, Run(sync="bsp", workers=2, pushes=4), BSP, BSP_PUSHES)
 

@@ -29,6 +29,7 @@ class Ledger:
         self._itemsize = job.layout.dtype.itemsize
         self._rows: list[list[float]] = []
         self._unanswered: dict[tuple[int, int, int], list[float]] = {}  # rows whose pull has not been answered
+        self._early: dict[tuple[int, int, int], list[int]] = {}  # answers to eager workers: their rows come later
         self._taken = 0
         self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
 
@@ -38,13 +39,20 @@ class Ledger:
         row = [len(self._rows) + 1, push.worker, push.iteration, push.range, push.version, version, staleness, now,
                note.value, note.other / size, bytes_up, size * self._itemsize, 0, 0]  # fmt: skip
         self._rows.append(row)
-        self._unanswered[push.worker, push.range, push.iteration] = row
+        key = push.worker, push.range, push.iteration
+        if key in self._early:
+            row[BYTES_DOWN:] = self._early.pop(key)
+        else:
+            self._unanswered[key] = row
 
     def answered(self, worker: int, index: int, iteration: int, bytes_down: int) -> None:
         """The pull for `iteration` of a range was answered: its bytes belong to the push before it."""
-        row = self._unanswered.pop((worker, index, iteration - 1), None)
+        key, sizes = (worker, index, iteration - 1), [bytes_down, self._job.parts[index].size * self._itemsize]
+        row = self._unanswered.pop(key, None)
         if row is not None:
-            row[BYTES_DOWN:] = [bytes_down, self._job.parts[index].size * self._itemsize]
+            row[BYTES_DOWN:] = sizes
+        elif self._job.eager:
+            self._early[key] = sizes
 
     def snapshot_if_due(self, pushes: int, now: float) -> None:
         """Keep the weights for evaluation, if a period has passed."""

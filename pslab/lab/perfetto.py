@@ -83,7 +83,11 @@ def _threads(result: Result, begin_s: float, end_s: float) -> list[_Thread]:
     for row in spans.records(phases):
         by_worker.setdefault(int(row.worker), []).append(_span(row, sent))
     tids = count(LINKS + 1)
-    found = [t for worker, own in by_worker.items() for t in _laid(WORKERS, f"worker {worker}", own, tids)]
+    ways = spans.WAYS if spans.overlapped(result) else {"": tuple(set(phases.phase))}
+    found = []
+    for worker, own in by_worker.items():
+        for way, names in ways.items():
+            found += _laid(WORKERS, f"worker {worker} {way}".strip(), [s for s in own if s.name in names], tids)
     served = [span for own in by_worker.values() for span in own if span.name in spans.AT_SERVER]
     found += _laid(SERVER, "server", served, tids, nested=True)
     found += [_Thread(SERVER, next(tids), f"range {index}: versions", own)

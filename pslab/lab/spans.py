@@ -15,6 +15,9 @@ NOBODY = -1  # waits for no worker
 #: Phases that are shown as part of another.
 ACTIVITIES = {"encode": "select", "decode": "pull"}
 AT_SERVER = ("apply", "serve")  # while the server has it, a worker does nothing
+#: What goes on at one time at a worker whose pulls and pushes overlap with computing.
+WAYS = {"computing": ("compute", "select", "encode"), "pushing": ("push", "apply"),
+        "pulling": ("wait", "serve", "pull", "decode")}  # fmt: skip
 CANDIDATES = 64  # windows that are compared
 
 
@@ -62,11 +65,41 @@ def inside(table: pd.DataFrame, begin_s: float, end_s: float) -> pd.DataFrame:
     return part.assign(begin_s=part.begin_s.clip(lower=begin_s), end_s=part.end_s.clip(upper=end_s))
 
 
+def overlapped(result: Result) -> bool:
+    """Whether weights travel while their worker computes, as those of an eager worker do."""
+    return bool(_within(result.phases, "pull").any())
+
+
+def computed_over(phases: pd.DataFrame, phase: str) -> pd.Series:
+    """Of each span of this phase, the seconds that lie in its worker's computations. Index: that of its rows."""
+    found = []
+    for worker, own in phases[phases.phase == phase].groupby("worker"):
+        computing = phases[(phases.worker == worker) & (phases.phase == "compute")].sort_values("begin_s")
+        edges = np.stack([computing.begin_s, computing.end_s], axis=1).ravel()
+        # seconds of computing until an instant: it grows by one a second inside a computation, and not outside
+        until = np.stack([np.zeros(len(computing)), computing.end_s - computing.begin_s], axis=1).ravel().cumsum()
+        seconds = np.interp(own.end_s, edges, until) - np.interp(own.begin_s, edges, until) if len(edges) else 0.0
+        found.append(pd.Series(seconds, index=own.index, dtype=float))
+    return pd.concat(found) if found else pd.Series(dtype=float)
+
+
+def _within(phases: pd.DataFrame, phase: str) -> pd.Series:
+    """Of each span of this phase, whether it begins within one of its worker's computations."""
+    spans = phases[phases.phase == phase].sort_values("begin_s").astype({"begin_s": float, "worker": int})
+    computing = phases[phases.phase == "compute"].sort_values("begin_s").astype({"begin_s": float, "worker": int})
+    last = pd.merge_asof(spans, computing[["worker", "begin_s", "end_s"]], on="begin_s", by="worker",
+                         suffixes=("", "_computing"), allow_exact_matches=False)  # fmt: skip
+    return last.begin_s < last.end_s_computing
+
+
 def waiting(result: Result, begin_s: float, end_s: float) -> float:
-    """The share (0 to 1) of the workers' time in the window that they wait."""
+    """The share (0 to 1) of the workers' time in the window that they wait, and do not compute meanwhile."""
     waits = inside(result.phases[result.phases.phase == "wait"], begin_s, end_s)
-    whole = result.run.workers * (end_s - begin_s)
-    return float((waits.end_s - waits.begin_s).sum() / whole) if whole > 0 else 0.0
+    whole, seconds = result.run.workers * (end_s - begin_s), float((waits.end_s - waits.begin_s).sum())
+    if seconds and overlapped(result):
+        computing = inside(result.phases[result.phases.phase == "compute"], begin_s, end_s)
+        seconds -= float(computed_over(pd.concat([waits, computing]), "wait").sum())
+    return seconds / whole if whole > 0 else 0.0
 
 
 def duration(result: Result) -> float:

@@ -12,9 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.config import Run
-from pslab.lab.plots import PAIR_WIDTH, accuracy_range
-from pslab.lab.plots import _finish as finish
-from pslab.lab.plots import _traces as traces
+from pslab.lab.plots import PAIR_WIDTH, accuracy_range, finish, traces
 from pslab.lab.staleness import CONSGD, PLAIN, cells, factor, heterogeneity, name
 from pslab.lab.staleness_tables import arrivals
 from pslab.lab.studies import Curve, caption, curves, describe_cluster
@@ -278,6 +276,7 @@ def _caption(results: Sequence[Result], worst: float | None = None) -> list[str]
     base = {key: value for key, value in dict(slowest.cluster).items() if key != "slow"}  # type: ignore[arg-type]
     slow = ", ".join(map(str, _slow(slowest))) or "none"
     times = f"×{worst:g} slower" if worst else "slower by the heterogeneity"
-    words = [word for word in caption(curves(results))[0].split(", ") if not word.startswith(("push weight", "learning"))]
+    said = caption(curves(results))[0].split(", ")
+    words = [word for word in said if not word.startswith(("push weight", "learning"))]
     weights = f"push weight 1 for {PLAIN}, 1/W for {CONSGD} and modulated; the other rates have none"
     return [", ".join(words), weights, f"cluster: {describe_cluster(base, slowest.engine)}, worker {slow} {times}"]

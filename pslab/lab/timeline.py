@@ -7,6 +7,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -29,6 +30,8 @@ NUMBERS = ("a number in a computation is its iteration, in a circle the stalenes
            "steps of the server since its worker pulled")  # fmt: skip
 SHADES = "a circle is a push that is applied there: white where it is fresh, darker the staler it is (here up to {})"
 BAR = 0.66  # of a lane
+SHARES = dict(zip(spans.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar, where links are used while one computes
+APART = 0.02  # between them
 #: Under its name in the legend: what a worker is doing.
 WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
          "wait": "wait (for worker)", "serve": "server answers", "pull": "pull, decode"}  # fmt: skip
@@ -73,6 +76,11 @@ class _Panel:
         """Whether the pushes of a lane lie far enough apart for their staleness in numbers."""
         most = int(self.pushes.groupby("worker").size().max()) if len(self.pushes) else 0
         return self.lane_px >= 22 and most * 20 <= WIDTH - LEFT - RIGHT
+
+    @cached_property
+    def overlapped(self) -> bool:
+        """Whether its workers' links are shown under their computing."""
+        return spans.overlapped(self.result)
 
     @property
     def pushes(self) -> pd.DataFrame:
@@ -162,7 +170,7 @@ def _heading(panel: _Panel) -> str:
 def _bars(panel: _Panel) -> tuple[list[go.Bar], int]:
     """A trace for each activity, and how many bars would have been too many."""
     table = spans.inside(spans.spans(panel.result), panel.begin_s, panel.end_s)
-    table = _on_rows(table.assign(lasts_s=table.end_s - table.begin_s))
+    table = (_in_parts if panel.overlapped else _on_rows)(table.assign(lasts_s=table.end_s - table.begin_s))
     kept = table.sort_values("lasts_s", ascending=False, kind="stable").head(MOST).sort_index()
     at_server = kept[kept.phase.isin(spans.AT_SERVER)]
     at_server = at_server.assign(y=panel.server, width=BAR * panel.server_lanes)
@@ -172,6 +180,17 @@ def _bars(panel: _Panel) -> tuple[list[go.Bar], int]:
         if len(own):
             traces.append(_bar(panel, activity, pd.concat([own, there])))
     return traces, len(table) - len(kept)
+
+
+def _in_parts(table: pd.DataFrame) -> pd.DataFrame:
+    """Where each bar lies where computing and links overlap: computing above, then the way up, then the way down."""
+    top, parts = -BAR / 2, []
+    for way, share in SHARES.items():
+        own = _on_rows(table[table.phase.isin(spans.WAYS[way])])
+        inner = (own.y - own.worker + BAR / 2) * share
+        parts.append(own.assign(y=own.worker + top + inner, width=own.width * share))
+        top += BAR * (share + APART)
+    return pd.concat(parts)
 
 
 def _on_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -209,7 +228,7 @@ def _says(row: Any) -> str:
 def _text(panel: _Panel, row: Any) -> str:
     """In a computation its iteration, in a wait for whom; nothing where there is no room."""
     width = row.lasts_s / (panel.end_s - panel.begin_s) * (WIDTH - LEFT - RIGHT)
-    if not panel.detailed or row.width < BAR:
+    if not panel.detailed or row.width < BAR * SHARES["computing"]:
         return ""
     if row.phase == "compute":
         return str(int(row.iteration)) if width > 6 * len(str(int(row.iteration))) + 3 else ""
@@ -265,7 +284,7 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
             f"{int(p.version_pulled)}, makes version {int(p.version_applied)}: staleness {int(p.staleness)}"
             for p in spans.records(table)]  # fmt: skip
     return [go.Scatter(
-        x=table.seconds, y=table.worker - (BAR / 2 if panel.numbered else 0),
+        x=table.seconds, y=table.worker + (BAR / 2 if panel.numbered else 0) * (1 if panel.overlapped else -1),
         mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
         marker={"symbol": "circle", "size": size, "color": fills, "opacity": 1, "line": {"color": INK, "width": 0.7}},
         text=[str(int(s)) for s in table.staleness] if panel.numbered else None,

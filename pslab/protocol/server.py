@@ -207,7 +207,10 @@ class Server:
         clock = part.clocks[pull.worker]
         if pull.iteration < clock:
             return [Refuse(pull, "late pull")]
-        if pull.worker in part.asked:
+        parked = part.asked.get(pull.worker)
+        # that it came again on some ranges, answered before: nobody waits for it
+        stale = self.gate is not None and parked is not None and parked.iteration < pull.iteration
+        if parked is not None and not stale:
             return [Refuse(pull, "duplicate pull")]
         part.asked[pull.worker] = pull
         return self._asks(part, pull, now)

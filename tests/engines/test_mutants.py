@@ -32,6 +32,7 @@ def test_bugs_are_spread_over_the_files():
     assert set(files) == {
         "protocol/window.py", "protocol/messages.py", "protocol/pool.py", "protocol/server.py", "protocol/worker.py",
         "policies/sync.py", "policies/dssp.py", "policies/elastic.py",
+        "policies/eager.py", "policies/backup.py",
     }  # fmt: skip
     assert min(files.values()) >= 2
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

@@ -225,3 +225,13 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="cannot be written"):
         write_perfetto(handmade.bsp(tmp_path), tmp_path / "file" / "trace.json")
+
+
+def test_what_an_eager_worker_does_at_one_time_has_threads_of_its_own(tmp_path: Path):
+    found = perfetto(handmade.eager(tmp_path))["traceEvents"]
+    called, spans_ = names(found), [e for e in found if e["ph"] == "X" and e["pid"] == WORKERS]
+    by_thread = {called[e["tid"]]: {s["name"] for s in spans_ if s["tid"] == e["tid"]} for e in spans_}
+    assert by_thread["worker 0 computing"] == {"compute"}
+    assert by_thread["worker 0 pushing"] == {"push", "apply"}
+    assert set().union(*(kinds for name, kinds in by_thread.items() if "pulling" in name)) >= {"pull", "wait", "serve"}
+    assert sum(e["ph"] == "s" and e["name"] == "application" for e in found) == 2

@@ -134,3 +134,23 @@ def test_on_a_row_spans_are_apart_or_nested(drawn: list[tuple[int, int]], nested
         for place, (_, end) in enumerate(own):
             for later_begin, later_end in own[place + 1 :]:
                 assert later_begin >= end or (nested and later_end <= end)
+
+
+def test_what_travels_while_its_worker_computes(tmp_path):
+    assert spans.overlapped(handmade.eager(tmp_path / "eager"))
+    for made in (handmade.bsp, handmade.asp):
+        plain = made(tmp_path / made.__name__)
+        assert not spans.overlapped(plain)
+        assert spans.computed_over(plain.phases, "pull").sum() == 0
+    assert not spans.overlapped(handmade.two_ranges(handmade.bsp(tmp_path / "two")))
+
+
+def test_the_part_of_a_span_that_lies_in_computations(tmp_path):
+    phases = handmade.eager(tmp_path).phases
+    found = {phase: list(spans.computed_over(phases, phase).round(9)) for phase in ("pull", "push", "wait")}
+    assert found == {"pull": [1.8, 3.8], "push": [2.0, 1.5], "wait": [0.0, 0.0, 3.4]}
+    assert not len(spans.computed_over(phases, "encode"))
+
+
+def test_who_computes_does_not_wait(tmp_path):
+    assert spans.waiting(handmade.eager(tmp_path), 0.0, 12.5) == pytest.approx(0.5 / 12.5)

@@ -131,7 +131,8 @@ def test_the_picture_says_what_was_not_reached(make: Make):
 def test_the_pictures_caption_says_seeds_cluster_weight_and_stop_rule(make: Make):
     figure = targets.picture(study(make, sync="asp", seeds=[0, 1]), 0.9)
     said = figure.layout.title.subtitle.text.replace("\u00a0", " ").replace("<br>", " ")
-    for words in ("2 seeds", "1 Gbit/s per worker", "push weight 1/W", "stops at 8 pushes", "first evaluation at or above"):
+    for words in ("2 seeds", "1 Gbit/s per worker", "push weight 1/W", "stops at 8 pushes",
+                  "first evaluation at or above"):  # fmt: skip
         assert words in said
     assert figure.layout.height > 3 * targets.ROW
 

@@ -188,3 +188,18 @@ def test_runs_without_an_iteration_are_a_picture_all_the_same(tmp_path: Path):
     empty = handmade.record(tmp_path, Run(workers=2), [], [])
     assert "no push applied" in timeline.timeline(empty).layout.annotations[0].text
     assert timeline.compare([]).layout.height > 0
+
+
+def test_what_travels_while_a_worker_computes_lies_under_it(tmp_path: Path):
+    figure = timeline.timeline(handmade.eager(tmp_path), 0.0, 12.0)
+    lanes = {name: {bar[0] for bar in bars(figure, name)} for name in ("compute", "push", "pull, decode")}
+    ((above,), (middle,), (below,)) = lanes.values()
+    assert -timeline.BAR / 2 < above < middle < below < timeline.BAR / 2
+    widths = {t.name: set(t.width) for t in figure.data if t.type == "bar"}
+    assert min(widths["compute"]) > 2 * max(widths["push"])
+    assert [t for trace in figure.data if trace.name == "compute" for t in trace.text] == ["0", "1", "2"]
+    edges = sorted((lane, width) for name in lanes for lane, width in
+                   [(next(iter(lanes[name])), max(widths[name]))])  # fmt: skip
+    assert all(a + wide / 2 <= b - thin / 2 for (a, wide), (b, thin) in pairwise(edges))  # none hides another
+    (stale,) = set(marks(figure, "staleness").y)
+    assert stale > below

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pslab.errors import ProtocolError
+from pslab.policies.backup import Backup
+from pslab.policies.eager import Eager
+from pslab.policies.local import LocalSGD
 from pslab.policies.sync import ASP, BSP, SSP
-from pslab.protocol.messages import NOBODY, Apply, Pull, Push, Pushed, Start
-from pslab.protocol.server import Refuse, Reply, Server, Step
+from pslab.protocol.messages import NOBODY, Apply, Drop, Pull, Push, Pushed, Start
+from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
 
 
 def push(worker: int, iteration: int, *, index: int = 0, version: int = 0) -> Push:
@@ -181,3 +184,84 @@ def test_a_push_that_a_leaving_worker_left_incomplete_is_never_counted():
     assert server.accepted == 0
     server.handle(push(1, 1, index=1), 2.0)
     assert server.accepted == 1
+
+
+# --- policies that decide for the whole model, or drop; eager workers -------------------------------------------------
+
+
+def test_a_policy_for_the_whole_model_hears_of_what_all_ranges_have():
+    server = Server(range(2), 2, Backup(1))
+    assert server.handle(push(0, 0, index=0), 1.0) == []
+    assert server.handle(pull(0, 1, index=0), 1.0) == []
+    steps = server.handle(push(0, 0, index=1), 2.0)
+    assert steps == [Step(index, (push(0, 0, index=index),), True, 1) for index in (0, 1)]
+    replies = server.handle(pull(0, 1, index=1), 2.0)
+    assert replies == [Reply(pull(0, 1, index=index), 1, NOBODY) for index in (0, 1)]
+    # while one range is being read, none takes pushes
+    server.answered(0)
+    assert server.handle(push(1, 0, index=0), 3.0) == []
+    assert server.answered(1) == []
+    dropped = server.handle(push(1, 0, index=1), 3.0)
+    assert dropped == [Discard(index, push(1, 0, index=index)) for index in (0, 1)]
+    assert (server.accepted, server.gradients) == (1, 1)
+
+
+def test_a_request_that_comes_twice_on_one_range_blocks_nobody():
+    server = Server(range(1), 2, Backup(0))
+    for iteration in range(2):
+        for index in range(2):
+            server.handle(push(0, iteration, index=index), 1.0)
+        found = [server.handle(pull(0, iteration + 1, index=index), 1.0) for index in range(2)]
+        assert [len(effects) for effects in found] == [0, 2]
+        server.answered(0)
+        server.answered(1)
+        assert server.handle(pull(0, iteration + 1, index=1), 1.0) == []  # again; the other range's does not come
+
+
+def test_what_who_leaves_has_pushed_in_part_is_discarded():
+    server = Server(range(2), 2, Backup(0))
+    for index in range(2):
+        server.handle(push(0, 0, index=index), 1.0)
+    assert server.handle(push(1, 0, index=0), 1.0) == []
+    effects = server.leave(1, 2.0)
+    assert effects == [Discard(0, push(1, 0, index=0)),
+                       *(Step(index, (push(0, 0, index=index),), True, 1) for index in (0, 1))]  # fmt: skip
+    assert server.accepted == 1
+    assert server.join(1) == 1
+
+
+def test_only_a_policy_for_all_ranges_may_drop():
+    class Dropping(ASP):
+        def step(self, state, event, clocks):
+            return state, (Drop(event.worker, event.iteration),) if isinstance(event, Pushed) else ()
+
+    with pytest.raises(ProtocolError, match="for all ranges may drop"):
+        Server(range(1), 1, Dropping()).handle(push(0, 0), 1.0)
+
+
+def test_an_eager_pull_is_answered_before_its_push_and_told_what_is_in_it():
+    server = Server(range(1), 1, Eager())
+    assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 0, NOBODY, 0)]
+    server.answered(0)
+    server.handle(push(0, 0), 1.0)
+    assert server.handle(pull(0, 2), 2.0) == [Reply(pull(0, 2), 1, NOBODY, 1)]
+    server.answered(0)
+    assert server.handle(pull(0, 3), 2.0) == [Reply(pull(0, 3), 1, NOBODY, 1)]  # it overtook the push of 1
+
+
+def test_a_bound_holds_an_eager_pull_until_the_others_have_pushed():
+    server = Server(range(2), 1, Eager(1))
+    for message in (pull(0, 1), push(0, 0)):
+        server.handle(message, 1.0)
+        if isinstance(message, Pull):
+            server.answered(0)
+    assert server.handle(pull(0, 2), 1.0) == []
+    step, reply = server.handle(push(1, 0), 2.0)
+    assert (step.version, reply) == (2, Reply(pull(0, 2), 2, 1, 1))
+
+
+def test_a_push_counts_the_gradients_that_it_is_made_of():
+    server = Server(range(1), 1, LocalSGD(4, after=1))
+    for iteration, count in ((0, 1), (1, 5), (2, 9)):
+        server.handle(push(0, iteration), 1.0)
+        assert (server.accepted, server.gradients) == (iteration + 1, count)
