@@ -38,7 +38,7 @@ DRAWING = ("studies", "notebook", "plots", "targets", "tuning", "tuning_plots", 
            "staleness", "staleness_tables", "staleness_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
-OTHER_KINDS = {"01_observation", "25_ssp_tuning"}  # a single machine; a grid of clusters and learning rates
+OTHER_KINDS = {"01_observation", "25_ssp_tuning", "70_rates"}  # a single machine; grids of clusters and rates
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
