@@ -94,7 +94,7 @@ def _policy(table: pd.DataFrame, policy: str, worst: float, accuracy: float) -> 
 
 
 def _lead(table: pd.DataFrame, policy: str, rate: str) -> str:
-    """How a rate's lead over SSP-SGD differs from that with the most equal workers, which has nothing to do with them."""
+    """How a rate's lead over SSP-SGD compares with that among the most equal workers."""
     least, worst = table.heterogeneity.min(), table.heterogeneity.max()
     own = table[table.policy == policy].set_index(["heterogeneity", "rate"]).pushes
     leads = [own[level, PLAIN] / own[level, rate] for level in (worst, least)]
