@@ -103,8 +103,8 @@ def _ranges(
         x=x, y=np.where(there, middle, np.nan), mode="lines+markers", showlegend=shown,
         line={"color": look.colour, "dash": look.dash, "width": look.width},
         marker={"symbol": look.marker, "size": 9, "color": look.colour, "line": edge, "opacity": 1},
-        error_y={"array": np.where(there, high - middle, 0), "arrayminus": np.where(there, middle - low, 0), "symmetric": False,
-                 "thickness": 1.4, "width": 3, "color": look.colour}, **common)]  # fmt: skip
+        error_y={"array": np.where(there, high - middle, 0), "arrayminus": np.where(there, middle - low, 0),
+                 "symmetric": False, "thickness": 1.4, "width": 3, "color": look.colour}, **common)]  # fmt: skip
     if not there.all():
         found.append(go.Scatter(
             x=x[~there], y=np.full((~there).sum(), top), mode="markers", showlegend=False,
