@@ -23,17 +23,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pslab.config import Run
 from pslab.errors import ConfigError, PslabError, nearest
-from pslab.lab.notebook import PICTURES, allowed, check_parameters, stem
+from pslab.lab.notebook import PICTURES, UNFORESEEN, allowed, check_parameters, stem
 from pslab.lab.observation import Observation, Wanted, place_of, recorded
+from pslab.lab.studies import every_policy
 
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
+RATES = [0.125, 0.25, 0.5, 1.0]  # a grid for each policy: the best is the one in the middle, or the first with weight 1
+HETEROGENEOUS: dict[str, Any] = {"preset": "lab-slow-net", "slow": {0: 2.0}}  # stalls for all, and one that is slow
 IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
-DRAWING = ("studies", "notebook", "plots", "observation_plots", "observation_tables", "theme", "export", "live",
-           "timeline", "spans", "agreement", "calibrate", "staleness", "staleness_tables",
-           "staleness_plots")  # fmt: skip
+DRAWING = ("studies", "notebook", "plots", "targets", "tuning", "tuning_plots", "observation_plots",
+           "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate",
+           "staleness", "staleness_tables", "staleness_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
+OTHER_KINDS = {"01_observation", "25_ssp_tuning", "70_rates"}  # a single machine; grids of clusters and learning rates
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
@@ -92,17 +97,19 @@ class Job:
 
 
 def plan(sources: Path, results: Path) -> list[Job]:
-    """The tour; pruning families under each policy; the policies side by side, also on uneven clusters; gradients."""
+    """The tour; pruning families under each policy; the policies side by side, each at its best rate too; gradients."""
     pruned = [Job("10_pruning", {"family": family, "sync": sync}, sources, results)
               for sync in SYNCS for family in FAMILIES]  # fmt: skip
     virtual = {"engine": "virtual", "seeds": [0, 1, 2]}
-    uneven = [Job("20_sync_policies", {**virtual, "cluster": cluster, "workers": workers}, sources, results)
-              for cluster in ("straggler", "lab") for workers in (4, 16)]  # fmt: skip
-    narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 0.7, "pushes": 1875}  # two epochs, to 97 %
-    once = ("20_sync_policies", "70_rates", "05_virtual_and_real", "01_observation")
+    small = {**virtual, "model": "mlp:64", "policies": every_policy()}  # over a tenth of the bandwidth: the same ratio
+    best = {**small, "learning_rate": RATES, "push_weights": [None, 1.0], "cluster": HETEROGENEOUS}
+    wide = {**small, "cluster": "lab-slow-net", "workers": 16}
+    narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 0.7, "pushes": 1875, "thresholds": ["1%", "0.1%"]}
+    once = ("20_sync_policies", "25_ssp_tuning", "70_rates", "05_virtual_and_real", "01_observation")
     others = [Job(notebook, {}, sources, results) for notebook in once]
+    compared = [Job("20_sync_policies", values, sources, results) for values in (best, wide)]
     tour, slow_net = Job("00_tour", {"live": False}, sources, results), Job("10_pruning", narrow, sources, results)
-    return [tour, *pruned, *others, *uneven, slow_net]
+    return [tour, *pruned, *others, *compared, slow_net]  # the last one: two epochs, to 97 %
 
 
 def main(arguments: list[str]) -> int:
@@ -164,8 +171,8 @@ def chosen(options: argparse.Namespace) -> list[Job]:
 
 
 def _concerning(notebook: str, values: dict[str, Any], jobs: Sequence[Job]) -> dict[str, Any]:
-    """The values but those that all studies of a cluster have and a single machine's has not, such as workers."""
-    runs = {job.notebook for job in jobs} - {"01_observation"}
+    """The values but those that all studies of one cluster have and a study of another kind has not, such as workers."""
+    runs = {job.notebook for job in jobs} - OTHER_KINDS
     cluster = set.intersection(*(set(allowed(name)) for name in runs)) if runs else set()
     return {name: value for name, value in values.items() if name in allowed(notebook) or name not in cluster}
 
@@ -218,14 +225,15 @@ def _resolve(jobs: Sequence[Job]) -> None:
 
 
 def _batch(jobs: Sequence[Job], at_once: int, images: bool) -> int:
-    """Notebooks that have something to run one after another, then those that only draw, then all images."""
+    """All runs, in one pool; notebooks that have more to run one after another; those that only draw; all images."""
     begin, todo = time.monotonic(), [job for job in jobs if not job.done()]
     watch = _Watch(todo)
     failed: list[str] = []
     drawing = []
     with _kernels(jobs[0].results), watch:
+        _run(todo)
         for job in todo:
-            if job.missing():
+            if job.missing() or job.notebook in UNFORESEEN:
                 _execute(job, watch, failed)
             else:
                 drawing.append(job)
@@ -238,6 +246,19 @@ def _batch(jobs: Sequence[Job], at_once: int, images: bool) -> int:
     print(f"{len(todo) - len(failed)} notebooks executed, {kept} up to date, {len(failed)} failed, "
           f"{time.monotonic() - begin:.0f} s; figures in {jobs[0].results / 'figures'}")  # fmt: skip
     return 1 if failed else 0
+
+
+def _run(jobs: Sequence[Job]) -> None:
+    """What notebooks would run, without a pool for each. What fails, fails again in its notebook, where it is said."""
+    if not any(isinstance(run, Run) for job in jobs for run in job.missing()):
+        return
+    from pslab.engines import pool
+    from pslab.lab.run import sweep
+
+    for job in jobs:
+        with contextlib.suppress(PslabError):
+            sweep([run for run in job.missing() if isinstance(run, Run)], results=job.results, progress=False)
+    pool.release()
 
 
 def _execute(job: Job, watch: _Watch, failed: list[str]) -> None:

@@ -20,9 +20,11 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "01_observation": ("distribution", "density", "concentration", "cost"),
     "05_virtual_and_real": ("accuracy", "time"),
     "10_pruning": ("accuracy", "bytes", "time"),
-    "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness", "timeline"),
+    "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
+    "25_ssp_tuning": ("settings",),
     "70_rates": ("pushes", "accuracy", "factors"),
 }
+UNFORESEEN = ("00_tour", "05_virtual_and_real", "70_rates")  # run more than their study names
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
 PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
 
@@ -72,6 +74,7 @@ def stem(notebook: str, values: Mapping[str, Any]) -> str:
     keys = own.get(notebook, ("prune",))
     others = [f"w{chosen[key]}" if key == "workers" else _slug(chosen[key]) for key in SCENE
               if key in chosen and isinstance(chosen[key], (str, int)) and chosen[key] != defaults[key]]  # fmt: skip
+    others += ["rates"] if isinstance(chosen.get("learning_rate"), (list, tuple)) else []
     return "-".join([notebook, *(_slug(chosen[key]) for key in keys), *others])
 
 

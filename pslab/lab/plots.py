@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pslab.lab.record import Result
 
 WIDTH, PAIR_WIDTH, HEIGHT = 760, 980, 500
-PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5, 98, 98.5, 99)  # targets to speak of
 BYTES = {"bytes": ("bytes_up", "bytes_down"), "bytes_up": ("bytes_up",), "bytes_down": ("bytes_down",)}
 BYTES_TITLE = {"bytes": "bytes sent, both ways", "bytes_up": "bytes pushed", "bytes_down": "bytes pulled"}
 PHASE_WORDS = {"wait": "wait (for worker)", "apply": "server applies", "serve": "server answers", "gap": "not measured"}
@@ -89,22 +88,22 @@ def _accuracy(results: Iterable[Result], axes: Sequence[str], title: str | None)
     for column, axis in enumerate(axes, start=1):
         unit = per_iteration if axis == "iteration" else 1
         for curve in drawn:
-            for trace in _traces(curve, axis, unit, low, shown=column == 1):
+            for trace in traces(curve, axis, unit, low, shown=column == 1):
                 figure.add_trace(trace, row=1, col=column)
-        figure.update_xaxes(_x_axis(axis, drawn, per_iteration), row=1, col=column)
+        figure.update_xaxes(x_axis(axis, drawn, per_iteration), row=1, col=column)
     figure.update_yaxes(range=[low, high])
     figure.update_yaxes(title_text="test accuracy (%)", row=1, col=1)
     for curve in found[: len(found) if axes[0] in BYTES else 0]:
         if curve.single:
             _level(figure, curve)
-    names = [_legend(c, low) for c in drawn]
+    names = [legend_of(c, low) for c in drawn]
     words = {"iteration": "against iterations", "seconds": "against time"}.get(axes[0], "against bytes")
-    headline = title or f"{_headline(found)}: test accuracy" + (f" {words}" if len(axes) == 1 else "")
-    return _finish(figure, headline, caption(drawn), names, PAIR_WIDTH if len(axes) > 1 else WIDTH)
+    told = title or f"{headline(found)}: test accuracy" + (f" {words}" if len(axes) == 1 else "")
+    return finish(figure, told, caption(drawn), names, PAIR_WIDTH if len(axes) > 1 else WIDTH)
 
 
-def _traces(curve: Curve, axis: str, unit: int, low: float, shown: bool) -> list[go.Scatter]:
-    """The band over seeds, the line, and a cross where a seed diverged."""
+def traces(curve: Curve, axis: str, unit: int, low: float, shown: bool, legend: str = "legend") -> list[go.Scatter]:
+    """The band over seeds, the line, and a cross where a seed diverged; in one of the figure's legends if `shown`."""
     runs = [series(result, axis).assign(x=lambda t: t.x / unit) for result in curve.results]
     ended = [r for r, result in zip(runs, curve.results, strict=True) if result.manifest["outcome"] == "diverged"]
     whole = [r for r in runs if not any(r is e for e in ended)] or ended
@@ -112,7 +111,7 @@ def _traces(curve: Curve, axis: str, unit: int, low: float, shown: bool) -> list
     if axis in BYTES:
         middle = middle[middle.x > 0]
     style, name = curve.style, curve.label
-    common = {"legendgroup": name, "name": _legend(curve, low)}
+    common = {"legendgroup": name, "name": legend_of(curve, low), "legend": legend}
     found = []
     if len(whole) > 1:
         found.append(go.Scatter(
@@ -136,7 +135,7 @@ def _traces(curve: Curve, axis: str, unit: int, low: float, shown: bool) -> list
 
 def _level(figure: go.Figure, curve: Curve) -> None:
     """Where the single machine ends, on an axis of bytes: it sends none."""
-    end = 100 * float(np.median([_final(result) for result in curve.results]))
+    end = 100 * float(np.median([final(result) for result in curve.results]))
     line = {"color": curve.style.colour, "dash": curve.style.dash, "width": 1.4}
     figure.add_hline(y=end, line=line, annotation_text=f"{curve.label} at its end", annotation_position="bottom left",
                      annotation_font={"size": 12, "color": PALE})  # fmt: skip
@@ -158,7 +157,8 @@ def _hover(middle: pd.DataFrame, name: str) -> dict[str, Any]:
     return {"customdata": middle[columns].to_numpy(), "hovertemplate": f"<b>{name}</b>{rows}<extra></extra>"}
 
 
-def _legend(curve: Curve, low: float) -> str:
+def legend_of(curve: Curve, low: float) -> str:
+    """A curve's entry: what is under the frame is said."""
     ends = [100 * r.accuracy.accuracy.iloc[-1] for r in curve.results if r.manifest["outcome"] != "diverged"]
     below = f" (ends at {np.median(ends):.0f}{SPACE}%, below)" if ends and np.median(ends) < low else ""
     return curve.legend + below
@@ -174,7 +174,8 @@ def accuracy_range(found: Iterable[Curve]) -> tuple[float, float]:
     return low, min(100.0, best + 0.08 * (best - low))
 
 
-def _x_axis(axis: str, found: Sequence[Curve], per_iteration: int) -> dict[str, Any]:
+def x_axis(axis: str, found: Sequence[Curve], per_iteration: int) -> dict[str, Any]:
+    """The axis of iterations, seconds or bytes; of iterations of so many pushes."""
     if axis == "seconds":
         return {"title": {"text": "training time (s)"}, "rangemode": "tozero"}
     if axis == "iteration":
@@ -228,7 +229,7 @@ def _exposed(phases: pd.DataFrame) -> np.ndarray:
 def time_budget(results: Iterable[Result], title: str | None = None) -> go.Figure:
     """Stacked seconds per worker: computing, pruning, coding, transferring, waiting (for whom), and the gap."""
     found = curves(results)
-    names = {c.label: _wrapped(c.legend, 9 if c.run.workers == 1 else 14) for c in found}
+    names = {c.label: wrapped(c.legend, 9 if c.run.workers == 1 else 14) for c in found}
     frames = [budget(result).assign(curve=rank, label=names[curve.label], weight=1 / len(curve.results))
               for rank, curve in enumerate(found) for result in curve.results]  # fmt: skip
     table = pd.concat(frames, ignore_index=True)
@@ -249,7 +250,7 @@ def time_budget(results: Iterable[Result], title: str | None = None) -> go.Figur
     figure.update_layout(barmode="stack", bargap=0.12, legend={"traceorder": "normal", "itemwidth": 30})
     lines = caption(found, "mean of ")
     words = [PHASE_WORDS.get(phase, phase) for phase in dict.fromkeys(shown)]
-    return _finish(figure, title or f"{_headline(found)}: where the time goes", lines, words, PAIR_WIDTH, below=78)
+    return finish(figure, title or f"{headline(found)}: where the time goes", lines, words, PAIR_WIDTH, below=78)
 
 
 def _bar(phase: str, whom: int, part: pd.DataFrame, tallest: float, shown: bool) -> go.Bar:
@@ -270,8 +271,8 @@ def waiting_share(results: Iterable[Result], title: str | None = None) -> go.Fig
     found = [c for c in curves(results) if not c.single]
     figure = go.Figure()
     for curve in found:
-        shares = [share for result in curve.results for share in _waits(result)]
-        place = f"{_wrapped(curve.legend)}<br>{np.mean(shares):.1f}{SPACE}%"
+        shares = [share for result in curve.results for share in waits(result)]
+        place = f"{wrapped(curve.legend)}<br>{np.mean(shares):.1f}{SPACE}%"
         figure.add_trace(go.Bar(
             x=[place], y=[np.mean(shares)], width=0.55, marker={"color": sync_colour(curve.run.sync), "line_width": 0},
             hovertemplate=f"<b>{curve.label}</b><br>mean %{{y:.1f}} %<extra></extra>"))  # fmt: skip
@@ -282,11 +283,11 @@ def waiting_share(results: Iterable[Result], title: str | None = None) -> go.Fig
     figure.update_layout(showlegend=False)
     figure.update_xaxes(showgrid=False)
     figure.update_yaxes(title_text="time waiting (% of a worker's time)", rangemode="tozero")
-    lines = [*caption(found, "mean of "), "a dot for each worker" + (" and seed" if _several(found) else "")]
-    return _finish(figure, title or f"{_headline(found)}: waiting", lines, [], WIDTH, below=60)
+    lines = [*caption(found, "mean of "), "a dot for each worker" + (" and seed" if several(found) else "")]
+    return finish(figure, title or f"{headline(found)}: waiting", lines, [], WIDTH, below=60)
 
 
-def _waits(result: Result) -> list[float]:
+def waits(result: Result) -> list[float]:
     """Per cent of each worker's time spent waiting."""
     table = budget(result)
     waiting = table[table.phase == "wait"].groupby("worker").share.sum()
@@ -310,107 +311,15 @@ def staleness_distribution(results: Iterable[Result], title: str | None = None) 
     figure.update_xaxes(title_text=f"staleness (steps){bins_of}", showgrid=False, dtick=5 if width > 1 else 1)
     figure.update_yaxes(title_text="pushes (%)")
     names = [str(trace.name) for trace in figure.data]
-    return _finish(figure, title or f"{_headline(found)}: staleness", caption(found, ""), names, WIDTH)
+    return finish(figure, title or f"{headline(found)}: staleness", caption(found, ""), names, WIDTH)
 
 
-# -- tables ----------------------------------------------------------------------------------------
+# -- finish ----------------------------------------------------------------------------------------
 
 
-def time_to(results: Iterable[Result], accuracy: float) -> pd.DataFrame:
-    """Seconds, iterations (pushes / workers), pushes and bytes until the first evaluation at `accuracy` (0 to 1).
-
-    Median, low and high over seeds. A seed that never gets there counts as later than all others, and as NaN;
-    `reached` says how many get there.
-    """
-    rows = []
-    for curve in curves(results):
-        firsts = [_first(result, accuracy) for result in curve.results]
-        row: dict[str, Any] = {"curve": curve.label, "seeds": len(firsts)}
-        row["reached"] = sum(math.isfinite(first[0]) for first in firsts)
-        for place, name in enumerate(("seconds", "iterations", "pushes", "bytes")):
-            values = [first[place] for first in firsts]
-            if curve.single and name == "bytes":
-                values = [math.inf]  # it has no network
-            for suffix, pick in (("", np.median), ("_low", min), ("_high", max)):
-                value = float(pick(values))
-                row[name + suffix] = value if math.isfinite(value) else math.nan
-        row["final_accuracy"] = float(np.median([_final(result) for result in curve.results]))
-        rows.append(row)
-    table = pd.DataFrame(rows).set_index("curve")
-    table.attrs["accuracy"] = accuracy
-    return table
-
-
-def _first(result: Result, accuracy: float) -> tuple[float, float, float, float]:
-    points = series(result, "bytes")
-    there = np.flatnonzero(points.y.to_numpy() >= 100 * accuracy - 1e-9)
-    if not len(there):
-        return math.inf, math.inf, math.inf, math.inf
-    seconds, pushes, sent = (float(points[name].iloc[there[0]]) for name in ("seconds", "pushes", "x"))
-    return seconds, pushes / result.run.workers, pushes, sent
-
-
-def _final(result: Result) -> float:
+def final(result: Result) -> float:
+    """The last evaluation's accuracy, 0 to 1."""
     return float(result.accuracy.accuracy.iloc[-1])
-
-
-def _best(result: Result) -> float:
-    return float(result.accuracy.accuracy.max())
-
-
-def target(results: Iterable[Result]) -> float:
-    """The highest round accuracy that at least half of the curves, the single machine aside, reach with every seed."""
-    best = sorted(min(map(_best, c.results)) for c in curves(results) if not c.single)
-    middle = best[len(best) // 2] if best else 0.0
-    return max((level / 100 for level in PER_CENT if level / 100 <= middle), default=PER_CENT[0] / 100)
-
-
-def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """`time_to` for people: units, ranges over seeds where there are several, a dash for what was not reached."""
-    rows = {str(name): row for name, row in table.to_dict("index").items()}
-    forms: dict[str, Callable[[float], str]] = {
-        "seconds": lambda s: f"{s:.1f} s", "pushes": lambda n: f"{n:.0f}", "bytes": size}  # fmt: skip
-
-    def cell(row: dict[Any, Any], name: str) -> str:
-        form, value, low, high = forms[name], row[name], row[f"{name}_low"], row[f"{name}_high"]
-        if not math.isfinite(value):
-            return "–"
-        return form(value) + (f" ({form(low)} to {form(high)})" if row["seeds"] > 1 and math.isfinite(high) else "")
-
-    shown = [{"time": cell(row, "seconds"), "pushes": cell(row, "pushes"), "bytes": cell(row, "bytes"),
-              "seeds there": f"{row['reached']} of {row['seeds']}",
-              "final accuracy": f"{100 * row['final_accuracy']:.2f} %"} for row in rows.values()]  # fmt: skip
-    goal = f"until {100 * table.attrs['accuracy']:g} %"
-    return pd.DataFrame(shown, index=list(rows)).rename_axis(columns=goal)
-
-
-def findings(results: Iterable[Result], accuracy: float) -> str:
-    """One sentence or two that the table says: the soonest curve against the dense (or first) one, and the ends."""
-    found = list(results)
-    names = [curve.label for curve in curves(found) if not curve.single]
-    rows = time_to(found, accuracy).to_dict("index")
-    there = {name: rows[name] for name in names if math.isfinite(rows[name]["seconds"])}
-    goal = f"{100 * accuracy:g} % test accuracy"
-    if not there:
-        return f"No curve reaches {goal}."
-    first, reference = min(there, key=lambda name: there[name]["seconds"]), names[0]
-    best = there[first]
-    text = f"{first} is the first to {goal}, after {best['seconds']:.1f} s and {size(best['bytes'])}"
-    if first != reference and reference in there:
-        other = there[reference]
-        sooner = other["seconds"] / best["seconds"]
-        text += f": {sooner:.1f} times sooner than {reference} ({other['seconds']:.1f} s), "
-        text += f"with {_times(other['bytes'], best['bytes'])} bytes"
-    missed = [name for name in names if name not in there]
-    text += f"; {', '.join(missed)} did not get there" if missed else ""
-    ends = sorted(names, key=lambda name: -rows[name]["final_accuracy"])
-    high, low = (f"{name} at {100 * rows[name]['final_accuracy']:.2f} %" for name in (ends[0], ends[-1]))
-    others = f", the lowest {low}" if len(ends) > 1 else ""
-    return f"{text}. At the end of the budget the highest is {high}{others}."
-
-
-def _times(reference: float, other: float) -> str:
-    return f"{reference / other:.1f} times fewer" if other <= reference else f"{other / reference:.1f} times more"
 
 
 def size(count: float) -> str:
@@ -421,10 +330,8 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-# -- finish ----------------------------------------------------------------------------------------
-
-
-def _headline(found: Sequence[Curve]) -> str:
+def headline(found: Sequence[Curve]) -> str:
+    """What the curves of a figure compare, in a few words."""
     crowd = [c.run for c in found if not c.single] or [c.run for c in found]
     syncs = list(dict.fromkeys(sync_name(run.sync) for run in crowd))
     pruned = list(dict.fromkeys(c.label for c in found if not c.single and parts(c.run.prune)[0] != "none"))
@@ -438,15 +345,17 @@ def _headline(found: Sequence[Curve]) -> str:
     return f"{words} under {syncs[0]}" if syncs else words
 
 
-def _wrapped(text: str, width: int = 14) -> str:
+def wrapped(text: str, width: int = 14) -> str:
+    """The text in lines of a figure."""
     return "<br>".join(textwrap.wrap(text, width)) or text
 
 
-def _several(found: Iterable[Curve]) -> bool:
+def several(found: Iterable[Curve]) -> bool:
+    """Whether there is more than one seed."""
     return any(len(curve.results) > 1 for curve in found)
 
 
-def _finish(
+def finish(
     figure: go.Figure, title: str, lines: Sequence[str], names: Sequence[str], width: int, below: int = 44
 ) -> go.Figure:
     """The template, a headline with its caption, and room for a legend of `names` under the picture."""

@@ -12,9 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.config import Run
-from pslab.lab.plots import PAIR_WIDTH, accuracy_range
-from pslab.lab.plots import _finish as finish
-from pslab.lab.plots import _traces as traces
+from pslab.lab.plots import PAIR_WIDTH, accuracy_range, finish, traces
 from pslab.lab.staleness import CONSGD, PLAIN, cells, factor, heterogeneity, name
 from pslab.lab.staleness_tables import arrivals
 from pslab.lab.studies import Curve, caption, curves, describe_cluster

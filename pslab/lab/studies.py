@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,6 +15,10 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.observation import RULES, Observation, Wanted
 from pslab.lab.staleness import rate_runs
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
+from pslab.policies.table import SYNCS
+from pslab.protocol.messages import Push
+from pslab.protocol.server import Server, Step
+from pslab.spec import build
 
 if TYPE_CHECKING:
     from pslab.lab.record import Result
@@ -23,6 +28,14 @@ if TYPE_CHECKING:
 LAB: Mapping[str, Any] = MappingProxyType(
     {"duplex": "full", **{name: value for name, value in PRESETS["lab"].items() if name not in COSTS}}
 )
+#: Clusters that differ in how uneven their workers are, for the narrow MLP: its dense gradient takes as long as the
+#: thesis's over the tenfold bandwidth.
+UNEVEN: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "equal workers": {"preset": "lab-slow-net", "stall_probability": 0.0},
+    "short stalls": {"preset": "lab-slow-net", "stall_probability": 0.05, "stall_factor": 5.0},
+    "rare long stalls": {"preset": "lab-slow-net", "stall_probability": 0.02, "stall_factor": 15.0},
+    "one slow worker": {"preset": "lab-slow-net", "stall_probability": 0.0, "slow": {0: 3.0}},
+})  # fmt: skip
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex")
 THRESHOLDS: dict[str, tuple[str | int, ...]] = {"static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (5,)}
 
@@ -65,7 +78,7 @@ def sync_runs(
     push_weights: Sequence[float | None] = (None,),
     workers: int = 4,
     batch_size: int = 64,
-    learning_rate: float | Mapping[str, float] = 0.5,
+    learning_rate: float | Sequence[float] | Mapping[str, float] = 0.5,
     schedule: Any = "linear",
     pushes: int | None = 937,
     pull: str = "changed",
@@ -77,20 +90,71 @@ def sync_runs(
 ) -> list[Run]:
     """Each policy with each push weight (the mean of a superstep has none), and the single machine; for each seed.
 
-    `learning_rate` may be a mapping from each policy to its own best rate.
+    `learning_rate` may be a mapping from each policy to its own, or a list: a grid for every curve, of which
+    `tuning.best` takes the best one.
 
     Raises:
         ConfigError: lists that are none, a policy without a learning rate, or what Run refuses.
     """
     chosen, weights = _list("policies", policies), _list("push_weights", push_weights)
-    crowd = []
+    crowd, singles = [], []
     for policy in chosen:
-        run = Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size,
-                  learning_rate=_rate(learning_rate, policy), schedule=schedule, pushes=pushes, pull=pull,
-                  model=model, data=data, engine=engine, cluster=_cluster(cluster))
-        aggregates = parts(policy)[0].lower() == "bsp"
-        crowd += [run] if aggregates else [run.but(push_weight=weight) for weight in weights]
-    return _each_seed([*crowd, alone(crowd[0])], seeds)
+        for rate in _rates(learning_rate, policy):
+            run = Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size, learning_rate=rate,
+                      schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, engine=engine,
+                      cluster=_cluster(cluster))  # fmt: skip
+            crowd += [run] if averages(policy) else [run.but(push_weight=weight) for weight in weights]
+            singles += [alone(run)] if policy == chosen[0] else []
+    return _each_seed([*crowd, *singles], seeds)
+
+
+def every_policy() -> list[str]:
+    """Each synchronization policy of the table, as its docstring's example gives it."""
+    found = [re.search(r"^\s*Example: (\S+)$", cls.__doc__ or "", re.MULTILINE) for cls in SYNCS.values()]
+    return [example[1] if example else name for example, name in zip(found, SYNCS, strict=True)]
+
+
+def averages(policy: Any) -> bool:
+    """Whether a policy's step is the mean of several pushes, which has no push weight. One worker's push shows it."""
+    try:
+        sync = build("sync", policy, SYNCS) if isinstance(policy, str) else policy
+        return any(isinstance(e, Step) and e.aggregate for e in Server((0,), 1, sync).handle(Push(0, 0, 0, 0), 0.0))
+    except (ConfigError, AttributeError):
+        return False  # Run or resolve refuse it, or a record holds its source text alone
+
+
+def ssp_runs(
+    *,
+    stalenesses: Sequence[int] = (0, 1, 3, 7),
+    learning_rates: Sequence[float] = (0.02, 0.04, 0.08),
+    clusters: Mapping[str, str | Mapping[str, Any]] = UNEVEN,
+    push_weight: float | None = 1.0,
+    prune: Any = "none",
+    workers: int = 8,
+    batch_size: int = 64,
+    schedule: Any = "constant",
+    target_accuracy: float = 0.85,
+    pushes: int | None = 937,
+    eval_every: int = 24,
+    pull: str = "changed",
+    model: Any = "mlp:64",
+    data: Any = "mnist:60000,5000",
+    engine: str = "virtual",
+    seeds: Sequence[int] = (0, 1, 2),
+) -> list[Run]:
+    """SSP until the target accuracy: each bound with each learning rate on each cluster, for each seed.
+
+    Raises:
+        ConfigError: lists that are none, or what Run refuses.
+    """
+    if not isinstance(clusters, Mapping) or not clusters:
+        raise ConfigError("clusters", clusters, "must map names to clusters, such as {'equal': 'steady'}")
+    runs = [Run(sync=f"ssp:{bound}", push_weight=push_weight, prune=prune, workers=workers, batch_size=batch_size,
+                learning_rate=rate, schedule=schedule, target_accuracy=target_accuracy, pushes=pushes,
+                eval_every=eval_every, pull=pull, model=model, data=data, engine=engine, cluster=_cluster(cluster))
+            for cluster in clusters.values() for rate in _list("learning_rates", learning_rates)
+            for bound in _list("stalenesses", stalenesses)]  # fmt: skip
+    return _each_seed(runs, seeds)
 
 
 def observations(
@@ -153,9 +217,9 @@ def agreement_runs(
     prune: Any = "static:1%",
     workers: int = 4,
     batch_size: int = 64,
-    learning_rate: float = 0.5,
+    learning_rate: float = 0.2,
     schedule: Any = "linear",
-    pushes: int | None = 937,
+    pushes: int | None = 320,
     pull: str = "changed",
     model: Any = "mlp",
     data: Any = "mnist",
@@ -174,7 +238,8 @@ def agreement_runs(
 
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "00_tour": tour_runs, "01_observation": observations, "05_virtual_and_real": agreement_runs,
-    "10_pruning": pruning_runs, "20_sync_policies": sync_runs, "70_rates": rate_runs}  # fmt: skip
+    "10_pruning": pruning_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs,
+    "70_rates": rate_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:
@@ -216,12 +281,13 @@ def _list(name: str, value: Any) -> list[Any]:
     return list(value)
 
 
-def _rate(rates: float | Mapping[str, float], policy: Any) -> float:
-    if not isinstance(rates, Mapping):
-        return rates
-    if policy not in rates:
-        raise ConfigError("learning_rate", dict(rates), f"has no entry for {policy!r}; {nearest(str(policy), rates)}")
-    return rates[policy]
+def _rates(rates: float | Sequence[float] | Mapping[str, float], policy: Any) -> list[float]:
+    if isinstance(rates, Mapping):
+        if policy not in rates:
+            told = f"has no entry for {policy!r}; {nearest(str(policy), rates)}"
+            raise ConfigError("learning_rate", dict(rates), told)
+        return [rates[policy]]
+    return _list("learning_rate", rates) if isinstance(rates, (list, tuple)) else [rates]  # type: ignore[list-item]
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -277,7 +343,8 @@ def labels(runs: Sequence[Run]) -> list[str]:
     alone_ = [run for run in runs if single(run, runs)]
     names = {id(run): _words(run, _differing(crowd) or ["sync", "prune"]) for run in crowd}
     for run in alone_:
-        names[id(run)] = ", ".join(filter(None, ["single machine", _words(run, _differing(alone_))]))
+        own = _differing(alone_) or [name for name in _differing(runs) if name == "learning_rate"]
+        names[id(run)] = ", ".join(filter(None, ["single machine", _words(run, own)]))
     found = [names[id(run)] for run in runs]
     # two spellings of one policy are two runs: then the spelling tells them apart
     return [f"{name} ({run.sync}, {run.prune})" if found.count(name) > 1 else name
@@ -293,6 +360,7 @@ def caption(found: Sequence[Curve], spread: str = "median and range of ") -> lis
     words = [_first_word(name, crowd) for name in shared]
     if "push_weight" in shared and not _first_word("push_weight", crowd):
         words.append("one step a round by the mean gradient")
+    words += [] if "learning_rate" in shared else ["η: learning rate"]
     lines = [", ".join([*filter(None, words), _seeds(found, spread)])]
     if "cluster" not in _differing(crowd):
         lines.append(f"cluster: {describe_cluster(crowd[0].cluster, crowd[0].engine)}")
@@ -357,7 +425,7 @@ def _seeds(found: Sequence[Curve], spread: str) -> str:
 
 
 def _weight(run: Run) -> str:
-    if parts(run.sync)[0].lower() == "bsp":
+    if averages(run.sync):
         return ""  # the mean of a superstep has no weight
     return "push weight 1/W" if run.push_weight is None else f"push weight {run.push_weight:g}"
 
@@ -403,6 +471,8 @@ WORDS: dict[str, Callable[[Run], str]] = {
     "evaluate": lambda run: f"evaluated {run.evaluate} the run",
     "on_death": lambda run: f"on death {run.on_death}", "lease_s": lambda run: f"lease {run.lease_s:g}{SPACE}s",
 }
+#: ... in a legend, where there is less room.
+SHORT: dict[str, Callable[[Run], str]] = {"learning_rate": lambda run: f"η{SPACE}={SPACE}{run.learning_rate:g}"}
 CAPTION = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate", "schedule",
            "push_weight", "pushes")  # fmt: skip
 
@@ -413,4 +483,4 @@ def _differing(runs: Sequence[Run]) -> list[str]:
 
 
 def _words(run: Run, names: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(filter(None, (WORDS[name](run) for name in names))))
+    return ", ".join(dict.fromkeys(filter(None, ((WORDS | SHORT)[name](run) for name in names))))

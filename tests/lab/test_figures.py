@@ -17,12 +17,12 @@ import pytest
 
 from pslab.config import Run
 from pslab.engines.cluster import PRESETS
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, WorkerFailed
 from pslab.lab import export, figures
 from pslab.lab import notebook as pages
 from pslab.lab.observation import TABLES, Observation, save_observed
 from pslab.lab.record import Draft
-from pslab.lab.studies import LAB, NETWORK, alone, pruning_runs, sync_runs
+from pslab.lab.studies import LAB, NETWORK, alone, averages, every_policy, pruning_runs, sync_runs
 
 # -- studies ---------------------------------------------------------------------------------------
 
@@ -90,6 +90,10 @@ BAD = [
     ("20_sync_policies", {"policies": "bsp"}, "must be a list"),
     ("20_sync_policies", {"push_weights": [0]}, "push_weight"),
     ("20_sync_policies", {"learning_rate": -1}, "learning_rate"),
+    ("20_sync_policies", {"learning_rate": []}, "must be a list"),
+    ("20_sync_policies", {"learning_rate": [0.1, "fast"]}, "learning_rate"),
+    ("25_ssp_tuning", {"clusters": "lab"}, "must map names"),
+    ("25_ssp_tuning", {"seeds": []}, "must be a list"),
     ("01_observation", {"workers": 2}, "no such parameter"),
     ("01_observation", {"moments": [937]}, "from 0 to 936"),
     ("01_observation", {"moments": 5}, "must be a list"),
@@ -124,6 +128,8 @@ def test_names_of_figures():
     assert pages.stem("10_pruning", {"family": "std", "sync": "ssp:3"}) == "10_pruning-std-ssp3"
     assert pages.stem("20_sync_policies", {}) == "20_sync_policies-none"
     assert pages.stem("20_sync_policies", {"prune": "static:0.1%"}) == "20_sync_policies-static0.1"
+    assert pages.stem("20_sync_policies", {"learning_rate": [0.1], "workers": 2}) == "20_sync_policies-none-w2-rates"
+    assert pages.stem("25_ssp_tuning", {}) == "25_ssp_tuning-none"
 
 
 def test_save_refuses_figures_that_nobody_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -147,12 +153,22 @@ class Bench:
         shutil.copytree(Path(figures.__file__).parents[2] / "notebooks", self.notebooks,
                         ignore=shutil.ignore_patterns(".ipynb_checkpoints"))  # fmt: skip
         monkeypatch.setattr(figures, "_papermill", self.papermill)
+        monkeypatch.setattr("pslab.lab.run.sweep", self.sweep)
+        self.swept: list[str] = []
+        self.refuses: set[str] = set()
         monkeypatch.setattr(export, "write_images", self.images)
         self.cut = False
 
     def __call__(self, *arguments: str) -> int:
-        self.executed, self.exported = [], []
+        self.executed, self.exported, self.swept = [], [], []
         return figures.main(["--results", str(self.results), "--notebooks", str(self.notebooks), *arguments])
+
+    def sweep(self, runs: list[Run], results: Path, progress: bool) -> None:
+        for run in runs:
+            if run.digest in self.refuses:
+                raise WorkerFailed("worker 1", 3, "the model broke here")
+            self.swept.append(run.digest)
+            record(run, results)
 
     def papermill(self, job: figures.Job, draft: Path) -> None:
         self.executed.append(job.name)
@@ -208,16 +224,19 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     assert bench() == 0
     syncs, families = ("bsp", "ssp3", "asp"), ("static", "std", "dynamic")
     pruning = [f"10_pruning-{family}-{sync}" for sync in syncs for family in families]
-    clusters = ("straggler", "straggler-w16", "lab", "lab-w16")
-    uneven = [f"20_sync_policies-none-virtual-{cluster}" for cluster in clusters]
-    virtual = [*uneven, "10_pruning-static-bsp-virtual-labslownet"]
-    assert sorted(bench.executed) == sorted(
-        ["00_tour", *pruning, "05_virtual_and_real-static1", "01_observation-mlp", "20_sync_policies-none", *virtual,
-         "70_rates"])
-    # on the uneven clusters one single machine each, whatever W
-    assert len(list((bench.results / "runs").iterdir())) == 25 + 3 + 3 + 4 * 9 + 2 * 3 + 15 + 2 * 4 * 7 * 3
+    compared = [f"20_sync_policies-none{more}" for more in ("", "-virtual-rates", "-virtual-labslownet-w16")]
+    others = ["00_tour", "01_observation-mlp", "05_virtual_and_real-static1", "25_ssp_tuning-none", "70_rates",
+              "10_pruning-static-bsp-virtual-labslownet"]  # fmt: skip
+    assert sorted(bench.executed) == sorted([*pruning, *compared, *others])
+    means = sum(map(averages, every_policy()))
+    singles = len(every_policy()) - means
+    grid = 3 * 4 * (means + 2 * singles + 1)  # seeds, rates, curves; a mean has no push weight
+    wide = 3 * (len(every_policy()) + 1)
+    # 05_virtual_and_real shares the tour's runs
+    runs = 25 + 3 + grid + wide + 3 * 48 + 12 + 2 * 4 * 7 * 3
+    assert len(list((bench.results / "runs").iterdir())) == runs == len(set(bench.swept))
     assert len(list((bench.results / "observations").iterdir())) == 1
-    assert len(bench.exported) == 2 + 2 + 10 * 3 + 5 * 6 + 4 + 3
+    assert len(bench.exported) == 2 + 2 + 10 * 3 + 3 * 7 + 1 + 4 + 3
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 
@@ -314,11 +333,31 @@ def test_half_a_notebook_never_takes_the_place_of_a_whole_one(bench: Bench, firs
     assert path.read_bytes() == whole
 
 
-def test_notebooks_that_only_draw_come_last(bench: Bench):
-    for run in pruning_runs(family="static"):
+def test_runs_come_first_and_notebooks_that_have_more_to_run_come_before_those_that_only_draw(bench: Bench):
+    only = [f"--only={name}" for name in ("10_pruning-static-bsp", "05_virtual_and_real", "01_observation", "00_tour")]
+    assert bench(*only, "--jobs", "1") == 0
+    assert bench.executed == ["00_tour", "05_virtual_and_real-static1", "01_observation-mlp", "10_pruning-static-bsp"]
+    assert len(bench.swept) == 5 + 3
+
+
+def test_what_is_there_is_not_swept(bench: Bench):
+    runs = pruning_runs(family="std")
+    for run in runs[1:]:
         record(run, bench.results)
-    assert bench("--only", "10_pruning-static-bsp", "--only", "10_pruning-std-bsp", "--jobs", "1") == 0
-    assert bench.executed == ["10_pruning-std-bsp", "10_pruning-static-bsp"]
+    assert bench("--only", "10_pruning-std-bsp") == 0
+    assert bench.swept == [runs[0].digest]
+
+
+def test_a_run_that_fails_is_left_to_its_notebook(bench: Bench):
+    """Where it is said which cell failed; the other notebooks' runs are there."""
+    bench.refuses = {pruning_runs(family="std")[1].digest}
+    bench.fails = {"10_pruning-std-bsp": WorkerFailed("worker 1", 3, "the model broke here")}
+    assert bench("--only", "10_pruning", "--set", "engine=local") == 1
+    assert bench.executed[0] == "10_pruning-std-bsp"
+    assert len(bench.executed) == 9
+    bench.refuses, bench.fails = set(), {}
+    assert bench("--only", "10_pruning", "--set", "engine=local") == 0
+    assert bench.executed == ["10_pruning-std-bsp"]
 
 
 def test_kernels_inherit_the_place_of_results_and_a_renderer_and_nothing_stays(

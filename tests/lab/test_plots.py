@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from evaluated import Make, maker, study
 
 from pslab.config import Run
 from pslab.lab import plots
-from pslab.lab.record import Draft, Result
-from pslab.lab.studies import LAB, caption, curves, describe_cluster, labels, pruning_runs, sync_runs
-
-Make = Callable[..., Result]
-FACTS = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {}, "disturbed": False}
-
+from pslab.lab.studies import LAB, caption, curves, describe_cluster, labels, sync_runs
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A record with n evaluations, evenly spaced over its pushes and a second apart; 10 bytes a push, 5 a pull."""
-
-    def made(run: Run, accuracy: list[float], seconds: list[float] | None = None, **facts: Any) -> Result:
-        count = len(accuracy)
-        at = np.linspace(0, run.pushes or 0, count).astype(int)
-        seconds_ = list(map(float, range(count))) if seconds is None else seconds
-        evaluations = pd.DataFrame({"pushes": at, "iteration": at / run.workers, "seconds": seconds_,
-                                    "accuracy": accuracy, "loss": 0.5})  # fmt: skip
-        tables = {"accuracy": evaluations, "phases": phases(run.workers), "pushes": pushes(run)}
-        told = {**FACTS, **facts, "seconds": seconds_[-1], "pushes": run.pushes}
-        return Draft(run, tmp_path).save(tables, np.zeros(2, np.float32), told)
-
-    return made
-
-
-def phases(workers: int) -> pd.DataFrame:
-    """Each worker computes 2 s, nobody knows what it does for 1 s, and waits 1 s, half of it for worker 0."""
-    rows = [row for w in range(workers) for row in (
-        (w, 0, "compute", 0.0, 2.0, -1), (w, 0, "wait", 3.0, 3.5, 0), (w, 0, "wait", 3.5, 4.0, -1))]  # fmt: skip
-    return pd.DataFrame(rows, columns=["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"])
-
-
-def pushes(run: Run) -> pd.DataFrame:
-    number = np.arange(1, (run.pushes or 0) + 1)
-    return pd.DataFrame({
-        "push": number, "worker": (number - 1) % run.workers, "iteration": (number - 1) // run.workers, "range": 0,
-        "version_pulled": 0, "version_applied": number, "staleness": number % 4, "seconds": number / 10.0, "loss": 1.0,
-        "density": 1.0, "bytes_up": 10, "bytes_up_raw": 10, "bytes_down": 5, "bytes_down_raw": 5,
-    })  # fmt: skip
-
-
-def study(make: Make, **parameters: Any) -> list[Result]:
-    """Dense, 1 % and the single machine, for 8 pushes; dense reaches 90 % at push 6, 1 % at push 4."""
-    ways = {"none": [0.1, 0.5, 0.8, 0.9, 0.95], "static:1%": [0.1, 0.7, 0.9, 0.93, 0.94]}
-    runs = pruning_runs(thresholds=["1%"], pushes=8, **parameters)
-    return [make(run, ways[str(run.prune)] if run.workers > 1 else [0.1, 0.9, 0.95, 0.96, 0.97]) for run in runs]
+    """Writes records without a run; see `maker`."""
+    return maker(tmp_path)
 
 
 def lines(figure: Any) -> dict[str, Any]:
@@ -77,7 +38,7 @@ def test_runs_that_differ_in_the_seed_are_one_curve(make: Make):
 def test_labels_say_what_differs_and_nothing_else():
     assert labels([Run(sync="ssp:3"), Run(sync="ssp:5")]) == ["SSP, s\u00a0=\u00a03", "SSP, s\u00a0=\u00a05"]
     assert labels([Run(batch_size=32), Run(learning_rate=0.5)]) == [
-        "batch 32 each, learning rate 0.1", "batch 64 each, learning rate 0.5"]  # fmt: skip
+        "batch 32 each, η\u00a0=\u00a00.1", "batch 64 each, η\u00a0=\u00a00.5"]  # fmt: skip
     assert labels([Run(sync="asp", prune="std:2")]) == ["ASP, std 2\u00a0σ"]
     assert labels([Run(cluster="free"), Run(cluster={"bandwidth_bit_s": 1e8})]) == [
         "none emulated", "100\u00a0Mbit/s per worker, full duplex"]  # fmt: skip
@@ -306,49 +267,7 @@ def test_staleness_is_shares_of_pushes(make: Make):
     assert bars[0].name == "BSP (mean 1.5, largest 3)"
 
 
-# -- tables ----------------------------------------------------------------------------------------
-
-
-def test_time_to_is_the_first_evaluation_there(make: Make):
-    table = plots.time_to(study(make), 0.9)
-    rows = table[["seconds", "pushes", "iterations", "bytes"]].to_dict("index")
-    assert rows["dense"] == {"seconds": 3.0, "pushes": 6, "iterations": 1.5, "bytes": 90}
-    assert rows["static 1\u00a0%"] == {"seconds": 2.0, "pushes": 4, "iterations": 1.0, "bytes": 60}
-    assert rows["single machine"]["seconds"] == 1.0
-    assert np.isnan(rows["single machine"]["bytes"])  # it has no network
-    assert table.reached.tolist() == [1, 1, 1]
-
-
-def test_time_to_over_seeds_counts_who_never_got_there_as_last(make: Make):
-    ways = [[0.1, 0.9, 0.95], [0.1, 0.5, 0.92], [0.1, 0.5, 0.6]]
-    results = [make(Run(pushes=4, seed=seed), way) for seed, way in enumerate(ways)]
-    row = plots.time_to(results, 0.9).iloc[0]
-    assert (row.seconds, row.seconds_low, row.reached, row.seeds) == (2.0, 1.0, 2, 3)
-    assert np.isnan(row.seconds_high)
-    assert np.isnan(plots.time_to(results, 0.93).iloc[0].seconds)  # one of three: the median never got there
-
-
-def test_the_target_is_what_half_of_the_curves_reach(make: Make):
-    ends = {0.1: 0.991, 0.2: 0.951, 0.3: 0.7}
-    results = [make(Run(pushes=4, learning_rate=rate), [0.1, end]) for rate, end in ends.items()]
-    assert plots.target(results) == 0.95
-
-
-def test_the_readable_table_has_units_ranges_and_dashes(make: Make):
-    table = plots.readable(plots.time_to(study(make, seeds=[0, 1]), 0.945))
-    assert table.columns.name == "until 94.5 %"
-    assert table.loc["dense"].tolist() == ["4.0 s (4.0 s to 4.0 s)", "8 (8 to 8)", "120 B (120 B to 120 B)", "2 of 2",
-                                           "95.00 %"]  # fmt: skip
-    assert table.loc["static 1\u00a0%"].tolist() == ["–", "–", "–", "0 of 2", "94.00 %"]
-
-
-def test_findings_say_what_the_table_says(make: Make):
-    text = plots.findings(study(make), 0.9).replace("\u00a0", " ")
-    assert "static 1 % is the first to 90 % test accuracy, after 2.0 s and 60 B" in text
-    assert "1.5 times sooner than dense (3.0 s), with 1.5 times fewer bytes" in text
-    assert "the highest is dense at 95.00 %, the lowest static 1 % at 94.00 %" in text
-    assert "static 1 % did not get there" in plots.findings(study(make), 0.945).replace("\u00a0", " ")
-    assert plots.findings(study(make), 0.99) == "No curve reaches 99 % test accuracy."
+# -- words -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (7.25e9, "7.2 GB")])
