@@ -203,6 +203,7 @@ def test_the_pictures_show_every_rate_once_in_the_legend(ran: tuple[list[Result]
         caption = figure.layout.title.subtitle.text.replace("<br>", " ")
         for words in ("push weight 1 for SSP-SGD", "stops at 40 pushes", "2 seeds", "worker 0", "100\u00a0Mbit/s"):
             assert words in caption
+        assert "learning rate," not in caption  # each has its own
 
 
 def test_what_is_not_reached_stands_above(make: Make):
