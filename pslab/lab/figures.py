@@ -38,7 +38,11 @@ DRAWING = ("studies", "notebook", "plots", "targets", "tuning", "tuning_plots", 
            "staleness", "staleness_tables", "staleness_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
+<<<<<<< HEAD
 OTHER_KINDS = {"01_observation", "25_ssp_tuning", "70_rates"}  # a single machine; grids of clusters and rates
+=======
+OTHER_KINDS = {"01_observation", "25_ssp_tuning", "70_rates"}  # a single machine; grids of clusters and learning rates
+>>>>>>> h6
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 

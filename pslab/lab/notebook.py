@@ -24,7 +24,7 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "25_ssp_tuning": ("settings",),
     "70_rates": ("pushes", "accuracy", "factors"),
 }
-UNFORESEEN = ("00_tour", "05_virtual_and_real")  # run more than their study names
+UNFORESEEN = ("00_tour", "05_virtual_and_real", "70_rates")  # run more than their study names
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
 PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
 

@@ -90,9 +90,8 @@ def _ranges(
     """One rate in one panel: medians joined by a line, a bar over the range, a cross where it is not reached."""
     look = style(rate)
     x = np.array([levels.index(level) for level in rows.heterogeneity]) + aside
-    middle, low, high = (rows[key].to_numpy(float) for key in ("pushes", "low", "high"))
-    there = np.isfinite(middle)
-    above = np.where(np.isfinite(high), high, top) - middle
+    there = np.isfinite(rows.pushes.to_numpy(float))
+    middle, low, high = (np.minimum(rows[key].to_numpy(float), top) for key in ("pushes", "low", "high"))
     edge = {"color": "white" if "open" not in look.marker else look.colour, "width": 1}
     hover = [f"<b>{rate}</b>, heterogeneity {r.heterogeneity:g}<br>{r.pushes:.0f} pushes ({r.low:.0f} to {r.high:.0f})"
              f"<br>{r.reached} of {r.seeds} seeds there, learning rate {r.learning_rate:g}"
@@ -102,8 +101,8 @@ def _ranges(
         x=x, y=np.where(there, middle, np.nan), mode="lines+markers", showlegend=shown,
         line={"color": look.colour, "dash": look.dash, "width": look.width},
         marker={"symbol": look.marker, "size": 9, "color": look.colour, "line": edge, "opacity": 1},
-        error_y={"array": np.where(there, above, 0), "arrayminus": np.where(there, middle - low, 0), "symmetric": False,
-                 "thickness": 1.4, "width": 3, "color": look.colour}, **common)]  # fmt: skip
+        error_y={"array": np.where(there, high - middle, 0), "arrayminus": np.where(there, middle - low, 0),
+                 "symmetric": False, "thickness": 1.4, "width": 3, "color": look.colour}, **common)]  # fmt: skip
     if not there.all():
         found.append(go.Scatter(
             x=x[~there], y=np.full((~there).sum(), top), mode="markers", showlegend=False,
@@ -276,7 +275,12 @@ def _caption(results: Sequence[Result], worst: float | None = None) -> list[str]
     base = {key: value for key, value in dict(slowest.cluster).items() if key != "slow"}  # type: ignore[arg-type]
     slow = ", ".join(map(str, _slow(slowest))) or "none"
     times = f"×{worst:g} slower" if worst else "slower by the heterogeneity"
+<<<<<<< HEAD
     said = caption(curves(results))[0].split(", ")
     words = [word for word in said if not word.startswith(("push weight", "learning"))]
+=======
+    apart = ("push weight", "learning rate", "η")
+    words = [word for word in caption(curves(results))[0].split(", ") if not word.startswith(apart)]
+>>>>>>> h6
     weights = f"push weight 1 for {PLAIN}, 1/W for {CONSGD} and modulated; the other rates have none"
     return [", ".join(words), weights, f"cluster: {describe_cluster(base, slowest.engine)}, worker {slow} {times}"]

@@ -144,7 +144,7 @@ def test_findings_are_what_the_records_hold(make: Make):
     results = records(make, staleness.tuned(tried, [4, 5]))
     told = staleness_tables.findings(tried, results, 0.8)
     assert "ASP, heterogeneity 8: DynSGD, inverse is first at 80 %, after 20 pushes (20 to 20); SSP-SGD" in told
-    assert "SSP-SGD needs 40 pushes (40 to 40)." in told
+    assert "SSP-SGD needs 40 pushes (40 to 40): 2.0 times as many, against 2.0 times at heterogeneity 1." in told
     assert "DynSGD, inverse needs at most 2.00 times fewer pushes than SSP-SGD" in told
     assert "up to 6 times fewer iterations is not reached here" in told
     assert "learning rate 0.2" in told
@@ -203,6 +203,7 @@ def test_the_pictures_show_every_rate_once_in_the_legend(ran: tuple[list[Result]
         caption = figure.layout.title.subtitle.text.replace("<br>", " ")
         for words in ("push weight 1 for SSP-SGD", "stops at 40 pushes", "2 seeds", "worker 0", "100\u00a0Mbit/s"):
             assert words in caption
+        assert "learning rate," not in caption  # each has its own
 
 
 def test_what_is_not_reached_stands_above(make: Make):
