@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pslab.config import Run
 from pslab.errors import ConfigError, PslabError, nearest
 from pslab.lab.notebook import PICTURES, allowed, check_parameters, stem
 from pslab.lab.observation import Observation, Wanted, place_of, recorded
@@ -30,7 +31,7 @@ from pslab.lab.observation import Observation, Wanted, place_of, recorded
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
 IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
 DRAWING = ("studies", "notebook", "plots", "observation_plots", "observation_tables", "theme", "export", "live",
-           "timeline", "spans", "agreement", "calibrate")  # fmt: skip
+           "timeline", "spans", "agreement", "calibrate", "elasticity", "elastic_tables", "elastic_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
@@ -98,7 +99,7 @@ def plan(sources: Path, results: Path) -> list[Job]:
     uneven = [Job("20_sync_policies", {**virtual, "cluster": cluster, "workers": workers}, sources, results)
               for cluster in ("straggler", "lab") for workers in (4, 16)]  # fmt: skip
     narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 0.7, "pushes": 1875}  # two epochs, to 97 %
-    once = ("20_sync_policies", "05_virtual_and_real", "01_observation")
+    once = ("20_sync_policies", "05_virtual_and_real", "01_observation", "30_elastic")
     others = [Job(notebook, {}, sources, results) for notebook in once]
     tour, slow_net = Job("00_tour", {"live": False}, sources, results), Job("10_pruning", narrow, sources, results)
     return [tour, *pruned, *others, *uneven, slow_net]
@@ -164,7 +165,7 @@ def chosen(options: argparse.Namespace) -> list[Job]:
 
 def _concerning(notebook: str, values: dict[str, Any], jobs: Sequence[Job]) -> dict[str, Any]:
     """The values but those that all studies of a cluster have and a single machine's has not, such as workers."""
-    runs = {job.notebook for job in jobs} - {"01_observation"}
+    runs = {job.notebook for job in jobs} - {"01_observation", "30_elastic"}
     cluster = set.intersection(*(set(allowed(name)) for name in runs)) if runs else set()
     return {name: value for name, value in values.items() if name in allowed(notebook) or name not in cluster}
 
@@ -213,7 +214,10 @@ def _resolve(jobs: Sequence[Job]) -> None:
         from pslab.lab.resolve import resolve
 
         for run in missing.values():
-            check(run) if isinstance(run, Observation) else resolve(run)
+            if isinstance(run, Run):
+                resolve(run)
+            elif isinstance(run, Observation):
+                check(run)
 
 
 def _batch(jobs: Sequence[Job], at_once: int, images: bool) -> int:

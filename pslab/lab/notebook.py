@@ -21,6 +21,7 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "05_virtual_and_real": ("accuracy", "time"),
     "10_pruning": ("accuracy", "bytes", "time"),
     "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness", "timeline"),
+    "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
 }
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
 PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
@@ -67,7 +68,8 @@ def stem(notebook: str, values: Mapping[str, Any]) -> str:
     """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
     defaults = allowed(notebook)
     chosen = {**defaults, **values}
-    keys = {"00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync")}.get(notebook, ("prune",))
+    named = {"00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "30_elastic": ()}
+    keys = named.get(notebook, ("prune",))
     others = [f"w{chosen[key]}" if key == "workers" else _slug(chosen[key]) for key in SCENE
               if key in chosen and isinstance(chosen[key], (str, int)) and chosen[key] != defaults[key]]  # fmt: skip
     return "-".join([notebook, *(_slug(chosen[key]) for key in keys), *others])

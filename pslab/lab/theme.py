@@ -30,7 +30,7 @@ SYNCS: dict[str, tuple[str, str]] = {
     "dssp": ("#00A08A", "triangle-up"),
     "elastic": ("#7FC4F0", "triangle-down"),
     "eager": ("#661133", "cross"),
-    "localsgd": ("#7A6A00", "star"),
+    "local": ("#7A6A00", "star"),
     "backup": ("#8877CC", "hexagon"),
 }
 #: From the mildest threshold of a family to the strongest.
@@ -99,12 +99,28 @@ def number(values: Sequence[str]) -> float | None:
         return None
 
 
+#: A policy in words, and how its parameters are said, in their order.
+NAMES: dict[str, tuple[str, dict[str, str]]] = {
+    "bsp": ("BSP", {}), "ssp": ("SSP", {"staleness": "s{0}={0}{1}"}), "asp": ("ASP", {}),
+    "dssp": ("DSSP", {"low": "s{0}={0}{1}", "extra": "up to {1}{0}more"}),
+    "elastic": ("ElasticBSP", {"iterations": "R{0}={0}{1}"}), "eager": ("eager pull", {"staleness": "s{0}={0}{1}"}),
+    "local": ("local SGD", {"period": "{1}{0}steps"}), "backup": ("backup workers", {"spare": "{1}{0}spare"}),
+}  # fmt: skip
+
+
 def sync_name(value: object) -> str:
     """``"ssp:3"`` -> ``"SSP, s = 3"``."""
     name, positional, named = parts(value)
-    if name.lower() == "ssp" and (bound := number([*positional, *named.values()])) is not None:
-        return f"SSP, s{SPACE}={SPACE}{bound:g}"
-    return _name(name.upper() if name.lower() in SYNCS else name, positional, named)
+    words, forms = NAMES.get(name.lower(), (name, {}))
+    given = {**dict(zip(forms, positional, strict=False)), **{key: named[key] for key in forms if key in named}}
+    said = [forms[key].format(SPACE, _short(text)) for key, text in given.items()]
+    others = {key: text for key, text in named.items() if key not in forms}
+    return _name(words, [*said, *positional[len(forms) :]], others)
+
+
+def _short(text: str) -> str:
+    value = number([text])
+    return text if value is None else f"{value:g}"
 
 
 def prune_name(value: object) -> str:

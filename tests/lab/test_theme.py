@@ -54,7 +54,7 @@ def lab(colour: str, eye: object = EYES["all cones"]) -> np.ndarray:
 def test_the_reserved_colours_never_change():
     assert {name: colour for name, (colour, _) in SYNCS.items()} == {
         "bsp": "#004488", "ssp": "#DDAA33", "asp": "#BB5566", "dssp": "#00A08A", "elastic": "#7FC4F0",
-        "eager": "#661133", "localsgd": "#7A6A00", "backup": "#8877CC",
+        "eager": "#661133", "local": "#7A6A00", "backup": "#8877CC",
     }  # fmt: skip
     assert len({marker for _, marker in SYNCS.values()}) == len(SYNCS)
 
@@ -150,6 +150,12 @@ def test_names_of_pruning_rules(spec: str, name: str):
 def test_names_of_policies():
     assert [sync_name(s) for s in ("bsp", "ssp:3", "ssp:staleness=4", "asp")] == [
         "BSP", "SSP, s\u00a0=\u00a03", "SSP, s\u00a0=\u00a04", "ASP"]  # fmt: skip
+    told = {"dssp:3,12": "DSSP, s = 3, up to 12 more", "dssp:3,12,literal": "DSSP, s = 3, up to 12 more, literal",
+            "dssp": "DSSP", "elastic:15": "ElasticBSP, R = 15", "elastic:iterations=15,predict=ewma":
+            "ElasticBSP, R = 15, predict ewma", "eager": "eager pull", "eager:3": "eager pull, s = 3",
+            "eager:rmw=off": "eager pull, no rmw", "local:8": "local SGD, 8 steps",
+            "backup:1": "backup workers, 1 spare"}  # fmt: skip
+    assert {spec: sync_name(spec).replace("\u00a0", " ") for spec in told} == told
 
 
 def test_the_single_machine_is_single_only_beside_others():
