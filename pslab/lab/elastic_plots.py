@@ -40,14 +40,14 @@ def search(found: Searched) -> go.Figure:
     """Seconds of each search against workers, at fewest and most ends, and against ends; the papers' hollow."""
     table, grows = tables.search_times(found), tables.growth(found)
     least, most, widest = table.ends.min(), table.ends.max(), table.workers.max()
-    panels = [("workers", table[table.ends == least], f"R = {least}"), ("workers", table[table.ends == most], f"R = {most}"),
+    panels = [("workers", table[table.ends == least], f"R = {least}"),
+              ("workers", table[table.ends == most], f"R = {most}"),
               ("ends", table[table.workers == widest], f"n = {widest}")]  # fmt: skip
     figure = make_subplots(1, 3, shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=[p[2] for p in panels])
     for column, (axis, part, _) in enumerate(panels, start=1):
         for name in found.searches.searches:
             own, (colour, symbol) = part[part.search == name].sort_values(axis), LOOKS[name]
-            power = grows.loc[name]
-            legend = f"{tables.NAMES[name]}{_powers(power.workers, power.ends)}"
+            legend = f"{tables.NAMES[name]}{_powers(dict(grows.loc[name]))}"
             figure.add_trace(go.Scatter(
                 x=own[axis], y=own.seconds, mode="lines+markers", name=legend, legendgroup=name, showlegend=column == 1,
                 line={"color": colour, "width": 1.8}, marker={"symbol": symbol, "size": 7, "color": colour},
@@ -66,16 +66,18 @@ def search(found: Searched) -> go.Figure:
     values = [10.0**power for power in range(-5, 3)]
     figure.update_yaxes(type="log", tickvals=values, ticktext=["10 µs", "100 µs", "1 ms", "10 ms", "100 ms", "1 s",
                                                                "10 s", "100 s"])  # fmt: skip
-    figure.update_yaxes(title_text="seconds of one search", row=1, col=1)
-    lines = [f"filled: plain Python, one thread ({found.manifest['processor']}), medians of {found.searches.repeats} "
-             "instances; intervals of 1 to 1.5 s and any phase", tables.SOURCES,
-             f"in the legend: fitted growth, with n from {tables.LARGE} at R = {most}, and with R at the most workers; "
-             "FullGridScan is left out where it would take longest"]  # fmt: skip
+    figure.update_yaxes(title_text="time of one search", row=1, col=1)
+    here = (f"filled: plain Python, one thread ({found.manifest['processor']}), medians of {found.searches.repeats} "
+            "instances; intervals of 1 to 1.5 s and any phase")  # fmt: skip
+    fit = (f"in the legend: fitted growth with n, from {tables.LARGE} on at the largest R, and with R at the largest n "
+           "that it was run with; FullGridScan is left out where it takes longest")  # fmt: skip
+    lines = [here, tables.SOURCES, fit]
     return finish(figure, "How long the search for a barrier takes", lines, 330, legend_rows=3)
 
 
-def _powers(workers: float, ends: float) -> str:
-    shown = [f"{letter}<sup>{value:.2f}</sup>" for letter, value in (("n", workers), ("R", ends)) if math.isfinite(value)]
+def _powers(grown: dict[Any, float]) -> str:
+    named = {"n": grown["workers"], "R": grown["ends"]}
+    shown = [f"{letter}<sup>{value:.2f}</sup>" for letter, value in named.items() if math.isfinite(value)]
     return f" ({', '.join(shown)})" if shown else ""
 
 
@@ -99,6 +101,8 @@ def barriers(results: Iterable[Result], policies: Sequence[str] = ("bsp", "ssp:3
         x=[x for each in inside for x in (each, each, None)], y=[-0.6, workers + 1.0, None] * len(inside), mode="lines",
         line=barrier, name="barrier", legendgroup="planned", showlegend=False,
         hovertemplate="<b>barrier: all start on the same weights</b><br>at %{x:.2f} s<extra></extra>"), row=row, col=1)
+    lasting = {t.name for t in figure.data if t.type == "bar" and max(t.x) > 1e-6 * (end - begin)}
+    figure.for_each_trace(lambda t: t.update(showlegend=False), lambda t: t.type == "bar" and t.name not in lasting)
     said = _small([*_timing_lines([r.run for r in chosen]),
                    "white circles are fresh pushes, darker ones staler; dashed: a barrier"])  # fmt: skip
     figure.update_layout(title_subtitle_text="<br>".join(said))
@@ -116,8 +120,9 @@ def throughput(results: Iterable[Result]) -> go.Figure:
     figure = make_subplots(1, 2, horizontal_spacing=0.09, subplot_titles=["pushes that count", "share of time waiting"])
     colours = [sync_colour(r.run.sync) for r in found]
     counts = table.pushes - table.dropped
-    figure.add_trace(go.Bar(y=names, x=counts, orientation="h", marker_color=colours, text=counts, textposition="outside",
-                            cliponaxis=False, hovertemplate="%{y}: %{x} pushes<extra></extra>"), row=1, col=1)  # fmt: skip
+    figure.add_trace(go.Bar(y=names, x=counts, orientation="h", marker_color=colours, cliponaxis=False,
+                            text=counts, textposition="outside",
+                            hovertemplate="%{y}: %{x} pushes<extra></extra>"), row=1, col=1)  # fmt: skip
     shares = 100 * table.waiting
     figure.add_trace(go.Bar(y=names, x=shares, orientation="h", marker_color=colours, cliponaxis=False,
                             text=[f"{s:.1f}{SPACE}%" for s in shares], textposition="outside",
@@ -150,13 +155,13 @@ def pair(results: Iterable[Result]) -> go.Figure:
     figure.add_trace(go.Scatter(x=limit, y=(1 + limit) / 2, mode="lines", name="(1 + r) / 2", hoverinfo="skip",
                                 line={"color": PALE, "dash": "2px,3px", "width": 1.2}))  # fmt: skip
     figure.add_trace(go.Scatter(
-        x=[2.0], y=[tables.DSSP_PAPER], mode="markers", name=f"published: {tables.DSSP_PAPER:.2f} (GTX 1060 and 1080 Ti)",
+        x=[2.0], y=[tables.DSSP_PAPER], mode="markers", name=f"published: {tables.DSSP_PAPER:.2f}",
         marker={"symbol": "triangle-up-open", "size": 12, "color": sync_colour("dssp:3,12"), "line": {"width": 2}},
         hovertemplate=f"{tables.DSSP_SOURCE}: seconds to 67 %<extra></extra>"))  # fmt: skip
     figure.update_xaxes(title_text="slow worker's iteration over the fast one's, r")
-    figure.update_yaxes(title_text="times as long as the policy<br>SSP(15) takes for equal pushes")
+    figure.update_yaxes(title_text="SSP(15)'s time over the policy's,<br>for equal pushes")
     lines = [*_timing_lines([r.run for r in found], "computation 1000 ms, worker 1 ×r slower"),
-             f"hollow: {tables.DSSP_SOURCE}, seconds to 67 % on two cards, placed at 1:2; their speeds are not published"]
+             f"hollow: {tables.DSSP_SOURCE}, seconds to 67 % with a GTX 1060 and a 1080 Ti, placed at 1:2"]
     return finish(figure, "Two workers: what DSSP to the letter gains over SSP(15)", lines, 330, legend_rows=2)
 
 
@@ -167,11 +172,12 @@ def stragglers(results: Iterable[Result]) -> go.Figure:
     figure = make_subplots(1, 2, shared_yaxes=False, horizontal_spacing=0.09,
                            subplot_titles=["pushes in equal time, % of ASP's", "share of time waiting, %"])  # fmt: skip
     shades = {"permanent": "#882244", "transient": "#8FD3C5"}
+    words = {"permanent": "permanent straggler", "transient": "short stalls"}
     for column, measure in enumerate(("rate", "waiting"), start=1):
         for each, own in table.groupby("kind", sort=False):
             groups = 100 * own.groupby("policy", sort=False)[measure].agg(["median", "min", "max"])
             figure.add_trace(go.Bar(
-                x=list(groups.index), y=groups["median"], name=f"{each} straggler" if each == "permanent" else "short stalls",
+                x=list(groups.index), y=groups["median"], name=words[str(each)],
                 marker_color=shades[str(each)], legendgroup=str(each), showlegend=column == 1,
                 error_y={"type": "data", "symmetric": False, "array": groups["max"] - groups["median"],
                          "arrayminus": groups["median"] - groups["min"], "thickness": 1.2, "width": 3, "color": INK},
@@ -197,7 +203,8 @@ def accuracy(results: Iterable[Result]) -> go.Figure:
     goal, common = tables.goal_of(groups), tables.common_rate(groups)
     weights = list(dict.fromkeys(weight for _, weight in groups))
     words = [f"push weight {'1/W' if weight is None else f'{weight:g}'}" for weight in weights]
-    heads = [f"{word}, {which}" for which in (f"rate {common:g} for all", "each at its own best rate") for word in words]
+    rows = (f"rate {common:g} for all", "each at its own best rate")
+    heads = [f"{word}, {which}" for which in rows for word in words]
     figure = make_subplots(2, len(weights), shared_xaxes=True, shared_yaxes=True, subplot_titles=heads,
                            horizontal_spacing=0.03, vertical_spacing=0.09)  # fmt: skip
     for column, weight in enumerate(weights, start=1):
@@ -209,18 +216,20 @@ def accuracy(results: Iterable[Result]) -> go.Figure:
                 figure.add_traces(_curve(policy, rates[chosen], chosen, first), rows=row, cols=column)
         best = {p: tables.best_rate(r, goal) for (p, each), r in groups.items() if each == weight}
         text = "<br>".join(f"{sync_name(p)}: {rate:g}" for p, rate in best.items())
-        figure.add_annotation(text=text, x=0.99, y=0.04, xref="x domain", yref="y domain", xanchor="right", align="left",
-                              yanchor="bottom", font={"size": 11, "color": PALE}, bgcolor="rgba(255,255,255,0.8)",
+        figure.add_annotation(text=text, x=0.99, y=0.04, xref="x domain", yref="y domain", xanchor="right",
+                              align="left", yanchor="bottom", font={"size": 11, "color": PALE}, bgcolor="rgba(255,255,255,0.8)",
                               row=2, col=column)  # fmt: skip
     figure.add_hline(y=100 * goal, line={"color": PALE, "width": 0.8, "dash": "2px,3px"})
     tops = [100 * tables.final(r) for rates in groups.values() for r in rates.values()]
-    figure.update_yaxes(range=[max(0.0, max(tops) - 32), max(tops) + 3])
+    figure.update_yaxes(range=[0, 1.06 * max(tops)], row=1)
+    figure.update_yaxes(range=[max(0.0, max(tops) - 32), max(tops) + 3], row=2)
     figure.update_yaxes(title_text="test accuracy (%)", col=1)
     figure.update_xaxes(title_text="training time (s)", rangemode="tozero", row=2)
     shown = caption([c for c in curves(found) if str(c.run.sync) == str(found[-1].run.sync)])
-    lines = [shown[0].replace(f"{sync_name(found[-1].run.sync)}, ", ""), *shown[1:],
-             f"rates tried: {', '.join(f'{r:g}' for r in sorted(next(iter(groups.values()))))}; best: soonest at "
-             f"{100 * goal:g} % (dotted), chosen on these seeds and the test set; BSP takes the mean, without a weight"]
+    tried = ", ".join(f"{rate:g}" for rate in sorted(next(iter(groups.values()))))
+    best_of = (f"rates tried: {tried}; best: soonest at {100 * goal:g} % (dotted), chosen on these seeds and the test "
+               "set; BSP takes the mean, without a weight")  # fmt: skip
+    lines = [shown[0].replace(f"{sync_name(found[-1].run.sync)}, ", ""), *shown[1:], best_of]
     return finish(figure, "Accuracy against time: a push weight is a rate", lines, 560, legend_rows=1)
 
 
@@ -254,7 +263,7 @@ def horizon(results: Iterable[Result]) -> go.Figure:
     found = list(results)
     table = tables.horizons(found)
     crowds = sorted(set(table.workers))
-    figure = make_subplots(2, len(crowds), shared_xaxes=True, shared_yaxes="rows", horizontal_spacing=0.04,
+    figure = make_subplots(2, len(crowds), shared_xaxes=True, shared_yaxes=True, horizontal_spacing=0.04,
                            vertical_spacing=0.07, subplot_titles=[f"{n} workers" for n in crowds])  # fmt: skip
     for column, workers in enumerate(crowds, start=1):
         own = table[table.workers == workers]
@@ -268,24 +277,28 @@ def horizon(results: Iterable[Result]) -> go.Figure:
                     showlegend=row == column == 1, line={"color": sync_colour("elastic"), "dash": dash, "width": 2.2},
                     marker={"size": 8, "symbol": "triangle-down" if dash == "solid" else "triangle-down-open",
                             "color": sync_colour("elastic"), "line": {"width": 1.6, "color": sync_colour("elastic")}},
-                    hovertemplate=f"R = %{{x}}: %{{y:.1f}} %<br>{text}<extra></extra>"), row=row, col=column)  # fmt: skip
+                    hovertemplate=f"R = %{{x}}: %{{y:.1f}} %<br>{text}<extra></extra>",
+                ), row=row, col=column)  # fmt: skip
             for policy in ("bsp", "asp"):
                 value = 100 * float(own[own.policy == sync_name(policy)][measure].iloc[0])
                 figure.add_trace(go.Scatter(
                     x=span, y=[value, value], mode="lines", name=sync_name(policy), legendgroup=policy,
-                    showlegend=row == column == 1, line={"color": sync_colour(policy), "width": 1.4, "dash": "2px,3px"},
-                    hovertemplate=f"{sync_name(policy)}: %{{y:.1f}} %<extra></extra>"), row=row, col=column)  # fmt: skip
+                    showlegend=row == column == 1,
+                    line={"color": sync_colour(policy), "width": 1.4, "dash": "2px,3px"},
+                    hovertemplate=f"{sync_name(policy)}: %{{y:.1f}} %<extra></extra>",
+                ), row=row, col=column)  # fmt: skip
         ticks = sorted(set(planned.ends))
         figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{t}" for t in ticks], col=column,
                             range=[math.log10(x) for x in span])  # fmt: skip
     figure.update_xaxes(title_text="predicted ends of each worker, R", row=2)
-    figure.update_yaxes(rangemode="tozero")
+    figure.update_yaxes(range=[0, 106], row=1)
+    figure.update_yaxes(range=[0, 115 * float(table.waiting.max())], row=2)
     figure.update_yaxes(title_text="pushes, % of ASP's", row=1, col=1)
     figure.update_yaxes(title_text="waiting, % of time", row=2, col=1)
     runs = [r.run for r in found]
     stops = " and ".join(f"{r.pushes} pushes of {r.workers}" for r in {r.workers: r for r in runs}.values())
-    lines = [f"computation 20{SPACE}ms (log-normal, σ{SPACE}0.1), workers from ×1 to ×3 slower in equal steps; stops at "
-             f"{stops} workers; one seed; {TIME_ALONE}",
+    cluster = f"computation 20{SPACE}ms (log-normal, σ{SPACE}0.1), workers from ×1 to ×3 slower in equal steps"
+    lines = [f"{cluster}; stops at {stops} workers; one seed; {TIME_ALONE}",
              "the search is charged at the server, which answers nobody meanwhile"]  # fmt: skip
     return finish(figure, "How far to look ahead, and what looking costs", lines, 430, legend_rows=2)
 

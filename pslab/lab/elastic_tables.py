@@ -36,6 +36,8 @@ DSAA: dict[str, dict[tuple[int, int], float]] = {  # read off its figure 3 and t
 PUBLISHED = {**ICDM, **DSAA}
 SOURCES = ("hollow: C++11, Xeon E5-2620 v3; ZipLine, GridScan, FullGridScan: Zhao et al., ICDM 2019, table II; "
            "Opt, OptBS: read off figure 3 of Zhao et al., DSAA 2021, and its slides")  # fmt: skip
+DASH = "–"
+STRAGGLERS = ("permanent", "transient")
 LARGE = 100  # workers from which growth is fitted: below it what is paid once counts
 DSSP_PAPER = 5565 / 3016  # seconds to 67 %: SSP(15) over DSSP; Zhao et al., ICDCS 2019, table I
 DSSP_SOURCE = "Zhao et al., ICDCS 2019, table I"
@@ -51,14 +53,22 @@ def search_times(found: Searched) -> pd.DataFrame:
 
 
 def growth(found: Searched) -> pd.DataFrame:
-    """Fitted exponents of time: by workers (from LARGE on, most ends) and by ends (most workers); NaN under 2 sizes."""
+    """Fitted exponents of time: by workers (from LARGE on, most ends) and by ends (most workers).
+
+    NaN if there is one size alone.
+    """
     table = search_times(found)
     rows = {}
     for name, own in table.groupby("search", sort=False):
-        many = own[own.ends == own.ends.max()]
-        wide = own[own.workers == own.groupby("workers").ends.count().loc[lambda c: c > 1].index.max()]
-        rows[str(name)] = {"workers": exponent(many[many.workers >= LARGE], "workers"), "ends": exponent(wide, "ends")}
+        rows[str(name)] = {"workers": _slope(own[own.workers >= LARGE], "workers", "ends"),
+                           "ends": _slope(own, "ends", "workers")}  # fmt: skip
     return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _slope(table: pd.DataFrame, by: str, fixed: str) -> float:
+    """By one of the two sizes, where the other one is the largest of which there are several."""
+    parts_ = [own for _, own in table.groupby(fixed) if len(own) > 1]
+    return exponent(parts_[-1], by) if parts_ else math.nan
 
 
 def exponent(table: pd.DataFrame, by: str) -> float:
@@ -75,16 +85,16 @@ def search_table(found: Searched) -> pd.DataFrame:
     for name, own in table.groupby("search", sort=False):
         at = own.sort_values(["workers", "ends"]).iloc[-1]
         paper = PUBLISHED.get(str(name), {}).get((int(at.workers), int(at.ends)))
-        power = grows.loc[str(name)]
+        by_n, by_r = (float(grows.loc[str(name), by]) for by in ("workers", "ends"))  # type: ignore[arg-type]
         rows[NAMES[str(name)]] = {
             "workers, ends": f"{int(at.workers)}, {int(at.ends)}", "here": ms(at.seconds),
-            "published": ms(paper) if paper else "–", "grows with workers": _power("n", power.workers),
-            "with ends": _power("R", power.ends), "spread over the least": f"{100 * own.excess.mean():+.1f} %"}  # fmt: skip
+            "published": ms(paper) if paper else DASH, "grows with workers": _power("n", by_n), "with ends": _power("R", by_r),
+            "spread over the least": f"{100 * own.excess.mean():+.1f} %"}  # fmt: skip
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _power(letter: str, value: float) -> str:
-    return f"{letter}^{value:.2f}" if math.isfinite(value) else "–"
+    return f"{letter}^{value:.2f}" if math.isfinite(value) else DASH
 
 
 # -- throughput ------------------------------------------------------------------------------------
@@ -162,7 +172,8 @@ def pair_table(results: Iterable[Result], ratio: float = 2.0) -> pd.DataFrame:
     found = pairs(results)
     own = found[found.ratio == ratio].set_index("policy")
     over = speed_ups(results).loc[ratio]
-    return pd.DataFrame({"seconds": own.seconds.map("{:.0f} s".format), "SSP(15) takes": over.map("{:.2f} times".format),
+    times = over.map("{:.2f} times".format)
+    return pd.DataFrame({"seconds": own.seconds.map("{:.0f} s".format), "SSP(15) takes": times,
                          "largest lead": own.lead.astype(str)}).loc[own.index].rename_axis(None)  # fmt: skip
 
 
@@ -178,9 +189,10 @@ def stragglers(results: Iterable[Result]) -> pd.DataFrame:
 def straggler_table(results: Iterable[Result]) -> pd.DataFrame:
     """For people: pushes against ASP's, and waiting, by kind and policy; medians over seeds."""
     table = stragglers(results).groupby(["kind", "policy"], sort=False)[["rate", "waiting"]].median()
-    shown = table.map(lambda share: f"{100 * share:.0f} %").unstack("kind")
-    return shown.loc[list(dict.fromkeys(table.index.get_level_values("policy")))].rename(
-        columns={"rate": "pushes, of ASP's"}).rename_axis(None)  # fmt: skip
+    policies = list(dict.fromkeys(table.index.get_level_values("policy")))
+    words = {"rate": "pushes, of ASP's", "waiting": "waiting"}
+    return pd.DataFrame({(words[measure], each): [f"{100 * table[measure][each, policy]:.0f} %" for policy in policies]
+                         for measure in words for each in STRAGGLERS}, index=policies)  # fmt: skip
 
 
 def kind(run: Run) -> str:
@@ -214,16 +226,18 @@ def horizon_table(results: Iterable[Result]) -> pd.DataFrame:
     """`horizons` for people, a row for each number of workers and R."""
     rows = {}
     table = horizons(results)
+    costs = sorted(set(table[table.ends > 0].search_s))
     for (workers, policy), own in table.groupby(["workers", "policy"], sort=False):
         row: dict[str, Any] = {}
-        for each in own.itertuples():
-            searched = f", {1e6 * each.search_s:g} µs a point" if each.ends else ""
-            row[f"pushes, of ASP's{searched}"] = f"{100 * each.rate:.1f} %"
-            row[f"waiting{searched}"] = f"{100 * each.waiting:.1f} %"
+        for cost in costs:  # a policy that does not search pays none of them
+            each = own[own.search_s == cost].iloc[0] if own.ends.any() else own.iloc[0]
+            row[f"pushes, {1e6 * cost:g} µs"] = f"{100 * each.rate:.1f} %"
+            row[f"waiting, {1e6 * cost:g} µs"] = f"{100 * each.waiting:.1f} %"
         low = own.break_even_s.min()
-        row["as slow as BSP at"] = f"{1e6 * low:.0f} µs a point" if math.isfinite(low) else "–"
+        row["barriers"] = f"{own.supersteps.iloc[0]}" if own.ends.any() else DASH
+        row["as slow as BSP at"] = f"{1e6 * low:.0f} µs" if math.isfinite(low) else DASH
         rows[f"{workers} workers, {policy}"] = row
-    return pd.DataFrame.from_dict(rows, orient="index").fillna("–")
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="pushes of ASP's; µs a predicted point")
 
 
 # -- accuracy --------------------------------------------------------------------------------------
@@ -278,7 +292,7 @@ def accuracy_table(results: Iterable[Result]) -> pd.DataFrame:
     groups = by_rate(results)
     goal, common = goal_of(groups), common_rate(groups)
     rows = {}
-    for (policy, weight), rates in groups.items():
+    for (policy, _), rates in groups.items():
         own = best_rate(rates, goal)
         edge = " (edge)" if len(rates) > 1 and own in (min(rates), max(rates)) else ""
         rows[sync_name(policy).replace(SPACE, " "), _weight_word(rates)] = {

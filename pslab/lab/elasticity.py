@@ -20,7 +20,7 @@ STRAGGLERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "permanent": {"compute_s": 1.0, "slow": {0: 3.0}},
     "transient": {"compute_s": 1.0, "stall_probability": 0.05, "stall_factor": 5.0},
 })  # fmt: skip
-PAIR_PUSHES, STRAGGLER_PUSHES, ITERATIONS = 1800, 1200, 100
+PAIR_PUSHES, STRAGGLER_PUSHES, ITERATIONS = 1200, 800, 100
 SLOWEST = 3.0  # the last worker of a crowd, against the first
 UNEVEN: Mapping[str, Any] = MappingProxyType(
     {"preset": "lab-slow-net", "slow": {worker: speed for worker, speed in enumerate(SPEEDS) if speed != 1.0}}

@@ -31,7 +31,8 @@ from pslab.lab.observation import Observation, Wanted, place_of, recorded
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
 IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
 DRAWING = ("studies", "notebook", "plots", "observation_plots", "observation_tables", "theme", "export", "live",
-           "timeline", "spans", "agreement", "calibrate", "elasticity", "elastic_tables", "elastic_plots")  # fmt: skip
+           "timeline", "spans", "agreement", "calibrate", "elasticity", "elastic_tables", "elastic_words",
+           "elastic_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network

@@ -65,8 +65,8 @@ def common_starts(result: Result) -> pd.DataFrame:
     common = pulled[(pulled == result.run.workers) & (pulled.index > 0)].index
     firsts = result.pushes[result.pushes.version_pulled.isin(common)]
     begins = result.phases[result.phases.phase == "compute"][["worker", "iteration", "begin_s"]]
-    found = firsts.merge(begins, on=["worker", "iteration"]).groupby("version_pulled", as_index=False).begin_s.max()
-    return found.set_axis(["version", "at_s"], axis=1)
+    lasts = firsts.merge(begins, on=["worker", "iteration"]).groupby("version_pulled").begin_s.max()
+    return pd.DataFrame({"version": lasts.index.to_numpy(), "at_s": lasts.to_numpy(float)})
 
 
 def inside(table: pd.DataFrame, begin_s: float, end_s: float) -> pd.DataFrame:
