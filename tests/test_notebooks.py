@@ -60,7 +60,8 @@ def test_the_cell_of_parameters_holds_the_studys_defaults_as_plain_literals(path
 def test_parameters_are_named_as_runs_fields(path: Path):
     of_the_study = {"family", "thresholds", "policies", "push_weights", "seeds", "images",
                     "moments", "every", "rules", "repeats", "live", "stalenesses", "learning_rates", "clusters",
-                    "undivided", "heterogeneity"}  # fmt: skip
+                    "undivided", "heterogeneity", "sizes", "ends", "speeds", "duration_s", "ratios", "horizons",
+                    "crowds", "search_costs"}  # fmt: skip
     assert set(pages.allowed(path.stem)) - of_the_study <= set(KINDS)
 
 

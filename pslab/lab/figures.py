@@ -35,14 +35,12 @@ HETEROGENEOUS: dict[str, Any] = {"preset": "lab-slow-net", "slow": {0: 2.0}}  # 
 IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
 DRAWING = ("studies", "notebook", "plots", "targets", "tuning", "tuning_plots", "observation_plots",
            "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate",
-           "staleness", "staleness_tables", "staleness_plots")  # fmt: skip
+           "staleness", "staleness_tables", "staleness_plots",
+           "elasticity", "elastic_tables", "elastic_words", "elastic_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
-<<<<<<< HEAD
-OTHER_KINDS = {"01_observation", "25_ssp_tuning", "70_rates"}  # a single machine; grids of clusters and rates
-=======
-OTHER_KINDS = {"01_observation", "25_ssp_tuning", "70_rates"}  # a single machine; grids of clusters and learning rates
->>>>>>> h6
+#: A single machine; grids of clusters and learning rates; studies of a few policies.
+OTHER_KINDS = {"01_observation", "25_ssp_tuning", "30_elastic", "40_eager", "70_rates"}
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
@@ -109,7 +107,7 @@ def plan(sources: Path, results: Path) -> list[Job]:
     best = {**small, "learning_rate": RATES, "push_weights": [None, 1.0], "cluster": HETEROGENEOUS}
     wide = {**small, "cluster": "lab-slow-net", "workers": 16}
     narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 0.7, "pushes": 1875, "thresholds": ["1%", "0.1%"]}
-    once = ("20_sync_policies", "25_ssp_tuning", "70_rates", "05_virtual_and_real", "01_observation")
+    once = ("20_sync_policies", "25_ssp_tuning", "70_rates", "30_elastic", "05_virtual_and_real", "01_observation")
     others = [Job(notebook, {}, sources, results) for notebook in once]
     compared = [Job("20_sync_policies", values, sources, results) for values in (best, wide)]
     tour, slow_net = Job("00_tour", {"live": False}, sources, results), Job("10_pruning", narrow, sources, results)
@@ -175,7 +173,7 @@ def chosen(options: argparse.Namespace) -> list[Job]:
 
 
 def _concerning(notebook: str, values: dict[str, Any], jobs: Sequence[Job]) -> dict[str, Any]:
-    """The values but those that all studies of one cluster have and another kind of study has not, such as workers."""
+    """The values but those that all studies of one cluster have and a study of another kind has not, such as workers."""
     runs = {job.notebook for job in jobs} - OTHER_KINDS
     cluster = set.intersection(*(set(allowed(name)) for name in runs)) if runs else set()
     return {name: value for name, value in values.items() if name in allowed(notebook) or name not in cluster}
@@ -225,7 +223,10 @@ def _resolve(jobs: Sequence[Job]) -> None:
         from pslab.lab.resolve import resolve
 
         for run in missing.values():
-            check(run) if isinstance(run, Observation) else resolve(run)
+            if isinstance(run, Run):
+                resolve(run)
+            elif isinstance(run, Observation):
+                check(run)
 
 
 def _batch(jobs: Sequence[Job], at_once: int, images: bool) -> int:

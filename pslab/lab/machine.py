@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import statistics
 import time
 from pathlib import Path
@@ -72,6 +73,16 @@ def resident_bytes() -> int | None:
     """Memory that this process holds."""
     found = _words(Path("/proc/self/statm"))
     return int(found[1]) * os.sysconf("SC_PAGE_SIZE") if found else None
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def _words(path: Path) -> list[str]:

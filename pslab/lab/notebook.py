@@ -22,6 +22,7 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "10_pruning": ("accuracy", "bytes", "time"),
     "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
     "25_ssp_tuning": ("settings",),
+    "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
     "70_rates": ("pushes", "accuracy", "factors"),
 }
 UNFORESEEN = ("00_tour", "05_virtual_and_real", "70_rates")  # run more than their study names
@@ -70,7 +71,8 @@ def stem(notebook: str, values: Mapping[str, Any]) -> str:
     """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
     defaults = allowed(notebook)
     chosen = {**defaults, **values}
-    own = {"00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "70_rates": ()}
+    own = {"00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "70_rates": (),
+           "30_elastic": ()}
     keys = own.get(notebook, ("prune",))
     others = [f"w{chosen[key]}" if key == "workers" else _slug(chosen[key]) for key in SCENE
               if key in chosen and isinstance(chosen[key], (str, int)) and chosen[key] != defaults[key]]  # fmt: skip

@@ -26,6 +26,7 @@ from pslab.config import Run
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.folder import draft_of, publish, read_manifest, read_table, write_manifest
 from pslab.lab.record import environment, find
+from pslab.lab.searching import Searches, find_searches, place_of_searches
 
 FORMAT = 2  # raise it whenever the same Observation would give another record
 FOLDER = "observations"
@@ -125,11 +126,13 @@ class Observed:
         return read_table(self.path, name, self.manifest["rows"], NAMES)
 
 
-Wanted = Run | Observation
+Wanted = Run | Observation | Searches
 
 
 def place_of(wanted: Wanted, results: Path) -> Path:
     """The directory of the record that a notebook asks for."""
+    if isinstance(wanted, Searches):
+        return place_of_searches(wanted, results)
     return results / ("runs" if isinstance(wanted, Run) else FOLDER) / wanted.digest
 
 
@@ -139,6 +142,8 @@ def recorded(wanted: Wanted, results: Path) -> bool:
     Raises:
         RecordError: there is one that is not whole.
     """
+    if isinstance(wanted, Searches):
+        return find_searches(wanted, results) is not None
     return (find(wanted, results) if isinstance(wanted, Run) else find_observed(wanted, results)) is not None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from torch.nn import functional
 
 from pslab.engines.experiment import Experiment
 from pslab.errors import ConfigError
+from pslab.lab.machine import processor
 from pslab.lab.observation import BINS, Observation, Observed, find_observed, save_observed
 from pslab.lab.record import default_results
 from pslab.lab.resolve import resolve
@@ -243,16 +243,7 @@ def _seconds(operation: Callable[[], object], device: str) -> float:
 
 def devices() -> dict[str, str]:
     """The devices that selection is timed on, with their names."""
-    found = {"cpu": _processor()}
+    found = {"cpu": processor()}
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.get_device_name(0)
     return found
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()

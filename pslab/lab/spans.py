@@ -59,6 +59,19 @@ def barriers(result: Result) -> pd.DataFrame:
     return found[found.pushes > 1].reset_index(drop=True)
 
 
+def common_starts(result: Result) -> pd.DataFrame:
+    """Where all workers began an iteration on the same weights: version, at_s (when the last one began).
+
+    Under a policy that applies pushes as they come, its barriers.
+    """
+    pulled = result.pushes.groupby("version_pulled").worker.nunique()
+    common = pulled[(pulled == result.run.workers) & (pulled.index > 0)].index
+    firsts = result.pushes[result.pushes.version_pulled.isin(common)]
+    begins = result.phases[result.phases.phase == "compute"][["worker", "iteration", "begin_s"]]
+    lasts = firsts.merge(begins, on=["worker", "iteration"]).groupby("version_pulled").begin_s.max()
+    return pd.DataFrame({"version": lasts.index.to_numpy(), "at_s": lasts.to_numpy(float)})
+
+
 def inside(table: pd.DataFrame, begin_s: float, end_s: float) -> pd.DataFrame:
     """The part of spans that lies in the window, cut at its ends."""
     part = table[(table.end_s > begin_s) & (table.begin_s < end_s)]

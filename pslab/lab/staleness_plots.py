@@ -275,12 +275,7 @@ def _caption(results: Sequence[Result], worst: float | None = None) -> list[str]
     base = {key: value for key, value in dict(slowest.cluster).items() if key != "slow"}  # type: ignore[arg-type]
     slow = ", ".join(map(str, _slow(slowest))) or "none"
     times = f"×{worst:g} slower" if worst else "slower by the heterogeneity"
-<<<<<<< HEAD
-    said = caption(curves(results))[0].split(", ")
-    words = [word for word in said if not word.startswith(("push weight", "learning"))]
-=======
     apart = ("push weight", "learning rate", "η")
     words = [word for word in caption(curves(results))[0].split(", ") if not word.startswith(apart)]
->>>>>>> h6
     weights = f"push weight 1 for {PLAIN}, 1/W for {CONSGD} and modulated; the other rates have none"
     return [", ".join(words), weights, f"cluster: {describe_cluster(base, slowest.engine)}, worker {slow} {times}"]

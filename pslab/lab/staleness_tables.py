@@ -94,11 +94,7 @@ def _policy(table: pd.DataFrame, policy: str, worst: float, accuracy: float) -> 
 
 
 def _lead(table: pd.DataFrame, policy: str, rate: str) -> str:
-<<<<<<< HEAD
-    """How a rate's lead over SSP-SGD differs from that among the most equal workers, which is not due to them."""
-=======
     """How a rate's lead over SSP-SGD compares with that among the most equal workers."""
->>>>>>> h6
     least, worst = table.heterogeneity.min(), table.heterogeneity.max()
     own = table[table.policy == policy].set_index(["heterogeneity", "rate"]).pushes
     leads = [own[level, PLAIN] / own[level, rate] for level in (worst, least)]

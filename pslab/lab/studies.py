@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pslab.config import Run
 from pslab.engines.cluster import COSTS, PRESETS, Cluster, resolve_cluster
 from pslab.errors import ConfigError, nearest
+from pslab.lab.elasticity import elastic_runs
 from pslab.lab.observation import RULES, Observation, Wanted
 from pslab.lab.staleness import rate_runs
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
@@ -239,7 +240,7 @@ def agreement_runs(
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "00_tour": tour_runs, "01_observation": observations, "05_virtual_and_real": agreement_runs,
     "10_pruning": pruning_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs,
-    "70_rates": rate_runs}  # fmt: skip
+    "30_elastic": elastic_runs, "70_rates": rate_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:
