@@ -88,7 +88,8 @@ def search_table(found: Searched) -> pd.DataFrame:
         by_n, by_r = (float(grows.loc[str(name), by]) for by in ("workers", "ends"))  # type: ignore[arg-type]
         rows[NAMES[str(name)]] = {
             "workers, ends": f"{int(at.workers)}, {int(at.ends)}", "here": ms(at.seconds),
-            "published": ms(paper) if paper else DASH, "grows with workers": _power("n", by_n), "with ends": _power("R", by_r),
+            "published": ms(paper) if paper else DASH, "grows with workers": _power("n", by_n),
+            "with ends": _power("R", by_r),
             "spread over the least": f"{100 * own.excess.mean():+.1f} %"}  # fmt: skip
     return pd.DataFrame.from_dict(rows, orient="index")
 

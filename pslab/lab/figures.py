@@ -173,7 +173,7 @@ def chosen(options: argparse.Namespace) -> list[Job]:
 
 
 def _concerning(notebook: str, values: dict[str, Any], jobs: Sequence[Job]) -> dict[str, Any]:
-    """The values but those that all studies of one cluster have and a study of another kind has not, such as workers."""
+    """The values but those that all studies of one cluster have and another kind of study has not, such as workers."""
     runs = {job.notebook for job in jobs} - OTHER_KINDS
     cluster = set.intersection(*(set(allowed(name)) for name in runs)) if runs else set()
     return {name: value for name, value in values.items() if name in allowed(notebook) or name not in cluster}
