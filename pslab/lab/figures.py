@@ -30,7 +30,7 @@ from pslab.lab.observation import Observation, Wanted, place_of, recorded
 FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
 IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
 DRAWING = ("studies", "notebook", "plots", "observation_plots", "observation_tables", "theme", "export", "live",
-           "timeline", "spans", "agreement", "calibrate")  # fmt: skip
+           "timeline", "spans", "agreement", "calibrate", "overlap")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
@@ -98,7 +98,7 @@ def plan(sources: Path, results: Path) -> list[Job]:
     uneven = [Job("20_sync_policies", {**virtual, "cluster": cluster, "workers": workers}, sources, results)
               for cluster in ("straggler", "lab") for workers in (4, 16)]  # fmt: skip
     narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 0.7, "pushes": 1875}  # two epochs, to 97 %
-    once = ("20_sync_policies", "05_virtual_and_real", "01_observation")
+    once = ("20_sync_policies", "05_virtual_and_real", "01_observation", "40_eager")
     others = [Job(notebook, {}, sources, results) for notebook in once]
     tour, slow_net = Job("00_tour", {"live": False}, sources, results), Job("10_pruning", narrow, sources, results)
     return [tour, *pruned, *others, *uneven, slow_net]

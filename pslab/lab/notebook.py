@@ -21,7 +21,12 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "05_virtual_and_real": ("accuracy", "time"),
     "10_pruning": ("accuracy", "bytes", "time"),
     "20_sync_policies": ("accuracy", "bytes", "time", "waiting", "staleness", "timeline"),
+    "40_eager": ("timeline", "time"),
 }
+KEYS: dict[str, tuple[str, ...]] = {
+    "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "40_eager": (),
+}  # fmt: skip
+"""Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
 PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
 
@@ -67,7 +72,7 @@ def stem(notebook: str, values: Mapping[str, Any]) -> str:
     """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
     defaults = allowed(notebook)
     chosen = {**defaults, **values}
-    keys = {"00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync")}.get(notebook, ("prune",))
+    keys = KEYS.get(notebook, ("prune",))
     others = [f"w{chosen[key]}" if key == "workers" else _slug(chosen[key]) for key in SCENE
               if key in chosen and isinstance(chosen[key], (str, int)) and chosen[key] != defaults[key]]  # fmt: skip
     return "-".join([notebook, *(_slug(chosen[key]) for key in keys), *others])

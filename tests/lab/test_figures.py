@@ -212,11 +212,12 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     uneven = [f"20_sync_policies-none-virtual-{cluster}" for cluster in clusters]
     virtual = [*uneven, "10_pruning-static-bsp-virtual-labslownet"]
     assert sorted(bench.executed) == sorted(
-        ["00_tour", *pruning, "05_virtual_and_real-static1", "01_observation-mlp", "20_sync_policies-none", *virtual])
+        ["00_tour", *pruning, "05_virtual_and_real-static1", "01_observation-mlp", "20_sync_policies-none", "40_eager",
+         *virtual])  # fmt: skip
     # on the uneven clusters one single machine each, whatever W
-    assert len(list((bench.results / "runs").iterdir())) == 25 + 3 + 3 + 4 * 9 + 2 * 3 + 15
+    assert len(list((bench.results / "runs").iterdir())) == 25 + 3 + 3 + 4 * 9 + 2 * 3 + 15 + 30
     assert len(list((bench.results / "observations").iterdir())) == 1
-    assert len(bench.exported) == 2 + 2 + 10 * 3 + 5 * 6 + 4
+    assert len(bench.exported) == 2 + 2 + 10 * 3 + 5 * 6 + 4 + 2
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 
