@@ -36,7 +36,7 @@ IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebo
 DRAWING = ("studies", "notebook", "plots", "targets", "tuning", "tuning_plots", "observation_plots",
            "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate",
            "staleness", "staleness_tables", "staleness_plots",
-           "elasticity", "elastic_tables", "elastic_words", "elastic_plots")  # fmt: skip
+           "elasticity", "elastic_tables", "elastic_words", "elastic_plots", "overlap")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 #: A single machine; grids of clusters and learning rates; studies of a few policies.
@@ -107,7 +107,8 @@ def plan(sources: Path, results: Path) -> list[Job]:
     best = {**small, "learning_rate": RATES, "push_weights": [None, 1.0], "cluster": HETEROGENEOUS}
     wide = {**small, "cluster": "lab-slow-net", "workers": 16}
     narrow = {**virtual, "cluster": "lab-slow-net", "learning_rate": 0.7, "pushes": 1875, "thresholds": ["1%", "0.1%"]}
-    once = ("20_sync_policies", "25_ssp_tuning", "70_rates", "30_elastic", "05_virtual_and_real", "01_observation")
+    once = ("20_sync_policies", "25_ssp_tuning", "70_rates", "30_elastic", "40_eager", "05_virtual_and_real",
+            "01_observation")  # fmt: skip
     others = [Job(notebook, {}, sources, results) for notebook in once]
     compared = [Job("20_sync_policies", values, sources, results) for values in (best, wide)]
     tour, slow_net = Job("00_tour", {"live": False}, sources, results), Job("10_pruning", narrow, sources, results)

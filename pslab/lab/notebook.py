@@ -23,9 +23,15 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
     "25_ssp_tuning": ("settings",),
     "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
+    "40_eager": ("timeline", "time"),
     "70_rates": ("pushes", "accuracy", "factors"),
 }
 UNFORESEEN = ("00_tour", "05_virtual_and_real", "70_rates")  # run more than their study names
+KEYS: dict[str, tuple[str, ...]] = {
+    "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "30_elastic": (), "40_eager": (),
+    "70_rates": (),
+}  # fmt: skip
+"""Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
 PARAMETERS_CELL = "# Parameters"  # how papermill, and our notebooks, begin a cell of parameters
 
@@ -71,9 +77,7 @@ def stem(notebook: str, values: Mapping[str, Any]) -> str:
     """The name of what a notebook yields with these parameters: ``"10_pruning-static-ssp3"``."""
     defaults = allowed(notebook)
     chosen = {**defaults, **values}
-    own = {"00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "70_rates": (),
-           "30_elastic": ()}
-    keys = own.get(notebook, ("prune",))
+    keys = KEYS.get(notebook, ("prune",))
     others = [f"w{chosen[key]}" if key == "workers" else _slug(chosen[key]) for key in SCENE
               if key in chosen and isinstance(chosen[key], (str, int)) and chosen[key] != defaults[key]]  # fmt: skip
     others += ["rates"] if isinstance(chosen.get("learning_rate"), (list, tuple)) else []

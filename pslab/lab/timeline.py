@@ -186,7 +186,9 @@ def _in_parts(table: pd.DataFrame) -> pd.DataFrame:
     """Where each bar lies where computing and links overlap: computing above, then the way up, then the way down."""
     top, parts = -BAR / 2, []
     for way, share in SHARES.items():
-        own = _on_rows(table[table.phase.isin(spans.WAYS[way])])
+        there = table[table.phase.isin(spans.WAYS[way])]
+        taken = there.phase == "decode"  # while the next request is on its way
+        own = pd.concat([_on_rows(there[~taken]), there[taken].assign(y=there.worker[taken].astype(float), width=BAR)])
         inner = (own.y - own.worker + BAR / 2) * share
         parts.append(own.assign(y=own.worker + top + inner, width=own.width * share))
         top += BAR * (share + APART)

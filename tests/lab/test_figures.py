@@ -226,17 +226,17 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     pruning = [f"10_pruning-{family}-{sync}" for sync in syncs for family in families]
     compared = [f"20_sync_policies-none{more}" for more in ("", "-virtual-rates", "-virtual-labslownet-w16")]
     others = ["00_tour", "01_observation-mlp", "05_virtual_and_real-static1", "25_ssp_tuning-none", "70_rates",
-              "10_pruning-static-bsp-virtual-labslownet"]  # fmt: skip
+              "30_elastic", "40_eager", "10_pruning-static-bsp-virtual-labslownet"]  # fmt: skip
     assert sorted(bench.executed) == sorted([*pruning, *compared, *others])
     means = sum(map(averages, every_policy()))
     singles = len(every_policy()) - means
     grid = 3 * 4 * (means + 2 * singles + 1)  # seeds, rates, curves; a mean has no push weight
     wide = 3 * (len(every_policy()) + 1)
     # 05_virtual_and_real shares the tour's runs
-    runs = 25 + 3 + grid + wide + 3 * 48 + 12 + 2 * 4 * 7 * 3
+    runs = 25 + 3 + grid + wide + 3 * 48 + 12 + 2 * 4 * 7 * 3 + 30 + 188
     assert len(list((bench.results / "runs").iterdir())) == runs == len(set(bench.swept))
     assert len(list((bench.results / "observations").iterdir())) == 1
-    assert len(bench.exported) == 2 + 2 + 10 * 3 + 3 * 7 + 1 + 4 + 3
+    assert len(bench.exported) == 2 + 2 + 10 * 3 + 3 * 7 + 1 + 4 + 3 + 7 + 2
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 
