@@ -49,7 +49,8 @@ def _throughput(results: Sequence[Result]) -> str:
     slowness = "and so stays" if literal.rate < elastic.rate - 0.02 else "and comes"
     return (f"**Throughput**, permanently unequal speeds. ElasticBSP: {elastic.pushes} pushes, "
             f"{100 * elastic.rate:.0f} % of ASP's {asp.pushes}, waiting {100 * elastic.waiting:.1f} %; "
-            f"BSP {bsp.pushes} and {100 * bsp.waiting:.0f} %, SSP(3) {ssp.pushes}: a bound is a head start, no more. DSSP to the letter "
+            f"BSP {bsp.pushes} and {100 * bsp.waiting:.0f} %, SSP(3) {ssp.pushes}: a bound is a head "
+            "start, no more. DSSP to the letter "
             f"grants to the fastest worker alone, {slowness} at {100 * literal.rate:.0f} %, and its lead of "
             f"{literal.lead} is no bound of 15.")  # fmt: skip
 
