@@ -59,7 +59,7 @@ def elastic_groups(
     """
     train = Run(engine="virtual", workers=workers, batch_size=batch_size, schedule=schedule, pushes=pushes,
                 eval_every=eval_every, pull=pull, model=model, data=data,
-                cluster=dict(cluster) if isinstance(cluster, Mapping) else cluster)  # fmt: skip
+                cluster=_of_those(cluster, workers))  # fmt: skip
     return {
         "search": [Searches(sizes=sizes, ends=ends, repeats=repeats)],
         "speeds": _speeds(speeds, duration_s),
@@ -69,6 +69,14 @@ def elastic_groups(
         "horizon": _horizon(horizons, crowds, search_costs),
         "accuracy": _trained(train, policies, push_weights, learning_rates, seeds),
     }  # fmt: skip
+
+
+def _of_those(cluster: str | Mapping[str, Any], workers: int) -> str | dict[str, Any]:
+    """The cluster, without the speeds of workers that are not there."""
+    if isinstance(cluster, str):
+        return cluster
+    slow = {worker: factor for worker, factor in cluster.get("slow", {}).items() if int(worker) < workers}
+    return {**cluster, "slow": slow} if "slow" in cluster else dict(cluster)
 
 
 @functools.wraps(elastic_groups)  # its parameters are the notebook's

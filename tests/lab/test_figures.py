@@ -18,10 +18,11 @@ import pytest
 from pslab.config import Run
 from pslab.engines.cluster import PRESETS
 from pslab.errors import ConfigError, WorkerFailed
-from pslab.lab import export, figures
+from pslab.lab import export, figures, searching
 from pslab.lab import notebook as pages
 from pslab.lab.observation import TABLES, Observation, save_observed
 from pslab.lab.record import Draft
+from pslab.lab.searching import Searches
 from pslab.lab.studies import LAB, NETWORK, alone, averages, every_policy, pruning_runs, sync_runs
 
 # -- studies ---------------------------------------------------------------------------------------
@@ -194,7 +195,12 @@ class Bench:
         return written
 
 
-def record(run: Run | Observation, results: Path) -> None:
+def record(run: Run | Observation | Searches, results: Path) -> None:
+    if isinstance(run, Searches):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(searching, "measured", lambda wanted: pd.DataFrame(columns=["seconds"]))
+            searching.search(run, results=results)
+        return
     if isinstance(run, Observation):
         save_observed(run, {name: pd.DataFrame(columns=["layer"]) for name in TABLES}, {}, results)
         return

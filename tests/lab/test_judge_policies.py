@@ -46,8 +46,11 @@ def test_every_history_of_the_virtual_engine_is_valid(sync, cluster, workers, pu
     wanted, tables, facts = history(sync, cluster, workers=workers, seed=seed, **stop)
     verdict = judge(wanted, tables, facts)
     if facts["pushes"]:
-        assert (verdict.verdict, verdict.violations, verdict.unjudged) == ("valid", (), ())
-        if len(tables["pushes"]) > 2 * workers:  # what comes beside a push whose end is not recorded is not replayed
+        assert (verdict.verdict, verdict.violations) == ("valid", ())
+        # where pushes are dropped, a history may leave open which of two instants came first
+        assert not verdict.unjudged or (facts["dropped"] and "they hang on" in verdict.unjudged[0])
+        # what comes beside a push whose end is not recorded is not replayed
+        if not verdict.unjudged and len(tables["pushes"]) > 2 * workers:
             assert "the policy's decisions, replayed" in verdict.checked[-1]
     else:
         assert verdict.verdict == "unknown"
@@ -261,7 +264,6 @@ def test_a_push_counts_the_gradients_that_it_is_made_of(changes, words):
         ("backup:1", BSP(), "the policy cannot drop any"),
         ("backup:2", Backup(1), "the policy makes it of"),
         ("bsp", Backup(1), "the policy makes it of"),
-        ("backup:1", Backup(0), "is refused: duplicate pull"),
         ("local:3", BSP(), "the server applied 27 pushes, the table has 9"),
         ("local:3", LocalSGD(2), "the server applied 27 pushes, the table has 18"),
         ("bsp", LocalSGD(3), "pushes were applied; the budget is 30"),
