@@ -60,7 +60,7 @@ def test_the_cell_of_parameters_holds_the_studys_defaults_as_plain_literals(path
 def test_parameters_are_named_as_runs_fields(path: Path):
     of_the_study = {"family", "thresholds", "policies", "push_weights", "seeds", "images",
                     "moments", "every", "rules", "repeats", "live", "sizes", "ends", "speeds", "duration_s",
-                    "ratios", "horizons", "crowds", "search_costs", "learning_rates"}  # fmt: skip
+                    "ratios", "horizons", "crowds", "search_costs", "learning_rates", "network"}  # fmt: skip
     assert set(pages.allowed(path.stem)) - of_the_study <= set(KINDS)
 
 

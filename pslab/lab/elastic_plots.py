@@ -47,7 +47,7 @@ def search(found: Searched) -> go.Figure:
     for column, (axis, part, _) in enumerate(panels, start=1):
         for name in found.searches.searches:
             own, (colour, symbol) = part[part.search == name].sort_values(axis), LOOKS[name]
-            legend = f"{tables.NAMES[name]}{_powers(dict(grows.loc[name]))}"
+            legend = f"{tables.NAMES[name]}{_powers(grows.loc[name].to_dict())}"
             figure.add_trace(go.Scatter(
                 x=own[axis], y=own.seconds, mode="lines+markers", name=legend, legendgroup=name, showlegend=column == 1,
                 line={"color": colour, "width": 1.8}, marker={"symbol": symbol, "size": 7, "color": colour},
@@ -217,8 +217,8 @@ def accuracy(results: Iterable[Result]) -> go.Figure:
         best = {p: tables.best_rate(r, goal) for (p, each), r in groups.items() if each == weight}
         text = "<br>".join(f"{sync_name(p)}: {rate:g}" for p, rate in best.items())
         figure.add_annotation(text=text, x=0.99, y=0.04, xref="x domain", yref="y domain", xanchor="right",
-                              align="left", yanchor="bottom", font={"size": 11, "color": PALE}, bgcolor="rgba(255,255,255,0.8)",
-                              row=2, col=column)  # fmt: skip
+                              align="left", yanchor="bottom", font={"size": 11, "color": PALE},
+                              bgcolor="rgba(255,255,255,0.8)", row=2, col=column)  # fmt: skip
     figure.add_hline(y=100 * goal, line={"color": PALE, "width": 0.8, "dash": "2px,3px"})
     tops = [100 * tables.final(r) for rates in groups.values() for r in rates.values()]
     figure.update_yaxes(range=[0, 1.06 * max(tops)], row=1)

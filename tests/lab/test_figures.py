@@ -20,8 +20,10 @@ from pslab.engines.cluster import PRESETS
 from pslab.errors import ConfigError
 from pslab.lab import export, figures
 from pslab.lab import notebook as pages
-from pslab.lab.observation import TABLES, Observation, save_observed
+from pslab.lab.elasticity import elastic_runs
+from pslab.lab.observation import TABLES, Observation, Wanted, place_of, save_observed
 from pslab.lab.record import Draft
+from pslab.lab.searching import Searches, search
 from pslab.lab.studies import LAB, NETWORK, alone, pruning_runs, sync_runs
 
 # -- studies ---------------------------------------------------------------------------------------
@@ -178,7 +180,10 @@ class Bench:
         return written
 
 
-def record(run: Run | Observation, results: Path) -> None:
+def record(run: Wanted, results: Path) -> None:
+    if isinstance(run, Searches):
+        search(Searches(sizes=[2], ends=[2], repeats=1), results=results).path.rename(place_of(run, results))
+        return
     if isinstance(run, Observation):
         save_observed(run, {name: pd.DataFrame(columns=["layer"]) for name in TABLES}, {}, results)
         return
@@ -212,11 +217,13 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     uneven = [f"20_sync_policies-none-virtual-{cluster}" for cluster in clusters]
     virtual = [*uneven, "10_pruning-static-bsp-virtual-labslownet"]
     assert sorted(bench.executed) == sorted(
-        ["00_tour", *pruning, "05_virtual_and_real-static1", "01_observation-mlp", "20_sync_policies-none", *virtual])
+        ["00_tour", *pruning, "05_virtual_and_real-static1", "01_observation-mlp", "20_sync_policies-none",
+         "30_elastic", *virtual])
     # on the uneven clusters one single machine each, whatever W
-    assert len(list((bench.results / "runs").iterdir())) == 25 + 3 + 3 + 4 * 9 + 2 * 3 + 15
+    assert len(list((bench.results / "runs").iterdir())) == 25 + 3 + 3 + 4 * 9 + 2 * 3 + 15 + len(elastic_runs()) - 1
+    assert len(list((bench.results / "searches").iterdir())) == 1
     assert len(list((bench.results / "observations").iterdir())) == 1
-    assert len(bench.exported) == 2 + 2 + 10 * 3 + 5 * 6 + 4
+    assert len(bench.exported) == 2 + 2 + 10 * 3 + 5 * 6 + 4 + 7
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 
