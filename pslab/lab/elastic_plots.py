@@ -218,8 +218,7 @@ def accuracy(results: Iterable[Result]) -> go.Figure:
         text = "<br>".join(f"{sync_name(p)}: {rate:g}" for p, rate in best.items())
         figure.add_annotation(text=text, x=0.99, y=0.04, xref="x domain", yref="y domain", xanchor="right",
                               align="left", yanchor="bottom", font={"size": 11, "color": PALE},
-                             bgcolor="rgba(255,255,255,0.8)",
-                              row=2, col=column)  # fmt: skip
+                              bgcolor="rgba(255,255,255,0.8)", row=2, col=column)  # fmt: skip
     figure.add_hline(y=100 * goal, line={"color": PALE, "width": 0.8, "dash": "2px,3px"})
     tops = [100 * tables.final(r) for rates in groups.values() for r in rates.values()]
     figure.update_yaxes(range=[0, 1.06 * max(tops)], row=1)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.lab.plots import series
-from pslab.lab.spans import common_starts
+from pslab.lab.spans import common_starts, records
 from pslab.lab.theme import SPACE, parts, sync_name
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def search_table(found: Searched) -> pd.DataFrame:
         rows[NAMES[str(name)]] = {
             "workers, ends": f"{int(at.workers)}, {int(at.ends)}", "here": ms(at.seconds),
             "published": ms(paper) if paper else DASH, "grows with workers": _power("n", by_n),
-            "with ends": _power("R", by_r),
-            "spread over the least": f"{100 * own.excess.mean():+.1f} %"}  # fmt: skip
+            "with ends": _power("R", by_r), "spread over the least": f"{100 * own.excess.mean():+.1f} %"}  # fmt: skip
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -120,12 +119,20 @@ def rate(result: Result) -> float:
 
 
 def largest_lead(result: Result) -> int:
-    """The most iterations that a worker was ahead of the slowest one, when it had pushed."""
-    table = result.phases[result.phases.phase == "push"].sort_values(["end_s", "worker"], kind="stable")
+    """The most iterations that a worker was ahead of the slowest one, when it began one.
+
+    Of events at one instant the lower worker's are first, and a start follows the push that allowed it.
+    """
+    waits_, pushed, begun = (result.phases[result.phases.phase == name] for name in ("wait", "push", "compute"))
+    by = {(w.worker, w.iteration + 1): w.waits_for for w in records(waits_) if w.waits_for >= 0}
+    events = [(p.end_s, p.worker, 0, p.worker, p.iteration + 1) for p in records(pushed)]
+    events += [(c.begin_s, by.get((c.worker, c.iteration), c.worker), 1, c.worker, c.iteration) for c in records(begun)]
     clocks, most = [0] * result.run.workers, 0
-    for worker, iteration in zip(table.worker, table.iteration, strict=True):
-        clocks[worker] = iteration + 1
-        most = max(most, clocks[worker] - min(clocks))
+    for _, _, begins, worker, clock in sorted(events):
+        if begins:
+            most = max(most, clock - min(clocks))
+        else:
+            clocks[worker] = clock
     return most
 
 

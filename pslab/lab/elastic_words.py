@@ -48,9 +48,9 @@ def _throughput(results: Sequence[Result]) -> str:
     literal, ssp = table.loc[sync_name("dssp:3,12,literal")], table.loc[sync_name("ssp:3")]
     slowness = "and so stays" if literal.rate < elastic.rate - 0.02 else "and comes"
     return (f"**Throughput**, permanently unequal speeds. ElasticBSP: {elastic.pushes} pushes, "
-            f"{100 * elastic.rate:.0f} % of ASP's {asp.pushes}, waiting {100 * elastic.waiting:.1f} %; "
-            f"BSP {bsp.pushes} and {100 * bsp.waiting:.0f} %, SSP(3) {ssp.pushes}: a bound is a head "
-            "start, no more. DSSP to the letter "
+            f"{100 * elastic.rate:.0f} % of ASP's {asp.pushes}, waiting {100 * elastic.waiting:.1f} %; BSP "
+            f"{bsp.pushes} and {100 * bsp.waiting:.0f} %, SSP(3) {ssp.pushes}: a bound is a head start, no more. "
+            "DSSP to the letter "
             f"grants to the fastest worker alone, {slowness} at {100 * literal.rate:.0f} %, and its lead of "
             f"{literal.lead} is no bound of 15.")  # fmt: skip
 
@@ -63,11 +63,9 @@ def _pair(results: Sequence[Result]) -> str:
     needed = 2 * tables.DSSP_PAPER - 1
     told = "is not reached" if literal < tables.DSSP_PAPER - 0.05 else "is reached"
     return (f"**Two workers, 1:{at:g}.** SSP(15) takes {literal:.2f} times as long as DSSP to the letter and "
-            f"{asp:.2f} times as long as ASP; the published {tables.DSSP_PAPER:.2f} {told} at this ratio. "
-            "In the long run "
-            f"ASP is (1 + r) / 2 times as fast, so it takes speeds of 1:{needed:.1f}. "
-            f"DSSP that keeps its bound gets {text:.2f} times; "
-            f"the letter's lead grows to {lead}.")  # fmt: skip
+            f"{asp:.2f} times as long as ASP; the published {tables.DSSP_PAPER:.2f} {told} at this ratio. In the long "
+            f"run ASP is (1 + r) / 2 times as fast, so it takes speeds of 1:{needed:.1f}. DSSP that keeps its bound "
+            f"gets {text:.2f} times; the letter's lead grows to {lead}.")  # fmt: skip
 
 
 def _stragglers(results: Sequence[Result]) -> str:
@@ -76,8 +74,8 @@ def _stragglers(results: Sequence[Result]) -> str:
     share = {(k, p): 100 * table.rate[k, p] for k in ("permanent", "transient") for p in (bsp, three, most)}
     short, long_ = ([f"{share[k, p]:.0f} %" for p in (three, most, bsp)] for k in ("transient", "permanent"))
     return (f"**Stragglers.** Against short stalls SSP(3) makes {short[0]} of ASP's pushes and SSP(15) {short[1]}, BSP "
-            f"{short[2]}; against a permanent straggler {long_[0]} and {long_[1]}, BSP {long_[2]}: "
-            "there staleness buys next to nothing.")  # fmt: skip
+            f"{short[2]}; against a permanent straggler {long_[0]} and {long_[1]}, BSP {long_[2]}: there staleness "
+            "buys next to nothing.")  # fmt: skip
 
 
 def _accuracy(results: Sequence[Result]) -> str:
@@ -122,9 +120,10 @@ def _horizon(results: Sequence[Result]) -> str:
         slower = ", ".join(str(e) for e in dear[dear.rate < bsp.rate].ends)
         saves = f"and at R = {slower} more than all that it saves" if slower else "less than it saves at every R"
         short = f". The run is too short for R = {few}: fewer than three barriers fell" if few else ""
-        said.append(f"{workers} workers: {100 * low:.0f} to {100 * high:.0f} % of ASP's pushes whatever R (BSP "
-                    f"{100 * bsp.rate:.0f} %); a search at {1e6 * dear.search_s.iloc[0]:g} µs a point instead of "
+        whatever = f"{100 * low:.0f} to {100 * high:.0f} % of ASP's pushes, R from {own.ends[own.ends > 0].min()} on"
+        said.append(f"{workers} workers: {whatever} (BSP {100 * bsp.rate:.0f} %); a search at "
+                    f"{1e6 * dear.search_s.iloc[0]:g} µs a point instead of "
                     f"{1e6 * cheap.search_s.iloc[0]:g} costs up to {100 * lost:.1f} points, "
-                    f"{saves}; it would cost all of it at "
-                    f"{1e6 * planned.break_even_s.min():.0f} µs{short}")  # fmt: skip
+                    f"{saves}; it would cost all of that at {1e6 * planned.break_even_s.min():.0f} µs"
+                    f"{short}")  # fmt: skip
     return f"**R and the search.** {'. '.join(said)}."

@@ -22,9 +22,6 @@ STRAGGLERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 })  # fmt: skip
 PAIR_PUSHES, STRAGGLER_PUSHES, ITERATIONS = 1200, 800, 100
 SLOWEST = 3.0  # the last worker of a crowd, against the first
-UNEVEN: Mapping[str, Any] = MappingProxyType(
-    {"preset": "lab-slow-net", "slow": {worker: speed for worker, speed in enumerate(SPEEDS) if speed != 1.0}}
-)
 
 
 def elastic_groups(
@@ -34,14 +31,13 @@ def elastic_groups(
     repeats: int = 3,
     speeds: Sequence[float] = SPEEDS,
     duration_s: float = 300.0,
-    ratios: Sequence[float] = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0),
+    ratios: Sequence[float] = (1.0, 1.5, 2.0, 3.0, 4.0),
     horizons: Sequence[int] = (15, 30, 60, 120, 240),
     crowds: Sequence[int] = (4, 64),
     search_costs: Sequence[float] = (PRESENT_S, PUBLISHED_S),
     policies: Sequence[Any] = ("bsp", "ssp:3", "dssp:3,12", "asp", "elastic:15"),
     push_weights: Sequence[float | None] = (None, 1.0),
     learning_rates: Sequence[float] = (0.1, 0.2, 0.4, 0.8),
-    workers: int = 4,
     batch_size: int = 64,
     schedule: Any = "linear",
     pushes: int | None = 320,
@@ -49,34 +45,30 @@ def elastic_groups(
     pull: str = "changed",
     model: Any = "mlp:64",
     data: Any = "mnist",
-    cluster: str | Mapping[str, Any] = UNEVEN,
+    network: str = "lab-slow-net",
     seeds: Sequence[int] = (0, 1, 2),
 ) -> dict[str, list[Any]]:
     """What is asked for, by the part of the notebook: search, speeds, pair, stragglers, horizon, accuracy.
 
+    `network` is a cluster's preset; how much slower each worker is, `speeds` say.
+
     Raises:
         ConfigError: lists that are none, or what Run or Searches refuses.
     """
-    train = Run(engine="virtual", workers=workers, batch_size=batch_size, schedule=schedule, pushes=pushes,
-                eval_every=eval_every, pull=pull, model=model, data=data,
-                cluster=_of_those(cluster, workers))  # fmt: skip
+    times = [float(s) for s in listed("speeds", speeds)]
+    slow = {worker: s / times[0] for worker, s in enumerate(times) if s != times[0]}
+    train = Run(engine="virtual", workers=len(times), batch_size=batch_size, schedule=schedule, pushes=pushes,
+                eval_every=eval_every, pull=pull, model=model, data=data, cluster={"preset": network, "slow": slow})
     return {
         "search": [Searches(sizes=sizes, ends=ends, repeats=repeats)],
-        "speeds": _speeds(speeds, duration_s),
+        "speeds": [timed(policy, {"compute_s": times[0], "slow": slow}, len(times), None, seconds=duration_s)
+                   for policy in TIMED],
         "pair": [timed(policy, {"compute_s": 1.0, "slow": {1: float(ratio)}}, 2, PAIR_PUSHES)
                  for ratio in listed("ratios", ratios) for policy in PAIRED],
-        "stragglers": _stragglers(workers, seeds),
+        "stragglers": _stragglers(len(times), seeds),
         "horizon": _horizon(horizons, crowds, search_costs),
         "accuracy": _trained(train, policies, push_weights, learning_rates, seeds),
     }  # fmt: skip
-
-
-def _of_those(cluster: str | Mapping[str, Any], workers: int) -> str | dict[str, Any]:
-    """The cluster, without the speeds of workers that are not there."""
-    if isinstance(cluster, str):
-        return cluster
-    slow = {worker: factor for worker, factor in cluster.get("slow", {}).items() if int(worker) < workers}
-    return {**cluster, "slow": slow} if "slow" in cluster else dict(cluster)
 
 
 @functools.wraps(elastic_groups)  # its parameters are the notebook's
@@ -101,13 +93,6 @@ def listed(name: str, values: Any) -> list[Any]:
 def crowd(workers: int) -> dict[int, float]:
     """Factors of a crowd: from 1 to SLOWEST in equal steps."""
     return {worker: 1 + (SLOWEST - 1) * worker / (workers - 1) for worker in range(1, workers)}
-
-
-def _speeds(speeds: Sequence[float], duration_s: float) -> list[Run]:
-    times = [float(s) for s in listed("speeds", speeds)]
-    slow = {worker: s / times[0] for worker, s in enumerate(times) if s != times[0]}
-    cluster = {"compute_s": times[0], "slow": slow}
-    return [timed(policy, cluster, len(times), None, seconds=duration_s) for policy in TIMED]
 
 
 def _stragglers(workers: int, seeds: Sequence[int]) -> list[Run]:

@@ -20,6 +20,7 @@ from pslab.engines.cluster import PRESETS
 from pslab.errors import ConfigError, WorkerFailed
 from pslab.lab import export, figures, searching
 from pslab.lab import notebook as pages
+from pslab.lab.elasticity import elastic_runs
 from pslab.lab.observation import TABLES, Observation, save_observed
 from pslab.lab.record import Draft
 from pslab.lab.searching import Searches
@@ -239,7 +240,7 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     grid = 3 * 4 * (means + 2 * singles + 1)  # seeds, rates, curves; a mean has no push weight
     wide = 3 * (len(every_policy()) + 1)
     # 05_virtual_and_real shares the tour's runs
-    runs = 25 + 3 + grid + wide + 3 * 48 + 12 + 2 * 4 * 7 * 3 + 30 + 188
+    runs = 25 + 3 + grid + wide + 3 * 48 + 12 + 2 * 4 * 7 * 3 + 30 + len(elastic_runs()) - 1
     assert len(list((bench.results / "runs").iterdir())) == runs == len(set(bench.swept))
     assert len(list((bench.results / "observations").iterdir())) == 1
     assert len(bench.exported) == 2 + 2 + 10 * 3 + 3 * 7 + 1 + 4 + 3 + 7 + 2
