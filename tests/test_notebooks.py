@@ -59,7 +59,8 @@ def test_the_cell_of_parameters_holds_the_studys_defaults_as_plain_literals(path
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_parameters_are_named_as_runs_fields(path: Path):
     of_the_study = {"family", "thresholds", "policies", "push_weights", "seeds", "images",
-                    "moments", "every", "rules", "repeats", "live", "stalenesses", "learning_rates", "clusters"}  # fmt: skip
+                    "moments", "every", "rules", "repeats", "live", "stalenesses", "learning_rates",
+                    "clusters"}  # fmt: skip
     assert set(pages.allowed(path.stem)) - of_the_study <= set(KINDS)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from evaluated import Make, maker, study
@@ -13,6 +12,7 @@ from evaluated import Make, maker, study
 from pslab.config import Run
 from pslab.lab import plots
 from pslab.lab.studies import LAB, caption, curves, describe_cluster, labels, sync_runs
+
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:

@@ -115,7 +115,7 @@ def test_the_picture_shows_every_seed_the_range_the_median_and_its_number(make: 
     assert list(span.x) == [1.0, 2.0]
     assert sorted(dots.x) == [1.0, 2.0]
     assert list(median.x) == [2.0]
-    assert "2.0 s (2 of 3 seeds)" in texts(figure)
+    assert "2.0 s (2 of 3)" in texts(figure)
     assert [t for t in texts(figure) if t.startswith("<b>")] == [
         "<b>seconds to 90 %</b>", "<b>pushes to 90 %</b>", "<b>bytes to 90 %</b>", "<b>final accuracy</b>",
         "<b>time waiting</b>"]  # fmt: skip
@@ -131,7 +131,8 @@ def test_the_picture_says_what_was_not_reached(make: Make):
 def test_the_pictures_caption_says_seeds_cluster_weight_and_stop_rule(make: Make):
     figure = targets.picture(study(make, sync="asp", seeds=[0, 1]), 0.9)
     said = figure.layout.title.subtitle.text.replace("\u00a0", " ").replace("<br>", " ")
-    for words in ("2 seeds", "1 Gbit/s per worker", "push weight 1/W", "stops at 8 pushes", "first evaluation at or above"):
+    for words in ("2 seeds", "1 Gbit/s per worker", "push weight 1/W", "stops at 8 pushes",
+                  "first evaluation at or above"):  # fmt: skip
         assert words in said
     assert figure.layout.height > 3 * targets.ROW
 

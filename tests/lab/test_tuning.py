@@ -57,10 +57,12 @@ def test_a_policy_itself_says_whether_its_step_is_a_mean():
 
 
 def test_ssps_study_is_every_bound_with_every_rate_on_every_cluster():
-    runs = ssp_runs(stalenesses=[0, 2], learning_rates=[0.1, 0.2, 0.3], clusters={"a": "lab", "b": "straggler"}, seeds=[5])
+    clusters = {"a": "lab", "b": "straggler"}
+    runs = ssp_runs(stalenesses=[0, 2], learning_rates=[0.1, 0.2, 0.3], clusters=clusters, seeds=[5])
     assert len(runs) == 2 * 3 * 2
     assert {(r.sync, r.learning_rate, r.cluster) for r in runs} == {
-        (f"ssp:{s}", rate, cluster) for s in (0, 2) for rate in (0.1, 0.2, 0.3) for cluster in ("lab", "straggler")}  # fmt: skip
+        (f"ssp:{s}", rate, cluster)
+        for s in (0, 2) for rate in (0.1, 0.2, 0.3) for cluster in ("lab", "straggler")}  # fmt: skip
     assert {(r.target_accuracy, r.engine, r.seed) for r in runs} == {(0.85, "virtual", 5)}
 
 
