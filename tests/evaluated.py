@@ -26,7 +26,7 @@ def maker(results: Path) -> Make:
         seconds_ = list(map(float, range(count))) if seconds is None else seconds
         evaluations = pd.DataFrame({"pushes": at, "iteration": at / run.workers, "seconds": seconds_,
                                     "accuracy": accuracy, "loss": 0.5})  # fmt: skip
-        tables = {"accuracy": evaluations, "phases": phases(run.workers), "pushes": pushes(run)}
+        tables = {"accuracy": evaluations, "phases": phases(run.workers), "pushes": pushes(run, at, seconds_)}
         told = {**FACTS, **facts, "seconds": seconds_[-1], "pushes": run.pushes}
         return Draft(run, results).save(tables, np.zeros(2, np.float32), told)
 
@@ -40,11 +40,13 @@ def phases(workers: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"])
 
 
-def pushes(run: Run) -> pd.DataFrame:
+def pushes(run: Run, at: np.ndarray, seconds: list[float]) -> pd.DataFrame:
+    """At even distances between the evaluations."""
     number = np.arange(1, (run.pushes or 0) + 1)
     return pd.DataFrame({
         "push": number, "worker": (number - 1) % run.workers, "iteration": (number - 1) // run.workers, "range": 0,
-        "version_pulled": 0, "version_applied": number, "staleness": number % 4, "seconds": number / 10.0, "loss": 1.0,
+        "version_pulled": 0, "version_applied": number, "staleness": number % 4, "loss": 1.0,
+        "seconds": np.interp(number, at, seconds),
         "density": 1.0, "bytes_up": 10, "bytes_up_raw": 10, "bytes_down": 5, "bytes_down_raw": 5,
     })  # fmt: skip
 

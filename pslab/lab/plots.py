@@ -52,18 +52,18 @@ def series(result: Result, axis: str) -> pd.DataFrame:
     """One run's evaluations: x (pushes, seconds or bytes) and y (per cent), with what a reader may hover over."""
     table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
     table = table[np.isfinite(table.accuracy)]
-    sent = {name: _bytes_at(result, table.pushes.to_numpy(), columns) for name, columns in BYTES.items()}
+    sent = {name: _bytes_at(result, table.seconds.to_numpy(), columns) for name, columns in BYTES.items()}
     x = sent[axis] if axis in BYTES else table["seconds" if axis == "seconds" else "pushes"].to_numpy(float)
     return pd.DataFrame({"x": x, "y": 100 * table.accuracy.to_numpy(), "pushes": table.pushes.to_numpy(),
                          "seconds": table.seconds.to_numpy(), "loss": table.loss.to_numpy(), **sent})  # fmt: skip
 
 
-def _bytes_at(result: Result, pushes: np.ndarray, columns: Sequence[str]) -> np.ndarray:
-    """Bytes that the first `pushes` pushes and their pulls took, for each entry."""
+def _bytes_at(result: Result, seconds: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Bytes that the pushes until each of these instants, and their pulls, took. A push may be of many gradients."""
     table = result.pushes
-    order = np.argsort(table["push"].to_numpy(), kind="stable")
+    order = np.argsort(table.seconds.to_numpy(), kind="stable")
     total = np.concatenate([[0.0], np.cumsum(table[list(columns)].sum(axis=1).to_numpy(float)[order])])
-    sent: np.ndarray = total[np.searchsorted(table["push"].to_numpy()[order], pushes, side="right")]
+    sent: np.ndarray = total[np.searchsorted(table.seconds.to_numpy()[order], seconds, side="right")]
     return sent
 
 
@@ -102,7 +102,9 @@ def _accuracy(results: Iterable[Result], axes: Sequence[str], title: str | None)
     return finish(figure, told, caption(drawn), names, PAIR_WIDTH if len(axes) > 1 else WIDTH)
 
 
-def traces(curve: Curve, axis: str, unit: int, low: float, shown: bool, legend: str = "legend") -> list[go.Scatter]:
+def traces(
+    curve: Curve, axis: str, unit: int, low: float, shown: bool, legend: str = "legend", opacity: float = 0.16
+) -> list[go.Scatter]:
     """The band over seeds, the line, and a cross where a seed diverged; in one of the figure's legends if `shown`."""
     runs = [series(result, axis).assign(x=lambda t: t.x / unit) for result in curve.results]
     ended = [r for r, result in zip(runs, curve.results, strict=True) if result.manifest["outcome"] == "diverged"]
@@ -116,7 +118,7 @@ def traces(curve: Curve, axis: str, unit: int, low: float, shown: bool, legend: 
     if len(whole) > 1:
         found.append(go.Scatter(
             x=np.concatenate([middle.x, middle.x[::-1]]), y=np.concatenate([middle.high, middle.low[::-1]]),
-            fill="toself", fillcolor=translucent(style.colour, 0.16), line={"width": 0}, hoverinfo="skip",
+            fill="toself", fillcolor=translucent(style.colour, opacity), line={"width": 0}, hoverinfo="skip",
             showlegend=False, mode="lines", **common))  # fmt: skip
     edge = "white" if "open" not in style.marker else style.colour
     drawn = {"mode": "lines+markers", "line": {"color": style.colour, "dash": style.dash, "width": style.width}}
@@ -250,7 +252,8 @@ def time_budget(results: Iterable[Result], title: str | None = None) -> go.Figur
     figure.update_layout(barmode="stack", bargap=0.12, legend={"traceorder": "normal", "itemwidth": 30})
     lines = caption(found, "mean of ")
     words = [PHASE_WORDS.get(phase, phase) for phase in dict.fromkeys(shown)]
-    return finish(figure, title or f"{headline(found)}: where the time goes", lines, words, PAIR_WIDTH, below=78)
+    finish(figure, title or f"{headline(found)}: where the time goes", lines, words, PAIR_WIDTH, below=78)
+    return figure.update_layout(margin_r=44)  # the last label may be wider than its bar
 
 
 def _bar(phase: str, whom: int, part: pd.DataFrame, tallest: float, shown: bool) -> go.Bar:

@@ -67,7 +67,8 @@ def pruning_runs(
         raise ConfigError("family", family, nearest(str(family), THRESHOLDS))
     rules = _list("thresholds", THRESHOLDS[family] if thresholds is None else thresholds)
     dense = Run(sync=sync, workers=workers, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule,
-                pushes=pushes, pull=pull, model=model, data=data, engine=engine, cluster=_cluster(cluster))
+                pushes=pushes, pull=pull, model=model, data=data, engine=engine, cluster=_cluster(cluster),
+                eval_every=_period(engine, pushes))  # fmt: skip
     crowd = [dense, *(dense.but(prune=f"{family}:{rule}") for rule in rules)]
     return _each_seed([*crowd, alone(dense)], seeds)
 
@@ -103,7 +104,7 @@ def sync_runs(
         for rate in _rates(learning_rate, policy):
             run = Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size, learning_rate=rate,
                       schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, engine=engine,
-                      cluster=_cluster(cluster))  # fmt: skip
+                      cluster=_cluster(cluster), eval_every=_period(engine, pushes))  # fmt: skip
             crowd += [run] if averages(policy) else [run.but(push_weight=weight) for weight in weights]
             singles += [alone(run)] if policy == chosen[0] else []
     return _each_seed([*crowd, *singles], seeds)
@@ -135,7 +136,7 @@ def ssp_runs(
     batch_size: int = 64,
     schedule: Any = "constant",
     target_accuracy: float = 0.85,
-    pushes: int | None = 937,
+    pushes: int | None = 640,
     eval_every: int = 24,
     pull: str = "changed",
     model: Any = "mlp:64",
@@ -208,7 +209,8 @@ def tour_runs(
         raise ConfigError("live", live, "must be True, False, or None to find out")
     crowd = [Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size, learning_rate=learning_rate,
                  schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, engine=engine,
-                 cluster=_cluster(cluster)) for policy in _list("policies", policies)]  # fmt: skip
+                 cluster=_cluster(cluster), eval_every=_period(engine, pushes))
+             for policy in _list("policies", policies)]  # fmt: skip
     return _each_seed(crowd, seeds)
 
 
@@ -297,6 +299,12 @@ def _without_preset(cluster: Mapping[str, Any]) -> dict[str, Any]:
     whole, untouched = resolve_cluster(fields), Cluster()
     return {f.name: getattr(whole, f.name) for f in dataclasses.fields(Cluster)
             if getattr(whole, f.name) != getattr(untouched, f.name)}
+
+
+def _period(engine: str, pushes: int | None) -> int | None:
+    """Pushes between evaluations; None is Run's own. A real run is not evaluated until it has ended, which takes longer
+    than some of the runs: a curve needs a point at every fifteenth of its way."""
+    return max(1, pushes // 15) if engine == "local" and isinstance(pushes, int) else None
 
 
 def _cluster(cluster: str | Mapping[str, Any]) -> str | dict[str, Any]:
@@ -480,12 +488,22 @@ def _named(prefix: str, name: str) -> Callable[[Run], str]:
     return words
 
 
+def _data(run: Run) -> str:
+    """``"mnist:60000,5000"`` -> ``"MNIST (60000 to train, 5000 to test)"``."""
+    name, positional, named = parts(run.data)
+    if name != "mnist":
+        return _named("", "data")(run)
+    counts = dict(zip(("train", "test"), positional, strict=False)) | named
+    told = ", ".join(f"{count} to {what}" for what, count in counts.items())
+    return "MNIST" + (f" ({told})" if told else "")
+
+
 CAPITALS = ("sgd", "mlp", "cnn", "mnist")
 UNSAID = ("constant", "fifo")
 #: How each field of Run is said; the order is that of a label.
 WORDS: dict[str, Callable[[Run], str]] = {
     "model": _named("", "model"),
-    "data": _named("", "data"),
+    "data": lambda run: _data(run),
     "sync": lambda run: sync_name(run.sync),
     "prune": lambda run: prune_name(run.prune),
     "workers": lambda run: f"{run.workers} worker{'s' if run.workers != 1 else ''}",

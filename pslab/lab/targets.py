@@ -35,7 +35,8 @@ def arrivals(results: Iterable[Result], accuracy: float) -> pd.DataFrame:
     """A row for each run: its curve and seed, seconds, iterations (pushes / workers), pushes and bytes until `accuracy`
     (0 to 1; NaN if it never gets there), its final accuracy, and the share of the workers' time spent waiting."""
     return pd.DataFrame([
-        {"curve": curve.label, "seed": result.run.seed, **first(result, accuracy, curve.single),
+        {"curve": curve.label, "seed": result.run.seed, **first(result, accuracy),
+         "bytes": math.nan if curve.single else _bytes(result, accuracy),  # it sends nothing
          "final_accuracy": final(result),
          "waiting": math.nan if curve.single else float(np.mean(waits(result))) / 100}
         for curve in curves(results) for result in curve.results
@@ -50,8 +51,12 @@ def targets(results: Iterable[Result], accuracy: float | None = None) -> pd.Data
     """
     found = list(results)
     goal = chosen(found) if accuracy is None else accuracy
+    return _over_seeds(arrivals(found, goal), goal)
+
+
+def _over_seeds(found: pd.DataFrame, goal: float) -> pd.DataFrame:
     rows = []
-    for label, runs in arrivals(found, goal).groupby("curve", sort=False):
+    for label, runs in found.groupby("curve", sort=False):
         row: dict[str, Any] = {"curve": label, "seeds": len(runs), "reached": int(runs.seconds.notna().sum())}
         for name in MEASURES:
             values = runs[name].fillna(math.inf) if name in UNREACHED else runs[name]
@@ -63,18 +68,20 @@ def targets(results: Iterable[Result], accuracy: float | None = None) -> pd.Data
     return table
 
 
-def first(result: Result, accuracy: float, single: bool = False) -> dict[str, float]:
-    """Seconds, iterations, pushes and bytes at a run's first evaluation at or above `accuracy`; NaN if there is none.
+def first(result: Result, accuracy: float) -> dict[str, float]:
+    """Seconds, iterations and pushes at a run's first evaluation at or above `accuracy`; NaN if there is none."""
+    evaluated = result.accuracy
+    there = np.flatnonzero(evaluated.accuracy.to_numpy() >= accuracy - 1e-11)
+    if not len(there):
+        return dict.fromkeys(("seconds", "iterations", "pushes"), math.nan)
+    seconds, pushes = (float(evaluated[name].to_numpy()[there[0]]) for name in ("seconds", "pushes"))
+    return {"seconds": seconds, "iterations": pushes / result.run.workers, "pushes": pushes}
 
-    A `single` machine sends nothing.
-    """
+
+def _bytes(result: Result, accuracy: float) -> float:
     points = series(result, "bytes")
     there = np.flatnonzero(points.y.to_numpy() >= 100 * accuracy - 1e-9)
-    if not len(there):
-        return dict.fromkeys(UNREACHED, math.nan)
-    seconds, pushes, sent = (float(points[name].iloc[there[0]]) for name in ("seconds", "pushes", "x"))
-    return {"seconds": seconds, "iterations": pushes / result.run.workers, "pushes": pushes,
-            "bytes": math.nan if single else sent}  # fmt: skip
+    return float(points.x.iloc[there[0]]) if len(there) else math.nan
 
 
 def chosen(results: Iterable[Result]) -> float:
@@ -159,6 +166,7 @@ def _times(reference: float, other: float) -> str:
 # -- the picture -----------------------------------------------------------------------------------
 
 ROW, HEAD = 30, 12  # px: a curve; the columns' names
+CELLS = 780  # px: the least that the columns need
 DOTS = 0.5  # of a column's width; what is right of them is for the number
 COLUMNS = {"seconds": "seconds to {}", "pushes": "pushes to {}", "bytes": "bytes to {}",
            "final_accuracy": "final accuracy", "waiting": "time waiting"}  # fmt: skip
@@ -167,11 +175,10 @@ COLUMNS = {"seconds": "seconds to {}", "pushes": "pushes to {}", "bytes": "bytes
 def picture(results: Iterable[Result], accuracy: float | None = None, title: str | None = None) -> go.Figure:
     """The table as a figure: a dot for each seed, a line over their range, a mark at the median, and its number."""
     found = list(results)
-    drawn, table = curves(found), targets(found, accuracy)
-    rows = table.to_dict("index")
-    goal = f"{100 * table.attrs['accuracy']:g}{SPACE}%"
-    runs = arrivals(found, table.attrs["accuracy"])
-    figure = make_subplots(1, len(COLUMNS), shared_yaxes=True, horizontal_spacing=0.02)
+    level = chosen(found) if accuracy is None else accuracy
+    drawn, runs, goal = curves(found), arrivals(found, level), f"{100 * level:g}{SPACE}%"
+    rows = _over_seeds(runs, level).to_dict("index")
+    figure = make_subplots(1, len(COLUMNS), shared_yaxes=True, horizontal_spacing=0.02, column_widths=[1.4, 1, 1, 1, 1])
     for column, (name, heading) in enumerate(COLUMNS.items(), start=1):
         place: dict[str, Any] = {"xref": f"x{column if column > 1 else ''} domain", "showarrow": False}
         figure.add_annotation(x=0, y=1, yref="paper", xanchor="left", yanchor="bottom", yshift=2, font_size=12,
@@ -191,8 +198,9 @@ def picture(results: Iterable[Result], accuracy: float | None = None, title: str
     dots = "; a dot for each seed, a line over their range, the mark at the median" if several(drawn) else ""
     lines = [*caption(drawn), f"until the first evaluation at or above {goal}{dots}"]
     told = title or f"{headline(drawn)}: until {goal} test accuracy"
-    finish(figure, told, lines, [], PAIR_WIDTH, below=0)
-    top, left = figure.layout.margin.t + HEAD, 24 + 7 * max(len(curve.legend) for curve in drawn)
+    left = 24 + 7 * max(len(curve.legend) for curve in drawn)
+    finish(figure, told, lines, [], max(PAIR_WIDTH, left + CELLS), below=0)
+    top = figure.layout.margin.t + HEAD
     figure.update_layout(height=top + ROW * len(drawn) + 20, margin={"t": top, "b": 20, "l": left, "r": 16},
                          title={"xref": "container", "x": 0.016})  # fmt: skip
     return figure
@@ -220,7 +228,7 @@ def _number(row: dict[Any, Any], name: str) -> str:
     """The median, or why there is none."""
     if math.isfinite(row[name]):
         few = name == "seconds" and row["reached"] < row["seeds"]
-        return FORMS[name](row[name]) + (f" ({row['reached']} of {row['seeds']} seeds)" if few else "")
+        return FORMS[name](row[name]) + (f" ({row['reached']} of {row['seeds']})" if few else "")
     return unreached(row) if name == "seconds" else DASH
 
 

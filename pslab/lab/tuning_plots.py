@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pslab.lab.record import Result
 
 ENTRY = 21  # px: a line of a legend
+BAND = 0.09  # opacity: many bands lie over each other
 
 
 # -- push weights ----------------------------------------------------------------------------------
@@ -41,7 +42,8 @@ def accuracy(results: Iterable[Result]) -> go.Figure:
         for row, axis in enumerate(("iteration", "seconds"), start=1):
             unit, legend = workers if axis == "iteration" else 1, f"legend{column if column > 1 else ''}"
             for curve in found_curves:
-                figure.add_traces(plots.traces(curve, axis, unit, low, row == 1, legend), rows=row, cols=column)
+                drawn_ = plots.traces(curve, axis, unit, low, row == 1, legend, BAND)
+                figure.add_traces(drawn_, rows=row, cols=column)
             figure.update_xaxes(plots.x_axis(axis, found_curves, workers), row=row, col=column)
     figure.update_yaxes(range=[low, high])
     figure.update_yaxes(title_text="test accuracy (%)", col=1)

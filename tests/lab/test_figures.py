@@ -24,7 +24,17 @@ from pslab.lab.elasticity import elastic_runs
 from pslab.lab.observation import TABLES, Observation, save_observed
 from pslab.lab.record import Draft
 from pslab.lab.searching import Searches
-from pslab.lab.studies import LAB, NETWORK, alone, averages, every_policy, pruning_runs, sync_runs
+from pslab.lab.studies import (
+    LAB,
+    NETWORK,
+    agreement_runs,
+    alone,
+    averages,
+    every_policy,
+    pruning_runs,
+    sync_runs,
+    tour_runs,
+)
 
 # -- studies ---------------------------------------------------------------------------------------
 
@@ -61,6 +71,14 @@ def test_push_weights_only_where_a_push_is_applied_alone():
     runs = sync_runs(push_weights=[None, 1.0])
     assert [(run.sync, run.push_weight) for run in runs] == [
         ("bsp", None), ("ssp:3", None), ("ssp:3", 1.0), ("asp", None), ("asp", 1.0), ("bsp", None)]  # fmt: skip
+
+
+def test_real_runs_have_fewer_evaluations_than_virtual_ones():
+    for runs in (pruning_runs, sync_runs, tour_runs):
+        real, virtual = runs(pushes=300)[0], runs(pushes=300, engine="virtual", cluster="lab")[0]
+        assert (real.evaluation_period, virtual.evaluation_period) == (20, 15)
+    assert pruning_runs(pushes=7)[0].evaluation_period == 1
+    assert agreement_runs()[0].digest == tour_runs()[0].digest  # so that the notebooks share their runs
 
 
 def test_each_policy_at_its_own_learning_rate():
@@ -231,19 +249,18 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     assert bench() == 0
     syncs, families = ("bsp", "ssp3", "asp"), ("static", "std", "dynamic")
     pruning = [f"10_pruning-{family}-{sync}" for sync in syncs for family in families]
-    compared = [f"20_sync_policies-none{more}" for more in ("", "-virtual-rates", "-virtual-labslownet-w16")]
+    compared = [f"20_sync_policies-none{more}" for more in ("", "-virtual-rates")]
     others = ["00_tour", "01_observation-mlp", "05_virtual_and_real-static1", "25_ssp_tuning-none", "70_rates",
               "30_elastic", "40_eager", "10_pruning-static-bsp-virtual-labslownet"]  # fmt: skip
     assert sorted(bench.executed) == sorted([*pruning, *compared, *others])
     means = sum(map(averages, every_policy()))
     singles = len(every_policy()) - means
     grid = 3 * 4 * (means + 2 * singles + 1)  # seeds, rates, curves; a mean has no push weight
-    wide = 3 * (len(every_policy()) + 1)
     # 05_virtual_and_real shares the tour's runs
-    runs = 25 + 3 + grid + wide + 3 * 48 + 12 + 2 * 4 * 7 * 3 + 30 + len(elastic_runs()) - 1
+    runs = 25 + 3 + grid + 3 * 48 + 3 * 3 + 2 * 4 * 7 * 3 + 30 + len(elastic_runs()) - 1
     assert len(list((bench.results / "runs").iterdir())) == runs == len(set(bench.swept))
     assert len(list((bench.results / "observations").iterdir())) == 1
-    assert len(bench.exported) == 2 + 2 + 10 * 3 + 3 * 7 + 1 + 4 + 3 + 7 + 2
+    assert len(bench.exported) == 2 + 2 + 10 * 3 + 2 * 7 + 1 + 4 + 3 + 7 + 2
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 

@@ -115,7 +115,7 @@ def test_the_picture_shows_every_seed_the_range_the_median_and_its_number(make: 
     assert list(span.x) == [1.0, 2.0]
     assert sorted(dots.x) == [1.0, 2.0]
     assert list(median.x) == [2.0]
-    assert "2.0 s (2 of 3 seeds)" in texts(figure)
+    assert "2.0 s (2 of 3)" in texts(figure)
     assert [t for t in texts(figure) if t.startswith("<b>")] == [
         "<b>seconds to 90 %</b>", "<b>pushes to 90 %</b>", "<b>bytes to 90 %</b>", "<b>final accuracy</b>",
         "<b>time waiting</b>"]  # fmt: skip
