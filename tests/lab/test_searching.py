@@ -46,9 +46,11 @@ def test_measured_once_then_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_exact_searches_find_the_least_spread_and_heuristics_none_below(tmp_path: Path):
-    excess = search(SMALL, results=tmp_path).times.groupby("search").excess
+    wanted = Searches(sizes=[8], ends=[6], repeats=20)
+    excess = search(wanted, results=tmp_path).times.groupby("search").excess
     assert (excess.min() >= -1e-12).all()
     assert (excess.max()[["zipline", "opt", "optbs", "lru", "sweep"]] == 0).all()
+    assert excess.max()["grid"] > 0  # in some instance it misses the best plan
 
 
 def test_the_slowest_heuristic_is_left_out_of_large_instances(monkeypatch: pytest.MonkeyPatch):
