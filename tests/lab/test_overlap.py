@@ -40,10 +40,10 @@ def test_virtual_time_is_the_models(results: list[Result]):
 
 def test_real_processes_beside_their_models(results: list[Result]):
     table = overlap.table(results)
-    assert list(table.index) == ["ASP", "EAGER"]
+    assert list(table.index) == ["ASP", "eager pull"]
     assert list(table["model (ms)"]) == [pytest.approx(18, abs=1), pytest.approx(10, abs=1)]
     assert table["of a pull inside computation"]["ASP"] == "0.0 %"
-    assert float(table["of a pull inside computation"]["EAGER"].split()[0]) > 50
+    assert float(table["of a pull inside computation"]["eager pull"].split()[0]) > 50
 
 
 def test_the_hidden_share_of_pulls_by_hand(tmp_path: Path):
@@ -68,7 +68,7 @@ def test_points_lie_on_the_lines(results: list[Result]):
 def test_the_time_line_shows_the_real_ones(results: list[Result]):
     headings = " ".join(annotation.text for annotation in overlap.timeline(results).layout.annotations)
     assert "ASP" in headings
-    assert "EAGER" in headings
+    assert "eager pull" in headings
 
 
 def test_a_cluster_whose_bandwidth_is_varied_is_a_mapping():
