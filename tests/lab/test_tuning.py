@@ -11,7 +11,7 @@ from evaluated import Make, maker
 from pslab.config import Run
 from pslab.errors import ConfigError
 from pslab.lab import tuning, tuning_plots
-from pslab.lab.studies import averages, every_policy, ssp_runs, sync_runs
+from pslab.lab.studies import agreement_runs, averages, every_policy, pruning_runs, ssp_runs, sync_runs, tour_runs
 from pslab.policies.sync import ASP, BSP
 from pslab.policies.table import SYNCS
 from pslab.spec import build
@@ -74,6 +74,14 @@ def test_ssps_study_is_every_bound_with_every_rate_on_every_cluster():
 def test_ssps_study_refuses(wrong: dict, words: str):
     with pytest.raises(ConfigError, match=words):
         ssp_runs(**wrong)
+
+
+def test_real_runs_have_fewer_evaluations_than_virtual_ones():
+    for runs in (pruning_runs, sync_runs, tour_runs):
+        real, virtual = runs(pushes=300)[0], runs(pushes=300, engine="virtual", cluster="lab")[0]
+        assert (real.evaluation_period, virtual.evaluation_period) == (20, 15)
+    assert pruning_runs(pushes=7)[0].evaluation_period == 1
+    assert agreement_runs()[0].digest == tour_runs()[0].digest  # so that the notebooks share their runs
 
 
 # -- the best rate ---------------------------------------------------------------------------------
