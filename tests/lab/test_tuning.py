@@ -63,7 +63,7 @@ def test_ssps_study_is_every_bound_with_every_rate_on_every_cluster():
     assert {(r.sync, r.learning_rate, r.cluster) for r in runs} == {
         (f"ssp:{s}", rate, cluster)
         for s in (0, 2) for rate in (0.1, 0.2, 0.3) for cluster in ("lab", "straggler")}  # fmt: skip
-    assert {(r.target_accuracy, r.engine, r.seed) for r in runs} == {(0.85, "virtual", 5)}
+    assert {(r.target_accuracy, r.engine, r.seed) for r in runs} == {(0.8, "virtual", 5)}
 
 
 @pytest.mark.parametrize(("wrong", "words"), [
@@ -239,6 +239,7 @@ def test_the_heat_maps_have_a_panel_for_each_cluster_and_frame_the_best(make: Ma
     frames = [(s.xref, s.x0 + 0.47, s.y0 + 0.47) for s in figure.layout.shapes]
     assert frames == [("x", 0, 1), ("x2", 1, 0)]  # equal: s = 0, rate 0.2; uneven: s = 3, rate 0.1
     said = figure.layout.title.subtitle.text.replace("\u00a0", " ").replace("<br>", " ")
+    assert "η" not in said  # the axis says it
     for words in ("push weight 1", "stops at 8 pushes or 80 % accuracy", "one seed", "uneven: worker 0 ×3 slower",
                   "equal: nothing else", "all clusters: 1 Gbit/s per worker"):  # fmt: skip
         assert words in said
