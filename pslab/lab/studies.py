@@ -135,8 +135,8 @@ def ssp_runs(
     workers: int = 8,
     batch_size: int = 64,
     schedule: Any = "constant",
-    target_accuracy: float = 0.85,
-    pushes: int | None = 640,
+    target_accuracy: float = 0.8,
+    pushes: int | None = 937,
     eval_every: int = 24,
     pull: str = "changed",
     model: Any = "mlp:64",
@@ -392,8 +392,11 @@ def labels(runs: Sequence[Run]) -> list[str]:
             for name, run in zip(found, runs, strict=True)]
 
 
-def caption(found: Sequence[Curve], spread: str = "median and range of ") -> list[str]:
-    """What all curves share: policies, workers, rate, push weight, stop rule, seeds; then the cluster; then notes."""
+def caption(found: Sequence[Curve], spread: str = "median and range of ", labelled: bool = True) -> list[str]:
+    """What all curves share: policies, workers, rate, push weight, stop rule, seeds; then the cluster; then notes.
+
+    The signs that stand in labels are explained if the figure has any.
+    """
     crowd = [curve.run for curve in found if not curve.single]
     if not crowd:
         return []
@@ -401,7 +404,7 @@ def caption(found: Sequence[Curve], spread: str = "median and range of ") -> lis
     words = [_first_word(name, crowd) for name in shared]
     if "push_weight" in shared and not _first_word("push_weight", crowd):
         words.append("one step a round by the mean gradient")
-    words += [] if "learning_rate" in shared else ["η: learning rate"]
+    words += ["η: learning rate"] if labelled and "learning_rate" not in shared else []
     lines = [", ".join([*filter(None, words), _seeds(found, spread)])]
     if "cluster" not in _differing(crowd):
         lines.append(f"cluster: {describe_cluster(crowd[0].cluster, crowd[0].engine)}")

@@ -101,7 +101,7 @@ def heat(results: Iterable[Result], clusters: Mapping[str, Any], accuracy: float
     goal, run = f"{100 * accuracy:g}{SPACE}%", drawn[0].run
     cells = (f"in a cell: seconds to the first evaluation (every {run.evaluation_period} pushes) at or above {goal}; "
              f"framed: a panel's best; shade: times that, up to {SLOWER:g}; –: not reached")  # fmt: skip
-    told = [*caption(curves(drawn), "median of "), *_described(clusters, run.engine), cells]
+    told = [*caption(curves(drawn), "median of ", labelled=False), *_described(clusters, run.engine), cells]
     plots.finish(figure, f"SSP by bound, learning rate and cluster: seconds to {goal} test accuracy", told, [],
                  PAIR_WIDTH, below=58)  # fmt: skip
     top = figure.layout.margin.t + 26

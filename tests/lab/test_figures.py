@@ -24,17 +24,7 @@ from pslab.lab.elasticity import elastic_runs
 from pslab.lab.observation import TABLES, Observation, save_observed
 from pslab.lab.record import Draft
 from pslab.lab.searching import Searches
-from pslab.lab.studies import (
-    LAB,
-    NETWORK,
-    agreement_runs,
-    alone,
-    averages,
-    every_policy,
-    pruning_runs,
-    sync_runs,
-    tour_runs,
-)
+from pslab.lab.studies import LAB, NETWORK, alone, averages, every_policy, pruning_runs, sync_runs
 
 # -- studies ---------------------------------------------------------------------------------------
 
@@ -71,14 +61,6 @@ def test_push_weights_only_where_a_push_is_applied_alone():
     runs = sync_runs(push_weights=[None, 1.0])
     assert [(run.sync, run.push_weight) for run in runs] == [
         ("bsp", None), ("ssp:3", None), ("ssp:3", 1.0), ("asp", None), ("asp", 1.0), ("bsp", None)]  # fmt: skip
-
-
-def test_real_runs_have_fewer_evaluations_than_virtual_ones():
-    for runs in (pruning_runs, sync_runs, tour_runs):
-        real, virtual = runs(pushes=300)[0], runs(pushes=300, engine="virtual", cluster="lab")[0]
-        assert (real.evaluation_period, virtual.evaluation_period) == (20, 15)
-    assert pruning_runs(pushes=7)[0].evaluation_period == 1
-    assert agreement_runs()[0].digest == tour_runs()[0].digest  # so that the notebooks share their runs
 
 
 def test_each_policy_at_its_own_learning_rate():

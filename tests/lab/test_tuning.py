@@ -11,7 +11,7 @@ from evaluated import Make, maker
 from pslab.config import Run
 from pslab.errors import ConfigError
 from pslab.lab import tuning, tuning_plots
-from pslab.lab.studies import averages, every_policy, ssp_runs, sync_runs
+from pslab.lab.studies import agreement_runs, averages, every_policy, pruning_runs, ssp_runs, sync_runs, tour_runs
 from pslab.policies.sync import ASP, BSP
 from pslab.policies.table import SYNCS
 from pslab.spec import build
@@ -63,7 +63,7 @@ def test_ssps_study_is_every_bound_with_every_rate_on_every_cluster():
     assert {(r.sync, r.learning_rate, r.cluster) for r in runs} == {
         (f"ssp:{s}", rate, cluster)
         for s in (0, 2) for rate in (0.1, 0.2, 0.3) for cluster in ("lab", "straggler")}  # fmt: skip
-    assert {(r.target_accuracy, r.engine, r.seed) for r in runs} == {(0.85, "virtual", 5)}
+    assert {(r.target_accuracy, r.engine, r.seed) for r in runs} == {(0.8, "virtual", 5)}
 
 
 @pytest.mark.parametrize(("wrong", "words"), [
@@ -74,6 +74,14 @@ def test_ssps_study_is_every_bound_with_every_rate_on_every_cluster():
 def test_ssps_study_refuses(wrong: dict, words: str):
     with pytest.raises(ConfigError, match=words):
         ssp_runs(**wrong)
+
+
+def test_real_runs_have_fewer_evaluations_than_virtual_ones():
+    for runs in (pruning_runs, sync_runs, tour_runs):
+        real, virtual = runs(pushes=300)[0], runs(pushes=300, engine="virtual", cluster="lab")[0]
+        assert (real.evaluation_period, virtual.evaluation_period) == (20, 15)
+    assert pruning_runs(pushes=7)[0].evaluation_period == 1
+    assert agreement_runs()[0].digest == tour_runs()[0].digest  # so that the notebooks share their runs
 
 
 # -- the best rate ---------------------------------------------------------------------------------
@@ -231,6 +239,7 @@ def test_the_heat_maps_have_a_panel_for_each_cluster_and_frame_the_best(make: Ma
     frames = [(s.xref, s.x0 + 0.47, s.y0 + 0.47) for s in figure.layout.shapes]
     assert frames == [("x", 0, 1), ("x2", 1, 0)]  # equal: s = 0, rate 0.2; uneven: s = 3, rate 0.1
     said = figure.layout.title.subtitle.text.replace("\u00a0", " ").replace("<br>", " ")
+    assert "η" not in said  # the axis says it
     for words in ("push weight 1", "stops at 8 pushes or 80 % accuracy", "one seed", "uneven: worker 0 ×3 slower",
                   "equal: nothing else", "all clusters: 1 Gbit/s per worker"):  # fmt: skip
         assert words in said
