@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 from pslab.lab import elastic_tables as tables
 from pslab.lab import timeline
 from pslab.lab.plots import band, series
+from pslab.lab.reached import best_rate, ends
 from pslab.lab.spans import common_starts
 from pslab.lab.studies import caption, curves, describe_cluster
 from pslab.lab.theme import INK, PALE, SPACE, parts, sync_colour, sync_name, template, translucent
@@ -211,16 +212,16 @@ def accuracy(results: Iterable[Result]) -> go.Figure:
         for (policy, each), rates in groups.items():
             if each != weight:
                 continue
-            for row, chosen in enumerate((common, tables.best_rate(rates, goal)), start=1):
+            for row, chosen in enumerate((common, best_rate(rates, goal)), start=1):
                 first = row == column == 1
                 figure.add_traces(_curve(policy, rates[chosen], chosen, first), rows=row, cols=column)
-        best = {p: tables.best_rate(r, goal) for (p, each), r in groups.items() if each == weight}
+        best = {p: best_rate(r, goal) for (p, each), r in groups.items() if each == weight}
         text = "<br>".join(f"{sync_name(p)}: {rate:g}" for p, rate in best.items())
         figure.add_annotation(text=text, x=0.99, y=0.04, xref="x domain", yref="y domain", xanchor="right",
                               align="left", yanchor="bottom", font={"size": 11, "color": PALE},
                               bgcolor="rgba(255,255,255,0.8)", row=2, col=column)  # fmt: skip
     figure.add_hline(y=100 * goal, line={"color": PALE, "width": 0.8, "dash": "2px,3px"})
-    tops = [100 * tables.final(r) for rates in groups.values() for r in rates.values()]
+    tops = [100 * ends(r) for rates in groups.values() for r in rates.values()]
     figure.update_yaxes(range=[0, 1.06 * max(tops)], row=1)
     figure.update_yaxes(range=[max(0.0, max(tops) - 32), max(tops) + 3], row=2)
     figure.update_yaxes(title_text="test accuracy (%)", col=1)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pslab.lab.plots import series
+from pslab.lab.asked import averages
+from pslab.lab.reached import best_rate, ends, final, middle
 from pslab.lab.spans import common_starts, records
 from pslab.lab.theme import SPACE, parts, sync_name
 
@@ -256,38 +257,18 @@ Group = tuple[str, float | None]  # a policy, its push weight
 def by_rate(results: Iterable[Result]) -> dict[Group, dict[float, list[Result]]]:
     """Results by policy and push weight, then by learning rate; BSP, which has no weight, under each weight."""
     found = list(results)
-    weights = list(dict.fromkeys(r.run.push_weight for r in found if not _mean(r.run))) or [None]
+    weights = list(dict.fromkeys(r.run.push_weight for r in found if not averages(r.run.sync))) or [None]
     groups: dict[Group, dict[float, list[Result]]] = {}
     for weight in weights:
         for r in found:
-            if _mean(r.run) or r.run.push_weight == weight:
+            if averages(r.run.sync) or r.run.push_weight == weight:
                 groups.setdefault((str(r.run.sync), weight), {}).setdefault(r.run.learning_rate, []).append(r)
     return groups
 
 
-def final(results: Sequence[Result]) -> float:
-    """The median over seeds of the last accuracy; a run that diverged has got nowhere."""
-    return float(np.median([_last(result) for result in results]))
-
-
-def best_rate(rates: dict[float, list[Result]], goal: float) -> float:
-    """The rate that is soonest at the goal, by the median over seeds; else the highest in the end; else the least."""
-    return min(rates, key=lambda each: (seconds_to(rates[each], goal), -final(rates[each]), each))
-
-
-def seconds_to(results: Sequence[Result], goal: float) -> float:
-    """The median over seeds of the seconds until the first evaluation at the goal (0 to 1); infinite if not."""
-    firsts = []
-    for result in results:
-        points = series(result, "seconds")
-        there = points[points.y >= 100 * goal - 1e-9]
-        firsts.append(float(there.x.iloc[0]) if len(there) else math.inf)
-    return float(np.median(firsts))
-
-
 def goal_of(groups: dict[Group, dict[float, list[Result]]]) -> float:
     """The highest whole per cent that each policy gets to in the end, at one of its rates."""
-    return math.floor(100 * min(max(map(final, rates.values())) for rates in groups.values())) / 100
+    return math.floor(100 * min(max(map(ends, rates.values())) for rates in groups.values())) / 100
 
 
 def common_rate(groups: dict[Group, dict[float, list[Result]]]) -> float:
@@ -314,23 +295,19 @@ def accuracy_table(results: Iterable[Result]) -> pd.DataFrame:
 
 def _weight_word(rates: dict[float, list[Result]]) -> str:
     run = next(iter(rates.values()))[0].run
-    if _mean(run):
+    if averages(run.sync):
         return "mean"
     return "weight 1/W" if run.push_weight is None else f"weight {run.push_weight:g}"
 
 
 def _until(results: Sequence[Result], goal: float) -> str:
-    seconds = seconds_to(results, goal)
+    seconds = middle(results, goal)
     return f"{seconds:.1f} s" if math.isfinite(seconds) else "never"
 
 
 def _ends(results: Sequence[Result]) -> str:
-    lasts = [100 * _last(result) for result in results]
+    lasts = [100 * final(result) for result in results]
     return f"{np.median(lasts):.1f} % ({min(lasts):.1f} to {max(lasts):.1f})"
-
-
-def _last(result: Result) -> float:
-    return float(result.accuracy.accuracy.iloc[-1])
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -344,10 +321,6 @@ def name(run: Run) -> str:
 def ms(seconds: float) -> str:
     """``"0.12 ms"``, ``"2.4 s"``."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
-
-
-def _mean(run: Run) -> bool:
-    return parts(run.sync)[0].lower() == "bsp"
 
 
 def _cluster(run: Run) -> dict[str, Any]:

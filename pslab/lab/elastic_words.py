@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pslab.lab import elastic_tables as tables
+from pslab.lab.reached import best_rate, ends, middle
 from pslab.lab.theme import SPACE, sync_name
 
 if TYPE_CHECKING:
@@ -85,11 +86,11 @@ def _accuracy(results: Sequence[Result]) -> str:
     for weight in dict.fromkeys(weight for _, weight in groups):
         own = {policy: rates for (policy, each), rates in groups.items() if each == weight}
         word = "1/W" if weight is None else f"{weight:g}"
-        least = min(own, key=lambda policy: tables.final(own[policy][common]))
-        times = {p: tables.seconds_to(r[tables.best_rate(r, goal)], goal) for p, r in own.items()}
+        least = min(own, key=lambda policy: ends(own[policy][common]))
+        times = {p: middle(r[best_rate(r, goal)], goal) for p, r in own.items()}
         order = ", ".join(f"{sync_name(p)} {s:.1f} s" if math.isfinite(s) else f"{sync_name(p)} never"
                           for p, s in sorted(times.items(), key=lambda item: item[1]))  # fmt: skip
-        low = f"{100 * tables.final(own[least][common]):.0f} %"
+        low = f"{100 * ends(own[least][common]):.0f} %"
         said.append(f"With push weight {word} and one rate for all ({common:g}) the lowest end is {sync_name(least)} "
                     f"at {low}; at their own best rates {100 * goal:g} % is reached by {order}")  # fmt: skip
     return f"**Accuracy.** {'. '.join(said)}.{_twins(results)}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from pslab.config import Run
 from pslab.errors import ConfigError
+from pslab.lab.asked import averages, listed
 from pslab.lab.searching import Searches
 
 SPEEDS = (1.0, 1.37, 2.11, 2.9)  #: seconds of an iteration, by worker
@@ -83,13 +84,6 @@ def timed(policy: str, cluster: Mapping[str, Any], workers: int, pushes: int | N
     return Run(sync=policy, engine="timing", cluster=dict(cluster), workers=workers, pushes=pushes, **changes)
 
 
-def listed(name: str, values: Any) -> list[Any]:
-    """The entries of a parameter that must have some."""
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
-        raise ConfigError(name, values, "must be a list with at least one entry")
-    return list(values)
-
-
 def crowd(workers: int) -> dict[int, float]:
     """Factors of a crowd: from 1 to SLOWEST in equal steps."""
     return {worker: 1 + (SLOWEST - 1) * worker / (workers - 1) for worker in range(1, workers)}
@@ -117,10 +111,10 @@ def _horizon(horizons: Sequence[int], crowds: Sequence[int], costs: Sequence[flo
 def _trained(
     run: Run, policies: Sequence[Any], weights: Sequence[float | None], rates: Sequence[float], seeds: Sequence[int]
 ) -> list[Run]:
-    """Each policy with each push weight and rate; BSP, whose step is a mean, has no weight."""
+    """Each policy with each push weight and rate; one whose step is a mean has no weight."""
     found = []
     for policy in listed("policies", policies):
-        own = [None] if str(policy).lower() == "bsp" else listed("push_weights", weights)
+        own = [None] if averages(policy) else listed("push_weights", weights)
         found += [run.but(sync=policy, push_weight=weight, learning_rate=float(rate), seed=seed) for weight in own
                   for rate in listed("learning_rates", rates) for seed in listed("seeds", seeds)]  # fmt: skip
     return found

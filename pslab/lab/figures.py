@@ -33,7 +33,7 @@ FAMILIES, SYNCS = ("static", "std", "dynamic"), ("bsp", "ssp:3", "asp")
 RATES = [0.125, 0.25, 0.5, 1.0]  # a grid for each policy: the best is the one in the middle, or the first with weight 1
 HETEROGENEOUS: dict[str, Any] = {"preset": "lab-slow-net", "slow": {0: 2.0}}  # stalls for all, and one that is slow
 IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebooks apart
-DRAWING = ("studies", "notebook", "plots", "targets", "tuning", "tuning_plots", "observation_plots",
+DRAWING = ("studies", "asked", "reached", "notebook", "plots", "targets", "tuning", "tuning_plots", "observation_plots",
            "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate",
            "staleness", "staleness_tables", "staleness_plots",
            "elasticity", "elastic_tables", "elastic_words", "elastic_plots", "overlap")  # fmt: skip

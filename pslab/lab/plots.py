@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from pslab.lab.reached import final
 from pslab.lab.studies import Curve, caption, curves
 from pslab.lab.theme import INK, PALE, PHASES, SPACE, parts, sync_colour, sync_name, template, translucent
 
@@ -318,11 +319,6 @@ def staleness_distribution(results: Iterable[Result], title: str | None = None) 
 
 
 # -- finish ----------------------------------------------------------------------------------------
-
-
-def final(result: Result) -> float:
-    """The last evaluation's accuracy, 0 to 1."""
-    return float(result.accuracy.accuracy.iloc[-1])
 
 
 def size(count: float) -> str:

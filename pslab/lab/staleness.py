@@ -16,6 +16,8 @@ import numpy as np
 
 from pslab.config import Run
 from pslab.errors import ConfigError
+from pslab.lab.asked import listed
+from pslab.lab.reached import best_rate, rounded
 from pslab.policies.rates import Applied
 from pslab.policies.table import RATES
 from pslab.spec import build
@@ -34,7 +36,6 @@ NAMES: Mapping[str, str] = MappingProxyType({
     "dynsgd:inverse": "DynSGD, inverse", "dynsgd:stalest": "DynSGD, stalest", "adagrad": "AdaGrad",
     "adagrad:server": "AdaGrad at the server",
 })  # fmt: skip
-LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98)  # goals to speak of
 PUBLISHED = 6  # "up to 6x fewer iterations", Jiang et al. (SIGMOD 2017)
 
 
@@ -70,14 +71,15 @@ def rate_runs(
     if not isinstance(learning_rates, Mapping) or not learning_rates:
         told = "must map rates to grids, such as {'constant': [0.2, 0.4]}"
         raise ConfigError("learning_rates", learning_rates, told)
-    grids: list[tuple[str, float | None, float]] = [("constant", 1.0, rate) for rate in _list("undivided", undivided)]
-    grids += [(name, None, rate) for name, grid in learning_rates.items() for rate in _list("learning_rates", grid)]
-    first = _list("seeds", seeds)[0]
-    clusters = [_uneven(cluster, factor, workers) for factor in _list("heterogeneity", heterogeneity)]
-    runs = [Run(rate=name, push_weight=weight, learning_rate=rate, sync=policy, workers=workers, batch_size=batch_size,
-                schedule=schedule, pushes=pushes, eval_every=eval_every, pull=pull, model=model, data=data,
-                engine=engine, cluster=slow, seed=first)
-            for policy in _list("policies", policies) for slow in clusters for name, weight, rate in grids]  # fmt: skip
+    grids: list[tuple[str, float | None, float]] = [("constant", 1.0, rate) for rate in listed("undivided", undivided)]
+    grids += [(name, None, rate) for name, grid in learning_rates.items()
+              for rate in listed("learning_rates", grid)]  # fmt: skip
+    base = Run(workers=workers, batch_size=batch_size, schedule=schedule, pushes=pushes, eval_every=eval_every,
+               pull=pull, model=model, data=data, engine=engine, seed=listed("seeds", seeds)[0])  # fmt: skip
+    clusters = [_uneven(cluster, factor, workers) for factor in listed("heterogeneity", heterogeneity)]
+    runs = [base.but(rate=name, push_weight=weight, learning_rate=rate, sync=policy, cluster=slow)
+            for policy in listed("policies", policies) for slow in clusters
+            for name, weight, rate in grids]  # fmt: skip
     return list({run.digest: run for run in runs}.values())
 
 
@@ -88,12 +90,6 @@ def _uneven(cluster: str | Mapping[str, Any], factor: float, workers: int) -> di
     base = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
     slow = {worker: float(factor) for worker in range(max(1, workers // 4))}
     return {**base, "slow": slow} if factor > 1 else base
-
-
-def _list(name: str, value: Any) -> list[Any]:
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence) or not len(value):
-        raise ConfigError(name, value, "must be a list with at least one entry, such as [0]")
-    return list(value)
 
 
 def heterogeneity(run: Run) -> float:
@@ -130,24 +126,7 @@ def goal(results: Iterable[Result]) -> float:
     three quarters of the pushes: then other seeds get there too."""
     bests = sorted(max(_highest(r) for group in grid.values() for r in group) for grid in cells(results).values())
     low = bests[len(bests) // 10] if bests else 0.0
-    return max((level for level in LEVELS if level <= low + 1e-9), default=LEVELS[0])
-
-
-def arrival(result: Result, accuracy: float) -> float:
-    """Pushes until the first evaluation at or above an accuracy (0 to 1); infinite if there is none."""
-    table = result.accuracy
-    there = table.pushes[table.accuracy >= accuracy - 1e-9]
-    return float(there.min()) if len(there) else math.inf
-
-
-def middle(results: Sequence[Result], accuracy: float) -> float:
-    """The median over seeds of `arrival`."""
-    return float(np.median([arrival(result, accuracy) for result in results]))
-
-
-def best_rate(grid: Mapping[float, Sequence[Result]], accuracy: float) -> float:
-    """The best learning rate of a cell; of equals the one that ends higher, then the smaller one."""
-    return min(grid, key=lambda rate: (middle(grid[rate], accuracy), -ends(grid[rate]), rate))
+    return rounded(low)
 
 
 def tuned(trials: Iterable[Result], seeds: Sequence[int]) -> list[Run]:
@@ -158,18 +137,13 @@ def tuned(trials: Iterable[Result], seeds: Sequence[int]) -> list[Run]:
     """
     found = list(trials)
     accuracy = goal(found)
-    chosen = [grid[best_rate(grid, accuracy)][0].run for grid in cells(found).values()]
-    return [run.but(seed=seed) for run in chosen for seed in _list("seeds", seeds)]
+    chosen = [grid[best_rate(grid, accuracy, "pushes")][0].run for grid in cells(found).values()]
+    return [run.but(seed=seed) for run in chosen for seed in listed("seeds", seeds)]
 
 
 def _highest(result: Result) -> float:
     table = result.accuracy
     return float(np.nanmax(table.accuracy[table.pushes <= 0.75 * table.pushes.max()]))
-
-
-def ends(results: Sequence[Result]) -> float:
-    """The median over seeds of the final accuracy; 0 where a run diverged."""
-    return float(np.median([np.nan_to_num(r.accuracy.accuracy.iloc[-1]) for r in results]))
 
 
 # -- factors ---------------------------------------------------------------------------------------

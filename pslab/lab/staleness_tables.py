@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pslab.lab.staleness import CONSGD, PLAIN, PUBLISHED, arrival, cells, ends, heterogeneity, mean_factor, name, scalar
+from pslab.lab.reached import arrival, ends
+from pslab.lab.staleness import CONSGD, PLAIN, PUBLISHED, cells, heterogeneity, mean_factor, name, scalar
 from pslab.lab.theme import sync_name
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def arrivals(results: Iterable[Result], accuracy: float) -> pd.DataFrame:
          "pushes": float(np.median(at)), "low": min(at), "high": max(at), "seeds": len(at),
          "reached": sum(map(math.isfinite, at)), "final_accuracy": ends(group)}
         for (policy, level, rate), grid in cells(results).items() for step, group in grid.items()
-        for at in [[arrival(result, accuracy) for result in group]]
+        for at in [[arrival(result, accuracy, "pushes") for result in group]]
     ])  # fmt: skip
 
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pslab.config import Run
 from pslab.engines.cluster import COSTS, PRESETS, Cluster, resolve_cluster
 from pslab.errors import ConfigError, nearest
+from pslab.lab.asked import averages, listed
 from pslab.lab.elasticity import elastic_runs
 from pslab.lab.observation import RULES, Observation, Wanted
 from pslab.lab.staleness import rate_runs
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 from pslab.policies.table import SYNCS
-from pslab.protocol.messages import Push
-from pslab.protocol.server import Server, Step
-from pslab.spec import build
 
 if TYPE_CHECKING:
     from pslab.lab.record import Result
@@ -65,7 +63,7 @@ def pruning_runs(
     """
     if family not in THRESHOLDS:
         raise ConfigError("family", family, nearest(str(family), THRESHOLDS))
-    rules = _list("thresholds", THRESHOLDS[family] if thresholds is None else thresholds)
+    rules = listed("thresholds", THRESHOLDS[family] if thresholds is None else thresholds)
     dense = Run(sync=sync, workers=workers, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule,
                 pushes=pushes, pull=pull, model=model, data=data, engine=engine, cluster=_cluster(cluster),
                 eval_every=_period(engine, pushes))  # fmt: skip
@@ -98,7 +96,7 @@ def sync_runs(
     Raises:
         ConfigError: lists that are none, a policy without a learning rate, or what Run refuses.
     """
-    chosen, weights = _list("policies", policies), _list("push_weights", push_weights)
+    chosen, weights = listed("policies", policies), listed("push_weights", push_weights)
     crowd, singles = [], []
     for policy in chosen:
         for rate in _rates(learning_rate, policy):
@@ -114,15 +112,6 @@ def every_policy() -> list[str]:
     """Each synchronization policy of the table, as its docstring's example gives it."""
     found = [re.search(r"^\s*Example: (\S+)$", cls.__doc__ or "", re.MULTILINE) for cls in SYNCS.values()]
     return [example[1] if example else name for example, name in zip(found, SYNCS, strict=True)]
-
-
-def averages(policy: Any) -> bool:
-    """Whether a policy's step is the mean of several pushes, which has no push weight. One worker's push shows it."""
-    try:
-        sync = build("sync", policy, SYNCS) if isinstance(policy, str) else policy
-        return any(isinstance(e, Step) and e.aggregate for e in Server((0,), 1, sync).handle(Push(0, 0, 0, 0), 0.0))
-    except (ConfigError, AttributeError):
-        return False  # Run or resolve refuse it, or a record holds its source text alone
 
 
 def ssp_runs(
@@ -154,8 +143,8 @@ def ssp_runs(
     runs = [Run(sync=f"ssp:{bound}", push_weight=push_weight, prune=prune, workers=workers, batch_size=batch_size,
                 learning_rate=rate, schedule=schedule, target_accuracy=target_accuracy, pushes=pushes,
                 eval_every=eval_every, pull=pull, model=model, data=data, engine=engine, cluster=_cluster(cluster))
-            for cluster in clusters.values() for rate in _list("learning_rates", learning_rates)
-            for bound in _list("stalenesses", stalenesses)]  # fmt: skip
+            for cluster in clusters.values() for rate in listed("learning_rates", learning_rates)
+            for bound in listed("stalenesses", stalenesses)]  # fmt: skip
     return _each_seed(runs, seeds)
 
 
@@ -210,7 +199,7 @@ def tour_runs(
     crowd = [Run(sync=policy, prune=prune, workers=workers, batch_size=batch_size, learning_rate=learning_rate,
                  schedule=schedule, pushes=pushes, pull=pull, model=model, data=data, engine=engine,
                  cluster=_cluster(cluster), eval_every=_period(engine, pushes))
-             for policy in _list("policies", policies)]  # fmt: skip
+             for policy in listed("policies", policies)]  # fmt: skip
     return _each_seed(crowd, seeds)
 
 
@@ -265,9 +254,9 @@ def overlap_runs(
     if not isinstance(cluster, Mapping):
         raise ConfigError("cluster", cluster, "must be a mapping: its bandwidth is varied")
     real = [Run(sync=policy, workers=workers, batch_size=batch_size, learning_rate=learning_rate, pushes=pushes,
-                model=model, data=data, cluster=dict(cluster), seed=seed) for policy in _list("policies", policies)]
+                model=model, data=data, cluster=dict(cluster), seed=seed) for policy in listed("policies", policies)]
     links = [{"bandwidth_bit_s": bandwidth, "duplex": duplex} for duplex in ("full", "half")
-             for bandwidth in _list("bandwidths", bandwidths)]  # fmt: skip
+             for bandwidth in listed("bandwidths", bandwidths)]  # fmt: skip
     return [*real, *(run.but(engine="timing", cluster={**cluster, **link}) for run in real for link in links)]
 
 
@@ -312,14 +301,8 @@ def _cluster(cluster: str | Mapping[str, Any]) -> str | dict[str, Any]:
 
 
 def _each_seed(runs: Sequence[Run], seeds: Sequence[int]) -> list[Run]:
-    wanted = [run.but(seed=seed) for seed in _list("seeds", seeds) for run in runs]
+    wanted = [run.but(seed=seed) for seed in listed("seeds", seeds) for run in runs]
     return list({run.digest: run for run in wanted}.values())
-
-
-def _list(name: str, value: Any) -> list[Any]:
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence) or not len(value):
-        raise ConfigError(name, value, "must be a list with at least one entry, such as [0]")
-    return list(value)
 
 
 def _rates(rates: float | Sequence[float] | Mapping[str, float], policy: Any) -> list[float]:
@@ -328,7 +311,7 @@ def _rates(rates: float | Sequence[float] | Mapping[str, float], policy: Any) ->
             told = f"has no entry for {policy!r}; {nearest(str(policy), rates)}"
             raise ConfigError("learning_rate", dict(rates), told)
         return [rates[policy]]
-    return _list("learning_rate", rates) if isinstance(rates, (list, tuple)) else [rates]  # type: ignore[list-item]
+    return listed("learning_rate", rates) if isinstance(rates, (list, tuple)) else [rates]  # type: ignore[list-item]
 
 
 # -- curves ----------------------------------------------------------------------------------------

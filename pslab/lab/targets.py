@@ -1,13 +1,12 @@
 """Time, pushes and bytes until a target accuracy, for each curve: as data, as a table for people, and as a picture.
 
-A run is there at its first evaluation at or above the target. Nothing is interpolated: a time is right to one period of
-evaluation. A seed that never gets there counts as later than all others, and is never left out.
+When a run is there, `reached` says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +14,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pslab.lab.plots import PAIR_WIDTH, final, finish, headline, series, several, size, waits
+from pslab.lab.plots import PAIR_WIDTH, finish, headline, series, several, size, waits
+from pslab.lab.reached import final, first, round_below
 from pslab.lab.studies import Curve, caption, curves
 from pslab.lab.theme import GRID, SPACE, translucent
 
 if TYPE_CHECKING:
     from pslab.lab.record import Result
 
-PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5, 98, 98.5, 99)  # targets to speak of
 MEASURES = ("seconds", "iterations", "pushes", "bytes", "final_accuracy", "waiting")
 UNREACHED = ("seconds", "iterations", "pushes", "bytes")  # what a run that does not get there has none of
 DASH = "–"
@@ -68,16 +67,6 @@ def _over_seeds(found: pd.DataFrame, goal: float) -> pd.DataFrame:
     return table
 
 
-def first(result: Result, accuracy: float) -> dict[str, float]:
-    """Seconds, iterations and pushes at a run's first evaluation at or above `accuracy`; NaN if there is none."""
-    evaluated = result.accuracy
-    there = np.flatnonzero(evaluated.accuracy.to_numpy() >= accuracy - 1e-11)
-    if not len(there):
-        return dict.fromkeys(("seconds", "iterations", "pushes"), math.nan)
-    seconds, pushes = (float(evaluated[name].to_numpy()[there[0]]) for name in ("seconds", "pushes"))
-    return {"seconds": seconds, "iterations": pushes / result.run.workers, "pushes": pushes}
-
-
 def _bytes(result: Result, accuracy: float) -> float:
     points = series(result, "bytes")
     there = np.flatnonzero(points.y.to_numpy() >= 100 * accuracy - 1e-9)
@@ -87,12 +76,6 @@ def _bytes(result: Result, accuracy: float) -> float:
 def chosen(results: Iterable[Result]) -> float:
     """The highest round accuracy that at least half of the curves, the single machine aside, reach with every seed."""
     return round_below([min(map(_best, c.results)) for c in curves(results) if not c.single])
-
-
-def round_below(bests: Sequence[float]) -> float:
-    """The highest round accuracy that at least half of these reach."""
-    middle = sorted(bests)[len(bests) // 2] if bests else 0.0
-    return max((level / 100 for level in PER_CENT if level / 100 <= middle), default=PER_CENT[0] / 100)
 
 
 def _best(result: Result) -> float:

@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 
 from pslab.config import Run
-from pslab.lab.plots import final
-from pslab.lab.studies import averages
-from pslab.lab.targets import first, round_below
+from pslab.lab.asked import averages
+from pslab.lab.reached import best_rate, ends, first, middle, round_below
 from pslab.lab.theme import parts, prune_name, sync_name
 
 if TYPE_CHECKING:
@@ -38,17 +37,6 @@ def best(results: Iterable[Result], accuracy: float | None = None) -> list[Resul
     found = list(results)
     wanted = goal(found) if accuracy is None else accuracy
     return [result for curve in by_curve(found) for result in curve[best_rate(curve, wanted)]]
-
-
-def best_rate(curve: dict[float, list[Result]], accuracy: float) -> float:
-    """Of one curve's rates, the best; of equals the smallest."""
-    return min(curve, key=lambda rate: (seconds(curve[rate], accuracy), -_median_final(curve[rate]), rate))
-
-
-def seconds(results: Sequence[Result], accuracy: float) -> float:
-    """The median over seeds of the seconds to an accuracy; infinite where fewer than half of them get there."""
-    times = [first(result, accuracy)["seconds"] for result in results]
-    return float(np.median([math.inf if math.isnan(s) else s for s in times]))
 
 
 def by_curve(results: Iterable[Result]) -> list[dict[float, list[Result]]]:
@@ -103,15 +91,11 @@ def name(run: Run) -> str:
 def _cell(results: Sequence[Result], accuracy: float, chosen: bool) -> str:
     if not results:
         return "–"
-    mark, there = (f" {BEST}" if chosen else ""), seconds(results, accuracy)
+    mark, there = (f" {BEST}" if chosen else ""), middle(results, accuracy)
     if math.isfinite(there):
         return f"{there:.1f}{mark}"
     gone = any(r.manifest.get("outcome") == "diverged" for r in results)
-    return ("diverged" if gone else f"({100 * _median_final(results):.1f} %)") + mark
-
-
-def _median_final(results: Sequence[Result]) -> float:
-    return float(np.median([final(result) for result in results]))
+    return ("diverged" if gone else f"({100 * ends(results):.1f} %)") + mark
 
 
 def _highest(result: Result) -> float:

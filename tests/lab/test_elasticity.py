@@ -9,7 +9,7 @@ import pytest
 
 from pslab.config import Run
 from pslab.errors import ConfigError
-from pslab.lab import elastic_plots, elastic_tables, elastic_words, elasticity, spans
+from pslab.lab import elastic_plots, elastic_tables, elastic_words, elasticity, reached, spans
 from pslab.lab.record import Result
 from pslab.lab.run import sweep
 from pslab.lab.searching import Searched, Searches, search
@@ -133,8 +133,8 @@ def test_own_best_rates_and_the_weight_that_is_a_rate(study: Study):
     assert all(set(rates) == {0.1, 0.4} for rates in groups.values())
     goal = elastic_tables.goal_of(groups)
     for rates in groups.values():
-        best = elastic_tables.best_rate(rates, goal)
-        assert all(elastic_tables.seconds_to(rates[best], goal) <= elastic_tables.seconds_to(r, goal)
+        best = reached.best_rate(rates, goal)
+        assert all(reached.middle(rates[best], goal) <= reached.middle(r, goal)
                    for r in rates.values())  # fmt: skip
     one, other = groups["asp", 1.0][0.1][0], groups["asp", None][0.4][0]
     assert (one.weights == other.weights).all()

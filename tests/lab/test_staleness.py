@@ -14,7 +14,7 @@ from tiny import digits, net
 
 from pslab.config import Run
 from pslab.errors import ConfigError
-from pslab.lab import staleness, staleness_plots, staleness_tables
+from pslab.lab import reached, staleness, staleness_plots, staleness_tables
 from pslab.lab.record import Draft, Result
 from pslab.lab.run import sweep
 
@@ -99,8 +99,8 @@ def test_each_rate_runs_at_its_soonest_learning_rate_with_every_seed(make: Make)
 
 def test_where_none_gets_there_the_higher_end_is_better(make: Make):
     low, high = (make(Run(learning_rate=rate), [0.1, end]) for rate, end in ((0.1, 0.5), (0.2, 0.6)))
-    assert staleness.best_rate({0.1: [low], 0.2: [high]}, 0.9) == 0.2
-    assert staleness.best_rate({0.1: [low], 0.2: [low]}, 0.9) == 0.1
+    assert reached.best_rate({0.1: [low], 0.2: [high]}, 0.9, "pushes") == 0.2
+    assert reached.best_rate({0.1: [low], 0.2: [low]}, 0.9, "pushes") == 0.1
 
 
 def test_the_goal_is_what_nine_tenths_reach_early(make: Make):
@@ -112,8 +112,8 @@ def test_the_goal_is_what_nine_tenths_reach_early(make: Make):
 
 def test_a_seed_that_never_arrives_counts_as_later_than_all(make: Make):
     results = [make(Run(seed=seed), way) for seed, way in enumerate(([0.1, 0.9], [0.1, 0.1], [0.9, 0.1]))]
-    assert [staleness.arrival(r, 0.9) for r in results] == [10, math.inf, 0]
-    assert staleness.middle(results, 0.9) == 10
+    assert [reached.arrival(r, 0.9, "pushes") for r in results] == [10, math.inf, 0]
+    assert reached.middle(results, 0.9, "pushes") == 10
     row = staleness_tables.arrivals(results, 0.9).iloc[0]
     assert (row.pushes, row.low, row.high, row.reached, row.seeds) == (10, 0, math.inf, 2, 3)
 
