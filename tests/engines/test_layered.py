@@ -113,7 +113,7 @@ def test_communication_hides_behind_computation(make: Callable[..., list[Result]
 
 def test_a_layers_ranges_wait_for_each_other_alone(make: Callable[..., list[Result]]):
     """Forward passes of the first layer begin before the last layer's weights are there."""
-    slow = {**LINK, "bandwidth_bit_s": 1e6, "duplex": "half"}
+    slow = {**LINK, "bandwidth_bit_s": 1e6, "duplex": "half", "latency_s": 0.0}
     run = layered(tiny(workers=1, engine="virtual", sync="bsp", pushes=10, cluster=slow), order=InputFirst())
     (result,) = make([run])
     begun = result.phases[result.phases.phase == "compute"].groupby("iteration").begin_s.min()
