@@ -80,6 +80,7 @@ class Clockwork:
         self.workers = [worker_of(worker, len(job.parts), job.sync, layered=job.layered)
                         for worker in range(run.workers)]  # fmt: skip
         self.passes: dict[int, Pass] = {}  # layered workers: where each of them is in its iteration
+        self.shares = [part.size / job.layout.size for part in job.parts]  # of what the whole model costs
         self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
         self.waiting = Waiting(job, self.server) if job.layered else None
         self.network = None if job.cluster.free else Network(job.cluster, self.waiting)
@@ -185,7 +186,7 @@ class Clockwork:
         push = Push(note.worker, note.range, note.iteration, note.version, note, note.own)
         effects = self.server.handle(push, at)
         applied = sum(len(effect.pushes) for effect in effects if isinstance(effect, Step))
-        self.taken[note.worker, note.range] = at, at + applied * self.job.cluster.apply_s
+        self.taken[note.worker, note.range] = at, at + applied * self.job.cluster.apply_s * self.shares[note.range]
         at = self._perform(effects, at)
         if self.run.pushes is not None and self.server.gradients >= self.run.pushes:
             self.now, self.outcome = at, "budget"
@@ -196,7 +197,7 @@ class Clockwork:
         while pending:
             effect = pending.popleft()
             if isinstance(effect, Step):
-                at += cluster.apply_s * len(effect.pushes)
+                at += cluster.apply_s * len(effect.pushes) * self.shares[effect.range]
                 self.keeper.step(effect, len(self.server.workers), at)
                 for push in effect.pushes:
                     self._acknowledge(push)
@@ -219,7 +220,8 @@ class Clockwork:
 
     def _reply(self, reply: Reply, released_s: float) -> float:
         pull, size_bytes = reply.pull, self.keeper.reply(reply)
-        at = released_s + self.job.cluster.serve_s + (0.0 if size_bytes == WHOLE else self.job.cluster.find_s)
+        spent_s = self.job.cluster.serve_s + (0.0 if size_bytes == WHOLE else self.job.cluster.find_s)
+        at = released_s + spent_s * self.shares[pull.range]
         key = pull.worker, pull.range
         begun_s, done_s = self.taken.get(key, (released_s, released_s))
         note = Note(WEIGHTS, *key, pull.iteration, reply.version, size_bytes, reply.released_by, at,
@@ -263,8 +265,8 @@ class Clockwork:
                     self._log(worker, *row)
                 self._perform_worker(worker, machine.ack(Ack(worker, note.range, note.iteration)), now)
                 continue
-            if note.size_bytes != WHOLE and self.job.cluster.decode_s:
-                self._push(now + self.job.cluster.decode_s, INSTALLED, worker, (note, now))
+            if note.size_bytes != WHOLE and (spent_s := self.job.cluster.decode_s * self.shares[note.range]):
+                self._push(now + spent_s, INSTALLED, worker, (note, now))
                 continue
             self._installed(worker, (note, now), now)
 

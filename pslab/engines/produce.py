@@ -78,12 +78,14 @@ class Producer:
         if self._computing is not None:
             self._computing.warm_up()
 
-    def attend(self, needs: Callable[[int], None], ready: Callable[[int, float], None]) -> None:
+    def attend(
+        self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
+    ) -> None:
         """Let a layered worker wait for weights, `needs(layer)`, and take gradients, `ready(layer, loss)`, as each
-        iteration's passes come to them."""
+        iteration's passes come to them; `turns` where the forward pass ends."""
         computing = self._computing
         if computing is not None and computing.layerwise is not None:
-            computing.layerwise.needs = needs
+            computing.layerwise.needs, computing.layerwise.turns = needs, turns
             computing.layerwise.ready = lambda layer: ready(layer, computing.loss)
 
     def gradient(self, iteration: int, writes: Iterable[Write] = ()) -> float:
