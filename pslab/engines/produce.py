@@ -14,10 +14,12 @@ from torch import nn
 from pslab.engines.arena import Arena
 from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
+from pslab.engines.experiment import SQUARES
 from pslab.engines.job import Job
 from pslab.protocol.messages import begins
 from pslab.tensors import rating
-from pslab.tensors.prune import NonFinite, Pruner, is_finite
+from pslab.tensors.data import rounds
+from pslab.tensors.prune import NonFinite, Pruner, Setting, is_finite, zeros
 from pslab.tensors.wire import decode, encode_into
 
 
@@ -60,17 +62,15 @@ class Producer:
         if job.trains:
             own = module_of(job, self._device) if module is None else module
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
-        layers = [layer.flat for layer in job.keyspace.layers]
-        self._pruner = Pruner(job.prune, layers, layout.size, layout.dtype, self._device) if job.sparse else None
-        if module is not None and self._pruner is not None and self._pruner.residual is not None:
-            self._pruner.residual = arena.tensor(layout.residuals[worker], layout.size, layout.dtype)
-
-        def memory() -> torch.Tensor:
-            if module is None:
-                return torch.zeros_like(self._weights)
-            return arena.tensor(layout.squares[worker], layout.size, layout.dtype)
-
-        self._squares = rating.at_worker(job.rate, memory)
+        kept = {name: zeros(memory, self._device) if module is None
+                else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+                for name, memory in layout.memories.items()}  # fmt: skip
+        run = job.run
+        epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
+        setting = Setting(run.seed, worker, run.workers, epoch_iterations)
+        self._pruner = (Pruner.of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
+                        if job.sparse else None)  # fmt: skip
+        self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
         """Once per module, before the run begins."""
@@ -109,7 +109,7 @@ class Producer:
                 self._shared_gradients[buffer].copy_(gradient)
             notes = [Note(PUSH, size_bytes=WHOLE, other=part.size, value=loss) for part in self._job.parts]
             return notes, time.monotonic()
-        indices, values = (found.cpu() for found in self._pruner.prune(gradient))
+        indices, values = (found.cpu() for found in self._pruner.prune(gradient, begins(self._job.sync, iteration)))
         selected_s, notes = time.monotonic(), []
         for part, (offset, room) in zip(self._job.parts, self._job.layout.frames, strict=True):
             entries = part.inside(indices, values)

@@ -20,7 +20,7 @@ from pslab.tensors.data import Dataset, data_root, resolve_data
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.models import build_model, check_model
 from pslab.tensors.optimizers import resolve_optimizer
-from pslab.tensors.prune import PRUNERS, Whole
+from pslab.tensors.rules import PRUNERS, Whole
 from pslab.tensors.store import Part
 
 #: what an object must be able to do to stand where a name could
@@ -90,7 +90,26 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
     if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
         _check_own_writes(run, policies)
+    _check_momentum(run, policies["prune"])
     _check_members(run, cluster)
+
+
+def _check_momentum(run: Run, prune: Any) -> None:
+    """Momentum at the worker and at the server would be momentum of momentum."""
+    if getattr(prune, "momentum", 0.0) and not resolve_optimizer(run.optimizer).plain_sgd:
+        told = f"momentum lives at the worker with prune={run.prune!r}, and the server takes plain steps by the mean"
+        raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
+
+
+def check_by_layers(run: Run, prune: Any) -> None:
+    """What a run must not ask for whose gradients are pruned layer by layer, before the last one is known.
+
+    Raises:
+        ConfigError: the pruner clips, for which the norm of the whole gradient is needed.
+    """
+    if getattr(prune, "clip", None) is not None:
+        told = "clip needs the norm of the whole gradient, which is not known while its layers travel one by one"
+        raise ConfigError("prune", run.prune, f"{told}: use clip=none, or ranges of whole models")
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any]) -> None:
