@@ -12,10 +12,11 @@ from pslab.lab.asked import listed
 from pslab.spec import build
 from pslab.tensors.rules import PRUNERS
 
-BEST = ("static:1%", "std:3", "dynamic:5", "dgc:1%,warm_up=0")
+BEST, OTHERS = ("static:1%", "dgc:0.3%,warm_up=0"), ("std:3", "dynamic:5")
 NETWORKS: Mapping[str, str] = MappingProxyType({"100 Mbit/s": "lab-slow-net", "1 Gbit/s": "lab"})
 #: To see several epochs of pruning in little time: a narrow model, and a fifth of the digits.
 SMALL: Mapping[str, str] = MappingProxyType({"model": "mlp:64", "data": "mnist:12000,2000"})
+RATES: Mapping[str, float] = MappingProxyType({"dgc": 0.2})
 THRESHOLDS = ("dynamic:5", "dynamic:mode=decay", "dynamic:mode=ratchet", "dynamic:mode=ratchet,restart=off")
 STARTS = ("static:1%", "static:1%,residual=off", "dgc:0.1%,warm_up=0", "dgc:0.1%,warm_up=4")
 
@@ -23,39 +24,52 @@ STARTS = ("static:1%", "static:1%,residual=off", "dgc:0.1%,warm_up=0", "dgc:0.1%
 def family_runs(
     *,
     prunes: Sequence[Any] = BEST,
+    others: Sequence[Any] = OTHERS,
     clusters: Mapping[str, str | Mapping[str, Any]] = NETWORKS,
     in_time: Sequence[Any] = (*THRESHOLDS, *STARTS),
     small: Mapping[str, Any] = SMALL,
     workers: int = 4,
-    batch_size: int = 32,
-    learning_rate: float = 0.5,
+    batch_size: int = 64,
+    learning_rate: float = 0.7,
+    learning_rates: Mapping[str, float] = RATES,
     schedule: Any = "linear",
     pushes: int | None = 1875,
-    eval_every: int | None = 75,
+    eval_every: int | None = 100,
     pull: str = "changed",
     model: Any = "mlp",
-    data: Any = "mnist:60000,5000",
+    data: Any = "mnist",
     seeds: Sequence[int] = (0, 1, 2),
 ) -> list[Run]:
-    """BSP, dense and with each of `prunes` on each network, and a single machine, for each seed; then, with the first
-    seed alone, the first of `prunes` on real processes, and each of `in_time` on the `small` problem.
+    """BSP on the first network, dense and with each of `prunes`, for each seed; with the first seed alone also with
+    each of `others`, on a single machine, with the first of `prunes` on real processes on the last network, and with
+    each of `in_time` on the `small` problem.
+
+    A family has the learning rate that `learning_rates` names, or else `learning_rate`. What other networks make of it
+    follows without a run: `retimed`.
 
     Raises:
         ConfigError: lists or mappings that are none, or what Run refuses.
     """
     from pslab.lab.studies import alone  # which lists this study
 
-    for name, given, example in (("clusters", clusters, NETWORKS), ("small", small, SMALL)):
+    for name, given, example in (("clusters", clusters, NETWORKS), ("small", small, SMALL),
+                                 ("learning_rates", learning_rates, RATES)):  # fmt: skip
         if not isinstance(given, Mapping) or not given:
             raise ConfigError(name, given, f"must be a mapping, such as {dict(example)}")
-    first, *others = listed("seeds", seeds)
+    first, *more = listed("seeds", seeds)
     dense = Run(workers=workers, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule, pushes=pushes,
                 eval_every=eval_every, pull=pull, model=model, data=data, engine="virtual", seed=first)  # fmt: skip
-    beside = [dense, *(pruned(dense, prune) for prune in listed("prunes", prunes))]
-    on = [run.but(cluster=cluster) for cluster in clusters.values() for run in beside]
-    runs = [run.but(seed=seed) for seed in (first, *others) for run in [*on, alone(on[0])]]
-    runs.append(on[1].but(engine="local"))
-    runs += [pruned(on[0].but(**small), prune) for prune in listed("in_time", in_time)]
+    slow, *_, fast = [*clusters.values()] * 2
+    dense = dense.but(cluster=slow)
+
+    def at_its_rate(prune: Any, run: Run) -> Run:
+        return run.but(prune=prune, learning_rate=learning_rates.get(str(prune).partition(":")[0], learning_rate))
+
+    best = [at_its_rate(prune, dense) for prune in listed("prunes", prunes)]
+    runs = [dense, *best, *(at_its_rate(prune, dense) for prune in listed("others", others)), alone(dense)]
+    runs += [run.but(seed=seed) for seed in more for run in (dense, *best)]
+    runs.append(best[0].but(engine="local", cluster=fast))
+    runs += [at_its_rate(prune, dense.but(**small)) for prune in listed("in_time", in_time)]
     return list({run.digest: run for run in runs}.values())
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pslab.lab.families import NETWORKS
-from pslab.lab.family_tables import curves_on
+from pslab.lab.family_tables import Groups, curves_on
 from pslab.lab.plots import PAIR_WIDTH, accuracy_range, finish, legend_of, traces, x_axis
 from pslab.lab.studies import Curve, caption, curves
 from pslab.lab.targets import picture_of
@@ -25,10 +24,10 @@ COLUMNS = {"seconds": "seconds to {}", "bytes_up": "pushed until then", "bytes_d
 LEAST = 1e-3  # per cent: what is less, and nothing, is drawn there
 
 
-def until(results: Iterable[Result], accuracy: float, clusters: Mapping[str, Any] = NETWORKS) -> go.Figure:
+def until(networks: Groups, accuracy: float) -> go.Figure:
     """Seconds and bytes each way until an accuracy, and the final one, for every curve on every network."""
     title = f"Pruning families: until {100 * accuracy:g}{SPACE}% test accuracy"
-    return picture_of(curves_on(results, clusters), accuracy, title, COLUMNS)
+    return picture_of(curves_on(networks), accuracy, title, COLUMNS)
 
 
 def in_time(results: Iterable[Result], title: str) -> go.Figure:

@@ -13,6 +13,7 @@ import pandas as pd
 from pslab.config import Run
 from pslab.lab.families import NETWORKS, SMALL
 from pslab.lab.observation_tables import costs
+from pslab.lab.retimed import retimed
 from pslab.lab.studies import Curve, curves
 from pslab.lab.targets import DASH, arrivals_of, cell, over_seeds
 
@@ -21,18 +22,21 @@ if TYPE_CHECKING:
     from pslab.lab.record import Result
 
 REAL = ", real processes"
+Groups = Mapping[str, Sequence["Result"]]  # a network's name -> its results
 
 
 def on_networks(results: Iterable[Result], clusters: Mapping[str, Any] = NETWORKS) -> dict[str, list[Result]]:
-    """By the network's name: dense, pruned, and the single machine; then what ran on real processes."""
+    """By the network's name: dense, pruned, and the single machine; then what ran on real processes.
+
+    BSP's gradients do not depend on the network: on all but the first one the same runs are retold.
+    """
     found = [result for result in results if not _is_small(result)]
-    virtual = [result for result in found if result.run.engine == "virtual"]
-    single = [result for result in virtual if result.run.workers == 1]
-    groups = {name: [result for result in virtual if result.run.cluster == cluster] + single
-              for name, cluster in clusters.items()}  # fmt: skip
-    real = {name + REAL: [result for result in found if result.run.engine == "local" and result.run.cluster == cluster]
-            for name, cluster in clusters.items()}  # fmt: skip
-    return {name: group for name, group in (groups | real).items() if group}
+    virtual = [result for result in found if result.run.engine == "virtual" and result.run.workers > 1]
+    single = [result for result in found if result.run.workers == 1]
+    first, *others = clusters
+    groups = {first: virtual + single}
+    groups |= {name: [retimed(result, clusters[name]) for result in virtual] for name in others}
+    return groups | {[*clusters][-1] + REAL: [result for result in found if result.run.engine == "local"]}
 
 
 def in_time(results: Iterable[Result], prunes: Sequence[Any]) -> list[Result]:
@@ -45,28 +49,26 @@ def _is_small(result: Result) -> bool:
     return all(getattr(result.run, name) == value for name, value in SMALL.items())
 
 
-def curves_on(results: Iterable[Result], clusters: Mapping[str, Any] = NETWORKS) -> list[Curve]:
+def curves_on(networks: Groups) -> list[Curve]:
     """The curves of each network, with its name in their labels."""
     return [replace(curve, label=curve.label if curve.single else f"{curve.label}, {name}")
-            for name, group in on_networks(results, clusters).items() for curve in curves(group)]  # fmt: skip
+            for name, group in networks.items() for curve in curves(group)]  # fmt: skip
 
 
-def table(
-    results: Iterable[Result], accuracy: float, seen: Observed | None = None, clusters: Mapping[str, Any] = NETWORKS
-) -> pd.DataFrame:
+def table(networks: Groups, accuracy: float, seen: Observed | None = None) -> pd.DataFrame:
     """A row for each curve: what `targets` says; how many times `sooner` than dense it is there, on its network; and
     the share of a gradient's time that its selection takes, `selecting`, on the machine of the observation.
 
     The last two are NaN where there is nothing to compare with, or nobody has looked.
     """
     took = {} if seen is None else costs(seen)[lambda t: t.device == "cpu"].set_index("operation").share.to_dict()
-    drawn = curves_on(results, clusters)
+    drawn = curves_on(networks)
     found = over_seeds(arrivals_of(drawn, accuracy), accuracy)
     runs = [curve.run for curve in drawn]
     dense = {_network(run): seconds for run, seconds in zip(runs, found.seconds, strict=True) if run.prune == "none"}
     found["sooner"] = [dense.get(_network(run), math.nan) / seconds
                        for run, seconds in zip(runs, found.seconds, strict=True)]  # fmt: skip
-    found["selecting"] = [took.get(_observed(str(run.prune)), math.nan) for run in runs]
+    found["selecting"] = [took.get(str(run.prune), math.nan) for run in runs]
     return found
 
 
@@ -88,13 +90,7 @@ def _network(run: Run) -> tuple[str, str]:
     return run.engine, json.dumps(run.plain()["cluster"], sort_keys=True)
 
 
-def _observed(prune: str) -> str:
-    """The rule as it is timed: what happens around the selection is no part of it."""
-    name, _, rest = prune.partition(":")
-    return f"{name}:{rest.split(',')[0]}"
-
-
-def findings(found: pd.DataFrame, clusters: Mapping[str, Any] = NETWORKS) -> str:
+def findings(found: pd.DataFrame, clusters: Iterable[str] = NETWORKS) -> str:
     """In sentences: on each network the soonest curve against the dense one, and their final accuracies."""
     lines = []
     for name in clusters:

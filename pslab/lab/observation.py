@@ -34,7 +34,7 @@ TABLES = ("layers", "histogram", "concentration", "rules", "costs")
 FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
 NAMES = {"layer": "str", "rule": "str", "operation": "str"}  # a layer may be called 1
 BINS = 10  # of the histogram, per decade
-RULES = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:1%")
+RULES = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5")
 MOMENTS = (0.0, 0.01, 0.1, 0.5, 0.95)  # shares of the budget
 PERIODS = 40  # observed in between, at equal distances
 
