@@ -36,6 +36,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"prune": "dynamic:mode=ratchet,gamma=2"}, "prune"),
     ({"prune": "dgc:0.1%,momentum=1"}, "prune"),
     ({"prune": "dgc:0.1%,residual=off"}, "prune"),
+    ({"prune": "dgc:0.1%,clip=1", "ranges": "layers"}, "prune"),
     ({"prune": "dgc:0.1%", "optimizer": "sgd:momentum=0.9"}, "optimizer"),
     ({"prune": "top:1%"}, "prune"),
     ({"rate": "constnat"}, "rate"),

@@ -115,15 +115,14 @@ class Pruner:
         if self._clip is not None:
             gradient = clipped(gradient, self._clip / math.sqrt(self.setting.workers))
         with torch.no_grad():
-            found = [(start, *self._layer(number, gradient[start:stop], iteration))
+            found = [self._layer(number, gradient[start:stop], iteration)
                      for number, (start, stop) in enumerate(self.layers)]  # fmt: skip
-        indices = torch.cat([start + indices for start, indices, _ in found] or [_none(gradient)])
-        return indices, torch.cat([values for _, _, values in found] or [gradient[:0]])
+        return _joined(found, gradient)
 
     def prune_layer(
         self, number: int, gradient: torch.Tensor, iteration: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same for one layer alone: the indices count from the layer's first entry.
+        """The same for one layer alone, whose gradient this is: flat indices in the whole gradient, and values.
 
         Raises:
             NonFinite, ValueError: as for `prune`; ValueError too for a rule that clips the whole gradient.
@@ -152,19 +151,16 @@ class Pruner:
             inside, place = slice(piece.start, piece.stop), slice(first + piece.start, first + piece.stop)
             moved = self._moved(gradient[inside], place)
             if piece.whole:
-                found.append((torch.arange(piece.start, piece.stop, device=moved.device), moved.clone()))
+                found.append((torch.arange(place.start, place.stop, device=moved.device), moved.clone()))
                 continue
             v = moved if self.residual is None else self.residual[place].add_(moved)
             indices = self._indices(rule, v, number, place.start, iteration)
-            found.append((indices + piece.start, v.index_select(0, indices)))
+            found.append((indices + place.start, v.index_select(0, indices)))
             if self.residual is not None:
                 v.index_fill_(0, indices, 0.0)
             if self._momentum is not None and getattr(self.rule, "masking", False):
                 self._momentum[place].index_fill_(0, indices, 0.0)
-        if len(found) == 1:
-            return found[0]
-        indices = torch.cat([indices for indices, _ in found] or [_none(gradient)])
-        return indices, torch.cat([values for _, values in found] or [gradient])
+        return _joined(found, gradient)
 
     def _moved(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
         """What a gradient adds to what is to be sent: itself, or the momentum that it becomes a part of."""
@@ -224,5 +220,11 @@ def _check_whole(slices: Sequence[tuple[int, int]], size: int) -> None:
         raise ValueError(f"layers must follow each other from 0 to {size}: an entry of none would never be sent")
 
 
-def _none(like: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.int64, device=like.device)
+def _joined(
+    found: Sequence[tuple[torch.Tensor, torch.Tensor]], like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if len(found) == 1:
+        return found[0]
+    none = torch.empty(0, dtype=torch.int64, device=like.device)
+    indices, values = [none, *(i for i, _ in found)], [like[:0], *(v for _, v in found)]
+    return torch.cat(indices), torch.cat(values)

@@ -19,7 +19,7 @@ from pslab.config import Run
 from pslab.engines.drive import execute
 from pslab.engines.ledger import PUSH_COLUMNS
 from pslab.errors import ConfigError
-from pslab.lab.resolve import check_by_layers, resolve
+from pslab.lab.resolve import resolve
 from pslab.lab.run import run, sweep
 from pslab.tensors.data import Batches, Dataset, batch
 from pslab.tensors.rules import DGC
@@ -189,6 +189,14 @@ def test_momentum_at_one_place_is_not() -> None:
 
 
 def test_clipping_needs_the_whole_gradient() -> None:
-    check_by_layers(tiny(prune="dgc:1%"), DGC(0.01))
+    resolve(tiny(prune="dgc:1%", ranges="layers"))
+    resolve(tiny(prune="dgc:1%,clip=1"))
     with pytest.raises(ConfigError, match="clip needs the norm of the whole gradient"):
-        check_by_layers(tiny(prune="dgc:1%,clip=1"), DGC(0.01, clip=1.0))
+        resolve(tiny(prune="dgc:1%,clip=1", ranges="layers"))
+
+
+@pytest.mark.parametrize("prune", LASTING)
+def test_layer_by_layer_trains_the_same(prune: str) -> None:
+    wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
+    whole, layered = (execute(resolve(wanted.but(ranges=ranges)), quiet) for ranges in ("whole", "layers"))
+    np.testing.assert_array_equal(whole.weights, layered.weights)
