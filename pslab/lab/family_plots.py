@@ -55,6 +55,6 @@ def _density(curve: Curve) -> go.Scatter:
     style = curve.style
     return go.Scatter(
         x=mean.index + 1, y=np.maximum(mean, LEAST), mode="lines", legendgroup=curve.label, showlegend=False,
-        line={"color": style.colour, "dash": style.dash, "width": 1.6},
+        line={"color": style.colour, "dash": style.dash, "width": 1.3},
         customdata=mean, hovertemplate=f"<b>{curve.label}</b><br>%{{customdata:.3g}} % pushed<extra></extra>",
     )  # fmt: skip

@@ -40,6 +40,8 @@ RAMPS: dict[str, tuple[str, str, str]] = {
     "dynamic": ("#D9B44A", "#A0662A", "#5A2418"),
     "dgc": ("#BFA8F0", "#7A55D8", "#31197A"),
 }
+#: Where thresholds that come from the gradient before lie among those that are found anew in so many passes.
+MODES = {"decay": 3.0, "ratchet": 8.0}
 FIRST = {"static": "fraction", "std": "sigmas", "dynamic": "passes", "dgc": "fraction"}  # the threshold of each
 OTHER_RAMP = ("#9DB0C4", "#5D7A99", "#26405C")
 MARKERS = ("square", "diamond", "triangle-up", "triangle-down", "star", "hexagon")
@@ -226,8 +228,8 @@ def _prune_styles(runs: Sequence[Run]) -> list[Style]:
 
 
 def _threshold(run: Run) -> tuple[str, float]:
-    family, threshold, _, _ = pruned(run.prune)
-    return family, threshold or 0.0
+    family, threshold, _, named = pruned(run.prune)
+    return family, MODES.get(named.get("mode", ""), threshold or 0.0)
 
 
 def _places(family: str, thresholds: Sequence[float]) -> dict[float, tuple[float, int]]:

@@ -64,8 +64,8 @@ def test_one_table_for_all_networks(make: Make):
     assert list(networks) == ["100 Mbit/s", "1 Gbit/s", "1 Gbit/s, real processes"]
     table = family_tables.table(networks, 0.9)
     rows = table.to_dict("index")
-    slow, fast = "static 1\u00a0%, η\u00a0=\u00a00.5, 100 Mbit/s", "static 1\u00a0%, η\u00a0=\u00a00.5, 1 Gbit/s"
-    dense = "dense, η\u00a0=\u00a00.5, 100 Mbit/s"
+    slow, fast = "static 1\u00a0%, η\u00a0=\u00a00.7, 100 Mbit/s", "static 1\u00a0%, η\u00a0=\u00a00.7, 1 Gbit/s"
+    dense = "dense, η\u00a0=\u00a00.7, 100 Mbit/s"
     assert (rows[dense]["seconds"], rows[slow]["seconds"]) == (3.0, 2.0)
     assert (rows[dense]["sooner"], rows[slow]["sooner"]) == (1.0, 1.5)
     assert (rows[slow]["bytes_up"], rows[slow]["bytes_down"], rows[slow]["bytes"]) == (40, 20, 60)
@@ -78,7 +78,7 @@ def test_one_table_for_all_networks(make: Make):
     assert shown.loc[slow, "sooner than dense"] == "1.5 times"
     assert shown.loc[real, "sooner than dense"] == "–"
     words = family_tables.findings(table)
-    assert "static 1\u00a0%, η\u00a0=\u00a00.5, 100 Mbit/s: 90 % after 2.0 s, 1.5 times sooner than dense" in words
+    assert "static 1\u00a0%, η\u00a0=\u00a00.7, 100 Mbit/s: 90 % after 2.0 s, 1.5 times sooner than dense" in words
     assert "1.00 points below dense" in words
     assert len(words.splitlines()) == 2
 
