@@ -20,6 +20,7 @@ from pslab.engines.produce import Write
 from pslab.engines.virtual import facts_of, phase_table, turn
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply
+from pslab.tensors.wire import frame_bytes
 
 Sizes = dict[tuple[int, int], dict[str, float]]  # worker, iteration -> a recorded push
 
@@ -37,7 +38,8 @@ class Recorded:
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
         """Its size, its entries and its loss."""
-        row = self._pushes[worker, self._iterations[worker]]
+        iteration = self._iterations[worker]
+        row = self._pushes.get((worker, iteration)) or self._pushes[worker, iteration - 1]  # of a round that was not whole
         size_bytes = int(row["bytes_up"]) if self._job.sparse else WHOLE
         return {"payloads": [[size_bytes, round(row["density"] * self._job.parts[0].size)]], "loss": row["loss"]}
 
@@ -50,14 +52,14 @@ class Answered(Bookkeeper):
         self._answers: dict[int, int] = {}
         for (_, iteration), row in pushes.items():  # who was not answered any more would have got what others got
             self._answers[iteration] = max(self._answers.get(iteration, 0), int(row["bytes_down"]))
+        self._whole = frame_bytes(job.parts[0].size, job.layout.dtype.itemsize)  # of what lies there as such
         self._own = {key: int(row["bytes_down"]) for key, row in pushes.items()}
 
     def _lay(self, reply: Reply) -> int:
         pull = reply.pull
         before = pull.iteration - 1
-        if self._job.run.pull == "whole":
-            return WHOLE
-        return self._own.get((pull.worker, before), 0) or self._answers.get(before, 0) or WHOLE
+        size_bytes = self._own.get((pull.worker, before), 0) or self._answers.get(before, 0)
+        return size_bytes if 0 < size_bytes != self._whole else WHOLE
 
 
 def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:

@@ -17,7 +17,7 @@ NETWORKS: Mapping[str, str] = MappingProxyType({"100 Mbit/s": "lab-slow-net", "1
 #: To see several epochs of pruning in little time: a narrow model, and a fifth of the digits.
 SMALL: Mapping[str, Any] = MappingProxyType({"model": "mlp:64", "data": "mnist:12000,1000", "pushes": 1125})
 RATES: Mapping[str, float] = MappingProxyType({"dgc": 0.2})
-THRESHOLDS = ("dynamic:5", "dynamic:mode=decay", "dynamic:mode=ratchet", "dynamic:mode=ratchet,restart=off")
+THRESHOLDS = ("dynamic:5", "dynamic:mode=decay", "dynamic:mode=ratchet", "dynamic:mode=literal")
 STARTS = ("static:1%", "static:1%,residual=off", "dgc:0.1%,warm_up=0", "dgc:0.1%,warm_up=4")
 
 

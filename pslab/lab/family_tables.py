@@ -65,7 +65,8 @@ def table(networks: Groups, accuracy: float, seen: Observed | None = None) -> pd
     drawn = curves_on(networks)
     found = over_seeds(arrivals_of(drawn, accuracy), accuracy)
     runs = [curve.run for curve in drawn]
-    dense = {_network(run): seconds for run, seconds in zip(runs, found.seconds, strict=True) if run.prune == "none"}
+    dense = {_network(run): seconds for run, seconds in zip(runs, found.seconds, strict=True)
+             if run.prune == "none" and run.workers > 1}  # fmt: skip
     found["sooner"] = [dense.get(_network(run), math.nan) / seconds
                        for run, seconds in zip(runs, found.seconds, strict=True)]  # fmt: skip
     found["selecting"] = [took.get(str(run.prune), math.nan) for run in runs]

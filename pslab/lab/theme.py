@@ -41,7 +41,7 @@ RAMPS: dict[str, tuple[str, str, str]] = {
     "dgc": ("#BFA8F0", "#7A55D8", "#31197A"),
 }
 #: Where thresholds that come from the gradient before lie among those that are found anew in so many passes.
-MODES = {"decay": 3.0, "ratchet": 8.0}
+MODES = {"decay": 3.0, "ratchet": 6.0, "literal": 8.0}
 FIRST = {"static": "fraction", "std": "sigmas", "dynamic": "passes", "dgc": "fraction"}  # the threshold of each
 OTHER_RAMP = ("#9DB0C4", "#5D7A99", "#26405C")
 MARKERS = ("square", "diamond", "triangle-up", "triangle-down", "star", "hexagon")

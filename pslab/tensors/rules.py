@@ -156,8 +156,8 @@ class Dynamic:
 
     The dynamic threshold of Tsai's thesis report (2018), by default found anew for every gradient, in `passes` from 0
     on: of a Gaussian layer five leave 1 %. To the letter each gradient finds the threshold of the next. A mean of what
-    exceeds it is always larger: such a ratchet only rises, until nothing exceeds it; then it starts again with the mean
-    of |v|, or, with restart=off, nothing is ever sent again. With decay it is taken times gamma before each gradient.
+    exceeds it is always larger: the threshold only rises, until nothing is sent any more. A ratchet then starts again
+    with the mean of |v|; with decay the threshold is taken times gamma before each gradient.
 
     Source: Tsai (2018)
     Example: dynamic:5
@@ -165,24 +165,22 @@ class Dynamic:
     Args:
         passes (from 1): how often the threshold is raised to the mean of what exceeds it, in the mode of that name
         residual: whether what is not sent is added to the next gradient
-        mode: passes: from 0 for every gradient; ratchet, decay: each gradient's threshold comes from the one before
+        mode: passes: from 0 for every gradient; literal, ratchet, decay: the threshold comes from the gradient before
         gamma (above 0, below 1): how fast the threshold decays
-        restart: whether the ratchet starts again when nothing exceeds it
         warm_up (from 0): epochs that begin with fractions instead: 25, 6.25, 1.5625, 0.4, 0.1 %
     """
 
     passes: int = 5
     residual: bool = True
-    mode: Literal["passes", "ratchet", "decay"] = "passes"
+    mode: Literal["passes", "literal", "ratchet", "decay"] = "passes"
     gamma: float = 0.9
-    restart: bool = True
     warm_up: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.passes, bool) or not isinstance(self.passes, int) or self.passes < 1:
             raise ValueError(f"dynamic: passes={self.passes!r} must be a whole number from 1, as in 5")
-        _switches("dynamic", residual=self.residual, restart=self.restart)
-        _choice("dynamic", self.mode, ("passes", "ratchet", "decay"))
+        _switches("dynamic", residual=self.residual)
+        _choice("dynamic", self.mode, ("passes", "literal", "ratchet", "decay"))
         _number("dynamic", "gamma", self.gamma, "above 0 and below 1, as in 0.9")
         if not 0 < self.gamma < 1:
             raise ValueError(f"dynamic: gamma={self.gamma} must be above 0 and below 1, as in 0.9")
@@ -209,7 +207,7 @@ class Dynamic:
         found = select.above(v, threshold)
         if len(found):
             threshold = float(v[found].abs().mean(dtype=torch.float64))
-        elif self.mode == "ratchet" and self.restart:
+        elif self.mode == "ratchet":
             found, (threshold, *_) = select.dynamic(v, 1) if bool(v.any()) else (found, [0.0])
         if kept is not None:
             kept.fill_(threshold)

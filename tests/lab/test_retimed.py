@@ -18,7 +18,7 @@ SLOW, FAST = {"preset": "lab-slow-net", "bandwidth_bit_s": 1e6}, "lab"
 
 @pytest.mark.parametrize("fields", [
     {}, {"prune": "static:5%", "pull": "changed"}, {"prune": "dgc:5%,warm_up=0", "pull": "changed"},
-    {"prune": "dynamic:mode=ratchet,restart=off", "pull": "changed"}, {"pull": "changed", "workers": 3},
+    {"prune": "dynamic:mode=literal", "pull": "changed"}, {"pull": "changed", "workers": 3, "pushes": 39},
 ])  # fmt: skip
 def test_it_is_what_would_have_been(tmp_path: Path, fields: dict):
     here = run(tiny(engine="virtual", cluster=SLOW, **fields), results=tmp_path, progress=False)

@@ -98,11 +98,10 @@ def test_a_threshold_looks_the_same_alone_and_among_others(family: str, all_of_i
 
 
 def test_thresholds_that_last_have_colours_of_their_own():
-    modes = ["5", "mode=decay", "mode=ratchet", "mode=ratchet,restart=off"]
-    passes, decay, ratchet, letter = styles([Run(prune=f"dynamic:{mode}") for mode in modes])
-    assert len({style.colour for style in (passes, decay, ratchet)}) == 3
-    assert (letter.colour, letter.marker) == (ratchet.colour, ratchet.marker)
-    assert letter.dash != ratchet.dash
+    modes = ["5", "mode=decay", "mode=ratchet", "mode=literal"]
+    drawn = styles([Run(prune=f"dynamic:{mode}") for mode in modes])
+    for field in ("colour", "marker", "dash"):
+        assert len({getattr(style, field) for style in drawn}) == 4
 
 
 def test_dense_and_single_machine_look_the_same_in_every_family():

@@ -13,7 +13,7 @@ from pslab.tensors.rules import DGC, Deviation, Dynamic, Rule, Static, Whole
 
 RULES: list[Rule] = [
     Whole(), Static(0.01), Static(0.3), Deviation(1), Deviation(3), Dynamic(1), Dynamic(5), Static(0.3, mode="frozen"),
-    Dynamic(mode="ratchet"), Dynamic(mode="ratchet", restart=False), Dynamic(mode="decay"), Static(0.05, warm_up=3),
+    Dynamic(mode="ratchet"), Dynamic(mode="literal"), Dynamic(mode="decay"), Static(0.05, warm_up=3),
     DGC(0.05, momentum=0.0, warm_up=0), DGC(0.05, momentum=0.0, warm_up=9),
 ]  # fmt: skip
 

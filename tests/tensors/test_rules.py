@@ -71,7 +71,7 @@ def test_impossible_rules_are_refused(text: str, words: str) -> None:
 def test_impossible_values_are_refused() -> None:
     for wrong in (lambda: Static("1%"), lambda: Static(True), lambda: Deviation("2"), lambda: Dynamic(True),
                   lambda: Dynamic(5.0), lambda: Static(0.1, "no"), lambda: Deviation(2, 1),
-                  lambda: Dynamic(5, None), lambda: Dynamic(mode="x"), lambda: Dynamic(restart=1),
+                  lambda: Dynamic(5, None), lambda: Dynamic(mode="x"),
                   lambda: Static(0.1, mode="x"), lambda: Static(0.1, warm_up=True), lambda: DGC("1%"),
                   lambda: DGC(momentum="0.9"), lambda: DGC(clip=True), lambda: DGC(masking=1)):  # fmt: skip
         with pytest.raises(ValueError, match="must be"):
@@ -86,7 +86,7 @@ def kept() -> torch.Tensor:
 
 
 def test_the_ratchet_rises_until_nothing_exceeds_it() -> None:
-    v, threshold, rule = torch.tensor([1.0, -2, 3, -4]), kept(), Dynamic(mode="ratchet", restart=False)
+    v, threshold, rule = torch.tensor([1.0, -2, 3, -4]), kept(), Dynamic(mode="literal")
     seen = [(rule.select(v, threshold).tolist(), threshold.item()) for _ in range(6)]
     assert seen == [([0, 1, 2, 3], 2.5), ([2, 3], 3.5), ([3], 4), ([], 4), ([], 4), ([], 4)]
 
@@ -171,7 +171,7 @@ def densities(rule: Dynamic, residual: bool, steps: int, n: int = 100_000) -> li
 
 
 def test_the_ratchet_to_the_letter_starves() -> None:
-    letter = Dynamic(mode="ratchet", restart=False)
+    letter = Dynamic(mode="literal")
     without = densities(letter, residual=False, steps=20)
     assert without[:3] == pytest.approx([1, 0.425, 0.171], rel=0.02)
     assert without[7] == pytest.approx(0.0015, rel=0.25)
