@@ -39,7 +39,7 @@ class Recorded:
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
         """Its size, its entries and its loss."""
         iteration = self._iterations[worker]
-        row = self._pushes.get((worker, iteration)) or self._pushes[worker, iteration - 1]  # of a round that was not whole
+        row = self._pushes.get((worker, iteration)) or self._pushes[worker, iteration - 1]  # of a torn round
         size_bytes = int(row["bytes_up"]) if self._job.sparse else WHOLE
         return {"payloads": [[size_bytes, round(row["density"] * self._job.parts[0].size)]], "loss": row["loss"]}
 

@@ -25,12 +25,14 @@ REAL = ", real processes"
 Groups = Mapping[str, Sequence["Result"]]  # a network's name -> its results
 
 
-def on_networks(results: Iterable[Result], clusters: Mapping[str, Any] = NETWORKS) -> dict[str, list[Result]]:
+def on_networks(
+    results: Iterable[Result], clusters: Mapping[str, Any] = NETWORKS, small: Mapping[str, Any] = SMALL
+) -> dict[str, list[Result]]:
     """By the network's name: dense, pruned, and the single machine; then what ran on real processes.
 
     BSP's gradients do not depend on the network: on all but the first one the same runs are retold.
     """
-    found = [result for result in results if not _is_small(result)]
+    found = [result for result in results if not _is_on(result, small)]
     virtual = [result for result in found if result.run.engine == "virtual" and result.run.workers > 1]
     single = [result for result in found if result.run.workers == 1]
     first, *others = clusters
@@ -39,14 +41,14 @@ def on_networks(results: Iterable[Result], clusters: Mapping[str, Any] = NETWORK
     return groups | {[*clusters][-1] + REAL: [result for result in found if result.run.engine == "local"]}
 
 
-def in_time(results: Iterable[Result], prunes: Sequence[Any]) -> list[Result]:
+def in_time(results: Iterable[Result], prunes: Sequence[Any], small: Mapping[str, Any] = SMALL) -> list[Result]:
     """The results on the small problem of these pruners, in their order."""
-    found = {str(result.run.prune): result for result in results if _is_small(result)}
+    found = {str(result.run.prune): result for result in results if _is_on(result, small)}
     return [found[str(prune)] for prune in prunes if str(prune) in found]
 
 
-def _is_small(result: Result) -> bool:
-    return all(getattr(result.run, name) == value for name, value in SMALL.items())
+def _is_on(result: Result, problem: Mapping[str, Any]) -> bool:
+    return all(getattr(result.run, name) == value for name, value in problem.items())
 
 
 def curves_on(networks: Groups) -> list[Curve]:

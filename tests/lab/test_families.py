@@ -16,7 +16,8 @@ from pslab.lab.record import Result
 
 TWO = {"prunes": ["static:1%", "dgc:1%,warm_up=0"], "pushes": 8, "eval_every": 2, "model": "mlp:8",
        "data": "mnist:600,200",
-       "seeds": [0, 1], "others": ["std:3"], "in_time": ["dynamic:mode=ratchet", "static:1%"]}  # fmt: skip
+       "seeds": [0, 1], "others": ["std:3"], "small": {"model": "mlp:9", "pushes": 16},
+       "in_time": ["dynamic:mode=ratchet", "static:1%"]}  # fmt: skip
 WAYS = {"none": [0.1, 0.5, 0.8, 0.9, 0.95], "static:1%": [0.1, 0.7, 0.9, 0.93, 0.94]}
 OTHERS = [0.1, 0.8, 0.85, 0.89, 0.96]
 
@@ -35,7 +36,7 @@ def test_every_family_on_the_first_network_and_once_for_real():
     told = [(run.prune, run.engine, run.workers, run.model, run.seed) for run in runs]
     first, second = ([(prune, "virtual", 4, "mlp:8", seed) for prune in ("none", *TWO["prunes"])] for seed in (0, 1))
     once, real = [("std:3", "virtual", 4, "mlp:8", 0), ("none", "virtual", 1, "mlp:8", 0)], "local"
-    small = [(prune, "virtual", 4, "mlp:64", 0) for prune in TWO["in_time"]]
+    small = [(prune, "virtual", 4, "mlp:9", 0) for prune in TWO["in_time"]]
     assert told == [*first, *once, *second, ("static:1%", real, 4, "mlp:8", 0), *small]
     assert {run.cluster for run in runs if run.workers > 1 and run.engine != real} == {"lab-slow-net"}
     assert [run.cluster for run in runs if run.engine == real] == ["lab"]
@@ -60,7 +61,7 @@ def test_what_cannot_be_is_refused(wrong: dict, field: str):
 
 
 def test_one_table_for_all_networks(make: Make):
-    networks = family_tables.on_networks(results(make))
+    networks = family_tables.on_networks(results(make), small=TWO["small"])
     assert list(networks) == ["100 Mbit/s", "1 Gbit/s", "1 Gbit/s, real processes"]
     table = family_tables.table(networks, 0.9)
     rows = table.to_dict("index")
@@ -85,11 +86,11 @@ def test_one_table_for_all_networks(make: Make):
 
 def test_pictures(make: Make):
     found = results(make)
-    until = family_plots.until(family_tables.on_networks(found), 0.9)
+    until = family_plots.until(family_tables.on_networks(found, small=TWO["small"]), 0.9)
     assert "until 90" in until.layout.title.text
-    chosen = family_tables.in_time(found, TWO["in_time"])
+    chosen = family_tables.in_time(found, TWO["in_time"], TWO["small"])
     assert [result.run.prune for result in chosen] == TWO["in_time"]
     picture = family_plots.in_time(chosen, "Densities")
     density = picture.data[0]
-    assert list(density.x) == [1, 2]
-    assert list(density.y) == [100, 100]
+    assert list(density.x) == [1, 2, 3, 4]
+    assert list(density.y) == [100] * 4
