@@ -156,8 +156,8 @@ class Dynamic:
 
     The dynamic threshold of Tsai's thesis report (2018), by default found anew for every gradient, in `passes` from 0
     on: of a Gaussian layer five leave 1 %. To the letter each gradient finds the threshold of the next. A mean of what
-    exceeds it is always larger: the threshold only rises, until nothing is sent any more. A ratchet then starts again
-    with the mean of |v|; with decay the threshold is taken times gamma before each gradient.
+    exceeds it is always larger: the threshold only rises, until hardly anything is sent. A ratchet that nothing exceeds
+    starts again with the mean of |v|; with decay the threshold is taken times gamma before each gradient.
 
     Source: Tsai (2018)
     Example: dynamic:5
