@@ -14,10 +14,12 @@ from torch import nn
 from pslab.engines.arena import Arena
 from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
+from pslab.engines.experiment import SQUARES
 from pslab.engines.job import Job
 from pslab.protocol.messages import begins
 from pslab.tensors import rating
-from pslab.tensors.prune import NonFinite, Pruner, is_finite
+from pslab.tensors.data import rounds
+from pslab.tensors.prune import NonFinite, Pruner, Setting, is_finite, zeros
 from pslab.tensors.store import Part
 from pslab.tensors.wire import decode, encode_into
 
@@ -61,17 +63,15 @@ class Producer:
         if job.trains:
             own = module_of(job, self._device) if module is None else module
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
-        layers = [layer.flat for layer in job.keyspace.layers]
-        self._pruner = Pruner(job.prune, layers, layout.size, layout.dtype, self._device) if job.sparse else None
-        if module is not None and self._pruner is not None and self._pruner.residual is not None:
-            self._pruner.residual = arena.tensor(layout.residuals[worker], layout.size, layout.dtype)
-
-        def memory() -> torch.Tensor:
-            if module is None:
-                return torch.zeros_like(self._weights)
-            return arena.tensor(layout.squares[worker], layout.size, layout.dtype)
-
-        self._squares = rating.at_worker(job.rate, memory)
+        kept = {name: zeros(memory, self._device) if module is None
+                else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+                for name, memory in layout.memories.items()}  # fmt: skip
+        run = job.run
+        epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
+        setting = Setting(run.seed, worker, run.workers, epoch_iterations)
+        self._pruner = (Pruner.of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
+                        if job.sparse else None)  # fmt: skip
+        self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
         """Once per module, before the run begins."""
@@ -123,7 +123,8 @@ class Producer:
             if self._gradients[buffer] is not self._shared_gradients[buffer]:
                 self._shared_gradients[buffer][span].copy_(gradient)
             return [Note(PUSH, size_bytes=WHOLE, other=job.parts[i].size, value=loss) for i in ranges], time.monotonic()
-        found = self._pruner.prune(gradient) if layer is None else self._pruner.prune_layer(layer, gradient)
+        pruner, step = self._pruner, begins(job.sync, iteration)
+        found = pruner.prune(gradient, step) if layer is None else pruner.prune_layer(layer, gradient, step)
         indices, values = (each.cpu() for each in found)
         selected_s, notes = time.monotonic(), []
         for index in ranges:
