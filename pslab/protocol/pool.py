@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
 from pslab.errors import ProtocolError
@@ -11,15 +12,30 @@ Request = Push | Pull
 
 
 class View(NamedTuple):
-    """What a worker knows when it picks a request."""
+    """What is known where a request is picked. What a driver does not know, it leaves empty."""
 
     worker: int
-    iteration: int  #: the iteration that it computes, or waits to start
-    versions: tuple[int, ...]  #: per range, the version of the weights that it holds
+    iteration: int  #: that it computes, or waits to compute
+    blocked: int | None = None  #: the range for which its computing waits now
+    held: tuple[int, ...] = ()  #: per range: the range's low bound when the weights that it holds were read
+    counts: tuple[int, ...] = ()  #: per range: its pushes that the server has
+    low: tuple[int, ...] = ()  #: per range: the least of these over all workers, the low bound
+    alone: tuple[bool, ...] = ()  #: per range: whether nobody else is at the low bound
+    layers: tuple[int, ...] = ()  #: per range: its layer, the input's first; a layer may be cut into several ranges
+    sizes: tuple[int, ...] = ()  #: per range: bytes of its weights
+    forward_s: tuple[float, ...] = ()  #: per layer: modelled seconds of its forward pass
+    byte_s: float = math.inf  #: bytes a second of the worker's link
 
 
 class Order(Protocol):
-    """A request order: a repeated choice among the ready requests, oldest first; never a sort."""
+    """A request order: a repeated choice among the ready requests, oldest first; never a sort.
+
+    Whenever a direction of a worker's link is idle (with half duplex: the link) it is asked what goes next: pushes wait
+    at the worker, answered pulls at the server. What has begun is not interrupted. An order may have more attributes:
+
+    credit_bytes  bytes that may be on their way at once; what else is ready is not yet handed to the link
+    greedy        True: whatever goes next may go while any credit is left (see `pslab.policies.orders.admits`)
+    """
 
     def pick(self, ready: tuple[Request, ...], view: View) -> Request:
         """The request to send next: one of `ready`, which is not empty."""
