@@ -172,6 +172,7 @@ def begun(credit: float, sizes: Sequence[float], greedy: bool) -> list[int]:
 def test_both_meanings_of_credit():
     assert begun(2, (3, 1, 1), greedy=True) == [0]  # overdrawn: all others wait
     assert begun(2, (3, 1, 1), greedy=False) == [1, 2]
+    assert begun(2, (2, 1), greedy=True) == [0]  # none is left
     assert not admits(2, 0, 3, greedy=False)  # what is larger than the credit never goes
     assert begun(2, (1, 1, 1, 1, 1), greedy=False) == [0, 1]  # unless it is cut
 
@@ -203,3 +204,8 @@ def test_on_a_chain_both_go_from_the_input_on(chain: list[tuple[int, int, int]],
                                      | {r for r, at in enumerate(layers) if at == place})
              for place, (f, _, _) in enumerate(chain)}  # fmt: skip
     assert tac(graph, dict(enumerate(map(float, sizes)))) == sorted(range(len(layers)))
+
+
+def test_times_and_not_numbers_of_ranges_decide():
+    seen = view(layers=(1, 0), sizes=(1, 1), forward_s=(1.0, 1.0), byte_s=1.0)
+    assert TAC().pick((pull(0), pull(1)), seen) == pull(1)
