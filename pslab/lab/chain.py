@@ -11,14 +11,13 @@ pass has ended: every iteration is like the first, and one says it all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
 from pslab.errors import ConfigError, nearest
-from pslab.policies.orders import admits
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.pool import Order, Request, View
 
@@ -143,9 +142,9 @@ def trace(chain: Chain, order: Order) -> Trace:
     Raises:
         ConfigError: a piece is larger than the order's credit, and would never go.
     """
-    credit = getattr(order, "credit_bytes", None)
+    credit = getattr(order, "credit", None)
     largest = max(size for _, size in chain.pieces)
-    if credit is not None and not getattr(order, "greedy", False) and largest > credit:
+    if credit is not None and not order.admits(0, largest):  # type: ignore[attr-defined]
         raise ConfigError("piece_bytes", chain.piece_bytes,
                           f"a message of {largest} bytes never goes on a credit of {credit}: cut layers smaller")
     return _Iteration(chain, order).run()
@@ -166,8 +165,7 @@ class _Iteration:
 
     def __init__(self, chain: Chain, order: Order) -> None:
         self.chain, self.order = chain, order
-        self.credit: int | None = getattr(order, "credit_bytes", None)
-        self.greedy: bool = getattr(order, "greedy", False)
+        self.credit: bool = getattr(order, "credit", None) is not None
         up = _Channel()
         self.channels = {UP: up, DOWN: up if chain.duplex == "half" else _Channel()}
         self.links = list(dict.fromkeys(self.channels.values()))
@@ -179,6 +177,7 @@ class _Iteration:
         self.computing: tuple[float, str, int] | None = (chain.backward_s[last], "backward", last)
         self.forward = 0  # the layer whose forward pass is next
         self.flying: list[tuple[float, Request]] = []  # sent whole, arriving at an instant
+        self.heard: list[tuple[float, _Channel, int]] = []  # when a sender hears of so many bytes' arrival
         self.spans: list[Span] = [Span("backward", last, -1, 0.0, chain.backward_s[last])]
         self.now = 0.0
 
@@ -195,6 +194,7 @@ class _Iteration:
     def _instants(self) -> Iterator[float]:
         yield from (link.sending[0] for link in self.links if link.sending)
         yield from (at for at, _ in self.flying)
+        yield from (at for at, _, _ in self.heard)
         if self.computing:
             yield self.computing[0]
 
@@ -212,17 +212,21 @@ class _Iteration:
     def _end_messages(self) -> None:
         for link in self.links:
             if link.sending and link.sending[0] <= self.now:
-                self.flying.append((link.sending[0] + self.chain.latency_s, link.sending[1]))
+                request, latency_s = link.sending[1], self.chain.latency_s
+                self.flying.append((self.now + latency_s, request))
+                if self.credit:
+                    self.heard.append((self.now + 2 * latency_s, link, self.sizes[request.range]))
                 link.sending = None
+        for known in [each for each in self.heard if each[0] <= self.now]:
+            self.heard.remove(known)
+            known[1].in_flight_bytes -= known[2]
         for arrival in [each for each in self.flying if each[0] <= self.now]:
             self.flying.remove(arrival)
             self._arrive(arrival[1])
 
     def _arrive(self, request: Request) -> None:
         index = request.range
-        direction = UP if isinstance(request, Push) else DOWN
-        self.channels[direction].in_flight_bytes -= self.sizes[index]
-        if direction == UP:
+        if isinstance(request, Push):
             self.counts[index] = 1
             self.channels[DOWN].ready.append(Pull(0, index, 1, 0))
         else:
@@ -245,19 +249,17 @@ class _Iteration:
             self.spans.append(Span(what, self.layers[request.range], request.range, self.now, end_s))
 
     def _admitted(self, link: _Channel) -> list[Request]:
-        if self.credit is None:
+        if not self.credit:
             return [] if link.sending or link.handed else link.ready
-        return [r for r in link.ready
-                if admits(self.credit, link.in_flight_bytes, self.sizes[r.range], self.greedy)]  # fmt: skip
+        admits: Callable[[int, int], bool] = self.order.admits  # type: ignore[attr-defined]
+        return [r for r in link.ready if admits(link.in_flight_bytes, self.sizes[r.range])]
 
     def _view(self) -> View:
         chain, waiting = self.chain, self.computing is None and self.forward < len(self.chain.sizes)
         blocked = next((index for index, layer in enumerate(self.layers) if layer == self.forward
                         and not self.held[index]), None) if waiting else None  # fmt: skip
-        counts, backward = tuple(self.counts), self.computing is not None and self.computing[1] == "backward"
-        return View(0, 0 if backward else 1, blocked, tuple(self.held), counts, counts,
-                    (chain.workers == 1,) * len(counts), self.layers, self.sizes, chain.forward_s,
-                    chain.byte_s)  # fmt: skip
+        return View(0, blocked, self.held, self.counts, self.counts, (chain.workers == 1,) * len(self.counts),
+                    self.layers, self.sizes, chain.forward_s, chain.byte_s)  # fmt: skip
 
     def _compute(self) -> None:
         if self.computing is None and self.forward < len(self.missing) and not self.missing[self.forward]:

@@ -104,19 +104,25 @@ class Front:
     Example: front
 
     Args:
-        credit_bytes: bytes that may be on their way at once; one message if none
+        credit: bytes that may be on their way at once, until the receiver says that it has them; one message if none
         greedy: a message goes while any credit is left, however large it is
     """
 
-    credit_bytes: int | None = None
+    credit: int | None = None
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if self.credit_bytes is not None and self.credit_bytes < 1:
-            raise ValueError(f"credit_bytes must be at least 1, not {self.credit_bytes}")
+        if self.credit is not None and self.credit < 1:
+            raise ValueError(f"credit must be at least 1 byte, not {self.credit}")
 
     def pick(self, ready: Ready, view: View) -> Request:
         return min(ready, key=lambda r: (layer(r.range, view), isinstance(r, Push), r.range))
+
+    def admits(self, under_way_bytes: float, size_bytes: float) -> bool:
+        """Whether a message may go while others are on their way."""
+        if self.credit is None:
+            return under_way_bytes == 0
+        return admits(self.credit, under_way_bytes, size_bytes, self.greedy)
 
 
 @dataclass(frozen=True)
@@ -133,8 +139,7 @@ class TIC:
         if isinstance(ready[0], Push):
             return ready[0]
         pulls = [request for request in ready if isinstance(request, Pull)]
-        known = view.layers or tuple(range(1 + max(pull.range for pull in pulls)))
-        load = _impending(known)
+        load = _impending(tuple(view.layers) or tuple(range(1 + max(pull.range for pull in pulls))))
         return min(pulls, key=lambda pull: (load[pull.range], pull.range))
 
 
@@ -174,16 +179,16 @@ def layer(index: int, view: View) -> int:
     return _of(view.layers, index, index)
 
 
-def admits(credit_bytes: float, in_flight_bytes: float, size_bytes: float, greedy: bool) -> bool:
-    """Whether a message may go while others are on their way.
+def admits(credit: float, in_flight: float, size: float, greedy: bool) -> bool:
+    """Whether a message may go while others are on their way; all in bytes.
 
     Greedy: as long as any credit is left, which may thereby be overdrawn (ByteScheduler's core in Python); else only if
     it fits into what is left (BytePS in C++), where what fits may overtake what does not.
 
     Source: Peng et al. (SOSP 2019).
     """
-    left = credit_bytes - in_flight_bytes
-    return left > 0 if greedy else size_bytes <= left
+    left = credit - in_flight
+    return left > 0 if greedy else size <= left
 
 
 def _chain(places: Mapping[int, int], forward_s: Sequence[float] = ()) -> list[Operation]:
@@ -205,5 +210,5 @@ def _impending(layers: tuple[int, ...]) -> dict[int, float]:
     return {index: weight.impending_s for index, weight in found.items()}
 
 
-def _of(values: tuple[Value, ...], index: int, otherwise: Value) -> Value:
+def _of(values: Sequence[Value], index: int, otherwise: Value) -> Value:
     return values[index] if index < len(values) else otherwise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from pslab.errors import ProtocolError
@@ -12,29 +13,29 @@ Request = Push | Pull
 
 
 class View(NamedTuple):
-    """What is known where a request is picked. What a driver does not know, it leaves empty."""
+    """What is known of a worker when one of its requests is picked. Layers and ranges count from the input's on.
+
+    What a driver does not know, it leaves empty.
+    """
 
     worker: int
-    iteration: int  #: that it computes, or waits to compute
     blocked: int | None = None  #: the range for which its computing waits now
-    held: tuple[int, ...] = ()  #: per range: the range's low bound when the weights that it holds were read
-    counts: tuple[int, ...] = ()  #: per range: its pushes that the server has
-    low: tuple[int, ...] = ()  #: per range: the least of these over all workers, the low bound
-    alone: tuple[bool, ...] = ()  #: per range: whether nobody else is at the low bound
-    layers: tuple[int, ...] = ()  #: per range: its layer, the input's first; a layer may be cut into several ranges
-    sizes: tuple[int, ...] = ()  #: per range: bytes of its weights
-    forward_s: tuple[float, ...] = ()  #: per layer: modelled seconds of its forward pass
-    byte_s: float = math.inf  #: bytes a second of the worker's link
+    held: Sequence[int] = ()  #: per range: the low bound of the clocks when the weights that it holds were read
+    counts: Sequence[int] = ()  #: per range: its pushes that the server has
+    low: Sequence[int] = ()  #: per range: the least of these over all workers
+    alone: Sequence[bool] = ()  #: per range: whether it is the only one at that low bound
+    layers: Sequence[int] = ()  #: per range: its layer; a layer may be cut into several ranges
+    sizes: Sequence[int] = ()  #: per range: bytes of its weights
+    forward_s: Sequence[float] = ()  #: per layer: modelled seconds of its forward pass
+    byte_s: float = math.inf  #: of the worker's link
 
 
 class Order(Protocol):
     """A request order: a repeated choice among the ready requests, oldest first; never a sort.
 
-    Whenever a direction of a worker's link is idle (with half duplex: the link) it is asked what goes next: pushes wait
-    at the worker, answered pulls at the server. What has begun is not interrupted. An order may have more attributes:
-
-    credit_bytes  bytes that may be on their way at once; what else is ready is not yet handed to the link
-    greedy        True: whatever goes next may go while any credit is left (see `pslab.policies.orders.admits`)
+    Pushes are ready at the worker, pulls at the server, once it may answer them; with full duplex each direction is
+    asked for its own, with half duplex one link for both. An order with a `credit` lets so many bytes be on their way
+    at a time, as its method `admits(under_way_bytes, size_bytes)` says; one without, one request.
     """
 
     def pick(self, ready: tuple[Request, ...], view: View) -> Request:

@@ -135,7 +135,7 @@ class Worker:
         self._pool.add(Pull(self.worker, push.range, push.iteration + 1, self.versions[push.range]))
 
     def _view(self) -> View:
-        return View(self.worker, self.iteration)
+        return View(self.worker)
 
 
 class EagerWorker(Worker):

@@ -93,23 +93,23 @@ def test_latency_is_paid_twice_and_keeps_no_link_busy():
 
 
 def test_a_small_credit_waits_and_a_large_one_is_first_in_first_out():
-    """A message's credit is back when it has arrived: of 1 there is one on its way, of 2 the link is never idle."""
+    """A message's credit is back once its arrival was heard of: with 1 the link is idle meanwhile, with 3 never."""
     chain = example("E2", "full", 1, latency_s=1.0)
-    found = [trace(chain, Front(credit_bytes=credit)).iteration_s for credit in (1, 2, 3, 4, 6, 100)]
-    assert found == [22, 16, 17, 18, 19, 19]
+    found = [trace(chain, Front(credit=credit)).iteration_s for credit in (1, 2, 3, 4, 6, 100)]
+    assert found == [29, 18, 16, 17, 19, 19]
     assert trace(chain, Front()).iteration_s == 16
     assert trace(chain, FIFO()).iteration_s == 19
 
 
 def test_a_credit_of_one_piece_is_a_link_that_picks_when_it_is_idle():
     chain = example("E2", "full", 1)
-    assert trace(chain, Front(credit_bytes=1)).spans == trace(chain, Front()).spans
+    assert trace(chain, Front(credit=1)).spans == trace(chain, Front()).spans
 
 
 def test_a_piece_that_would_never_go_is_refused():
     with pytest.raises(ConfigError, match="3 bytes never goes on a credit of 2"):
-        trace(example("E1", "full"), Front(credit_bytes=2))
-    overdrawn = trace(example("E1", "full"), Front(credit_bytes=2, greedy=True))
+        trace(example("E1", "full"), Front(credit=2))
+    overdrawn = trace(example("E1", "full"), Front(credit=2, greedy=True))
     assert overdrawn.iteration_s == trace(example("E1", "full"), Front()).iteration_s
 
 

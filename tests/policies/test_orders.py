@@ -31,7 +31,7 @@ def view(counts: Sequence[Sequence[int]] = (), worker: int = 0, **known: Any) ->
     low = tuple(map(min, zip(*counts, strict=True)))
     alone = tuple(all(row[r] > low[r] for w, row in enumerate(counts) if w != worker) for r in range(len(low)))
     own = tuple(counts[worker]) if counts else ()
-    return View(worker, 0, counts=own, low=low, alone=alone, **known)
+    return View(worker, counts=own, low=low, alone=alone, **known)
 
 
 def all_of(order: Order, ready: Sequence[Request], seen: View) -> list[Request]:
@@ -94,7 +94,7 @@ def test_the_oldest_push_goes_if_there_is_nothing_else():
 
 def test_a_push_of_a_worker_ahead_raises_nothing():
     """Its count of range 0 is not the low bound although the others are above theirs."""
-    seen = View(0, 3, counts=(3, 2), low=(2, 2), alone=(True, True))
+    seen = View(0, counts=(3, 2), low=(2, 2), alone=(True, True))
     assert Advancing().pick((push(0, 3), push(1, 2)), seen) == push(1, 2)
 
 
@@ -112,7 +112,7 @@ def test_one_kind_leaves_the_other_its_turn():
 def test_nothing_needs_to_be_known(name: str):
     """A driver that knows no counts and no layers gets a request all the same."""
     ready = (push(1), pull(0), push(0), pull(1))
-    assert sorted(all_of(ORDERS[name](), ready, View(0, 0))) == sorted(ready)
+    assert sorted(all_of(ORDERS[name](), ready, View(0))) == sorted(ready)
 
 
 # --- FIFO, FILO, the front --------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_both_meanings_of_credit():
 
 
 def test_a_credit_that_admits_nothing_is_refused():
-    with pytest.raises(ConfigError, match="credit_bytes must be at least 1"):
+    with pytest.raises(ConfigError, match="credit must be at least 1"):
         build("order", "front:0", ORDERS)
     assert build("order", "front:16000000,greedy=on", ORDERS) == Front(16_000_000, greedy=True)
 

@@ -67,7 +67,7 @@ class Newest:
 
 
 def test_the_order_picks_and_the_pool_forgets():
-    pool, view = Pool(2), View(0, 0)
+    pool, view = Pool(2), View(0)
     requests = [Push(0, 0, 0, 0), Push(0, 1, 0, 0), Pull(0, 0, 1, 0)]
     for request in requests:
         pool.add(request)
@@ -94,7 +94,7 @@ def test_an_order_that_invents_requests_is_refused():
     pool.add(Push(0, 0, 0, 0))
     pool.add(Pull(0, 0, 1, 0))
     with pytest.raises(ProtocolError, match="not ready"):
-        pool.take(Inventor(), View(0, 0))
+        pool.take(Inventor(), View(0))
 
 
 def test_one_that_joins_asks_before_it_computes_and_forgets_what_it_did():
