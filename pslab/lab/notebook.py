@@ -24,6 +24,7 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "25_ssp_tuning": ("settings",),
     "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
     "40_eager": ("timeline", "time"),
+    "50_order": ("time", "starvation", "waiting", "pieces"),
     "70_rates": ("pushes", "accuracy", "factors"),
 }
 UNFORESEEN = ("00_tour", "05_virtual_and_real", "70_rates")  # run more than their study names
