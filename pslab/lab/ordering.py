@@ -29,7 +29,7 @@ from pslab.tensors.wire import START
 if TYPE_CHECKING:
     from pslab.lab.record import Result
 
-#: An iteration's computation is that of 32 images at half of 5.3 Tflop/s, but for the MLP; links in bit/s, per direction.
+#: Computation: but for the MLP, 32 images at half of 5.3 Tflop/s. Links: bit/s, per direction.
 MODELS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "mlp": {"compute_s": 0.02, "bandwidths": [5e8, 1e9]},
     "torchvision:vgg16": {"compute_s": 1.1, "bandwidths": [5e9, 1.5e10]},
@@ -140,7 +140,7 @@ def chain_of(run: Run, **changes: Any) -> Chain:
         ConfigError: a run whose requests are not by layer, or whose links have no bandwidth.
     """
     cluster, ranges = resolve_cluster(run.cluster), run.ranges
-    cut = build("ranges", ranges, RANGES) if isinstance(ranges, str) else ranges
+    cut: Any = build("ranges", ranges, RANGES) if isinstance(ranges, str) else ranges
     if not cut.layered or cluster.bandwidth_bit_s is None or cluster.compute_s is None:
         raise ConfigError("ranges", str(ranges), "a chain needs ranges='layers', a compute_s and a bandwidth_bit_s")
     sizes, shares = _layers(run.but(order="fifo", sync="bsp", ranges="layers", cluster={

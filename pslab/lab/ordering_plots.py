@@ -11,10 +11,9 @@ from plotly.subplots import make_subplots
 from pslab.lab.chain import Chain, Trace, trace
 from pslab.lab.elastic_plots import finish
 from pslab.lab.ordering import DUPLEXES, best_of, chain_of, cut_and_credit, iteration_s, measured
-from pslab.lab.ordering_tables import (
-    BYTESCHEDULER, P3, bandwidth_of, duplex_of, even, gigabits, grid, model_name, uneven,
-)  # fmt: skip
-from pslab.lab.theme import GRID, INK, PALE, SPACE, order_colour, order_name, parts, sync_colour, sync_name
+from pslab.lab.ordering_tables import BYTESCHEDULER, P3, bandwidth_of, duplex_of, even, gigabits, grid, model_name
+from pslab.lab.ordering_tables import uneven as stalling
+from pslab.lab.theme import GRID, INK, SPACE, order_colour, order_name, sync_colour, sync_name
 from pslab.policies.table import ORDERS
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ STEPS = 17  # bandwidths of a line
 WAITS = {"push": "#F0C9A8", "pull": "#C9DDF0"}  # ready, and not yet sent
 SENDS = {"push": "#C4602A", "pull": "#004488"}
 STARVING = ("fifo", "filo", "front")
-NEVER = "#FFFFFF"
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)  # Gbit/s
 
 
 # -- time over bandwidth ---------------------------------------------------------------------------
@@ -59,12 +58,13 @@ def time(results: Sequence[Result], models: Mapping[str, Mapping[str, Any]]) -> 
             x=[bandwidth_of(run) / 1e9], y=[100 * (measured(result).iteration_s / bound_s - 1)], mode="markers",
             legendgroup=_group(together, str(run.order)), showlegend=False,
             marker={"color": order_colour(run.order), "size": 8, "symbol": "circle-open", "line": {"width": 2}},
-            hovertemplate=f"<b>{order_name(run.order)}</b>, run: %{{y:.1f}}{SPACE}%<extra></extra>"), row=row, col=column)
-    figure.update_xaxes(type="log", dtick=1)
+            hovertemplate=f"<b>{order_name(run.order)}</b>, run: %{{y:.1f}}{SPACE}%<extra></extra>"),
+            row=row, col=column)  # fmt: skip
+    figure.update_xaxes(type="log", tickvals=TICKS, ticktext=[f"{tick:g}" for tick in TICKS])
     figure.update_xaxes(title_text="bandwidth (Gbit/s)", row=2)
-    figure.update_yaxes(title_text=f"above the lower bound ({SPACE}%{SPACE})", col=1, rangemode="tozero")
-    said = ("an iteration of equal workers under BSP, each layer one push and one pull, no latency; the lower bound holds "
-            "for whatever order, and with full duplex no order may reach it; rings: runs of the timing engine")  # fmt: skip
+    figure.update_yaxes(title_text="above the lower bound (%)", col=1, rangemode="tozero")
+    said = ("an iteration of equal workers under BSP, each layer one push and one pull, no latency; the lower bound "
+            "holds whatever the order, and it may be that none reaches it; rings: runs of the timing engine")
     return finish(figure, "How far each request order is from the lower bound", [said], 560, legend_rows=2)
 
 
@@ -145,15 +145,15 @@ def starvation(results: Sequence[Result]) -> go.Figure:
         for what in ("push", "pull"):
             _add_bars(figure, chain, each, what, column)
         _mark_longest(figure, chain, each, column)
-    figure.update_yaxes(autorange="reversed", dtick=1, gridcolor=GRID)
+    figure.update_yaxes(range=[len(chain.sizes) + 0.6, 0.4], dtick=max(1, len(chain.sizes) // 16), gridcolor=GRID)
     figure.update_yaxes(title_text="layer, the input's first", col=1)
-    figure.update_xaxes(title_text="time since the last layer's backward pass began (s)", range=[
+    figure.update_xaxes(title_text="s since the backward pass began", range=[
         0, 1.02 * max(each.iteration_s for each in found.values())])  # fmt: skip
     figure.update_layout(barmode="overlay", bargap=0.15)
-    said = (f"{model_name(model)}, half duplex, {gigabits(bandwidth_of(run))}{SPACE}Gbit/s: pale from the moment that a "
-            "request is ready, full while it is on the link; marked: the longest wait")  # fmt: skip
-    return finish(figure, "First in, last out: the oldest request starves until computing waits for it", [said], 360,
-                  legend_rows=1)  # fmt: skip
+    said = (f"{model_name(model)}, half duplex, {gigabits(bandwidth_of(run))}{SPACE}Gbit/s: pale from the moment that "
+            "a request is ready, full while it is on the link; marked: the longest wait. It does no harm where the "
+            "layer is the last to be needed")  # fmt: skip
+    return finish(figure, "Who starves: the oldest push when the last one in goes first", [said], 360, legend_rows=1)
 
 
 def waits(chain: Chain, found: Trace, what: str) -> dict[int, tuple[float, float, float]]:
@@ -189,7 +189,7 @@ def _mark_longest(figure: go.Figure, chain: Chain, found: Trace, column: int) ->
 
 def waiting(results: Sequence[Result]) -> go.Figure:
     """How long computing waits in an iteration of workers that stall, and the pushes' staleness, by order."""
-    chosen = uneven(results)
+    chosen = stalling(results)
     orders = list(dict.fromkeys(str(r.run.order) for r in chosen))
     titles = [f"waiting, {duplex} duplex" for duplex in DUPLEXES] + ["staleness of a push"]
     figure = make_subplots(1, 3, shared_yaxes=True, horizontal_spacing=0.03, subplot_titles=titles)
@@ -244,7 +244,7 @@ def pieces(
             colorscale=[[0, "#E8F3F1"], [0.5, "#7DBBAF"], [1, "#0B4F45"]], xgap=2, ygap=2, hoverongaps=False,
             colorbar={"title": "ms", "x": (0.44, 1.0)[column - 1], "thickness": 12},
             hovertemplate="pieces of %{x}, credit %{y}: %{z:.1f} ms<extra></extra>"), row=1, col=column)
-        for piece, credit, symbol, name in ((P3, None, "star-open", "P3"),
+        for piece, credit, symbol, name in ((P3, None, "circle-open", "P3"),
                                             (BYTESCHEDULER, 4_000_000, "diamond-open", "ByteScheduler")):
             if piece in pieces and credit in credits:
                 figure.add_trace(go.Scatter(

@@ -60,7 +60,7 @@ def agreement(results: Sequence[Result]) -> float:
 
 def helpless(results: Sequence[Result]) -> pd.DataFrame:
     """Where the thesis's order, completed, is not faster than first in, first out, or slower than another; and why."""
-    groups: dict[tuple[str, ...], dict[str, tuple[float, Run]]] = {}
+    groups: dict[tuple[str, str, str, str, str], dict[str, tuple[float, Run]]] = {}
     for result in results:
         run = result.run
         kind = "equal" if result in even(results) else "stalling"
@@ -92,8 +92,8 @@ def _why(own: float, plain: float, fastest: float, run: Run, equal: bool) -> str
     if equal:
         return "equal workers: no push raises a low bound alone, so pushes go as they come"
     if own > plain * (1 + SAME):
-        return "slower: what others wait for goes before what this worker computes next"
-    return "who stalls, and not which request goes next, decides when a low bound rises"
+        return "slower than as they come"
+    return "about as fast as they come; the layers that are computed first gain more"
 
 
 def waits(results: Sequence[Result]) -> pd.DataFrame:
@@ -102,8 +102,9 @@ def waits(results: Sequence[Result]) -> pd.DataFrame:
     for result in uneven(results):
         found = measured(result)
         key = sync_name(result.run.sync), duplex_of(result.run), order_name(result.run.order)
-        rows[key] = {"iteration (ms)": round(1e3 * found.iteration_s, 1), "waiting (ms)": round(1e3 * found.waiting_s, 1),
-                     "staleness": round(found.staleness, 2), "longest push (ms)": round(1e3 * found.longest_s)}  # fmt: skip
+        rows[key] = {
+            "iteration (ms)": round(1e3 * found.iteration_s, 1), "waiting (ms)": round(1e3 * found.waiting_s, 1),
+            "staleness": round(found.staleness, 2), "longest push (ms)": round(1e3 * found.longest_s)}  # fmt: skip
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index = pd.MultiIndex.from_tuples(rows, names=["policy", "duplex", "order"])
     return table

@@ -8,6 +8,7 @@ from pslab.policies.eager import Eager
 from pslab.policies.elastic import ElasticBSP
 from pslab.policies.local import LocalSGD
 from pslab.policies.orders import FIFO, FILO, TAC, TIC, Advancing, Front, Needed, Stalest
+from pslab.policies.ranges import Layers, Whole
 from pslab.policies.rates import AdaGrad, Constant, DynSGD, Modulated, Split
 from pslab.policies.schedules import Linear, Steady, Steps
 from pslab.policies.sync import ASP, BSP, SSP
@@ -23,4 +24,5 @@ ORDERS: dict[str, type] = {
     "fifo": FIFO, "filo": FILO, "stalest": Stalest, "advancing": Advancing, "needed": Needed, "front": Front,
     "tic": TIC, "tac": TAC,
 }  # fmt: skip
+RANGES: dict[str, type] = {"whole": Whole, "layers": Layers}
 SCHEDULES: dict[str, type] = {"constant": Steady, "linear": Linear, "steps": Steps}
