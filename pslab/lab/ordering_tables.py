@@ -32,7 +32,7 @@ def uneven(results: Sequence[Result]) -> list[Result]:
 
 def model_name(model: object) -> str:
     """``"torchvision:vgg16"`` -> ``"vgg16"``."""
-    return str(model).rpartition(":")[2]
+    return str(model).removeprefix("torchvision:")
 
 
 def distances(results: Sequence[Result]) -> pd.DataFrame:
