@@ -29,8 +29,8 @@ PICTURES: dict[str, tuple[str, ...]] = {
 }
 UNFORESEEN = ("00_tour", "05_virtual_and_real", "70_rates")  # run more than their study names
 KEYS: dict[str, tuple[str, ...]] = {
-    "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "30_elastic": (), "40_eager": (), "50_order": (),
-    "70_rates": (),
+    "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "30_elastic": (), "40_eager": (),
+    "50_order": (), "70_rates": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default

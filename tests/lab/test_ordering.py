@@ -79,7 +79,9 @@ def swept(runs: Sequence[Run], folder: Path) -> list[Result]:
 
 def test_the_examples_end_to_end(tmp_path: Path):
     runs = [example(*case, order) for case in EXPECTED for order in ("fifo", "filo", "front")]
-    found = [ordering.measured(result).iteration_s for result in swept(runs, tmp_path)]
+    results = swept(runs, tmp_path)
+    assert {result.manifest["verdict"] for result in results} == {"valid"}
+    found = [ordering.measured(result).iteration_s for result in results]
     assert found == pytest.approx([seconds for times in EXPECTED.values() for seconds in times], rel=1e-4)
 
 
@@ -92,6 +94,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
 
 def test_the_chain_says_what_equal_workers_do(results: list[Result]):
     assert len(ordering_tables.even(results)) == 2 * 2 * len(ORDERS)
+    assert {result.manifest["verdict"] for result in results} == {"valid"}
     assert ordering_tables.agreement(results) < 1e-9
 
 
@@ -102,7 +105,7 @@ def test_waiting_is_what_is_left_of_an_iteration(results: list[Result]):
         assert found.staleness == 0
         assert found.longest_s <= found.iteration_s
     stale = [ordering.measured(r).staleness for r in ordering_tables.uneven(results) if r.run.sync == "ssp:3"]
-    assert all(0 < value for value in stale)
+    assert all(value > 0 for value in stale)
 
 
 def test_no_run_of_equal_workers_is_better_than_the_optimum(results: list[Result]):
@@ -141,7 +144,7 @@ def test_the_oldest_push_starves_when_the_last_one_in_goes_first(tmp_path: Path)
     times = {name: ordering_plots.waits(chain, ordering_plots.trace(chain, ORDERS[name]()), "push")
              for name in ("fifo", "filo")}  # fmt: skip
     waited = {name: [round(begin - ready) for ready, begin, _ in found.values()] for name, found in times.items()}
-    assert waited == {"fifo": [0, 2, 2], "filo": [0, 4, 7]} or waited["filo"][2] > waited["fifo"][2]
+    assert waited == {"fifo": [0, 2, 2], "filo": [0, 4, 7]}  # in the order in which they go
     results = swept([example("E1", "half", WHOLE, order) for order in ("fifo", "filo")], tmp_path)
     drawn = ordering_plots.starvation(results)
     assert len([note for note in drawn.layout.annotations if "waits" in note.text]) == 3
