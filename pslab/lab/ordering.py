@@ -52,7 +52,7 @@ def order_groups(
     uneven: Mapping[str, Any] = UNEVEN,
     uneven_model: Any = "mlp",
     syncs: Sequence[Any] = ("bsp", "ssp:3"),
-    pushes: int = 120,
+    pushes: int = 80,
     pieces: Sequence[int] = (40_000, 100_000, 250_000, 1_000_000, 4_000_000),
     credits: Sequence[int | None] = (None, 40_000, 100_000, 250_000, 1_000_000, 4_000_000, 16_000_000),
     overhead_s: float = 2e-5,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pslab.config import Run
     from pslab.lab.record import Result
 
-STEPS = 17  # bandwidths of a line
+STEPS = 12  # bandwidths of a line, beside those of the runs
 WAITS = {"push": "#F0C9A8", "pull": "#C9DDF0"}  # ready, and not yet sent
 SENDS = {"push": "#C4602A", "pull": "#004488"}
 STARVING = ("fifo", "filo", "front")
@@ -37,7 +37,7 @@ def time(results: Sequence[Result], models: Mapping[str, Mapping[str, Any]]) -> 
     titles = [f"{name}, {duplex} duplex" for duplex in DUPLEXES for name in names]
     figure = make_subplots(2, len(runs), shared_xaxes="columns", shared_yaxes="rows", horizontal_spacing=0.03,
                            vertical_spacing=0.1, subplot_titles=titles)  # fmt: skip
-    lines = {(model, duplex): _lines(runs[model][0], duplex, grid(models[model]["bandwidths"], STEPS),
+    lines = {(model, duplex): _lines(runs[model][0], duplex, _places(models[model]["bandwidths"]),
                                      [r.run.order for r in runs_of(results, model)])
              for model in runs for duplex in DUPLEXES}  # fmt: skip
     together = _coinciding(lines)
@@ -83,6 +83,10 @@ def _lines(run: Run, duplex: str, bandwidths: Sequence[float], orders: Sequence[
                 xs.append(bandwidth / 1e9)
                 ys.append(100 * max(0.0, seconds / best.bound_s - 1))
     return found
+
+
+def _places(bandwidths: Sequence[float]) -> list[float]:
+    return sorted({*grid(bandwidths, STEPS), *map(float, bandwidths)})
 
 
 def _at(run: Run, duplex: str, bandwidth: float) -> Chain:
@@ -211,7 +215,7 @@ def waiting(results: Sequence[Result]) -> go.Figure:
     figure.update_yaxes(categoryorder="array", categoryarray=[order_name(order) for order in reversed(orders)])
     figure.update_xaxes(title_text="ms of an iteration", col=1)
     figure.update_xaxes(title_text="ms of an iteration", col=2)
-    figure.update_xaxes(title_text="iterations (full duplex)", col=3)
+    figure.update_xaxes(title_text="steps between pull and push (full duplex)", col=3)
     figure.update_traces(textposition="inside", insidetextanchor="end", textangle=0)
     figure.update_layout(barmode="group", bargap=0.25)
     run = chosen[0].run
