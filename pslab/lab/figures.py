@@ -36,11 +36,12 @@ IDENTITY = {"family", "sync", "live"}  # parameters that tell the batch's notebo
 DRAWING = ("studies", "asked", "reached", "notebook", "plots", "targets", "tuning", "tuning_plots", "observation_plots",
            "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate",
            "staleness", "staleness_tables", "staleness_plots", "families", "family_tables", "family_plots",
-           "elasticity", "elastic_tables", "elastic_words", "elastic_plots", "overlap")  # fmt: skip
+           "elasticity", "elastic_tables", "elastic_words", "elastic_plots", "overlap", "chain", "optimum",
+           "ordering", "ordering_plots", "ordering_tables")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 #: A single machine; grids of clusters and learning rates; studies of a few policies.
-OTHER_KINDS = {"01_observation", "11_families", "25_ssp_tuning", "30_elastic", "40_eager", "70_rates"}
+OTHER_KINDS = {"01_observation", "11_families", "25_ssp_tuning", "30_elastic", "40_eager", "50_order", "70_rates"}
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
@@ -106,7 +107,7 @@ def plan(sources: Path, results: Path) -> list[Job]:
     # a narrow model over a tenth of the bandwidth: as much exchanging for as much computing
     best = {**virtual, "model": "mlp:64", "policies": every_policy(), "learning_rate": RATES,
             "push_weights": [None, 1.0], "cluster": HETEROGENEOUS}  # fmt: skip
-    once = ("11_families", "20_sync_policies", "25_ssp_tuning", "70_rates", "30_elastic", "40_eager",
+    once = ("11_families", "20_sync_policies", "25_ssp_tuning", "70_rates", "30_elastic", "40_eager", "50_order",
             "05_virtual_and_real", "01_observation")  # fmt: skip
     others = [Job(notebook, {}, sources, results) for notebook in once]
     compared = Job("20_sync_policies", best, sources, results)

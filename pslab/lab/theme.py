@@ -33,6 +33,17 @@ SYNCS: dict[str, tuple[str, str]] = {
     "local": ("#7A6A00", "star"),
     "backup": ("#8877CC", "hexagon"),
 }
+#: Request orders: colour, and name. Several coincide where a worker's layers are a chain.
+ORDERS: dict[str, tuple[str, str]] = {
+    "fifo": ("#888888", "FIFO"),
+    "filo": ("#BB5566", "FILO"),
+    "stalest": ("#7FC4F0", "stalest pull"),
+    "advancing": ("#DDAA33", "advancing push"),
+    "needed": ("#004488", "needed"),
+    "front": ("#00A08A", "front first"),
+    "tic": ("#8877CC", "TIC"),
+    "tac": ("#661133", "TAC"),
+}
 #: From the mildest threshold of a family to the strongest.
 RAMPS: dict[str, tuple[str, str, str]] = {
     "static": ("#F39A5B", "#BF2F6B", "#4A1466"),
@@ -125,6 +136,17 @@ def sync_name(value: object) -> str:
 def _short(text: str) -> str:
     value = number([text])
     return text if value is None else f"{value:g}"
+
+
+def order_name(value: object) -> str:
+    """``"front:credit=16000000"`` -> ``"front first, credit 16000000"``."""
+    name, positional, named = parts(value)
+    return _name(ORDERS.get(name.lower(), ("", name))[1], positional, named)
+
+
+def order_colour(value: object) -> str:
+    """The colour of a request order in every figure; one without a reserved colour is dark grey."""
+    return ORDERS.get(parts(value)[0].lower(), ("#444444", ""))[0]
 
 
 def prune_name(value: object) -> str:
