@@ -36,7 +36,7 @@ class Serving:
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines)}
         self.whose[parent.fileno()] = None  # what is listened to
         self.machine = Server(range(job.run.workers), len(job.parts), job.sync)
-        self.waiting = Waiting(job, self.machine) if job.layered else None
+        self.waiting = Waiting(job, self.machine) if job.layered and not job.cluster.free else None
         self.post = Post(job.cluster, job.run.workers, self.waiting)
         self.keeper = Keeper(job, arena, snapshots, lambda body: report(parent, "snapshot", body))
         self.outbox: dict[int, list[Note]] = {w: [] for w in range(job.run.workers)}  # goes with the next weights
@@ -118,7 +118,7 @@ class Serving:
 
     def _frames(self, notes: list[Note]) -> list[list[Note]]:
         """What goes on a link by itself."""
-        if self.job.cluster.free and not self.job.layered:
+        if self.job.cluster.free:
             return [notes]
         return [[note] for note in notes] if self.job.layered else apart(notes) if self.job.eager else [notes]
 

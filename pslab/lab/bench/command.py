@@ -17,6 +17,7 @@ SECTIONS = {
     "selection": "which entries of a gradient are sent, in read passes",
     "virtual": "virtual time, beside the bare gradients; events a second",
     "training": "a round of real training, beside torch DDP and bare local steps",
+    "layers": "requests layer by layer, beside the whole model at once and virtual time",
     "mnist": "to 98 % of MNIST, beside one process",
     "zipline": "ZipLine's variants, beside their published times",
     "startup": "spawning workers, and a second run in the same pool",
