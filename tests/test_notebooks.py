@@ -62,7 +62,8 @@ def test_parameters_are_named_as_runs_fields(path: Path):
                     "moments", "every", "rules", "repeats", "live", "stalenesses", "learning_rates", "clusters",
                     "undivided", "heterogeneity", "sizes", "ends", "speeds", "duration_s", "ratios", "horizons",
                     "crowds", "search_costs", "bandwidths", "network", "prunes", "others",
-                    "in_time", "small"}  # fmt: skip
+                    "in_time", "small", "pieces", "syncs", "credits", "orders", "uneven_model", "uneven",
+                    "overhead_s", "crowd", "models", "latency_s"}  # fmt: skip
     assert set(pages.allowed(path.stem)) - of_the_study <= set(KINDS)
 
 

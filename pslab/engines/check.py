@@ -204,7 +204,7 @@ class Explorer:
     def _disturbs(self, index: int, after: list[int]) -> Wrong:
         locals_ = [self.local.locals[number] for number in after]
         readers = [w for w, local in enumerate(locals_) if any(reading[0] == index for reading in local.reading)]
-        busy = [w for w, local in enumerate(locals_) if self.barrier and index in local.todo]
+        busy = [w for w, local in enumerate(locals_) if self.barrier and local.computes_on(index)]
         return invariants.unread(readers, index) or invariants.unused(busy, index)
 
     def _ended(self, state: State) -> Wrong:

@@ -50,6 +50,10 @@ class Local(NamedTuple):
     missed: int = 0  #: iterations that were not complete when it left, or were dropped
     mode: int = ALIVE
 
+    def computes_on(self, index: int) -> bool:
+        """Whether the weights of a range are being computed on: they are there, and its gradient is not ready."""
+        return index in self.todo and self.got[index] >= self.computing
+
 
 class Move(NamedTuple):
     """Something that can happen next at one worker or on its links."""
@@ -97,8 +101,13 @@ class WorkerSide:
 
     def _computable(self, local: Local) -> tuple[int, ...]:
         """Ranges whose gradient may be ready next: layer by layer, none before the weights of all are there."""
-        ready = not self._layered or all(map(self._machines[local.machine].holds, range(self._ranges)))
+        ready = not self._layered or self._ready(self._machines[local.machine]) >= local.computing
         return local.todo if ready else ()
+
+    def _ready(self, machine: Any) -> int:
+        """The iteration for which a layered worker that computes has the weights of every range; -1 if it has not."""
+        has = self._layered and machine.computing and all(map(machine.holds, range(self._ranges)))
+        return machine.iteration if has else -1
 
     def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
         """The worker and its links once the server has applied its push, or is reading weights for it."""
@@ -169,6 +178,7 @@ class WorkerSide:
 
     def _moved(self, left: Local, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
         """The worker's machine has moved: its requests go on the link, and it may begin an iteration."""
+        ready = self._ready(machine)
         try:
             effects = drive()
         except ProtocolError as error:
@@ -188,6 +198,9 @@ class WorkerSide:
                 begun = effect.iteration
                 wrong = wrong or invariants.computes(begun, left.computing, left.todo, left.acked, self._buffers)
                 left = left._replace(computing=begun, todo=tuple(range(self._ranges)))
+        if self._layered:  # what it computes on is settled with the last range's weights
+            now = self._ready(machine)
+            begun = now if now > ready else -1
         after = self._number(left._replace(machine=self._keep(machine)))
         return Move(fault, kind, about, after, None, begun, wrong)
 

@@ -33,6 +33,8 @@ PLANNED = ((5, 5, 3, 3), (4, 4, 0, 0), (4, 3, 0, 0))
 EAGER = ((3, 3, 2, 1), (3, 3, 1, 0), (3, 1, 0, 0))
 #: ... and of one that decides for all ranges: its rounds have no bound.
 WHOLE = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 1))
+#: ... and of one that counts several gradients to a push: its decisions are those of a policy that is explored anyhow.
+COUNTS = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 0))
 PLANS_AFTER = 2  # iterations of everybody
 BOUND_MAX = 5  # iterations without faults that a bound may need
 STATES_MAX = 3_000_000  # of one exploration: some gigabytes
@@ -146,6 +148,7 @@ def plan(
     faults_max: int | None = None,
     bound: int | None = None,
     states_max: int | None = STATES_MAX,
+    layered: bool = False,
 ) -> list[Task]:
     """The explorations of one policy; the parameters are `check`'s."""
     some, parts = _numbers("workers", workers), _numbers("ranges", ranges)
@@ -158,7 +161,7 @@ def plan(
     several_max = 2 if hasattr(sync, "variants") else len(FAULTS)
     return [
         Task(name, sync, w, r, iterations or allowed, each,
-             faults_max or (several_max if r == 1 else 2), states_max, bound)
+             faults_max or (several_max if r == 1 else 2), states_max, bound, layered)
         for w, r in narrowed or CLUSTERS for each in _fault_sets(faults)
         if (allowed := iterations_for(sync, w, r, each, bound) or int(bool(narrowed)))
     ]  # fmt: skip
@@ -169,8 +172,10 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
 
     0 where nothing is explored unless it is asked for.
     """
-    plans, eager, whole = hasattr(sync, "variants"), getattr(sync, "eager", False), getattr(sync, "whole", False)
-    table: Sequence[tuple[int, ...]] = PLANNED if plans else EAGER if eager else WHOLE if whole else ITERATIONS
+    plans = hasattr(sync, "variants")
+    kinds = ((plans, PLANNED), (getattr(sync, "eager", False), EAGER), (hasattr(sync, "begins"), COUNTS),
+             (getattr(sync, "whole", False), WHOLE), (True, ITERATIONS))  # fmt: skip
+    table: Sequence[tuple[int, ...]] = next(table for holds, table in kinds if holds)
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
     if faults or not allowed:
@@ -192,7 +197,7 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
             ranges with 2), `iterations` (per worker), `faults` (that may happen, each at most once; by default none,
             each alone, and all are explored in turn), `faults_max` (in one run; by default all, two with two ranges),
             `bound` (iterations ahead of the slowest, instead of what the policy's window allows), `states_max` (of one
-            exploration).
+            exploration), `layered` (whether workers push and wait range by range).
 
     Raises:
         ConfigError: an unknown policy or fault, or a number below 1.
@@ -281,6 +286,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--faults-max", type=int, metavar="N", help="in one run; default: all, 2 with several ranges")
     parser.add_argument("--bound", type=int, metavar="N", help="iterations ahead of the slowest; default: the policy's")
     parser.add_argument("--states-max", type=int, default=STATES_MAX, metavar="N", help="of one exploration")
+    parser.add_argument("--layered", action="store_true", help="workers push and wait range by range, in one pass")
     parser.add_argument("--processes", type=int, metavar="N", help="default: as many as cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything that was found")
     return parser

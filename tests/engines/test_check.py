@@ -445,3 +445,22 @@ def test_a_large_exploration(sync):
     found = explored(sync, iterations=3, faults=FAULTS)
     assert found.verdict == "clean", str(found.violation)
     assert found.states > 100_000
+
+
+# -- range by range ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faults", [(), ("duplicate",), ("lose",), ("kill",), ("reorder",)], ids=str)
+@pytest.mark.parametrize("sync", [BSP(), SSP(1), ASP()], ids=repr)
+def test_workers_that_push_and_wait_range_by_range_are_clean(sync, faults):
+    iterations = 2 if not faults else 1
+    found = explored(sync, ranges=2, iterations=iterations, faults=faults, layered=True)
+    assert found.verdict == "clean", str(found.violation)
+    assert found.states > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [BSP(), SSP(1), ASP()], ids=repr)
+def test_who_comes_back_range_by_range(sync):
+    found = explored(sync, ranges=2, iterations=1, faults=("rejoin", "lose", "kill"), layered=True)
+    assert found.verdict == "clean", str(found.violation)
