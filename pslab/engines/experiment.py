@@ -58,6 +58,11 @@ class Experiment:
         return bool(getattr(self.sync, "eager", False))
 
     @property
+    def own(self) -> bool:
+        """Whether a worker applies to its own weights what it has not yet sent."""
+        return bool(getattr(self.prune, "applies", False))
+
+    @property
     def portable(self) -> bool:
         """Whether any process may compute any worker's gradient, since all that lasts lies in shared memory.
 
@@ -85,7 +90,7 @@ class Layout:
     gradients: tuple[tuple[int, ...], ...]  #: per worker and buffer
     up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
     arrivals: tuple[tuple[int, ...], ...]  #: per worker: where a whole pull is laid; eager: by the iteration's parity
-    used: tuple[int, ...]  #: per worker: the weights that it computes on; its own copy of the server's, unless eager
+    used: tuple[int, ...]  #: per worker: what it computes on; its copy of the server's, if that has all of its own
     down: tuple[tuple[int, ...], ...]  #: per worker: room for a pull's frames; eager: by the iteration's parity
     residuals: tuple[int, ...]  #: per worker: what it has not sent, where any process may compute for it
     squares: tuple[int, ...]  #: ... and the sums of its gradients' squares, if the rate needs them
@@ -119,6 +124,6 @@ class Layout:
         down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))
         residuals, squares = (tuple(take(flat) for _ in range(workers)) for _ in range(2))
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
-        used = tuple(take(flat) if eager else own for own in weights)
+        used = tuple(take(flat) if eager or experiment.own else own for own in weights)
         places = server, weights, gradients, up, arrivals, used, down, residuals, squares
         return cls(size, dtype, *places, frames=tuple(frames), end=at, in_place=in_place)

@@ -77,6 +77,7 @@ class Job:
     trains: bool
     portable: bool
     eager: bool
+    own: bool
 
     def learning_rate(self, applied: int) -> float:
         """The scheduled learning rate once so many gradients have been applied."""
@@ -88,5 +89,5 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "sparse", "trains", "portable", "eager")  # fmt: skip
+                "parts", "sparse", "trains", "portable", "eager", "own")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -17,13 +18,16 @@ UP, DOWN = "up", "down"
 class Lane:
     """One direction of the server's link. `served` is what each flow has got since the beginning, in bytes."""
 
-    def __init__(self, worker_byte_s: float, server_byte_s: float, latency_s: float) -> None:
+    def __init__(
+        self, worker_byte_s: float, server_byte_s: float, latency_s: float, changes: Mapping[float, float] | None = None
+    ) -> None:
         self.worker_byte_s, self.server_byte_s, self.latency_s = worker_byte_s, server_byte_s, latency_s
         self.served, self.updated_s, self.sequence = 0.0, 0.0, 0
         self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
         self.flows: list[tuple[float, int, int, Any]] = []  # (served when it ends, sequence, worker, message)
         self.waiting: dict[int, deque[tuple[float, Any]]] = {}  # per worker: what is behind its flow
         self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
+        self.changes = deque(sorted((changes or {}).items()))  # instants, and the workers' bytes a second from then on
 
     def send(self, worker: int, size_bytes: float, message: Any, now: float) -> None:
         """A message of this worker is ready to go at `now`, or as soon as the lane has got that far."""
@@ -38,6 +42,8 @@ class Lane:
     def next_s(self) -> float:
         """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
         end_s = self.end_s + self.latency_s
+        if self.changes and self.flows:
+            end_s = min(end_s, self.changes[0][0])  # what is on its way may come sooner than it seems now
         return min(end_s, self.flying[0][0]) if self.flying else end_s
 
     def arrived(self, now: float) -> list[tuple[float, Any]]:
@@ -63,6 +69,14 @@ class Lane:
         self.end_s = self.updated_s + max(0.0, self.flows[0][0] - self.served) / self.rate
 
     def _serve_until(self, now: float) -> None:
+        while self.changes and self.changes[0][0] <= now:
+            at, byte_s = self.changes.popleft()
+            self._serve(at)
+            self.worker_byte_s = byte_s
+            self._share()
+        self._serve(now)
+
+    def _serve(self, now: float) -> None:
         while self.end_s <= now:
             target, sequence, worker, message = heappop(self.flows)
             self.served, self.updated_s = max(target, self.served), max(self.end_s, self.updated_s)
@@ -87,7 +101,9 @@ class Network:
             return math.inf if bit_s is None else bit_s / 8
 
         def lane() -> Lane:
-            return Lane(byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), cluster.latency_s)
+            changes = {at: bit_s / 8 for at, bit_s in cluster.bandwidth_at.items()}
+            own, shared = byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s)
+            return Lane(own, shared, cluster.latency_s, changes)
 
         up = lane()
         self._lanes = {UP: up, DOWN: up if cluster.duplex == "half" else lane()}

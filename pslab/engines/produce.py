@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,10 +16,12 @@ from pslab.engines.arena import Arena
 from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
 from pslab.engines.job import Job
+from pslab.engines.turns import Turn
 from pslab.protocol.messages import begins
 from pslab.tensors import rating
-from pslab.tensors.prune import NonFinite, Pruner, is_finite
-from pslab.tensors.wire import decode, encode_into
+from pslab.tensors.prune import NonFinite, is_finite
+from pslab.tensors.range_pruner import RangePruner, pruner_of
+from pslab.tensors.wire import Entries, decode, encode_into
 
 
 class Write(NamedTuple):
@@ -56,12 +59,14 @@ class Producer:
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]
         dataset = job.shelf.dataset(data)
+        self._turn: Turn | None = None
         self._computing = None
         if job.trains:
             own = module_of(job, self._device) if module is None else module
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
         layers = [layer.flat for layer in job.keyspace.layers]
-        self._pruner = Pruner(job.prune, layers, layout.size, layout.dtype, self._device) if job.sparse else None
+        self._pruner = pruner_of(job.prune, job.keyspace, layers, layout.dtype, self._device) if job.sparse else None
+        self._came: list[Entries] = []  # of a range, since the last gradient
         if module is not None and self._pruner is not None and self._pruner.residual is not None:
             self._pruner.residual = arena.tensor(layout.residuals[worker], layout.size, layout.dtype)
 
@@ -77,9 +82,12 @@ class Producer:
         if self._computing is not None:
             self._computing.warm_up()
 
-    def gradient(self, iteration: int, writes: Iterable[Write] = ()) -> float:
+    def gradient(self, iteration: int, writes: Iterable[Write] = (), turn: Turn | None = None) -> float:
         """Compute the gradient of an iteration; the batch's loss. `writes` are own pushes that an eager worker adds."""
-        if self._job.eager:
+        self._turn = turn
+        if isinstance(self._pruner, RangePruner) and turn is not None:
+            self._own_ranges(self._pruner, writes, turn)
+        elif self._job.eager:
             self._shared_weights.copy_(self._held)
             for write in writes:
                 self._read_own(*write)
@@ -115,6 +123,8 @@ class Producer:
             entries = part.inside(indices, values)
             size = encode_into(self._up[buffer][offset : offset + room], entries, self._job.run.codec)
             notes.append(Note(PUSH, size_bytes=size, other=len(entries.values), value=loss))
+            if self._turn is not None and self._reads_own:
+                part.add(self._held, entries, -self._turn.rate)  # until weights of these keys come that have it
         return notes, selected_s
 
     def install(self, note: Note) -> None:
@@ -122,12 +132,39 @@ class Producer:
         part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
         turn = note.iteration % len(self._down)
         if note.size_bytes != WHOLE:
-            part.put(self._held, decode(self._down[turn][offset : offset + note.size_bytes], n=part.size))
+            entries = decode(self._down[turn][offset : offset + note.size_bytes], n=part.size)
+            part.put(self._held, entries)
+            self._came += [entries] if self._reads_own else []
         elif self._job.eager:
             for here, there in zip(part.views(self._held), part.views(self._arrivals[turn]), strict=True):
                 here.copy_(there)
-        if not self._job.eager:
+        if not self._job.eager and not self._job.own:
             self._to_device()
+
+    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: Turn) -> None:
+        """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
+        pruner.keys = turn.keys
+        if self._reads_own:
+            for write in writes:
+                self._add_again(write)
+        self._came = []
+        if self._job.eager or self._job.own:
+            self._shared_weights.copy_(self._held)
+            self._to_device()
+        if self._job.own and pruner.residual is not None:
+            self._weights.add_(pruner.residual, alpha=-turn.rate)
+
+    def _add_again(self, write: Write) -> None:
+        """An own push, as far as weights have come since that overwrote it."""
+        part, offset = self._job.parts[write.range], self._job.layout.frames[write.range][0]
+        pushed = decode(self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes], n=part.size)
+        for came in self._came:
+            part.add(self._held, common(pushed, came), -write.rate)
+
+    @property
+    def _reads_own(self) -> bool:
+        """Whether own pushes of ranges may be missing in weights that come, and are to be in them."""
+        return self._job.eager and isinstance(self._pruner, RangePruner) and getattr(self._job.sync, "rmw", True)
 
     def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
         """An own push, still in its buffer, as the server is going to apply it."""
@@ -147,6 +184,15 @@ class Producer:
 
     def _buffer(self, iteration: int) -> int:
         return iteration % len(self._gradients)
+
+
+def common(pushed: Entries, came: Entries) -> Entries:
+    """Those entries of the first whose places the second has, too."""
+    if came.indices is None:
+        return pushed
+    here = np.arange(pushed.n) if pushed.indices is None else pushed.indices
+    kept = np.isin(here, came.indices, assume_unique=True)
+    return Entries(pushed.n, here[kept], pushed.values[kept])
 
 
 def device_of(name: str, worker: int) -> torch.device:

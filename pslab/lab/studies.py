@@ -414,6 +414,7 @@ def describe_cluster(cluster: str | Mapping[str, Any], engine: str = "local") ->
     words = []
     if c.get("bandwidth_bit_s"):
         words.append(f"{_bits(c['bandwidth_bit_s'])} per worker, {c.get('duplex', 'full')} duplex")
+    words += [f"from {_ms(float(at))} on {_bits(float(rate))}" for at, rate in dict(c.get("bandwidth_at", {})).items()]
     if c.get("latency_s"):
         words.append(f"{_ms(c['latency_s'])} latency")
     if c.get("server_bandwidth_bit_s"):

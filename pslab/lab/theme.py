@@ -130,6 +130,9 @@ def prune_name(value: object) -> str:
     threshold = number(texts)
     if family == "none":
         return "dense"
+    if family == "range" and texts:
+        size = "fitted ranges" if positional[:1] == ["fit"] else f"ranges of {texts[0]}{SPACE}keys"
+        return _name(size, positional[1:], named if positional else dict(list(named.items())[1:]))
     if threshold is None or family not in RAMPS:
         return _name(name, positional, named)
     first = {

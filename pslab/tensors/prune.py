@@ -15,6 +15,7 @@ import torch
 
 from pslab.errors import PslabError
 from pslab.tensors import select
+from pslab.tensors.ranges import Ranges
 
 
 class NonFinite(PslabError):
@@ -137,7 +138,7 @@ class Dynamic:
         return select.dynamic(v, self.passes)[0]
 
 
-PRUNERS: dict[str, type] = {"none": Whole, "static": Static, "std": Deviation, "dynamic": Dynamic}
+PRUNERS: dict[str, type] = {"none": Whole, "static": Static, "std": Deviation, "dynamic": Dynamic, "range": Ranges}
 
 
 class Pruner:
