@@ -49,15 +49,17 @@ class Turns:
         self._step = first_step(job.sync, job.run.workers)
         self._asked_s: dict[int, float] = {}  # iteration -> when its weights were asked for
         self._pushed_s: dict[int, float] = {}
-        self._pulls_s: dict[int, float] = {}  # iteration -> how long the pull behind it took
+        self._pulls_s: dict[int, tuple[float, float]] = {}  # iteration -> when its range was asked for, how long it took
+        self._taken_s: dict[int, float] = {}  # iteration -> when the server took its push
         self._done_s = 0.0  # when the last push was dealt with
+        self._late = False  # whether the last request was behind a push
         self._joined = -1  # the iteration for which it wants all weights
         self._resume(0)
 
     def join(self, iteration: int) -> None:
         """The worker is there from this iteration on, and first asks for all weights."""
         self._joined = iteration
-        for known in (self._asked_s, self._pushed_s, self._pulls_s, self._begins):
+        for known in (self._asked_s, self._pushed_s, self._pulls_s, self._taken_s, self._begins):
             known.clear()
         if iteration:
             self._resume(iteration)
@@ -100,9 +102,16 @@ class Turns:
         before_s, self._done_s = self._done_s, note.done_s
         if not self._job.eager:
             return
-        pushed_s, pull_s = self._pushed_s.pop(note.iteration, None), self._pulls_s.pop(note.iteration, None)
-        if pushed_s is not None and pull_s is not None:
-            self._exchanged(note.iteration, max(pull_s, note.done_s - max(pushed_s, before_s)))
+        self._taken_s[note.iteration] = note.begun_s
+        pushed_s, pull = self._pushed_s.pop(note.iteration, None), self._pulls_s.pop(note.iteration, None)
+        if pushed_s is None or pull is None:
+            return
+        asked_s, pull_s = pull
+        push_s, in_its_way_s = note.done_s - max(pushed_s, before_s), self._taken_s.pop(note.iteration - 2, asked_s)
+        # a request behind the bytes of a larger range says nothing; one after another, that the link is never free
+        late, self._late = self._late, in_its_way_s > asked_s
+        if late or not self._late:
+            self._exchanged(note.iteration, max(push_s, pull_s - max(0.0, in_its_way_s - asked_s)))
 
     def arrived(self, note: Note, now: float) -> None:
         """Weights are here."""
@@ -111,7 +120,7 @@ class Turns:
         if asked_s is None:
             return
         if self._job.eager:  # it waits from when the server hears of it
-            self._pulls_s[iteration] = now - asked_s - (note.released_s - note.value)
+            self._pulls_s[iteration] = asked_s, now - asked_s - (note.released_s - note.value)
         elif (pushed_s := self._pushed_s.pop(iteration, None)) is not None:
             self._exchanged(iteration, now - pushed_s - (note.released_s - note.done_s))
 

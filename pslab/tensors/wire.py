@@ -66,7 +66,7 @@ def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "a
     skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
     places = {"coordinates": 4 * k, "bitmap": -(-n // 8), "runs": runs.RUN_BYTES * len(slices),
               "varint": k - len(slices) + varint.size_bytes(np.array(skipped, np.uint32))}  # fmt: skip
-    return START + k * itemsize + (min(places.values()) if codec == "auto" else places[codec])
+    return int(START + k * itemsize + (min(places.values()) if codec == "auto" else places[codec]))
 
 
 def encode(entries: Entries, codec: str = "auto") -> bytes:

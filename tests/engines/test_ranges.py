@@ -247,7 +247,7 @@ def test_without_overlap_the_whole_exchange_is_fitted():
                                      workers=1)), quiet)  # fmt: skip
     own = sweeps_of(outcome)
     assert own.beta_s.iloc[-1] == pytest.approx(0.2, abs=0.002)  # both ways, one after the other
-    assert own["keys"].iloc[-1] == pytest.approx((10 - 3) / 0.2, abs=2)
+    assert own["keys"].iloc[-1] == pytest.approx((10 - 2) / 0.2, abs=1)
 
 
 def test_who_comes_later_asks_for_everything():
