@@ -49,7 +49,7 @@ class Turns:
         self._step = first_step(job.sync, job.run.workers)
         self._asked_s: dict[int, float] = {}  # iteration -> when its weights were asked for
         self._pushed_s: dict[int, float] = {}
-        self._pulls_s: dict[int, tuple[float, float]] = {}  # iteration -> when its range was asked for, how long it took
+        self._pulls_s: dict[int, tuple[float, float]] = {}  # iteration -> when it was asked for, how long it took
         self._taken_s: dict[int, float] = {}  # iteration -> when the server took its push
         self._done_s = 0.0  # when the last push was dealt with
         self._late = False  # whether the last request was behind a push

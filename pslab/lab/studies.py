@@ -15,6 +15,7 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.asked import averages, listed
 from pslab.lab.elasticity import elastic_runs
 from pslab.lab.observation import RULES, Observation, Wanted
+from pslab.lab.ranging import range_runs
 from pslab.lab.staleness import rate_runs
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 from pslab.policies.table import SYNCS
@@ -263,7 +264,7 @@ def overlap_runs(
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "00_tour": tour_runs, "01_observation": observations, "05_virtual_and_real": agreement_runs,
     "10_pruning": pruning_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs,
-    "30_elastic": elastic_runs, "40_eager": overlap_runs, "70_rates": rate_runs}  # fmt: skip
+    "30_elastic": elastic_runs, "40_eager": overlap_runs, "60_ranges": range_runs, "70_rates": rate_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:

@@ -12,6 +12,7 @@ from pslab.errors import FrameError
 Array = NDArray[Any]
 RUN_BYTES = 8  # that one run takes
 CHUNK = 1 << 15  # entries that are counted at a time
+FEW = 64  # runs that are made one by one
 
 
 def count(indices: Array, most: int) -> int:
@@ -43,5 +44,7 @@ def read(places: Array, n: int, k: int) -> Array:
         raise FrameError(f"runs of {lengths.sum()} entries for {k} values")
     if bool((lengths == 0).any()) or bool((ends[:-1] >= starts[1:]).any()) or (k and ends[-1] > n):
         raise FrameError(f"runs that are empty, touch each other or leave 0 to {n - 1}")
+    if len(starts) < FEW:
+        return np.concatenate([np.arange(0), *map(np.arange, starts, ends)])
     indices: Array = np.arange(k) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
     return indices
