@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "on_death": ("stop", "continue"),
     "evaluate": ("after", "beside"),
 }
-NAMED = ("model", "data", "sync", "prune", "rate", "order", "optimizer", "schedule", "cluster")
+NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,8 @@ class Run:
     sync: Named = "bsp"
     prune: Named = "none"
     rate: Named = "constant"
-    order: Named = "fifo"
+    ranges: Named = "whole"  #: what a request is about: the whole model, or each layer, or slices of layers
+    order: Named = "fifo"  #: which request goes next on a worker's link, where there are several
     pull: str = "whole"  #: everything; what changed since this worker's last pull (lossless); the keys it has pushed
     codec: str = "auto"  #: how sparse payloads are written
     optimizer: Named = "sgd"  #: at the server: an elementwise torch.optim class, as "sgd:momentum=0.9"

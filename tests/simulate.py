@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from pslab.policies.orders import FIFO
 from pslab.protocol.messages import Ack, Push, Searched, Weights
 from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
 from pslab.protocol.worker import Compute, Send, worker_of
@@ -30,7 +29,7 @@ class Trace:
 def simulate(sync: Any, compute_s: list[float], until_s: float, *, ranges: int = 1, copies: int = 1) -> Trace:
     """Run workers with these compute times; every message is delivered `copies` times."""
     server = Server(range(len(compute_s)), ranges, sync)
-    workers = [worker_of(w, ranges, FIFO(), sync) for w in range(len(compute_s))]
+    workers = [worker_of(w, ranges, sync) for w in range(len(compute_s))]
     trace, heap, sequence, asked_s = Trace(), [], 0, {}
 
     def perform(worker: int, effects: list[Any], now: float) -> None:

@@ -44,13 +44,13 @@ BEYOND = 8  # times the iterations that are explored: who has not been waited fo
 
 @dataclass
 class Explorer:
-    """All states that a small cluster can reach. `order` is the workers' request order."""
+    """All states that a small cluster can reach."""
 
     sync: Any
-    order: Any
     workers: int = 2
     ranges: int = 1
     iterations: int = 3  #: per worker
+    layered: bool = False  #: whether workers push and wait range by range, in one pass
     faults: Sequence[str] = ()  #: that may happen, each at most once
     faults_max: int = len(FAULTS)  #: in one run
     bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
@@ -78,7 +78,7 @@ class Explorer:
         if bits & REJOIN and not bits & LOSE:
             bits |= KILL  # nobody comes back who was not gone
         self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges, self.length)
-        self.local = WorkerSide(self.machines, self.sync, self.order, self.ranges, self.iterations, bits)
+        self.local = WorkerSide(self.machines, self.sync, self.ranges, self.iterations, bits, self.layered)
 
     def explore(self, states_max: int | None = None) -> Explored:
         """Visit every state, or `states_max` of them; stop at the first violation.
@@ -230,6 +230,6 @@ class Explorer:
         return (chosen[0], *ordered), chosen[1]
 
 
-def explore(sync: Any, order: Any, *, states_max: int | None = None, **cluster: Any) -> Explored:
+def explore(sync: Any, *, states_max: int | None = None, **cluster: Any) -> Explored:
     """Explore a policy: `workers`, `ranges`, `iterations`, `faults`, `bound`, `symmetric` as Explorer has them."""
-    return Explorer(sync, order, **cluster).explore(states_max)
+    return Explorer(sync, **cluster).explore(states_max)

@@ -31,7 +31,6 @@ class Task:
 
     name: str
     sync: Any
-    order: Any
     workers: int
     ranges: int
     iterations: int
@@ -39,6 +38,7 @@ class Task:
     faults_max: int = len(FAULTS)
     states_max: int | None = None
     bound: int | None = None
+    layered: bool = False
 
     @property
     def weight(self) -> tuple[int, ...]:
@@ -48,8 +48,8 @@ class Task:
 
     def run(self) -> Explored:
         """Explore."""
-        cluster = {name: value for name, value in vars(self).items() if name not in ("name", "sync", "order")}
-        return replace(explore(self.sync, self.order, **cluster), policy=self.name)
+        cluster = {name: value for name, value in vars(self).items() if name not in ("name", "sync")}
+        return replace(explore(self.sync, **cluster), policy=self.name)
 
 
 def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Explored]]:

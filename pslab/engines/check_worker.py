@@ -66,8 +66,8 @@ class Move(NamedTuple):
 class WorkerSide:
     """States of a worker and its links as numbers. `machines` has the modules `messages` and `worker`."""
 
-    def __init__(self, machines: Any, sync: Any, order: Any, ranges: int, iterations: int, faults: int) -> None:
-        self._kinds, self._sync, self._order, self._ranges = machines, sync, order, ranges
+    def __init__(self, machines: Any, sync: Any, ranges: int, iterations: int, faults: int, layered: bool) -> None:
+        self._kinds, self._sync, self._ranges, self._layered = machines, sync, ranges, layered
         self._eager = getattr(sync, "eager", False)
         self._buffers = EAGER_BUFFERS if self._eager else BUFFERS
         self._iterations, self._faults = iterations, faults
@@ -93,7 +93,12 @@ class WorkerSide:
         """How a worker that is here and has been stopped goes on, up to an iteration."""
         local = self.locals[number]
         stopped = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
-        return [self._computed(local, index) for index in local.todo] if stopped else []
+        return [self._computed(local, index) for index in self._computable(local)] if stopped else []
+
+    def _computable(self, local: Local) -> tuple[int, ...]:
+        """Ranges whose gradient may be ready next: layer by layer, none before the weights of all are there."""
+        ready = not self._layered or all(map(self._machines[local.machine].holds, range(self._ranges)))
+        return local.todo if ready else ()
 
     def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
         """The worker and its links once the server has applied its push, or is reading weights for it."""
@@ -113,7 +118,7 @@ class WorkerSide:
                        applied=local.applied, owed=local.owed, missed=local.missed)  # fmt: skip
         if local.mode in (ALIVE, CUT):
             if local.computing < self._iterations:
-                yield from (self._computed(local, index) for index in local.todo)
+                yield from (self._computed(local, index) for index in self._computable(local))
             yield from self._deliveries(local, DOWN)
             yield Move(KILL, "kill", None, self._number(silent._replace(mode=DEAD)))
         if local.mode in (CUT, DEAD):
@@ -152,7 +157,8 @@ class WorkerSide:
     def _computed(self, local: Local, index: int) -> Move:
         machine = self._machine(local.machine)
         left = local._replace(todo=tuple(each for each in local.todo if each != index))
-        return self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
+        move = self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
+        return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got))
 
     def _read(self, local: Local, reading: tuple[int, int]) -> Move:
         index, iteration = reading
@@ -180,8 +186,7 @@ class WorkerSide:
                 left = self._sent(left, UP, [effect.request])
             elif isinstance(effect, self._kinds.worker.Compute):
                 begun = effect.iteration
-                wrong = wrong or invariants.computes(begun, left.computing, left.todo, left.got, left.acked,
-                                                     self._buffers)  # fmt: skip
+                wrong = wrong or invariants.computes(begun, left.computing, left.todo, left.acked, self._buffers)
                 left = left._replace(computing=begun, todo=tuple(range(self._ranges)))
         after = self._number(left._replace(machine=self._keep(machine)))
         return Move(fault, kind, about, after, None, begun, wrong)
@@ -216,7 +221,7 @@ class WorkerSide:
         pushed = tuple(map(int.__add__, local.applied, op.held))
         if wrong := invariants.joined(op.iteration, pushed):
             return self._number(local), wrong
-        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._order, self._sync)
+        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
         last = (op.iteration - 1,) * self._ranges
         new = Local(
             -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last,
@@ -236,7 +241,7 @@ class WorkerSide:
     # --- states as numbers ----------------------------------------------------------------------------------------
 
     def _begin(self) -> int:
-        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._order, self._sync)
+        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
         none = (0,) * self._ranges
         local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none)
         return self._moved(local, machine, 0, "start", None, machine.start).after
@@ -246,13 +251,13 @@ class WorkerSide:
         return _linked(local, link, (local.up if link == UP else local.down) + numbers)
 
     def _machine(self, number: int) -> Any:
-        return copied(self._machines[number], names(1), (self._order,))
+        return copied(self._machines[number], names(1))
 
     def _keep(self, machine: Any) -> int:
         return self._interned(machine, self._machines)
 
     def _interned(self, value: Any, kept: list[Any]) -> int:
-        key = frozen(value, (self._order,))
+        key = frozen(value)
         if key not in self._numbers:
             self._numbers[key] = len(kept)
             kept.append(value)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from pslab.engines.cluster import ComputeTimes
 from pslab.engines.control import ACK, GONE, PULL, PUSH, WEIGHTS, WHOLE, Note, apart
@@ -18,14 +18,16 @@ from pslab.engines.doings import doing
 from pslab.engines.job import Job
 from pslab.engines.keeper import Bookkeeper, ranged_bytes
 from pslab.engines.links import DOWN, UP, Network
+from pslab.engines.passes import Pass
 from pslab.engines.produce import Write
 from pslab.engines.turns import Turn, Turns, turns_of
+from pslab.engines.waiting import Waiting
 from pslab.engines.work import PHASES, pushed, way
 from pslab.engines.writes import own_writes
 from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Searched, Weights, gradients
 from pslab.protocol.pool import Request
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
-from pslab.protocol.worker import Compute, Send, worker_of
+from pslab.protocol.worker import Compute, LayeredWorker, Send, worker_of
 from pslab.protocol.worker import Effect as WorkerEffect
 
 AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED, LEAVES, JOINS = range(8)  # their order at one instant
@@ -86,11 +88,14 @@ class Clockwork:
         self.job, self.run, self.keeper, self.gradients = job, run, keeper, gradients
         there = filter(job.cluster.there, range(run.workers))
         self.server = Server(there, len(job.parts), job.sync)
-        self.workers = [worker_of(worker, len(job.parts), job.order, job.sync) for worker in range(run.workers)]
+        self.workers = [worker_of(worker, len(job.parts), job.sync, layered=job.layered)
+                        for worker in range(run.workers)]  # fmt: skip
+        self.passes: dict[int, Pass] = {}  # layered workers: where each of them is in its iteration
         found = [turns_of(job, worker) for worker in range(run.workers)]
         self.turns: list[Turns] = [turns for turns in found if turns is not None]  # none, or one of each worker
         self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
-        self.network = None if job.cluster.free else Network(job.cluster)
+        self.waiting = Waiting(job, self.server) if job.layered else None
+        self.network = None if job.cluster.free else Network(job.cluster, self.waiting)
         self.heap: list[Event] = []
         self.inbox: deque[tuple[int, list[Note]]] = deque()
         self.free_s = 0.0  # when the server has dealt with what it took
@@ -105,6 +110,7 @@ class Clockwork:
         self.settled: dict[int, int] = {}  # how many there are
         self.begun: set[int] = set()  # workers whose gradient is ordered, and not yet taken
         self.began_s: dict[int, float] = {}
+        self.bodies: dict[int, dict[str, Any]] = {}  # layered workers: the gradients whose backward pass is under way
         self.rows: list[tuple[float, ...]] = []
         # the first event of a worker's life: what is older is dropped, and everything while it is not there
         self.life = {w: 0.0 if job.cluster.there(w) else math.inf for w in range(run.workers)}
@@ -127,11 +133,8 @@ class Clockwork:
 
     def turn(self) -> None:
         """The next event happens, or there is none and the run ends."""
-        heap, network = self.heap, self.network
-        if network is not None and (due_s := network.next_s()) < math.inf and (not heap or due_s <= heap[0].now):
-            for at, direction, (worker, notes, sent) in network.arrived(due_s):
-                if sent >= self.life[worker]:
-                    self._push(at, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
+        heap = self.heap
+        if self.network is not None and self._links(self.network, heap[0].now if heap else math.inf):
             return
         if not heap:
             self.outcome = "stalled" if self.server.workers else "died"
@@ -145,6 +148,18 @@ class Clockwork:
         self.now = event.now
         self.events += 1
         self.handlers[event.phase](event.worker, event.content, event.now)
+
+    def _links(self, network: Network, next_s: float) -> bool:
+        """Whether something happens on the links before the next event, or at the same instant; it does."""
+        if (due_s := network.next_s()) < math.inf and due_s <= min(next_s, network.choice_s()):
+            for at, direction, (worker, notes, sent) in network.arrived(due_s):
+                if sent >= self.life[worker]:
+                    self._push(at, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
+            return True
+        if network.choice_s() < next_s:  # all events of that instant have happened
+            network.choose(network.choice_s())
+            return True
+        return False
 
     def doings(self) -> list[dict[str, Any]]:
         """What each worker does now."""
@@ -225,6 +240,8 @@ class Clockwork:
                     begun_s, done_s, released_s, self.asked_s.get(key, released_s), reply.own)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
         self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, self.keeper.wire_bytes(note))
+        if self.waiting is not None:
+            self.waiting.answered(reply)
         self._ahead(pull.worker, note, at)
         if at > self.now:
             self._push(at, SENT, pull.worker, notes)
@@ -280,6 +297,8 @@ class Clockwork:
         self._log(worker, note.iteration - 1, "decode", arrived_s, now)
         weights = Weights(worker, note.range, note.iteration, note.version, own=note.own)
         self._perform_worker(worker, self.workers[worker].weights(weights), now)
+        if worker in self.passes and self.passes[worker].waiting:
+            self._forward(worker, now)
 
     def _perform_worker(self, worker: int, effects: list[WorkerEffect], now: float) -> None:
         notes = [self._note(effect.request, now) for effect in effects if isinstance(effect, Send)]
@@ -295,29 +314,90 @@ class Clockwork:
                 self._compute(worker, effect.iteration, now)
 
     def _compute(self, worker: int, iteration: int, now: float) -> None:
-        if worker not in self.begun:
+        machine = self.workers[worker]
+        late = isinstance(machine, LayeredWorker) and not all(map(machine.holds, range(len(self.job.parts))))
+        if worker not in self.begun and not late:  # if it is late, with its last weights
             self._begin(worker, iteration, now)
         cluster, self.began_s[worker] = self.job.cluster, now
-        ends = now + sum(self.times[worker].draw() for _ in range(gradients(self.job.sync, iteration)))
+        spent_s = sum(self.times[worker].draw() for _ in range(gradients(self.job.sync, iteration)))
+        if self.job.layered:
+            self.passes[worker] = Pass(self.job, iteration, spent_s, began_s=now)
+            self._forward(worker, now)
+            return
+        ends = now + spent_s
         selected = ends + (cluster.select_s if self.job.sparse else 0.0)
         encoded = selected + (cluster.encode_s if self.job.sparse else 0.0)
         self._push(encoded, COMPUTED, worker, (iteration, ends, selected))
 
+    def _forward(self, worker: int, now: float) -> None:
+        """The next layer's pass begins, or waits for its weights."""
+        at = self.passes[worker]
+        machine, ranges = cast(LayeredWorker, self.workers[worker]), self.job.ranges_of[at.layer]
+        missing = next((index for index in ranges if not machine.holds(index)), None) if at.forward else None
+        if missing is not None:
+            if not at.waiting and now > at.began_s:
+                self._log(worker, at.iteration, "compute", at.began_s, now)
+            at.waiting = True
+        elif at.waiting:
+            at.waiting, at.began_s = False, now
+        if self.waiting is not None:
+            self.waiting.blocked[worker] = missing
+        if missing is None:
+            ends, costs = now + at.takes_s, self.job.cluster
+            busy = 0.0 if at.forward or not self.job.sparse else at.share
+            selected = ends + busy * costs.select_s
+            self._push(selected + busy * costs.encode_s, COMPUTED, worker, (at.iteration, ends, selected))
+
+    def _passed(self, worker: int, content: tuple[int, float, float], now: float) -> None:
+        """A layer's pass has ended; a backward one makes its ranges ready."""
+        iteration, ends, selected = content
+        at = self.passes[worker]
+        layer, backward = at.layer, not at.forward
+        at.done += 1
+        if backward and at.done == at.layers + 1:
+            self.bodies[worker] = self._result(worker)
+        if backward and not self._finite(worker, iteration, self.bodies[worker]):
+            return
+        if now > ends or at.ended:
+            self._log(worker, iteration, "compute", at.began_s, ends)
+            self._log_coded(worker, iteration, ends, selected, now)
+            at.began_s = now
+        if backward:
+            self._ready(worker, iteration, self.bodies[worker], self.job.ranges_of[layer], now)
+        if not at.ended:
+            self._forward(worker, now)
+
     def _computed(self, worker: int, content: tuple[int, float, float], now: float) -> None:
+        if self.job.layered:
+            self._passed(worker, content, now)
+            return
         iteration, ends, selected = content
         body = self._result(worker)
-        if body["payloads"] is None:
-            self.refused, self.outcome = self.refused + 1, "diverged"
-            self.diverged = {"worker": worker, "iteration": iteration}
+        if not self._finite(worker, iteration, body):
             return
         if self.turns:
             self.turns[worker].computed(now - self.began_s[worker])
         self._log(worker, iteration, "compute", self.began_s[worker], ends)
+        self._log_coded(worker, iteration, ends, selected, now)
+        self._ready(worker, iteration, body, range(len(self.job.parts)), now)
+
+    def _finite(self, worker: int, iteration: int, body: dict[str, Any]) -> bool:
+        if body["payloads"] is not None:
+            return True
+        self.refused, self.outcome = self.refused + 1, "diverged"
+        self.diverged = {"worker": worker, "iteration": iteration}
+        return False
+
+    def _log_coded(self, worker: int, iteration: int, ends: float, selected: float, now: float) -> None:
         self._log(worker, iteration, "select", ends, selected)
         if self.job.sparse:
             self._log(worker, iteration, "encode", selected, now)
+
+    def _ready(self, worker: int, iteration: int, body: dict[str, Any], ranges: Iterable[int], now: float) -> None:
+        """The gradients of these ranges can be pushed."""
         effects: list[WorkerEffect] = []
-        for index, (size_bytes, entries) in enumerate(body["payloads"]):
+        for index in ranges:
+            size_bytes, entries = body["payloads"][index]
             payload = Note(PUSH, worker, index, iteration, 0, size_bytes, entries, now, value=body["loss"])
             effects += self.workers[worker].computed(index, payload)
         self._perform_worker(worker, effects, now)
@@ -329,6 +409,7 @@ class Clockwork:
             self._result(worker)  # nobody wants it
         self.outbox[worker], self.pulled[worker], self.settled[worker] = [], [], 0
         self.sent_s[worker].clear()
+        self.passes.pop(worker, None)
         for index in range(len(self.job.parts)):
             self.taken.pop((worker, index), None)
         self.inbox = deque((sender, notes) for sender, notes in self.inbox if sender != worker)
@@ -362,11 +443,21 @@ class Clockwork:
 
     def _send(self, direction: str, worker: int, notes: list[Note], now: float) -> None:
         if self.network is not None:
-            for frame in apart(notes) if self.job.eager and direction == UP else [notes]:
+            for frame in self._frames(direction, notes):
                 message = worker, frame, self.sequence
-                self.network.send(direction, worker, sum(map(self.keeper.wire_bytes, frame)), message, now)
+                if self.job.layered and frame[-1].kind == PULL:
+                    self.network.fly(direction, message, now)
+                else:
+                    self.network.send(direction, worker, sum(map(self.keeper.wire_bytes, frame)), message, now)
         else:
             self._push(now, AT_SERVER if direction == UP else AT_WORKER, worker, notes)
+
+    def _frames(self, direction: str, notes: list[Note]) -> list[list[Note]]:
+        if direction == DOWN:
+            return [notes]
+        if self.job.layered:
+            return [[note] for note in notes]
+        return apart(notes) if self.job.eager else [notes]
 
     def _push(self, at: float, phase: int, worker: int, content: Any) -> None:
         self.sequence += 1

@@ -24,9 +24,11 @@ class Cluster:
 
     bandwidth_bit_s: float | None = None  #: of each worker's link, per direction; None is no limit
     latency_s: float = 0.0  #: one way
+    overhead_s: float = 0.0  #: by which each message keeps its worker's link busy, whatever its size
     server_bandwidth_bit_s: float | None = None  #: of the server's link, shared by all workers, per direction
     duplex: str = "full"  #: full: both directions at once; half: they share the bandwidth
     compute_s: float | None = None  #: mean time of one iteration's gradient; None is as fast as the machine
+    layer_shares: Sequence[tuple[float, float]] = ()  #: of it, forward and backward by layer; by their operations if ()
     compute_sigma: float = 0.0  #: log-normal jitter around that mean
     stall_probability: float = 0.0  #: chance that an iteration stalls
     stall_factor: float = 1.0  #: and then takes so many times as long
@@ -69,8 +71,22 @@ class Cluster:
         for worker in self.leave.keys() & self.join.keys():
             if self.leave[worker] == self.join[worker]:
                 raise ConfigError("cluster.join", self.join, f"worker {worker} leaves and joins at the same instant")
+        self._check_shares()
+        if self.overhead_s and self.bandwidth_bit_s is None:
+            raise ConfigError("cluster.overhead_s", self.overhead_s, "a link that is kept busy needs a bandwidth_bit_s")
         if self.compute_s is None and (self.compute_sigma or self.stall_probability or self.slow):
             raise ConfigError("cluster.compute_s", None, "jitter, stalls and slow workers need a modelled compute time")
+
+    def _check_shares(self) -> None:
+        try:
+            shares = tuple((float(forward), float(backward)) for forward, backward in self.layer_shares)
+        except (TypeError, ValueError):
+            shares = ((-1.0, -1.0),)
+        each = [share for pair in shares for share in pair]
+        if not all(0 <= share < math.inf for share in each) or (each and not sum(each)):
+            problem = "must be a pair for each layer: its forward and its backward pass's share of compute_s, from 0"
+            raise ConfigError("cluster.layer_shares", self.layer_shares, problem)
+        object.__setattr__(self, "layer_shares", shares)
 
     @property
     def free(self) -> bool:
@@ -93,6 +109,7 @@ LIMITS: tuple[tuple[str, float, float, str], ...] = (
     ("bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
     ("server_bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
     ("latency_s", 0.0, 3600.0, "from 0 to 3600 seconds"),
+    ("overhead_s", 0.0, 3600.0, "from 0 to 3600 seconds"),
     ("compute_s", 1e-6, 3600.0, "from 1e-6 to 3600 seconds, or None for the machine's own speed"),
     ("compute_sigma", 0.0, 3.0, "from 0 to 3"),
     ("stall_probability", 0.0, 1.0, "from 0 to 1"),

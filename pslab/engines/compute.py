@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from pslab.engines.job import Job
+from pslab.engines.layerwise import Layerwise
 from pslab.tensors.data import Batches, Dataset, batch
 from pslab.tensors.keyspace import Slot
 from pslab.tensors.streams import seed_of
@@ -24,7 +26,11 @@ class Computing:
     """A worker's gradients. `weights` and `buffers` are flat, on the device on which it computes.
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
+    With `layerwise` somebody waits for weights and takes gradients layer by layer.
     """
+
+    layerwise: Layerwise | None = None
+    loss = math.nan  #: of the batch whose backward pass came last
 
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
@@ -34,6 +40,7 @@ class Computing:
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._buffers, self._module, self._device = weights, buffers, module, weights.device
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
+        self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])
         parameters = dict(module.named_parameters())
 
@@ -50,14 +57,22 @@ class Computing:
         for parameter, weights, gradient in self._views[buffer]:
             parameter.data, parameter.grad = weights, gradient
         self._buffers[buffer].zero_()
+        layerwise = self.layerwise
+        if layerwise is not None:
+            layerwise.forward_begins()
         # a stream for each gradient: it does not matter which process computes it
         self._seed_layers(seed_of(self._seed, "layers", self._worker, step))
         rows = torch.from_numpy(self._batches.at(step))
         data = self._dataset
         x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
         loss = functional.cross_entropy(self._module(x), data.train_y[rows].to(self._device))
+        if layerwise is not None:
+            layerwise.forward_ended()
+        self.loss = float(loss.detach())
         loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        if layerwise is not None:
+            layerwise.backward_ended()
+        return self.loss
 
     def path(self, steps: range, rates: Sequence[float], buffer: int) -> float:
         """Several steps of this worker's own, each with its rate; their mean loss.
@@ -85,5 +100,9 @@ class Computing:
         """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""
         before = [(b, b.clone()) for b in self._module.buffers()]
         self.gradient(0, 0)
+        if self._layered:
+            layerwise = Layerwise(self._module, self._keyspace)
+            layerwise.learn(lambda: self.gradient(0, 0))
+            self.layerwise = layerwise
         for buffer, value in before:
             buffer.copy_(value)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-PUSH, PULL, WEIGHTS, ACK, GO, STOP, DIVERGED, GONE = range(8)
+PUSH, PULL, WEIGHTS, ACK, GO, STOP, DIVERGED, GONE, BLOCKED = range(9)
 SERVER = -1  # its number among the processes; workers count from 0
 WHOLE = -1  # size_bytes of a payload that lies in shared memory as it is, without a frame
 

@@ -31,6 +31,7 @@ class Experiment:
     run: Run
     sync: Sync
     rate: Rate
+    ranges: Any  #: how the model is cut into ranges
     order: Order
     schedule: Schedule
     prune: Any  #: a rule of pslab.tensors.prune, or one of the user's
@@ -41,6 +42,7 @@ class Experiment:
     keyspace: Keyspace
     weights: torch.Tensor
     parts: tuple[Part, ...]
+    layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
     @property
@@ -61,6 +63,11 @@ class Experiment:
     def own(self) -> bool:
         """Whether a worker applies to its own weights what it has not yet sent."""
         return bool(getattr(self.prune, "applies", False))
+
+    @property
+    def layered(self) -> bool:
+        """Whether a layer's requests go when it is ready, and wait for no other layer."""
+        return bool(self.ranges.layered)
 
     @property
     def portable(self) -> bool:

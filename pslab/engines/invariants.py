@@ -129,20 +129,22 @@ def once(iteration: int, last: int) -> Wrong:
     return None if iteration > last else f"worker <self> is started with iteration {iteration} after {last}"
 
 
-def computes(
-    iteration: int, last: int, todo: Sequence[int], got: Sequence[int], acked: Sequence[int], buffers: int
-) -> Wrong:
-    """A computation has its turn, its weights on every range, and a buffer that is free."""
+def computes(iteration: int, last: int, todo: Sequence[int], acked: Sequence[int], buffers: int) -> Wrong:
+    """A computation has its turn, and a buffer that is free."""
     if todo:
         return f"worker <self> computes iteration {iteration} before it has pushed all of {last}"
     if iteration != last + 1:
         return f"worker <self> computes iteration {iteration} after {last}"
-    for index, (arrived, free) in enumerate(zip(got, acked, strict=True)):
+    if min(acked) < (lost := iteration - buffers):
+        return f"worker <self> computes iteration {iteration} into the buffer of {lost}, which is not acknowledged"
+    return None
+
+
+def weighted(iteration: int, got: Sequence[int]) -> Wrong:
+    """A gradient is computed on the weights of every range that are for its iteration, or newer ones."""
+    for index, arrived in enumerate(got):
         if arrived < iteration:
             return f"worker <self> computes iteration {iteration} without the weights of range {index} for it"
-        if free < iteration - buffers:
-            lost = iteration - buffers
-            return f"worker <self> computes iteration {iteration} into the buffer of {lost}, which is not acknowledged"
     return None
 
 

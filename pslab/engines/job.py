@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -71,6 +72,7 @@ class Job:
     shell: nn.Module
     keyspace: Keyspace
     parts: tuple[Part, ...]
+    layer_shares: tuple[tuple[float, float], ...]
     layout: Layout
     shelf: Shelf
     sparse: bool
@@ -78,6 +80,15 @@ class Job:
     portable: bool
     eager: bool
     own: bool
+    layered: bool
+
+    @cached_property
+    def ranges_of(self) -> tuple[tuple[int, ...], ...]:
+        """Of each layer its ranges, in order; one layer for all of them unless requests are layer-wise."""
+        found: dict[int, list[int]] = {}
+        for index, part in enumerate(self.parts):
+            found.setdefault(part.layer, []).append(index)
+        return tuple(tuple(found[layer]) for layer in sorted(found))
 
     def learning_rate(self, applied: int) -> float:
         """The scheduled learning rate once so many gradients have been applied."""
@@ -89,5 +100,5 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "sparse", "trains", "portable", "eager", "own")  # fmt: skip
+                "parts", "layer_shares", "sparse", "trains", "portable", "eager", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

@@ -43,7 +43,8 @@ class Bookkeeper:
         # per range: (worker, iteration) -> the version that it is computed on, the oldest first
         there = [worker for worker in range(job.run.workers) if job.cluster.there(worker)]
         self._computing = [dict.fromkeys(((worker, 0) for worker in there), 0) for _ in job.parts]
-        self.applied = 0  #: gradients whose last range has been applied
+        self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
+        self.applied = 0  #: gradients of which every range has been applied
         self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
 
     def step(self, step: Step, workers: int, now: float) -> None:
@@ -67,9 +68,17 @@ class Bookkeeper:
         self._versions[step.range] = step.version
         for push, stale in zip(step.pushes, staleness, strict=True):
             self.ledger.applied(push, step.version, stale, self.wire_bytes(push.payload), now)
-        if step.range == len(job.parts) - 1:
-            self.applied += sum(gradients(job.sync, push.iteration) for push in step.pushes)
+        if complete := [push for push in step.pushes if self._complete(push)]:
+            self.applied += sum(gradients(job.sync, push.iteration) for push in complete)
             self.ledger.snapshot_if_due(self.applied, now)
+
+    def _complete(self, push: Push) -> bool:
+        """Whether with this range all of an iteration's are applied."""
+        name = push.worker, push.iteration
+        missing = self._missing.pop(name, len(self._job.parts)) - 1
+        if missing:
+            self._missing[name] = missing
+        return not missing
 
     def discard(self, discard: Discard) -> None:
         """A push is not applied: its way was for nothing."""
@@ -87,6 +96,8 @@ class Bookkeeper:
         for computing in self._computing:
             for key in [key for key in computing if key[0] == worker]:
                 del computing[key]
+        for name in [name for name in self._missing if name[0] == worker]:
+            del self._missing[name]
 
     def wire_bytes(self, note: Note) -> int:
         """What a note and its payload cost on a link."""

@@ -8,7 +8,7 @@ from collections import deque
 
 from pslab.engines.cluster import Cluster
 from pslab.engines.control import Note
-from pslab.engines.links import DOWN, UP, Network
+from pslab.engines.links import DOWN, UP, Chooser, Network
 
 Frame = tuple[int, list[Note]]  # (worker, what it sent or gets)
 
@@ -16,8 +16,8 @@ Frame = tuple[int, list[Note]]  # (worker, what it sent or gets)
 class Post:
     """Between the server and its workers. A cluster without limits has no links: what is sent is there."""
 
-    def __init__(self, cluster: Cluster, workers: int) -> None:
-        self._network = None if cluster.free else Network(cluster)
+    def __init__(self, cluster: Cluster, workers: int, chooser: Chooser | None = None) -> None:
+        self._network = None if cluster.free else Network(cluster, chooser)
         self._on_the_way = dict.fromkeys(range(workers), 0)
         self._inbox: deque[Frame] = deque()
         self._busy_until_s = 0.0
@@ -31,11 +31,19 @@ class Post:
         """The instant at which there is something to do; infinity if there is nothing on the way."""
         if self._inbox:
             return 0.0
-        return math.inf if self._network is None else self._network.next_s()
+        return math.inf if self._network is None else min(self._network.next_s(), self._network.choice_s())
 
     def send_up(self, worker: int, size_bytes: int, notes: list[Note]) -> None:
         """A worker has handed a frame to its link."""
         self._send(UP, worker, size_bytes, notes)
+
+    def ask(self, worker: int, notes: list[Note]) -> None:
+        """A layered worker has handed a request for weights to its link, on which it waits for nobody."""
+        self._on_the_way[worker] += 1
+        if self._network is None:
+            self._inbox.append((worker, notes))
+        else:
+            self._network.fly(UP, (worker, notes), notes[-1].sent_s)
 
     def send_down(self, worker: int, size_bytes: int, notes: list[Note]) -> list[Frame]:
         """The server hands a frame to the link; what of it is there at once."""

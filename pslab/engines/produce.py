@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from pslab.protocol.messages import begins
 from pslab.tensors import rating
 from pslab.tensors.prune import NonFinite, is_finite
 from pslab.tensors.range_pruner import RangePruner, pruner_of
+from pslab.tensors.store import Part
 from pslab.tensors.wire import Entries, decode, encode_into
 
 
@@ -82,6 +83,14 @@ class Producer:
         if self._computing is not None:
             self._computing.warm_up()
 
+    def attend(self, needs: Callable[[int], None], ready: Callable[[int, float], None]) -> None:
+        """Let a layered worker wait for weights, `needs(layer)`, and take gradients, `ready(layer, loss)`, as each
+        iteration's passes come to them."""
+        computing = self._computing
+        if computing is not None and computing.layerwise is not None:
+            computing.layerwise.needs = needs
+            computing.layerwise.ready = lambda layer: ready(layer, computing.loss)
+
     def gradient(self, iteration: int, writes: Iterable[Write] = (), turn: Turn | None = None) -> float:
         """Compute the gradient of an iteration; the batch's loss. `writes` are own pushes that an eager worker adds."""
         self._turn = turn
@@ -100,31 +109,39 @@ class Producer:
             return self._computing.gradient(steps[0], buffer)
         return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
 
-    def payloads(self, iteration: int, loss: float) -> tuple[list[Note], float]:
+    def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Note], float]:
         """Rate, prune and encode: per range a note with the size of its payload, and the instant before encoding.
+
+        Of one layer alone, if its gradient is ready before the others.
 
         Raises:
             NonFinite: the gradient is; nothing is left in the residual.
         """
-        buffer = self._buffer(iteration)
-        gradient = self._gradients[buffer]
+        job, buffer = self._job, self._buffer(iteration)
+        ranges = range(len(job.parts)) if layer is None else job.ranges_of[layer]
+        span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
+        gradient = self._gradients[buffer][span]
         if self._squares is not None:
-            self._squares.divide(gradient, out=gradient)
+            self._squares.divide(gradient, gradient, span.start)
         if self._pruner is None:
             if not is_finite(gradient):
                 raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
-            if gradient is not self._shared_gradients[buffer]:
-                self._shared_gradients[buffer].copy_(gradient)
-            notes = [Note(PUSH, size_bytes=WHOLE, other=part.size, value=loss) for part in self._job.parts]
-            return notes, time.monotonic()
-        indices, values = (found.cpu() for found in self._pruner.prune(gradient))
+            if self._gradients[buffer] is not self._shared_gradients[buffer]:
+                self._shared_gradients[buffer][span].copy_(gradient)
+            return [Note(PUSH, size_bytes=WHOLE, other=job.parts[i].size, value=loss) for i in ranges], time.monotonic()
+        if layer is None or isinstance(self._pruner, RangePruner):
+            found = self._pruner.prune(gradient)
+        else:
+            found = self._pruner.prune_layer(layer, gradient)
+        indices, values = (each.cpu() for each in found)
         selected_s, notes = time.monotonic(), []
-        for part, (offset, room) in zip(self._job.parts, self._job.layout.frames, strict=True):
-            entries = part.inside(indices, values)
-            size = encode_into(self._up[buffer][offset : offset + room], entries, self._job.run.codec)
+        for index in ranges:
+            entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]
+            size = encode_into(self._up[buffer][offset : offset + room], entries, job.run.codec)
             notes.append(Note(PUSH, size_bytes=size, other=len(entries.values), value=loss))
             if self._turn is not None and self._reads_own:
-                part.add(self._held, entries, -self._turn.rate)  # until weights of these keys come that have it
+                # until weights of these keys come that have it
+                job.parts[index].add(self._held, entries, -self._turn.rate)
         return notes, selected_s
 
     def install(self, note: Note) -> None:
@@ -139,7 +156,7 @@ class Producer:
             for here, there in zip(part.views(self._held), part.views(self._arrivals[turn]), strict=True):
                 here.copy_(there)
         if not self._job.eager and not self._job.own:
-            self._to_device()
+            self._to_device(part)
 
     def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: Turn) -> None:
         """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
@@ -178,9 +195,11 @@ class Producer:
         entries = decode(self._up[buffer][offset : offset + size_bytes], n=part.size)
         part.add(self._shared_weights, entries, -rate)
 
-    def _to_device(self) -> None:
+    def _to_device(self, part: Part | None = None) -> None:
         if self._weights is not self._shared_weights:
-            self._weights.copy_(self._shared_weights)
+            for there, here in zip(*((part.views(w) if part else [w]) for w in (self._weights, self._shared_weights)),
+                                   strict=True):  # fmt: skip
+                there.copy_(here)
 
     def _buffer(self, iteration: int) -> int:
         return iteration % len(self._gradients)

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.arena import Arena
-from pslab.engines.control import ACK, DIVERGED, GO, PULL, PUSH, STOP, WEIGHTS, Note, apart
+from pslab.engines.control import ACK, BLOCKED, DIVERGED, GO, PULL, PUSH, STOP, WEIGHTS, Note, apart
 from pslab.engines.doings import doing
 from pslab.engines.job import Job
 from pslab.engines.keeper import Keeper
 from pslab.engines.line import Line, ready
 from pslab.engines.post import Post
 from pslab.engines.talk import report
+from pslab.engines.waiting import Waiting
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 
@@ -35,7 +36,8 @@ class Serving:
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines)}
         self.whose[parent.fileno()] = None  # what is listened to
         self.machine = Server(range(job.run.workers), len(job.parts), job.sync)
-        self.post = Post(job.cluster, job.run.workers)
+        self.waiting = Waiting(job, self.machine) if job.layered else None
+        self.post = Post(job.cluster, job.run.workers, self.waiting)
         self.keeper = Keeper(job, arena, snapshots, lambda body: report(parent, "snapshot", body))
         self.outbox: dict[int, list[Note]] = {w: [] for w in range(job.run.workers)}  # goes with the next weights
         self.taken: dict[tuple[int, int], tuple[float, float]] = {}  # (worker, range): when its last push was handled
@@ -106,12 +108,25 @@ class Serving:
             if notes[0].kind == DIVERGED:  # not a message of the protocol: it takes no time on a link
                 self._arrived(notes, self.heard_s[worker])
                 continue
-            for frame in apart(notes) if self.job.eager and not self.job.cluster.free else [notes]:
-                self.post.send_up(worker, sum(self.keeper.wire_bytes(note) for note in frame), frame)
+            for frame in self._frames(notes):
+                if self.waiting is not None and frame[-1].kind == BLOCKED:
+                    self.waiting.blocked[worker] = frame[-1].range
+                elif self.waiting is not None and frame[-1].kind == PULL:
+                    self.post.ask(worker, frame)
+                else:
+                    self.post.send_up(worker, sum(self.keeper.wire_bytes(note) for note in frame), frame)
+
+    def _frames(self, notes: list[Note]) -> list[list[Note]]:
+        """What goes on a link by itself."""
+        if self.job.cluster.free and not self.job.layered:
+            return [notes]
+        return [[note] for note in notes] if self.job.layered else apart(notes) if self.job.eager else [notes]
 
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
         for worker, notes in self.post.collect(busy=busy):
+            if self.waiting is not None and self.waiting.blocked[worker] == notes[-1].range:
+                self.waiting.blocked[worker] = None
             self._tell(worker, notes)
 
     def _take_one(self) -> None:
@@ -198,6 +213,8 @@ class Serving:
         note = Note(WEIGHTS, *key, pull.iteration, reply.version, size, reply.released_by, time.monotonic(),
                     begun_s, done_s, released_s, self.asked_s.get(key, released_s), reply.own)  # fmt: skip
         notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
+        if self.waiting is not None:
+            self.waiting.answered(reply)
         size_bytes = self.keeper.wire_bytes(note)
         self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, size_bytes)
         for worker, arrived in self.post.send_down(pull.worker, size_bytes, notes):

@@ -17,6 +17,7 @@ from pslab.engines.serve import Serving
 from pslab.engines.solo import Solo, tell
 from pslab.engines.talk import report
 from pslab.engines.work import Working
+from pslab.engines.work_layered import LayeredWorking
 
 
 class Station:
@@ -58,7 +59,8 @@ class Station:
         if self.number == SERVER:
             self._task = Serving(job, self.pipes[: job.run.workers], self.parent, self.arena, self.snapshots)
         elif self.number < job.run.workers:
-            self._task = Working(job, self.number, self.pipes[0], self.parent, self.arena, self.data)
+            kind = LayeredWorking if job.layered else Working
+            self._task = kind(job, self.number, self.pipes[0], self.parent, self.arena, self.data)
 
     def _host(self, job: Job, workers: list[int]) -> None:
         self.job, self._evaluator = job, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -58,7 +58,7 @@ class Working:
         self, job: Job, worker: int, pipe: Connection, parent: Connection, arena: Arena, data: Arena
     ) -> None:
         self.job, self.worker, self.line, self.parent = job, worker, Line(pipe), parent
-        self.machine = worker_of(worker, len(job.parts), job.order, job.sync)
+        self.machine = worker_of(worker, len(job.parts), job.sync, layered=job.layered)
         self.turns = turns_of(job, worker)
         self.times = ComputeTimes(job.cluster, job.run.seed, worker)
         self.producer = Producer(job, worker, arena, data)
@@ -123,13 +123,21 @@ class Working:
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
         if modelled_s:
             self.overrun_s += max(0.0, real_s - modelled_s)
-        payloads, selected_s = self.producer.payloads(iteration, loss)
+        payloads = self.producer.payloads(iteration, loss)
+        if self.turns is not None:
+            self.turns.computed(time.monotonic() - begin_s)
+        return self.ready(range(len(self.job.parts)), *payloads, computed_s)
+
+    def ready(
+        self, ranges: Iterable[int], payloads: Iterable[Note], selected_s: float, computed_s: float
+    ) -> list[Effect]:
+        """The gradients of these ranges can be pushed; what follows from that."""
+        iteration = self.iteration
         self._log(iteration, "select", computed_s, selected_s)
         if self.job.sparse:
             self._log(iteration, "encode", selected_s, time.monotonic())
-        if self.turns is not None:
-            self.turns.computed(time.monotonic() - begin_s)
-        return [effect for index, payload in enumerate(payloads) for effect in self.machine.computed(index, payload)]
+        return [effect for index, payload in zip(ranges, payloads, strict=True)
+                for effect in self.machine.computed(index, payload)]  # fmt: skip
 
     def _take(self, iteration: int) -> None:
         """The weights that have come while another iteration was computed."""

@@ -29,7 +29,8 @@ from pslab.tensors import data, models, wire
 from pslab.tensors.optimizers import ELEMENTWISE
 
 WIDTH = 100
-KINDS = ("sync", "prune", "rate", "order", "schedule", "codec", "optimizer", "model", "data", "cluster", "engine")
+KINDS = ("sync", "prune", "rate", "ranges", "order", "schedule", "codec", "optimizer", "model", "data", "cluster",
+         "engine")  # fmt: skip
 #: What else a parameter of this kind may be.
 OTHERS: dict[str, str] = {
     **{kind: f"an object with {', '.join(methods)}" for kind, (_, methods) in METHODS.items()},

@@ -20,7 +20,6 @@ from pslab.engines.check_many import Task, explore_all
 from pslab.engines.check_worker import FAULTS
 from pslab.engines.explored import Explored
 from pslab.errors import ConfigError, ExportError, PslabError, nearest
-from pslab.policies.orders import FIFO
 from pslab.policies.table import SYNCS
 from pslab.spec import build
 
@@ -158,7 +157,7 @@ def plan(
         raise ConfigError("bound", bound, "must be 0 or more iterations ahead of the slowest")
     several_max = 2 if hasattr(sync, "variants") else len(FAULTS)
     return [
-        Task(name, sync, FIFO(), w, r, iterations or allowed, each,
+        Task(name, sync, w, r, iterations or allowed, each,
              faults_max or (several_max if r == 1 else 2), states_max, bound)
         for w, r in narrowed or CLUSTERS for each in _fault_sets(faults)
         if (allowed := iterations_for(sync, w, r, each, bound) or int(bool(narrowed)))

@@ -19,7 +19,7 @@ from pslab.lab.judge_phases import PHASES_JUDGED, SLACK_S, Phases
 from pslab.lab.judge_pushes import PUSHES_JUDGED, History, Unreadable
 from pslab.lab.judge_replay import replay
 from pslab.lab.judge_rules import Rules
-from pslab.policies.table import SYNCS
+from pslab.policies.table import RANGES, SYNCS
 from pslab.spec import build
 
 FEW = 5  # violations that a manifest tells
@@ -72,7 +72,7 @@ class _Judgement:
 
     def _judge(self) -> None:
         sync, unknown = self._policy()
-        rules = Rules(sync)
+        rules = Rules(sync, self._layered())
         try:
             history = History.of(self.tables.get("pushes"), self.run.workers, self.moved_s, rules)
         except Unreadable as problem:
@@ -111,7 +111,7 @@ class _Judgement:
                 return
         if sync is not None and sync.window is not None:
             self._hold("the bound of the policy's window", phases.beyond(sync.window))
-        if history.rules.barrier:
+        if history.rules.barrier and not history.rules.layered:  # else a range changes while others are computed on
             self._hold("no step while somebody computes", phases.steps_inside(history))
 
     def _stop(self, history: History) -> None:
@@ -136,8 +136,8 @@ class _Judgement:
         accepted = int(facts.get("accepted", complete))
         if run.pushes is not None and complete >= run.pushes + most:
             found.append(f"{complete} pushes were applied; the budget is {run.pushes}")
-        if (told := facts.get("pushes")) is not None and told != (rows := history.on_last_range()):
-            found.append(f"the server applied {told} pushes, the table has {rows}")
+        if (told := facts.get("pushes")) is not None and told != complete:
+            found.append(f"the server applied {told} pushes, the table has {complete}")
         if not complete <= accepted <= complete + run.workers * hands * most:
             found.append(f"{accepted} pushes are counted as accepted and {complete} were applied; at most "
                          f"{'one' if hands == 1 else hands} of each of the {run.workers} workers may be in hand"
@@ -172,6 +172,16 @@ class _Judgement:
         accuracy = self.tables.get("accuracy")
         wanted = np.inf if self.run.target_accuracy is None else self.run.target_accuracy
         return accuracy is None or bool((accuracy["accuracy"] >= wanted).any())
+
+    def _layered(self) -> bool:
+        """Whether requests go by layer; also where that is not known, since less is demanded then."""
+        ranges = self.run.ranges
+        if isinstance(ranges, str):
+            try:
+                ranges = build("ranges", ranges, RANGES)
+            except ConfigError:
+                return True
+        return bool(getattr(ranges, "layered", True))
 
     def _policy(self) -> tuple[Any, list[str]]:
         """The policy object; None, and why, if the record does not tell it."""

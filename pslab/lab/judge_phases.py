@@ -140,25 +140,36 @@ def computing(p: Phases, h: History) -> list[str]:
                                       f"{p.iteration[before[r]]} ends at {p.end[before[r]]:.6g} s")  # fmt: skip
     due = np.zeros(len(rows), np.int64)
     due[1:] = np.where(same, p.iteration[last] + 1, 0)
+    if h.rules.layered:  # an iteration in several bursts
+        due[1:] -= same & (p.iteration[now] == p.iteration[last])
     wrong = (p.iteration[rows] != due) & ~np.isin(p.worker[rows], list(p.movers))
     expected = dict(zip(rows.tolist(), due.tolist(), strict=True))
     found += told(rows[wrong], lambda r: f"{p.name(r)} came where iteration {expected[r]} was expected")
-    counts = np.bincount(p.worker[rows], minlength=p.workers)
-    # an eager worker hears already, in what it has not yet computed, of the next
-    alien = (p.iteration < 0) | (p.iteration >= counts[p.worker] + bool(h.rules.own))
+    ends = np.zeros(p.workers, np.int64)
+    np.maximum.at(ends, p.worker[rows], p.iteration[rows] + 1)
+    # an eager worker hears already, in what it has not yet computed, of the next; a layered one is in the midst of it
+    alien = (p.iteration < 0) | (p.iteration >= ends[p.worker] + (bool(h.rules.own) or h.rules.layered))
     alien &= ~np.isin(p.worker, list(p.movers))
     return found or told(np.flatnonzero(alien), lambda r: f"{p.name(r)}, which it never computed")
 
 
 def chain(p: Phases, h: History) -> list[str]:
-    """An iteration is pushed once it is computed, and computed once the weights for it are there."""
+    """An iteration is pushed once it is computed, and computed once the weights for it are there.
+
+    Layer by layer it is computed to its end once all of them are; what is known of the last two is not all of it.
+    """
     begun, done = p.grid("compute", "begin", np.fmin), p.grid("compute", "end", np.fmax)
+    if h.rules.layered:
+        done[:, -2:] = np.nan
+        done[:, :-2][np.isnan(begun[:, 2:])] = np.nan
     pushed = p.grid("push", "begin", np.fmax)
     early = np.argwhere(pushed < done - SLACK_S)
     found = told(range(len(early)), lambda at: (
         f"worker {early[at][0]} pushed iteration {early[at][1]} at {pushed[*early[at]]:.6g} s, before it was computed, "
         f"at {done[*early[at]]:.6g} s"))  # fmt: skip
     arrived = np.fmax(p.grid("pull", "end", np.fmax), p.grid("decode", "end", np.fmax))
+    if h.rules.layered:
+        begun = done
     hasty = np.argwhere(begun[:, 1:] < arrived[:, :-1] - SLACK_S)
     return found + told(range(len(hasty)), lambda at: (
         f"worker {hasty[at][0]} began iteration {hasty[at][1] + 1} at {begun[hasty[at][0], hasty[at][1] + 1]:.6g} s, "

@@ -120,10 +120,6 @@ class History:
         _, first, counts = np.unique(of, return_index=True, return_counts=True)
         return self._gradients(first[counts == self.range.max() + 1])
 
-    def on_last_range(self) -> int:
-        """Gradients that the rows of the last range are made of."""
-        return self._gradients(self.range == self.range.max())
-
     def most(self) -> int:
         """The most gradients that one push of this run may be made of."""
         return self.rules.most(int(self.iteration.max()) + 2)

@@ -12,9 +12,13 @@ from pslab.protocol.worker import EAGER_BUFFERS
 
 @dataclass(frozen=True)
 class Rules:
-    """The policy's capabilities, as the judge asks for them; `sync` is None if it is not known."""
+    """The policy's capabilities, as the judge asks for them; `sync` is None if it is not known.
+
+    `layered` workers wait in the midst of an iteration, for each layer's weights, and push each when it is ready.
+    """
 
     sync: Any = None
+    layered: bool = False
 
     @property
     def known(self) -> bool:

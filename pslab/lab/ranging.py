@@ -31,7 +31,7 @@ WARM = 0.25  # share of a worker's iterations at the beginning, and at the end, 
 LINKS: Mapping[str, Any] = MappingProxyType({"compute_s": 0.02, "bandwidth_bit_s": 4e8, "latency_s": 5e-4})
 LONGER: Mapping[str, Any] = MappingProxyType({"model": "mlp:256", "workers": 2, "batch_size": 32, "learning_rate": 0.5,
                                               "pushes": 5625})  # fmt: skip
-NARROW: Mapping[str, Any] = MappingProxyType({"compute_s": 0.02, "bandwidth_bit_s": 6e7, "latency_s": 5e-4})
+NARROW: Mapping[str, Any] = MappingProxyType({"compute_s": 0.02, "bandwidth_bit_s": 2.6e7, "latency_s": 5e-4})
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -46,19 +46,19 @@ def range_runs(
     workers: int = 4,
     batch_size: int = 64,
     halves_s: float = 6.0,
-    trained: Any = "mlp:128",
-    trained_sizes: Sequence[int] = (25, 50, 99, 197),
+    trained: Any = "mlp:64",
+    trained_sizes: Sequence[int] = (13, 26, 51, 101),
     trained_cluster: Mapping[str, Any] = NARROW,
-    learning_rate: float = 0.5,
-    pushes: int = 400,
+    learning_rate: float = 0.2,
+    pushes: int = 600,
     longer: Mapping[str, Any] = LONGER,
     longer_size: int = 200,
     data: Any = "mnist",
     seeds: Sequence[int] = (0, 1, 2),
 ) -> list[Run]:
     """In virtual time without gradients: everything, each size, and the fitted one, for good and over a bandwidth that
-    halves. With gradients, for each seed: the same, a size whose rest is dropped, and longer ones, which differ in what
-    `longer` says of them. One on real processes.
+    halves. With gradients, for each seed: the same, a size whose rest is dropped, and a longer one, which differs in
+    what `longer` says; and for one seed everything that long. One on real processes.
 
     Raises:
         ConfigError: lists that are none, clusters that are no mappings, or what Run refuses.
@@ -79,9 +79,16 @@ def range_runs(
     crowd = [learner, *(ranged(learner, size) for size in chosen), ranged(learner, "fit"),
              ranged(learner, f"{chosen[len(chosen) // 2]},residual=off")]  # fmt: skip
     long = learner.but(**{"schedule": "linear", **longer})
-    crowd += [long, ranged(long, longer_size)]
-    real = ranged(base.but(engine="local", workers=2, pushes=160), listed("sizes", sizes)[len(sizes) // 3])
-    return [*timed, *(run.but(seed=seed) for seed in listed("seeds", seeds) for run in crowd), real]
+    crowd += [ranged(long, longer_size)]
+    real = ranged(base.but(engine="local", workers=2, pushes=120, cluster=slower(cluster)), sizes[len(sizes) // 3])
+    each = [run.but(seed=seed) for seed in listed("seeds", seeds) for run in crowd]
+    return [*timed, *each, long.but(seed=seeds[0]), real]
+
+
+def slower(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything takes twice as long, so that real processes keep up: r* stays as it is."""
+    halved = {name: cluster[name] / 2 for name in ("bandwidth_bit_s", "server_bandwidth_bit_s") if name in cluster}
+    return {**cluster, **halved, **{name: 2 * cluster[name] for name in ("compute_s", "latency_s") if name in cluster}}
 
 
 def ranged(run: Run, size: int | str) -> Run:
@@ -133,8 +140,8 @@ def iterations(result: Result) -> pd.DataFrame:
     over = overlapped(result)
     found = []
     for worker, own in phases.groupby("worker"):
-        first, last, spent = (own.pivot_table(index="iteration", columns="phase", values=value, aggfunc=how)
-                              for value, how in (("begin_s", "min"), ("end_s", "max"), ("spent_s", "sum")))  # fmt: skip
+        each = own.groupby(["iteration", "phase"])
+        first, last, spent = (found.unstack() for found in (each.begin_s.min(), each.end_s.max(), each.spent_s.sum()))
         pull_s = last["pull"] - (first["compute"] if over else first["push"]) - spent["wait"]
         exchange_s = np.maximum(pull_s, last["apply"] - first["push"]) if over else pull_s
         whole_s = first["compute"].shift(-1) - first["compute"]
@@ -160,12 +167,12 @@ def exchanges(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def model(results: Sequence[Result]) -> tuple[Line, float, int]:
+def model(results: Sequence[Result], keys: int | None = None) -> tuple[Line, float, int]:
     """T(r) = alpha + beta r of the cluster, its T_c and the number of keys: with keys that are all of the mean size.
 
     Half of the latency is a request's, or, without overlap, a push's.
     """
-    cluster, keys = resolve_cluster(results[0].run.cluster), keys_of(results)
+    cluster, keys = resolve_cluster(results[0].run.cluster), keys or keys_of(results)
     key_bytes = float(results[0].pushes.bytes_up_raw.max()) / keys
     byte_s = (cluster.bandwidth_bit_s or np.inf) / 8
     ways = 1 if any(overlapped(result) for result in results) and cluster.duplex == "full" else 2

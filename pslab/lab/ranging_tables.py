@@ -22,7 +22,7 @@ GOAL = 0.98
 def table(results: Sequence[Result]) -> pd.DataFrame:
     """A row for each size in virtual time, and one for real processes: ms per iteration, measured and by the model."""
     chosen, rows = ranging.timed(results), []
-    line, _, keys = ranging.model(chosen)
+    keys = ranging.keys_of(chosen)
     for _, each in ranging.exchanges(chosen).sort_values(["keys", "kind"]).iterrows():
         rows.append({
             "range": each["kind"], "keys": f"{each['keys']:.0f}", "ranges in a sweep": -(-keys // int(each["keys"])),
@@ -31,7 +31,8 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     for result in ranging.real(results):
         size = int(min(ranging.size_of(result.run) or keys, keys))
         found = ranging.iterations(result)
-        told = max(float(found.compute_s.median()), exchange_s(line, size))
+        line, compute_s, _ = ranging.model([result], keys)
+        told = max(compute_s, exchange_s(line, size))
         rows.append({"range": "real processes", "keys": f"{size}", "ranges in a sweep": -(-keys // size),
                      "ms per iteration": _ms(found.whole_s.median()), "by the model": _ms(told),
                      "idle": _ms(found.idle_s.median()), "link unused": _ms(found.unused_s.median())})  # fmt: skip

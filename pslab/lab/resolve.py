@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from pslab.config import Run
 from pslab.engines.cluster import Cluster, resolve_cluster
 from pslab.engines.experiment import Experiment
 from pslab.errors import ConfigError, nearest
-from pslab.policies.table import ORDERS, RATES, SCHEDULES, SYNCS
+from pslab.policies.orders import FIFO
+from pslab.policies.table import ORDERS, RANGES, RATES, SCHEDULES, SYNCS
 from pslab.spec import build
-from pslab.tensors import rating
+from pslab.tensors import operations, rating
 from pslab.tensors.data import Dataset, data_root, resolve_data
 from pslab.tensors.keyspace import Keyspace
-from pslab.tensors.models import build_model, check_model
+from pslab.tensors.models import build_model, check_model, kept_chance
 from pslab.tensors.optimizers import resolve_optimizer
 from pslab.tensors.prune import PRUNERS, Whole
 from pslab.tensors.ranges import Ranges
 from pslab.tensors.store import Part
 
+IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
 #: what an object must be able to do to stand where a name could
 METHODS: dict[str, tuple[dict[str, type], tuple[str, ...]]] = {
     "sync": (SYNCS, ("window", "initial", "step")),
     "rate": (RATES, ("scale",)),
+    "ranges": (RANGES, ("cut", "layered")),
     "order": (ORDERS, ("pick",)),
     "schedule": (SCHEDULES, ("factor", "needs_budget")),
     "prune": (PRUNERS, ("select", "residual")),
@@ -47,15 +52,46 @@ def resolve(run: Run) -> Experiment:
     _check_together(run, policies, cluster)
     dataset = _dataset(run)
     _check_batches(run, dataset)
-    module = build_model(run.model, run.seed).to(getattr(torch, run.dtype))
-    sample = dataset.train_x[:2].to(torch.float32).to(getattr(torch, run.dtype))
-    check_model(module, sample, dataset.train_y[:2])
+    module, sample = _model(run, dataset)
     keyspace = Keyspace.of(module)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
-        weights=keyspace.flatten(module), parts=(Part(keyspace.slices(keyspace.whole)),),
+        weights=keyspace.flatten(module), parts=_parts(policies["ranges"], keyspace),
+        layer_shares=_shares(policies["ranges"], cluster, module, keyspace, sample),
         trains=run.engine != "timing", **policies,
     )  # fmt: skip
+
+
+def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
+    """The model, and an input of it."""
+    dtype = getattr(torch, run.dtype)
+    if run.engine == "timing" and str(run.model).startswith("torchvision:"):  # what it takes is never made
+        with torch.device("meta"):
+            return build_model(run.model, run.seed).to(dtype), torch.empty(IMAGE, dtype=dtype)
+    module = build_model(run.model, run.seed).to(dtype)
+    sample = dataset.train_x[:2].to(torch.float32).to(dtype)
+    check_model(module, sample, dataset.train_y[:2])
+    return module, sample
+
+
+def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
+    cuts = ranges.cut([layer.flat for layer in keyspace.layers])
+    return tuple(Part((slice(cut.start, cut.stop),), cut.layer) for cut in cuts)
+
+
+def _shares(
+    ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
+) -> tuple[operations.Share, ...]:
+    """Of an iteration's time, what each layer takes."""
+    if not ranges.layered:
+        return ()
+    if given := cluster.layer_shares:
+        if len(given) != len(keyspace.layers):
+            problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
+            raise ConfigError("cluster.layer_shares", given, problem)
+        return operations.normalized(given)
+    with torch.device(sample.device), kept_chance():
+        return operations.shares(copy.deepcopy(module), keyspace, sample)
 
 
 def _policy(field: str, value: Any) -> Any:
@@ -95,7 +131,27 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
     if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
         _check_own_writes(run, policies, "sync", "rmw=off")
+    _check_layers(run, policies)
     _check_members(run, cluster)
+
+
+def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
+    """What cannot be layer by layer, and what is nothing else."""
+    if not policies["ranges"].layered:
+        if not isinstance(policies["order"], FIFO):
+            problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
+            raise ConfigError("order", run.order, problem)
+        return
+    sync = policies["sync"]
+    if isinstance(policies["prune"], Ranges):
+        problem = "a range of keys is in turn, whatever layers it is of: use ranges='whole', or another rule"
+        raise ConfigError("prune", run.prune, problem)
+    if getattr(sync, "eager", False):
+        problem = "asks for the whole model as a worker begins to compute: use ranges='whole', or another policy"
+        raise ConfigError("sync", run.sync, problem)
+    if hasattr(sync, "begins"):
+        problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
+        raise ConfigError("sync", run.sync, problem)
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:

@@ -8,6 +8,7 @@ from pslab.policies.eager import Eager
 from pslab.policies.elastic import ElasticBSP
 from pslab.policies.local import LocalSGD
 from pslab.policies.orders import FIFO
+from pslab.policies.ranges import Layers, Whole
 from pslab.policies.rates import AdaGrad, Constant, DynSGD, Modulated, Split
 from pslab.policies.schedules import Linear, Steady, Steps
 from pslab.policies.sync import ASP, BSP, SSP
@@ -19,5 +20,6 @@ SYNCS: dict[str, type] = {
 RATES: dict[str, type] = {
     "constant": Constant, "dynsgd": DynSGD, "adagrad": AdaGrad, "split": Split, "modulated": Modulated,
 }  # fmt: skip
+RANGES: dict[str, type] = {"whole": Whole, "layers": Layers}
 ORDERS: dict[str, type] = {"fifo": FIFO}
 SCHEDULES: dict[str, type] = {"constant": Steady, "linear": Linear, "steps": Steps}

@@ -1,13 +1,14 @@
 """The worker: wait for the weights of every range, compute, push every range, pull for the next iteration.
 
     waiting    -- weights of the last missing range, and the gradient's buffer is free -->  computing: Compute
-    computing  -- the gradient of a range is ready -->  its push joins the pool
+    computing  -- the gradient of a range is ready -->  its push, and the pull that follows it, are sent
     computing  -- ... of the last range -->  waiting
-    any        -- the transport can take a request -->  Send, in the pool's order; a push is followed by its pull
 
 A worker starts with weights of version 0 and may compute iteration 0; one that joins later asks for weights first. It
 has two gradient buffers, used in turn: iteration t is not computed before the server has freed the push of t - 2.
-Whatever arrives twice or late changes nothing.
+Whatever arrives twice or late changes nothing. In which order requests go on a link is the link's affair.
+
+A layered worker begins at once, and waits for the weights of a range where its forward pass comes to it.
 
 An eager worker asks for the next weights as it begins to compute (Jin et al., TPDS 2022; see EagerWorker).
 """
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import Ack, Pull, Push, Sync, Weights
-from pslab.protocol.pool import Order, Pool, Request, View
+from pslab.protocol.pool import Request
 
 BUFFERS = 2  # gradient buffers per worker
 EAGER_BUFFERS = 3  # one is computed into; two pushes are on their way, or not yet acknowledged
@@ -39,9 +40,10 @@ class Send(NamedTuple):
 Effect = Compute | Send
 
 
-def worker_of(worker: int, ranges: int, order: Order, sync: Sync) -> Worker:
-    """The machine that a synchronization policy asks for."""
-    return (EagerWorker if getattr(sync, "eager", False) else Worker)(worker, ranges, order)
+def worker_of(worker: int, ranges: int, sync: Sync, *, layered: bool = False) -> Worker:
+    """The machine that a synchronization policy asks for, or requests by layer."""
+    eager = getattr(sync, "eager", False)
+    return (EagerWorker if eager else LayeredWorker if layered else Worker)(worker, ranges)
 
 
 class Worker:
@@ -49,15 +51,13 @@ class Worker:
 
     buffers = BUFFERS
 
-    def __init__(self, worker: int, ranges: int, order: Order) -> None:
-        self.worker, self.order = worker, order
-        self.iteration = 0
+    def __init__(self, worker: int, ranges: int) -> None:
+        self.worker, self.iteration = worker, 0
         self.computing = False
         self.versions = [0] * ranges
         self._held_for = [0] * ranges  # per range, the iteration that the weights here allow
         self._unpushed: set[int] = set()  # ranges whose gradient of this iteration is not ready
         self._acked = [-1] * ranges  # per range, the last iteration whose push is free
-        self._pool = Pool(ranges)
 
     def start(self) -> list[Effect]:
         """The run begins."""
@@ -72,10 +72,7 @@ class Worker:
         self.iteration, self.computing, self._unpushed = iteration, False, set()
         self.versions, self._held_for = [0] * ranges, [iteration - 1] * ranges
         self._acked = [iteration - 1] * ranges
-        self._pool = Pool(ranges)
-        for index in range(ranges):
-            self._pool.add(Pull(self.worker, index, iteration, 0))
-        return self._pump()
+        return [Send(Pull(self.worker, index, iteration, 0)) for index in range(ranges)]
 
     def computed(self, index: int, payload: Any = None) -> list[Effect]:
         """The gradient of a range is ready to be pushed.
@@ -84,9 +81,10 @@ class Worker:
             ProtocolError: no gradient of this range is being computed.
         """
         self._finish(index)
-        self._pool.add(Push(self.worker, index, self.iteration, self.versions[index], payload))
+        iteration, version = self.iteration, self.versions[index]
         self._advance()
-        return self._pump()
+        return [Send(Push(self.worker, index, iteration, version, payload)),
+                Send(Pull(self.worker, index, iteration + 1, version))]  # fmt: skip
 
     def weights(self, message: Weights) -> list[Effect]:
         """The answer to a pull arrived."""
@@ -112,30 +110,39 @@ class Worker:
             self.iteration += 1
 
     def _compute_if_ready(self) -> list[Effect]:
-        ready = min(self._held_for) >= self.iteration and min(self._acked) >= self.iteration - self.buffers
-        if self.computing or not ready:
+        if self.computing or not self._may_compute():
             return []
         self.computing = True
         self._unpushed = set(range(len(self.versions)))
         return self._begin()
 
+    def _may_compute(self) -> bool:
+        return min(self._held_for) >= self.iteration and min(self._acked) >= self.iteration - self.buffers
+
     def _begin(self) -> list[Effect]:
         return [Compute(self.iteration)]
 
-    def _pump(self) -> list[Effect]:
-        effects: list[Effect] = []
-        while (request := self._pool.take(self.order, self._view())) is not None:
-            effects.append(Send(request))
-            if isinstance(request, Push):
-                self._pushed(request)
-        return effects
 
-    def _pushed(self, push: Push) -> None:
-        """A push goes out; its pull follows."""
-        self._pool.add(Pull(self.worker, push.range, push.iteration + 1, self.versions[push.range]))
+class LayeredWorker(Worker):
+    """A worker whose forward pass waits for the weights of each range where it comes to it."""
 
-    def _view(self) -> View:
-        return View(self.worker, self.iteration, tuple(self.versions))
+    def holds(self, index: int) -> bool:
+        """Whether the weights of a range are here that the iteration being computed is to be computed on."""
+        return self._held_for[index] >= self.iteration
+
+    def computed(self, index: int, payload: Any = None) -> list[Effect]:
+        """The backward pass of a range has ended.
+
+        Raises:
+            ProtocolError: no gradient of this range is being computed, or it cannot have been: weights are missing.
+        """
+        if not all(map(self.holds, range(len(self.versions)))):
+            raise ProtocolError(f"worker {self.worker} cannot have gone backward through range {index}: weights of "
+                                f"iteration {self.iteration} are missing")  # fmt: skip
+        return super().computed(index, payload) + self._compute_if_ready()
+
+    def _may_compute(self) -> bool:
+        return min(self._acked) >= self.iteration - self.buffers
 
 
 class EagerWorker(Worker):
@@ -152,8 +159,8 @@ class EagerWorker(Worker):
 
     buffers = EAGER_BUFFERS
 
-    def __init__(self, worker: int, ranges: int, order: Order) -> None:
-        super().__init__(worker, ranges, order)
+    def __init__(self, worker: int, ranges: int) -> None:
+        super().__init__(worker, ranges)
         self.own = [0] * ranges
         self._next = [(0, 0)] * ranges  # per range: version and own pushes of the weights that came last
         self._ready: dict[int, Any] = {}  # payloads of ranges that are computed and not pushed
@@ -169,36 +176,30 @@ class EagerWorker(Worker):
         self._ready[index] = payload
         iteration = self.iteration
         self._advance()
-        if self._held_for[index] > iteration:
-            self._push(index, iteration)
-        return self._pump() + self._compute_if_ready()
+        sent = self._push(index, iteration) if self._held_for[index] > iteration else []
+        return sent + self._compute_if_ready()
 
     def weights(self, message: Weights) -> list[Effect]:
         index = message.range
         if message.iteration <= self._held_for[index]:
             return []
         self._held_for[index], self._next[index] = message.iteration, (message.version, message.own)
-        if index in self._ready:
-            self._push(index, message.iteration - 1)
-        return self._pump() + self._compute_if_ready()
+        sent = self._push(index, message.iteration - 1) if index in self._ready else []
+        return sent + self._compute_if_ready()
 
-    def _push(self, index: int, iteration: int) -> None:
+    def _push(self, index: int, iteration: int) -> list[Effect]:
         (version, own), used = self._next[index], self.versions[index]
         others = (version - used) - (own - self.own[index])
         push = Push(self.worker, index, iteration, used, self._ready.pop(index), others)
         self._mine += (push,)
-        self._pool.add(push)
+        return [Send(push)]  # its pull has long gone
 
     def missing(self) -> tuple[Push, ...]:
         """Its own pushes that are not in the weights that it computes on."""
         return self._mine
 
-    def _pushed(self, push: Push) -> None:
-        """Its pull has long gone."""
-
     def _begin(self) -> list[Effect]:
         self.versions, self.own = [version for version, _ in self._next], [own for _, own in self._next]
         self._mine = tuple(push for push in self._mine if push.iteration >= self.own[push.range])
-        for index, version in enumerate(self.versions):
-            self._pool.add(Pull(self.worker, index, self.iteration + 1, version))
-        return [*self._pump(), Compute(self.iteration)]
+        pulls = [Pull(self.worker, index, self.iteration + 1, version) for index, version in enumerate(self.versions)]
+        return [*map(Send, pulls), Compute(self.iteration)]

@@ -118,7 +118,7 @@ def build_model(value: object, seed: int) -> nn.Module:
         ConfigError: a factory that raises or returns no nn.Module, and all that resolve_model refuses.
     """
     factory = resolve_model(value)
-    with _own_chance(seed):
+    with kept_chance(seed):
         try:
             module = vision.with_operators(factory)
         except Exception as error:
@@ -140,7 +140,7 @@ def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
         ConfigError: the pass raises, or the logits are not [2, classes] with a class for every label.
     """
     name, x, y = type(module).__name__, sample_x[:2], sample_y[: len(sample_x[:2])]
-    with _own_chance(0):
+    with kept_chance(0):
         try:
             logits = _logits(module, x, y)
         except Exception as error:
@@ -221,7 +221,7 @@ def _logits(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
 
 
 @contextmanager
-def _own_chance(seed: int) -> Iterator[None]:
+def kept_chance(seed: int = 0) -> Iterator[None]:
     """torch's global generators on the stream "init" of `seed`, and afterwards where they were."""
     # a CUDA that nobody has initialized has no state to keep, and asking for it would cost its start
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

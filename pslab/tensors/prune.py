@@ -189,6 +189,18 @@ class Pruner:
             self.residual.index_fill_(0, indices, 0.0)
         return indices, values
 
+    def prune_layer(self, number: int, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same of one layer's gradient: flat indices in the whole gradient, and values."""
+        start, stop = self.layers[number]
+        if not is_finite(gradient):
+            raise NonFinite("the gradient holds NaN or infinite entries: nothing was sent")
+        v = gradient if self.residual is None else self.residual[start:stop].add_(gradient)
+        indices = self._indices(v)
+        values = v.index_select(0, indices)
+        if self.residual is not None:
+            self.residual[start:stop].index_fill_(0, indices, 0.0)
+        return indices + start, values
+
     def _indices(self, v: torch.Tensor) -> torch.Tensor:
         found = torch.as_tensor(self.rule.select(v), device=v.device)
         if type(self.rule) in PRUNERS.values():

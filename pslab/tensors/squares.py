@@ -21,11 +21,12 @@ class Squares:
     def __init__(self, rate: Any, total: torch.Tensor) -> None:
         self._eps, self.total = float(rate.eps), total  #: total: the sums so far
 
-    def divide(self, gradient: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """A dense gradient, divided; `out` may be the gradient itself."""
+    def divide(self, gradient: torch.Tensor, out: torch.Tensor, begin: int = 0) -> torch.Tensor:
+        """A dense gradient from element `begin` on, divided; `out` may be the gradient itself."""
         for start in range(0, len(gradient), CHUNK):  # not at once: the roots want memory of their own
             chunk = slice(start, start + CHUNK)
-            g, total = gradient[chunk], self.total[chunk]
+            g = gradient[chunk]
+            total = self.total[begin + start :][: len(g)]
             total.addcmul_(g, g)
             torch.div(g, total.sqrt().add_(self._eps), out=out[chunk])
         return out

@@ -23,6 +23,7 @@ class Part:
     """The slices of the flat vector that one range covers; inside a range positions count from 0."""
 
     slices: tuple[slice, ...]
+    layer: int = 0  #: of which it is (a part of) the range, if requests are layer-wise
 
     @cached_property
     def size(self) -> int:

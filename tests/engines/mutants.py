@@ -11,7 +11,6 @@ from types import ModuleType
 import pslab
 from pslab.engines.check import Machines, explore
 from pslab.engines.explored import Explored
-from pslab.policies.orders import FIFO
 from pslab.policies.table import SYNCS
 from pslab.spec import build
 
@@ -36,6 +35,7 @@ class Mutant:
     workers: int = 2
     ranges: int = 1
     iterations: int = 2
+    layered: bool = False
 
 
 def load(mutant: Mutant) -> dict[str, ModuleType]:
@@ -72,11 +72,11 @@ def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
     """What the checker finds of these modules on the mutant's cluster."""
     table = {name: getattr(fresh[cls.__module__.removeprefix("pslab.")], cls.__name__) for name, cls in SYNCS.items()}
     sync = build("sync", mutant.policy, table)
-    return explore(sync, FIFO(), workers=mutant.workers, ranges=mutant.ranges, iterations=mutant.iterations,
-                   faults=mutant.faults, machines=machines(fresh))  # fmt: skip
+    return explore(sync, workers=mutant.workers, ranges=mutant.ranges, iterations=mutant.iterations,
+                   faults=mutant.faults, layered=mutant.layered, machines=machines(fresh))  # fmt: skip
 
 
-WINDOW, MESSAGES, POOL = "protocol/window.py", "protocol/messages.py", "protocol/pool.py"
+WINDOW, MESSAGES = "protocol/window.py", "protocol/messages.py"
 SERVER, WORKER, SYNC = "protocol/server.py", "protocol/worker.py", "policies/sync.py"
 DSSP, ELASTIC = "policies/dssp.py", "policies/elastic.py"
 EAGER, BACKUP = "policies/eager.py", "policies/backup.py"
@@ -112,11 +112,6 @@ MUTANTS = [
            '"""Answer this worker\'s pull: it may start `iteration`."""\n\n    worker: int\n    iteration: int',
            '"""Answer this worker\'s pull: it may start `iteration`."""\n\n    iteration: int\n    worker: int',
            "which nobody asked for"),
-    # --- pool -----------------------------------------------------------------------------------------------------
-    Mutant("a request that is taken stays in the pool", POOL,
-           "tuple(r for r in self.ready if r is not picked)", "self.ready", "cannot take"),
-    Mutant("the last request stays in the pool", POOL,
-           "        if not self.ready:\n", "        if len(self.ready) < 2:\n", "waits for ever"),
     # --- server ---------------------------------------------------------------------------------------------------
     Mutant("a push that comes twice is counted twice", SERVER,
            "if clock is None or iteration < clock:", "if clock is None:", "the window of range 0 is wrong",
@@ -176,7 +171,7 @@ MUTANTS = [
            "min(self._held_for) >= self.iteration", "max(self._held_for) >= self.iteration",
            "without the weights of range", workers=1, ranges=2),
     Mutant("a gradient is written into a buffer that is not free", WORKER,
-           "min(self._acked) >= self.iteration - self.buffers", "min(self._acked) >= self.iteration - self.buffers - 1",
+           "and min(self._acked) >= self.iteration - self.buffers", "and min(self._acked) >= self.iteration - 3",
            "into the buffer of 0, which is not acknowledged", faults=("lose", "reorder"), workers=1),
     Mutant("weights that come late are taken", WORKER,
            "if message.iteration <= self._held_for[message.range]:", "if message.iteration < 0:",
@@ -185,15 +180,16 @@ MUTANTS = [
            "max(self._acked[message.range], message.iteration)", "message.iteration", "waits for ever",
            faults=("duplicate",), workers=1, iterations=3),
     Mutant("a worker that computes begins to compute", WORKER,
-           "if self.computing or not ready:", "if not ready:",
+           "if self.computing or not self._may_compute():", "if not self._may_compute():",
            "computes iteration 0 before it has pushed all of 0", ranges=2, workers=1),
     Mutant("a worker is never done with computing", WORKER,
            "            self.computing = False\n            self.iteration += 1", "            self.iteration += 1",
            "waits for ever"),
     Mutant("a worker asks for the iteration that it has pushed", WORKER,
-           "push.range, push.iteration + 1, self", "push.range, push.iteration, self", "waits for ever"),
+           "index, iteration + 1, version))]", "index, iteration, version))]",
+           "waits for ever"),
     Mutant("a push names the version of another range", WORKER,
-           "self.iteration, self.versions[index], payload", "self.iteration, self.versions[0], payload",
+           "version = self.iteration, self.versions[index]", "version = self.iteration, self.versions[0]",
            "it was computed on", ranges=2, workers=1),
     Mutant("who is back waits for the acknowledgements of its former life", WORKER,
            "self._acked = [iteration - 1] * ranges", "self._acked = [-1] * ranges", "waits for ever",
@@ -201,6 +197,19 @@ MUTANTS = [
     Mutant("who is back has the weights that it asks for", WORKER,
            "[iteration - 1] * ranges\n        self._acked", "[iteration] * ranges\n        self._acked",
            "waits for ever", faults=("rejoin",)),
+    Mutant("a layered worker goes on without the weights of a range", WORKER,
+           "return self._held_for[index] >= self.iteration", "return self._held_for[index] >= self.iteration - 1",
+           "without the weights of range", ranges=2, workers=1, layered=True),
+    Mutant("a layered worker goes on with the weights of one range", WORKER,
+           "return self._held_for[index] >= self.iteration", "return max(self._held_for) >= self.iteration",
+           "without the weights of range", ranges=2, workers=1, layered=True),
+    Mutant("a layered worker never has all weights", WORKER,
+           "return self._held_for[index] >= self.iteration", "return self._held_for[index] >= 2 * self.iteration",
+           "waits for ever", workers=1, layered=True),
+    Mutant("a layered worker writes into a buffer that is not free", WORKER,
+           "        return min(self._acked) >= self.iteration - self.buffers",
+           "        return min(self._acked) >= self.iteration - self.buffers - 1",
+           "into the buffer of 0, which is not acknowledged", faults=("lose", "reorder"), workers=1, layered=True),
     # --- policies -------------------------------------------------------------------------------------------------
     Mutant("those who wait are started one iteration early", SYNC,
            "bound = clocks.base + staleness", "bound = clocks.base + staleness + 1", "bound 1 exceeded",
@@ -282,13 +291,13 @@ MUTANTS = [
     Mutant("an eager policy's window is too short", EAGER,
            "return self._gate.window", "return 1", "bound 0 exceeded", policy="eager:1"),
     Mutant("an eager worker asks for nothing", WORKER,
-           "            self._pool.add(Pull(self.worker, index, self.iteration + 1, version))",
-           "            pass", "waits for ever", policy="eager"),
+           "return [*map(Send, pulls), Compute(self.iteration)]", "return [Compute(self.iteration)]", "waits for ever",
+           policy="eager"),
     Mutant("an eager worker's push names the weights that came last", WORKER,
            "Push(self.worker, index, iteration, used,", "Push(self.worker, index, iteration, version,",
            "it was computed on", policy="eager", workers=1),
     Mutant("an eager worker does not push what waited for its weights", WORKER,
-           "        if index in self._ready:\n", "        if index in self._ready and index:\n",
+           "if index in self._ready else []", "if index in self._ready and index else []",
            "waits for ever", policy="eager", workers=1, iterations=4),
     Mutant("an eager worker writes into a buffer that is not free", WORKER,
            "buffers = EAGER_BUFFERS", "buffers = EAGER_BUFFERS + 1", "which is not acknowledged", policy="eager",

@@ -17,7 +17,6 @@ from pslab.engines.explored import Explored
 from pslab.errors import ConfigError, PslabError
 from pslab.policies.dssp import DSSP
 from pslab.policies.elastic import ElasticBSP
-from pslab.policies.orders import FIFO
 from pslab.policies.sync import ASP, BSP, SSP
 from pslab.protocol.messages import Apply, Asked, Left, Pushed, Searched, Start
 
@@ -25,7 +24,7 @@ POLICIES = [BSP(), SSP(0), SSP(1), ASP()]
 
 
 def explored(sync: Any, workers: int = 2, iterations: int = 2, **more: Any) -> Explored:
-    return explore(sync, FIFO(), workers=workers, iterations=iterations, **more)
+    return explore(sync, workers=workers, iterations=iterations, **more)
 
 
 def wrong(sync: Any, **cluster: Any) -> tuple[str, tuple[str, ...]]:
@@ -84,11 +83,11 @@ class Noting(Explorer):
 @pytest.mark.parametrize(("cluster", "faults"), CLUSTERS, ids=str)
 @pytest.mark.parametrize("sync", [BSP(), SSP(1), ASP()], ids=repr)
 def test_of_states_that_differ_in_names_one_is_kept(sync, cluster, faults):
-    full = Noting(sync, FIFO(), faults=faults, **cluster)
-    reduced = explore(sync, FIFO(), faults=faults, **cluster)
+    full = Noting(sync, faults=faults, **cluster)
+    reduced = explore(sync, faults=faults, **cluster)
     assert full.explore().verdict == reduced.verdict == "clean"
     assert full.states == len(set(full.visited))
-    names = Explorer(sync, FIFO(), faults=faults, **cluster)  # gives each of them its canonical name
+    names = Explorer(sync, faults=faults, **cluster)  # gives each of them its canonical name
     names.server, names.local = full.server, full.local
     orbits = {(state[1], names.canonical(state[0], list(state[2:]))[0]) for state in full.visited}
     assert reduced.states == len(orbits) < full.states
@@ -104,7 +103,7 @@ def test_what_was_reached_with_fewer_faults_is_not_visited_again(verdict):
             return False
 
     def cluster(kind: Any) -> Explored:
-        return kind(sync, FIFO(), iterations=1, faults=("duplicate", "reorder", "kill")).explore()
+        return kind(sync, iterations=1, faults=("duplicate", "reorder", "kill")).explore()
 
     all_of_them, kept = cluster(Stubborn), cluster(Explorer)
     assert kept.states < all_of_them.states
@@ -419,7 +418,7 @@ def test_explorations_side_by_side_find_the_same():
     class Local(Eager):  # can be had by cloudpickle only
         pass
 
-    tasks = [Task(str(window), Local(window), FIFO(), 2, 1, 2) for window in (1, 3, None)]
+    tasks = [Task(str(window), Local(window), 2, 1, 2) for window in (1, 3, None)]
     here, there = (dict(explore_all(tasks, processes)) for processes in (1, 2))
     assert set(here) == set(there) == {0, 1, 2}
     for index, found in here.items():
@@ -430,7 +429,7 @@ def test_explorations_side_by_side_find_the_same():
 
 
 def test_what_one_of_them_raises_is_raised_here():
-    tasks = [Task("deque", Remembers(deque()), FIFO(), 1, 1, 1)] * 2
+    tasks = [Task("deque", Remembers(deque()), 1, 1, 1)] * 2
     with pytest.raises(PslabError, match="use numbers, strings, tuples"):
         list(explore_all(tasks, 2))
 

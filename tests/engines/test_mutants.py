@@ -30,7 +30,7 @@ def test_bugs_are_spread_over_the_files():
     files = Counter(mutant.file for mutant in MUTANTS)
     assert len(MUTANTS) >= 50
     assert set(files) == {
-        "protocol/window.py", "protocol/messages.py", "protocol/pool.py", "protocol/server.py", "protocol/worker.py",
+        "protocol/window.py", "protocol/messages.py", "protocol/server.py", "protocol/worker.py",
         "policies/sync.py", "policies/dssp.py", "policies/elastic.py",
         "policies/eager.py", "policies/backup.py",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The worker's machine and its pool."""
+"""The worker's machines."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import pytest
 
 from pslab.errors import ProtocolError
 from pslab.policies.eager import Eager
-from pslab.policies.orders import FIFO
 from pslab.policies.sync import ASP
 from pslab.protocol.messages import Ack, Pull, Push, Weights
-from pslab.protocol.pool import Pool, View
-from pslab.protocol.worker import Compute, EagerWorker, Send, Worker, worker_of
+from pslab.protocol.worker import Compute, EagerWorker, LayeredWorker, Send, Worker, worker_of
 
 
 def begun(ranges: int = 1) -> Worker:
-    worker = Worker(0, ranges, FIFO())
+    worker = Worker(0, ranges)
     assert worker.start() == [Compute(0)]
     return worker
 
@@ -61,42 +59,6 @@ def test_a_gradient_that_was_not_asked_for_is_an_error():
         worker.computed(0)
 
 
-class Newest:
-    def pick(self, ready, view):
-        return ready[-1]
-
-
-def test_the_order_picks_and_the_pool_forgets():
-    pool, view = Pool(2), View(0, 0, (0, 0))
-    requests = [Push(0, 0, 0, 0), Push(0, 1, 0, 0), Pull(0, 0, 1, 0)]
-    for request in requests:
-        pool.add(request)
-    assert [pool.take(Newest(), view) for _ in range(4)] == [*reversed(requests), None]
-
-
-def test_the_pool_is_bounded_and_knows_duplicates():
-    pool = Pool(1)
-    pool.add(Push(0, 0, 0, 0))
-    with pytest.raises(ProtocolError):
-        pool.add(Push(0, 0, 0, 0))
-    for iteration in (1, 2, 3):
-        pool.add(Push(0, 0, iteration, 0))
-    with pytest.raises(ProtocolError):
-        pool.add(Push(0, 0, 4, 0))
-
-
-def test_an_order_that_invents_requests_is_refused():
-    class Inventor:
-        def pick(self, ready, view):
-            return Pull(9, 9, 9, 9)
-
-    pool = Pool(1)
-    pool.add(Push(0, 0, 0, 0))
-    pool.add(Pull(0, 0, 1, 0))
-    with pytest.raises(ProtocolError, match="not ready"):
-        pool.take(Inventor(), View(0, 0, (0,)))
-
-
 def test_one_that_joins_asks_before_it_computes_and_forgets_what_it_did():
     worker = begun(2)
     worker.computed(0, "lost")
@@ -110,7 +72,7 @@ def test_one_that_joins_asks_before_it_computes_and_forgets_what_it_did():
 
 
 def eager(ranges: int = 1) -> EagerWorker:
-    worker = EagerWorker(0, ranges, FIFO())
+    worker = EagerWorker(0, ranges)
     assert worker.start() == [*(Send(Pull(0, index, 1, 0)) for index in range(ranges)), Compute(0)]
     return worker
 
@@ -174,4 +136,59 @@ def test_an_eager_worker_that_is_back_forgets_its_writes():
 
 @pytest.mark.parametrize(("sync", "machine"), [(Eager(), EagerWorker), (ASP(), Worker)])
 def test_the_policy_says_which_machine(sync, machine):
-    assert type(worker_of(0, 1, FIFO(), sync)) is machine
+    assert type(worker_of(0, 1, sync)) is machine
+
+
+# --- layer by layer ---------------------------------------------------------------------------------------------------
+
+
+def layered(ranges: int = 2) -> LayeredWorker:
+    worker = LayeredWorker(0, ranges)
+    assert worker.start() == [Compute(0)]
+    return worker
+
+
+def test_a_layered_worker_pushes_each_range_and_begins_at_once():
+    worker = layered()
+    assert [worker.holds(index) for index in (0, 1)] == [True, True]
+    assert worker.computed(1, "g1") == [Send(Push(0, 1, 0, 0, "g1")), Send(Pull(0, 1, 1, 0))]
+    assert worker.computed(0, "g0") == [Send(Push(0, 0, 0, 0, "g0")), Send(Pull(0, 0, 1, 0)), Compute(1)]
+    assert [worker.holds(index) for index in (0, 1)] == [False, False]
+
+
+def test_its_passes_wait_for_each_ranges_own_weights():
+    worker = layered()
+    worker.computed(1), worker.computed(0)
+    assert worker.weights(Weights(0, 0, 1, 5)) == []  # it is computing
+    assert [worker.holds(index) for index in (0, 1)] == [True, False]
+    with pytest.raises(ProtocolError, match="weights of iteration 1 are missing"):
+        worker.computed(1)
+    worker.weights(Weights(0, 1, 1, 6))
+    assert worker.computed(1) == [Send(Push(0, 1, 1, 6)), Send(Pull(0, 1, 2, 6))]
+
+
+def test_weights_of_the_next_iteration_come_while_other_ranges_go_backward():
+    worker = layered()
+    worker.computed(1)
+    assert worker.weights(Weights(0, 1, 1, 1)) == []
+    assert worker.computed(0)[-1] == Compute(1)
+    assert [worker.holds(index) for index in (0, 1)] == [False, True]
+
+
+def test_a_layered_worker_waits_for_a_free_buffer():
+    worker = layered(1)
+    worker.computed(0)
+    worker.weights(Weights(0, 0, 1, 1))
+    assert worker.computed(0) == [Send(Push(0, 0, 1, 1)), Send(Pull(0, 0, 2, 1))]  # iteration 0 is not acknowledged
+    assert worker.ack(Ack(0, 0, 0)) == [Compute(2)]
+
+
+def test_a_layered_worker_that_joins_begins_with_the_first_weights():
+    worker = layered()
+    assert worker.join(4) == [Send(Pull(0, 0, 4, 0)), Send(Pull(0, 1, 4, 0))]
+    assert worker.weights(Weights(0, 1, 4, 9)) == [Compute(4)]
+    assert [worker.holds(index) for index in (0, 1)] == [False, True]
+
+
+def test_requests_by_layer_ask_for_a_layered_worker():
+    assert type(worker_of(0, 1, ASP(), layered=True)) is LayeredWorker

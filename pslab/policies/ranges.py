@@ -1,0 +1,59 @@
+"""What a request is about: the whole model, or one layer, or a slice of one. Each range has its own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+
+class Cut(NamedTuple):
+    """One range: elements [start, stop) of the flat vector, all of one layer if requests are layer-wise."""
+
+    layer: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The whole model is one range: one push and one pull an iteration.
+
+    Example: whole
+    """
+
+    layered: ClassVar[bool] = False
+
+    def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
+        """The range that covers these layers, which follow each other."""
+        return (Cut(0, layers[0].start, layers[-1].stop),)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Each layer is a range: its push is ready when its backward pass ends, and only its forward pass waits for it.
+
+    So communication overlaps with the computation of other layers, in the order that the run's `order` chooses. Layers
+    may be cut into slices, so that a large one does not keep the link from a more urgent one.
+
+    Source: Zhang et al. (ATC 2017); in slices Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019)
+    Example: layers:40000
+
+    Args:
+        most: parameters in a slice at most; P3's limit is 40,000, ByteScheduler's 1,000,000; None does not cut
+    """
+
+    most: int | None = None
+    layered: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.most < 1:
+            raise ValueError("layers: a slice has at least 1 parameter")
+
+    def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
+        """The layers' slices; the last one of a layer may be shorter."""
+        found = []
+        for number, layer in enumerate(layers):
+            most = self.most or layer.stop - layer.start
+            found += [Cut(number, at, min(at + most, layer.stop)) for at in range(layer.start, layer.stop, most)]
+        return tuple(found)
