@@ -29,8 +29,10 @@ FITTED = ("keys", "alpha_s", "beta_s", "compute_s")
 WARM = 0.25  # share of a worker's iterations at the beginning, and at the end, that is left out
 #: No jitter: what is left is the model's. Exchanging all keys takes about four times as long as computing.
 LINKS: Mapping[str, Any] = MappingProxyType({"compute_s": 0.02, "bandwidth_bit_s": 4e8, "latency_s": 5e-4})
-LONGER: Mapping[str, Any] = MappingProxyType({"model": "mlp:256", "workers": 2, "batch_size": 32, "learning_rate": 0.5,
-                                              "pushes": 5625})  # fmt: skip
+LONGER: Mapping[str, Any] = MappingProxyType({
+    "model": "mlp:256", "workers": 2, "batch_size": 32, "learning_rate": 0.5, "pushes": 5625,
+    "cluster": {"compute_s": 0.02, "bandwidth_bit_s": 1.5e8, "latency_s": 0.0005},
+})  # fmt: skip
 NARROW: Mapping[str, Any] = MappingProxyType({"compute_s": 0.02, "bandwidth_bit_s": 2.6e7, "latency_s": 5e-4})
 
 
