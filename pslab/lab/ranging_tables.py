@@ -11,6 +11,7 @@ import pandas as pd
 from pslab.lab import ranging
 from pslab.lab.plots import series
 from pslab.lab.reached import final, first
+from pslab.lab.studies import curves, notes
 from pslab.policies.fitting import exchange_s
 
 if TYPE_CHECKING:
@@ -33,26 +34,27 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
         found = ranging.iterations(result)
         line, compute_s, _ = ranging.model([result], keys)
         told = max(compute_s, exchange_s(line, size))
-        rows.append({"range": "real processes", "keys": f"{size}", "ranges in a sweep": -(-keys // size),
+        mark = "*" if result.manifest.get("honest") is False else ""
+        rows.append({"range": f"real processes{mark}", "keys": f"{size}", "ranges in a sweep": -(-keys // size),
                      "ms per iteration": _ms(found.whole_s.median()), "by the model": _ms(told),
                      "idle": _ms(found.idle_s.median()), "link unused": _ms(found.unused_s.median())})  # fmt: skip
     return pd.DataFrame(rows).set_index("range")
 
 
 def learned(results: Sequence[Result]) -> pd.DataFrame:
-    """A row for each run: keys, seed, whether the rest is kept, accuracy (%) at its end, and at the instant and at the
-    number of bytes at which the first of its seed has ended, or sent all of its."""
+    """A row for each run: keys, seed, whether the rest is kept, accuracy (%) at its end, and at the instant at which
+    the first of its seed has ended."""
     keys, rows = ranging.keys_of(results), []
     for seed in sorted({r.run.seed for r in results}):
         own = [r for r in results if r.run.seed == seed]
-        curves = [(r, series(r, "seconds"), series(r, "bytes")) for r in own]
-        until_s = min(by_time.x.iloc[-1] for _, by_time, _ in curves)
-        for result, by_time, by_bytes in curves:
+        drawn = [(r, series(r, "seconds")) for r in own]
+        until_s = min(by_time.x.iloc[-1] for _, by_time in drawn)
+        for result, by_time in drawn:
             size = ranging.size_of(result.run)
             rows.append({
                 "keys": ranging.settled(result) if size is None else min(size, keys), "seed": seed,
                 "kind": "fitted" if size is None else "everything" if size > keys else "range",
-                "kept": ranging.keeps(result.run), "seconds": by_time.x.iloc[-1], "bytes": by_bytes.x.iloc[-1],
+                "kept": ranging.keeps(result.run), "seconds": by_time.x.iloc[-1],
                 "accuracy": by_time.y.iloc[-1], "until_s": until_s,
                 "in_time": float(np.interp(until_s, by_time.x, by_time.y))})  # fmt: skip
     return pd.DataFrame(rows)
@@ -60,7 +62,8 @@ def learned(results: Sequence[Result]) -> pd.DataFrame:
 
 def findings(results: Sequence[Result]) -> str:
     """What is seen in these runs, and in no others."""
-    return "\n".join([*_size(results), *_fit(results), *_learned(results), *_goal(results)])
+    marks = notes(curves(ranging.real(results)))
+    return "\n".join([*_size(results), *_fit(results), *_learned(results), *_goal(results), *marks])
 
 
 def _size(results: Sequence[Result]) -> Iterator[str]:
@@ -96,7 +99,7 @@ def _goal(results: Sequence[Result]) -> Iterator[str]:
         there = [first(r, GOAL)["seconds"] for r in own]
         reached = int(np.isfinite(there).sum())
         when = f", after {np.nanmedian(there):.1f} s" if reached else ""
-        yield (f"On the longer way {name} end at {np.median(ends):.2f} % ({min(ends):.2f} to {max(ends):.2f}), in "
+        yield (f"On the longer way, with {name}: at the end {np.median(ends):.2f} % ({min(ends):.2f} to {max(ends):.2f}), in "
                f"{np.median([r.accuracy.seconds.iloc[-1] for r in own]):.1f} s; {reached} of {len(own)} seeds are at "
                f"{100 * GOAL:g} % at an evaluation{when}.")  # fmt: skip
 
