@@ -14,7 +14,7 @@ class LayeredWorking(Working):
     """One run at one worker whose requests go layer by layer.
 
     Each layer's passes keep to their share of the modelled time: the next one begins, or the gradient is ready, no
-    sooner than the model says.
+    sooner than the model says. A pass that takes longer than modelled may be caught up with by those behind it.
     """
 
     def __init__(self, *given: Any) -> None:
@@ -22,11 +22,14 @@ class LayeredWorking(Working):
         self.producer.attend(self._needs, self._layer_ready)
 
     def _compute(self, iteration: int) -> list[Effect]:
-        begin_s = self.burst_s = self.until_s = time.monotonic()  # the burst of computing; the modelled end of a pass
+        begin_s = self.burst_s = self.until_s = time.monotonic()  # of a burst of computing; a pass, modelled
         self.total_s, self.idle_s, self.after = self.times.draw(), 0.0, list[Effect]()
         self.producer.gradient(iteration)
-        self.real_s += time.monotonic() - begin_s - self.idle_s
+        end_s = time.monotonic()
+        self.real_s += end_s - begin_s - self.idle_s
         self.modelled_s += self.total_s
+        if self.total_s:
+            self.overrun_s += max(0.0, end_s - self.until_s)
         return self.after
 
     def _needs(self, layer: int) -> None:
@@ -50,17 +53,13 @@ class LayeredWorking(Working):
         self.after += [effect for effect in effects if not isinstance(effect, Send)]
         if self.job.sparse:
             self.burst_s = time.monotonic()
-            self.until_s = max(self.until_s, self.burst_s)  # choosing and coding come on top
+            self.until_s += self.burst_s - computed_s  # choosing and coding come on top
 
     def _keep_to_model(self) -> None:
         now = time.monotonic()
-        if now < self.until_s:
+        if self.total_s and now < self.until_s:
             self._hold_until(self.until_s)
             self.idle_s += time.monotonic() - now
-            return
-        if self.total_s:
-            self.overrun_s += now - self.until_s
-        self.until_s = now
 
     def _missing(self, layer: int) -> int | None:
         machine = cast(LayeredWorker, self.machine)
@@ -75,5 +74,6 @@ class LayeredWorking(Working):
         while self._missing(layer) is not None:
             for note in self._receive():
                 self._heard(note)  # nothing follows before the iteration is computed
-        self.burst_s = self.until_s = time.monotonic()
+        self.burst_s = time.monotonic()
+        self.until_s = max(self.until_s, self.burst_s)
         self.idle_s += self.burst_s - begin_s
