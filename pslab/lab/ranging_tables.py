@@ -99,8 +99,8 @@ def _goal(results: Sequence[Result]) -> Iterator[str]:
         there = [first(r, GOAL)["seconds"] for r in own]
         reached = int(np.isfinite(there).sum())
         when = f", after {np.nanmedian(there):.1f} s" if reached else ""
-        yield (f"On the longer way, with {name}: at the end {np.median(ends):.2f} % ({min(ends):.2f} to {max(ends):.2f}), in "
-               f"{np.median([r.accuracy.seconds.iloc[-1] for r in own]):.1f} s; {reached} of {len(own)} seeds are at "
+        yield (f"On the longer way, with {name}: at the end {np.median(ends):.2f} % ({min(ends):.2f} to "
+               f"{max(ends):.2f}), in {np.median([r.accuracy.seconds.iloc[-1] for r in own]):.1f} s; {reached} of {len(own)} seeds are at "
                f"{100 * GOAL:g} % at an evaluation{when}.")  # fmt: skip
 
 
