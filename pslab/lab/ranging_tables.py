@@ -99,9 +99,10 @@ def _goal(results: Sequence[Result]) -> Iterator[str]:
         there = [first(r, GOAL)["seconds"] for r in own]
         reached = int(np.isfinite(there).sum())
         when = f", after {np.nanmedian(there):.1f} s" if reached else ""
+        spent_s = np.median([r.accuracy.seconds.iloc[-1] for r in own])
         yield (f"On the longer way, with {name}: at the end {np.median(ends):.2f} % ({min(ends):.2f} to "
-               f"{max(ends):.2f}), in {np.median([r.accuracy.seconds.iloc[-1] for r in own]):.1f} s; {reached} of {len(own)} seeds are at "
-               f"{100 * GOAL:g} % at an evaluation{when}.")  # fmt: skip
+               f"{max(ends):.2f}), in {spent_s:.1f} s; {reached} of {len(own)} seeds are at {100 * GOAL:g} % at an "
+               f"evaluation{when}.")  # fmt: skip
 
 
 def _ms(seconds: float) -> str:
