@@ -12,7 +12,7 @@ from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors import rating
 from pslab.tensors.data import Batches, batch
-from pslab.tensors.prune import Pruner
+from pslab.tensors.prune import Pruner, Setting
 from pslab.tensors.store import Store
 
 
@@ -29,7 +29,8 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     keyspace.bind(experiment.shell, held, gradient)
     batches = [Batches(len(data.train_y), run.workers, w, run.batch_size, run.seed) for w in range(run.workers)]
     layers = [layer.flat for layer in keyspace.layers]
-    pruners = [Pruner(experiment.prune, layers, keyspace.size, dtype, torch.device("cpu")) for _ in range(run.workers)]
+    settings = [Setting(run.seed, w, run.workers, batches[w].rounds) for w in range(run.workers)]
+    pruners = [Pruner.of(experiment.prune, keyspace, dtype, setting=setting) for setting in settings]
     versions = {0: store.weights.clone()}
     server = rating.at_server(experiment.rate, experiment.parts, layers, dtype)
     squares = [rating.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
@@ -44,7 +45,7 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
             squares[worker].divide(gradient, out=gradient)
         if not experiment.sparse:
             return gradient.clone()
-        return experiment.parts[0].inside(*pruners[worker].prune(gradient))
+        return experiment.parts[0].inside(*pruners[worker].prune(gradient, iteration))
 
     torch.set_num_threads(1)
     applied, anybody = 0, range(len(pushes) + 1)  # nobody is known to be the last to push for a version

@@ -8,11 +8,11 @@ from pathlib import Path
 import yaml
 
 from pslab.policies.table import ORDERS, RATES, SCHEDULES, SYNCS
-from pslab.tensors.prune import PRUNERS
+from pslab.tensors.rules import PRUNERS
 
 ROOT = Path(__file__).parent.parent
 COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic",  # words that are not only policies
-          "local", "eager", "split", "range"}  # fmt: skip
+          "local", "eager", "split", "stalest", "front", "needed", "range"}  # fmt: skip
 
 
 def test_conda_users_get_what_pip_users_get():

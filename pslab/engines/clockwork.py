@@ -93,6 +93,7 @@ class Clockwork:
         self.passes: dict[int, Pass] = {}  # layered workers: where each of them is in its iteration
         found = [turns_of(job, worker) for worker in range(run.workers)]
         self.turns: list[Turns] = [turns for turns in found if turns is not None]  # none, or one of each worker
+        self.shares = [part.size / job.layout.size for part in job.parts]  # of what the whole model costs
         self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
         self.waiting = Waiting(job, self.server) if job.layered else None
         self.network = None if job.cluster.free else Network(job.cluster, self.waiting)
@@ -198,7 +199,7 @@ class Clockwork:
         push = Push(note.worker, note.range, note.iteration, note.version, note, note.own)
         effects = self.server.handle(push, at)
         applied = sum(len(effect.pushes) for effect in effects if isinstance(effect, Step))
-        self.taken[note.worker, note.range] = at, at + applied * self.job.cluster.apply_s
+        self.taken[note.worker, note.range] = at, at + applied * self.job.cluster.apply_s * self.shares[note.range]
         at = self._perform(effects, at)
         if self.run.pushes is not None and self.server.gradients >= self.run.pushes:
             self.now, self.outcome = at, "budget"
@@ -209,7 +210,7 @@ class Clockwork:
         while pending:
             effect = pending.popleft()
             if isinstance(effect, Step):
-                at += cluster.apply_s * len(effect.pushes)
+                at += cluster.apply_s * len(effect.pushes) * self.shares[effect.range]
                 self.keeper.step(effect, len(self.server.workers), at)
                 for push in effect.pushes:
                     self._acknowledge(push)
@@ -232,8 +233,10 @@ class Clockwork:
 
     def _reply(self, reply: Reply, released_s: float) -> float:
         pull, size_bytes = reply.pull, self.keeper.reply(reply)
-        found = size_bytes != WHOLE and self.run.pull == "changed"
-        at = released_s + self.job.cluster.serve_s + (self.job.cluster.find_s if found else 0.0)
+        spent_s = self.job.cluster.serve_s
+        if size_bytes != WHOLE and self.run.pull == "changed":
+            spent_s += self.job.cluster.find_s
+        at = released_s + spent_s * self.shares[pull.range]
         key = pull.worker, pull.range
         begun_s, done_s = self.taken.get(key, (released_s, released_s))
         note = Note(WEIGHTS, *key, pull.iteration, reply.version, size_bytes, reply.released_by, at,
@@ -285,8 +288,8 @@ class Clockwork:
                 continue
             if self.turns:
                 self.turns[worker].arrived(note, now)
-            if note.size_bytes != WHOLE and self.job.cluster.decode_s:
-                self._push(now + self.job.cluster.decode_s, INSTALLED, worker, (note, now))
+            if note.size_bytes != WHOLE and (spent_s := self.job.cluster.decode_s * self.shares[note.range]):
+                self._push(now + spent_s, INSTALLED, worker, (note, now))
                 continue
             self._installed(worker, (note, now), now)
 

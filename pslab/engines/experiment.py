@@ -16,12 +16,16 @@ from pslab.policies.schedules import Schedule
 from pslab.protocol.messages import Sync
 from pslab.protocol.pool import Order
 from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
+from pslab.tensors import rating
 from pslab.tensors.data import Dataset
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.optimizers import OptimizerSpec
-from pslab.tensors.prune import PRUNERS, Whole
+from pslab.tensors.prune import Memory, memories
+from pslab.tensors.rules import PRUNERS, Whole
 from pslab.tensors.store import Part
 from pslab.tensors.wire import largest_frame_bytes
+
+SQUARES = "squares"  # the memory of a rate that needs its worker's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,13 @@ class Experiment:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
         return not isinstance(self.prune, Whole)
 
+    @property
+    def memories(self) -> dict[str, Memory]:
+        """What each worker keeps from one gradient to the next."""
+        size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
+        pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
+        return {**pruned, **({SQUARES: Memory(size, dtype)} if rating.needs(self.rate) in rating.AT_WORKER else {})}
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -99,8 +110,8 @@ class Layout:
     arrivals: tuple[tuple[int, ...], ...]  #: per worker: where a whole pull is laid; eager: by the iteration's parity
     used: tuple[int, ...]  #: per worker: what it computes on; its copy of the server's, if that has all of its own
     down: tuple[tuple[int, ...], ...]  #: per worker: room for a pull's frames; eager: by the iteration's parity
-    residuals: tuple[int, ...]  #: per worker: what it has not sent, where any process may compute for it
-    squares: tuple[int, ...]  #: ... and the sums of its gradients' squares, if the rate needs them
+    memories: dict[str, Memory]  #: what each worker keeps from one gradient to the next
+    kept: tuple[dict[str, int], ...]  #: per worker: where that lies, if any process may compute for it
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
@@ -129,8 +140,10 @@ class Layout:
         gradients = tuple(tuple(take(flat) for _ in buffers) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in buffers) for _ in range(workers))
         down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))
-        residuals, squares = (tuple(take(flat) for _ in range(workers)) for _ in range(2))
+        memories = experiment.memories
+        kept = tuple({name: take(memory.entries * memory.dtype.itemsize) for name, memory in memories.items()}
+                     for _ in range(workers))  # fmt: skip
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
         used = tuple(take(flat) if eager or experiment.own else own for own in weights)
-        places = server, weights, gradients, up, arrivals, used, down, residuals, squares
+        places = server, weights, gradients, up, arrivals, used, down, memories, kept
         return cls(size, dtype, *places, frames=tuple(frames), end=at, in_place=in_place)

@@ -24,7 +24,6 @@ from pslab.engines.pool import Pool
 from pslab.engines.produce import Producer, Write
 from pslab.engines.talk import Report, report
 from pslab.engines.turns import Turn
-from pslab.tensors import rating
 from pslab.tensors.prune import NonFinite
 
 WAIT_S = 0.1
@@ -138,12 +137,11 @@ class Hosts:
     def _lay_out(self, arena: Arena, job: Job) -> None:
         layout = job.layout
         server = arena.tensor(layout.server, layout.size, layout.dtype)
-        begun_at_zero = [*(layout.residuals if job.sparse and job.prune.residual else ()),
-                         *(layout.squares if rating.needs(job.rate) in rating.AT_WORKER else ())]  # fmt: skip
         for weights in () if layout.in_place else layout.weights:
             arena.tensor(weights, layout.size, layout.dtype).copy_(server)
-        for place in begun_at_zero:
-            arena.tensor(place, layout.size, layout.dtype).zero_()
+        for kept in layout.kept:
+            for name, place in kept.items():
+                arena.tensor(place, layout.memories[name].entries, layout.memories[name].dtype).zero_()
 
     def _hear(self) -> None:
         for number, found in self._pool.reports(self.numbers, WAIT_S, lambda number: False):

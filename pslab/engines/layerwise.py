@@ -17,13 +17,15 @@ from pslab.tensors.operations import Uses
 
 
 class Layerwise:
-    """Calls `needs(layer)` before a module that uses a layer runs, and `ready(layer)` once its gradient is complete."""
+    """Calls `needs(layer)` before a module that uses a layer runs, `turns()` where the forward pass ends, and
+    `ready(layer)` once a layer's gradient is complete."""
 
     def __init__(self, module: nn.Module, keyspace: Keyspace) -> None:
         self._layer = {slot.name: number for number, layer in enumerate(keyspace.layers) for slot in layer.slots}
         self._slots = [len(layer.slots) for layer in keyspace.layers]
         self._module = module
         self.needs: Callable[[int], None] = lambda layer: None
+        self.turns: Callable[[], None] = lambda: None
         self.ready: Callable[[int], None] = lambda layer: None
         self._entered: set[int] = set()
         self._left = list(self._slots)  # per layer: parameters without their gradient
@@ -57,6 +59,7 @@ class Layerwise:
     def forward_ended(self) -> None:
         """Layers that this pass did not come to."""
         self._enter(range(len(self._slots)))
+        self.turns()
 
     def backward_ended(self) -> None:
         """Layers of which a parameter got no gradient."""

@@ -157,6 +157,7 @@ class _Conduct(Conduct):
                 "diverged", "costs")  # fmt: skip
         facts = {name: self.facts[name] for name in keep} | {
             "preparation_s": self.preparation_s,
+            "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
             "honesty": honesty,
             "honest": honesty["compute_overrun_share"] + honesty["late_message_share"] <= HONEST_SHARE,
             "disturbed": self.evaluator is not None,

@@ -15,11 +15,13 @@ from torch import nn
 from pslab.engines.arena import Arena
 from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
+from pslab.engines.experiment import SQUARES
 from pslab.engines.job import Job
 from pslab.engines.turns import Turn
 from pslab.protocol.messages import begins
 from pslab.tensors import rating
-from pslab.tensors.prune import NonFinite, is_finite
+from pslab.tensors.data import rounds
+from pslab.tensors.prune import NonFinite, Setting, is_finite, zeros
 from pslab.tensors.range_pruner import RangePruner, pruner_of
 from pslab.tensors.store import Part
 from pslab.tensors.wire import Entries, decode, encode_into
@@ -65,30 +67,30 @@ class Producer:
         if job.trains:
             own = module_of(job, self._device) if module is None else module
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
-        layers = [layer.flat for layer in job.keyspace.layers]
-        self._pruner = pruner_of(job.prune, job.keyspace, layers, layout.dtype, self._device) if job.sparse else None
+        kept = {name: zeros(memory, self._device) if module is None
+                else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+                for name, memory in layout.memories.items()}  # fmt: skip
+        run = job.run
+        epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
+        setting = Setting(run.seed, worker, run.workers, epoch_iterations)
+        self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
+                        if job.sparse else None)  # fmt: skip
         self._came: list[Entries] = []  # of a range, since the last gradient
-        if module is not None and self._pruner is not None and self._pruner.residual is not None:
-            self._pruner.residual = arena.tensor(layout.residuals[worker], layout.size, layout.dtype)
-
-        def memory() -> torch.Tensor:
-            if module is None:
-                return torch.zeros_like(self._weights)
-            return arena.tensor(layout.squares[worker], layout.size, layout.dtype)
-
-        self._squares = rating.at_worker(job.rate, memory)
+        self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
         """Once per module, before the run begins."""
         if self._computing is not None:
             self._computing.warm_up()
 
-    def attend(self, needs: Callable[[int], None], ready: Callable[[int, float], None]) -> None:
+    def attend(
+        self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
+    ) -> None:
         """Let a layered worker wait for weights, `needs(layer)`, and take gradients, `ready(layer, loss)`, as each
-        iteration's passes come to them."""
+        iteration's passes come to them; `turns` where the forward pass ends."""
         computing = self._computing
         if computing is not None and computing.layerwise is not None:
-            computing.layerwise.needs = needs
+            computing.layerwise.needs, computing.layerwise.turns = needs, turns
             computing.layerwise.ready = lambda layer: ready(layer, computing.loss)
 
     def gradient(self, iteration: int, writes: Iterable[Write] = (), turn: Turn | None = None) -> float:
@@ -129,10 +131,11 @@ class Producer:
             if self._gradients[buffer] is not self._shared_gradients[buffer]:
                 self._shared_gradients[buffer][span].copy_(gradient)
             return [Note(PUSH, size_bytes=WHOLE, other=job.parts[i].size, value=loss) for i in ranges], time.monotonic()
-        if layer is None or isinstance(self._pruner, RangePruner):
-            found = self._pruner.prune(gradient)
+        pruner, step = self._pruner, begins(job.sync, iteration)
+        if layer is None or isinstance(pruner, RangePruner):
+            found = pruner.prune(gradient, step)
         else:
-            found = self._pruner.prune_layer(layer, gradient)
+            found = pruner.prune_layer(layer, gradient, step)
         indices, values = (each.cpu() for each in found)
         selected_s, notes = time.monotonic(), []
         for index in ranges:

@@ -64,6 +64,7 @@ class Working:
         self.producer = Producer(job, worker, arena, data)
         self.producer.warm_up()
         self.rows: list[tuple[float, ...]] = []
+        self.layers_s: list[list[float]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self.pulled: list[Note] = []  # weights that an eager worker takes when it begins the next iteration
@@ -90,7 +91,7 @@ class Working:
             self.line.send([Note(DIVERGED, self.worker, iteration=self.machine.iteration)])
             self._await_stop()
         body = {"overrun_s": self.overrun_s, "real_s": self.real_s, "modelled_s": self.modelled_s,
-                "alive_s": time.monotonic() - self.began_s,
+                "alive_s": time.monotonic() - self.began_s, "layers_s": self.layers_s,
                 "sweeps": self.turns.sweeps if self.turns else []}  # fmt: skip
         report(self.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
 

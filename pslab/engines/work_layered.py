@@ -19,11 +19,13 @@ class LayeredWorking(Working):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.producer.attend(self._needs, self._layer_ready)
+        self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # what each one's passes really took
+        self.producer.attend(self._needs, self._turns, self._layer_ready)
 
     def _compute(self, iteration: int) -> list[Effect]:
         begin_s = self.burst_s = self.until_s = time.monotonic()  # of a burst of computing; a pass, modelled
         self.total_s, self.idle_s, self.after = self.times.draw(), 0.0, list[Effect]()
+        self.layer, self.marked_s = -1, begin_s  # the layer whose forward pass is under way, and since when
         self.producer.gradient(iteration)
         end_s = time.monotonic()
         self.real_s += end_s - begin_s - self.idle_s
@@ -34,14 +36,24 @@ class LayeredWorking(Working):
 
     def _needs(self, layer: int) -> None:
         """The forward pass comes to a layer: the one before ends, and this one's weights are waited for."""
+        self._turns()
         self._keep_to_model()
         missing = self._missing(layer)
         if missing is not None:
             self._await(layer, missing)
         self.until_s += self.total_s * self.job.layer_shares[layer][0]
+        self.layer, self.marked_s = layer, time.monotonic()
+
+    def _turns(self) -> None:
+        """A layer's forward pass has ended."""
+        now = time.monotonic()
+        if self.layer >= 0:
+            self.layers_s[self.layer][0] += now - self.marked_s
+        self.marked_s = now
 
     def _layer_ready(self, layer: int, loss: float) -> None:
         """The backward pass of a layer ends: its gradient is pushed."""
+        self.layers_s[layer][1] += time.monotonic() - self.marked_s
         self.until_s += self.total_s * self.job.layer_shares[layer][1]
         self._keep_to_model()
         iteration, computed_s = self.iteration, time.monotonic()
@@ -54,6 +66,7 @@ class LayeredWorking(Working):
         if self.job.sparse:
             self.burst_s = time.monotonic()
             self.until_s += self.burst_s - computed_s  # choosing and coding come on top
+        self.marked_s = time.monotonic()
 
     def _keep_to_model(self) -> None:
         now = time.monotonic()

@@ -67,7 +67,7 @@ class Entry:
 
     @property
     def form(self) -> str:
-        """Its string form: ``static:FRACTION[,RESIDUAL]``."""
+        """Its string form: ``ssp:STALENESS``, ``static:FRACTION[,RESIDUAL,WARM_UP,MODE]``."""
         if self.kind in ("optimizer", "cluster"):
             return self.name + ("[:OPTION=VALUE,...]" if self.kind == "optimizer" else "")
         needed = ",".join(p.name.upper() for p in self.parameters if p.default is None)

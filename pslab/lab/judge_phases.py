@@ -177,9 +177,17 @@ def chain(p: Phases, h: History) -> list[str]:
 
 
 def applied(p: Phases, h: History) -> list[str]:
-    """A push is applied after it was computed and taken; who went on had its push applied."""
+    """A push is applied after it was computed and taken; who went on had its push applied.
+
+    Layer by layer, of a worker's last iteration some is not recorded: what it was about to compute, or to receive.
+    """
     still = ~h.moved
     begun, taken = p.of_pushes(p.grid("compute", "begin", np.fmin), h), p.taken_s(h)
+    if h.rules.layered:
+        last = np.full(p.workers, -1)
+        np.maximum.at(last, h.worker, h.iteration)
+        still &= h.iteration < last[h.worker]
+        taken[h.iteration == last[h.worker]] = np.nan
     found = told(np.flatnonzero(np.isnan(begun) & still), lambda r: f"{h.name(r)} was never computed")
     found += told(np.flatnonzero(h.seconds < begun - SLACK_S), lambda r: (
         f"{h.name(r)} was applied at {h.seconds[r]:.6g} s; its computation began at {begun[r]:.6g} s"))  # fmt: skip

@@ -24,7 +24,8 @@ from pslab.lab.resolve import resolve
 from pslab.spec import build
 from pslab.tensors.data import Batches, batch
 from pslab.tensors.keyspace import Layer
-from pslab.tensors.prune import PRUNERS, is_finite
+from pslab.tensors.prune import is_finite
+from pslab.tensors.rules import PRUNERS
 from pslab.tensors.store import Store
 from pslab.tensors.streams import seed_of
 

@@ -337,7 +337,8 @@ def headline(found: Sequence[Curve]) -> str:
     families = {parts(run.prune)[0].lower() for run in crowd} - {"none"}
     if len(syncs) > 1:
         return "Synchronization policies" + (", pruned" if pruned else ", dense gradients")
-    family = {"static": "Static pruning", "std": "Pruning by standard deviation", "dynamic": "Dynamic pruning"}
+    family = {"static": "Static pruning", "std": "Pruning by standard deviation", "dynamic": "Dynamic pruning",
+              "dgc": "Deep gradient compression"}  # fmt: skip
     words = "Pruning" if families else "Dense gradients"
     if len(families) == 1:
         words = family.get(families.pop(), words)

@@ -23,8 +23,8 @@ from pslab.tensors.data import Dataset, data_root, resolve_data
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.models import build_model, check_model, kept_chance
 from pslab.tensors.optimizers import resolve_optimizer
-from pslab.tensors.prune import PRUNERS, Whole
 from pslab.tensors.ranges import Ranges
+from pslab.tensors.rules import PRUNERS, Whole
 from pslab.tensors.store import Part
 
 IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
@@ -131,6 +131,7 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
     if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
         _check_own_writes(run, policies, "sync", "rmw=off")
+    _check_momentum(run, policies["prune"])
     _check_layers(run, policies)
     _check_members(run, cluster)
 
@@ -152,6 +153,16 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if hasattr(sync, "begins"):
         problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
+    if getattr(policies["prune"], "clip", None) is not None:
+        problem = "clip needs the norm of the whole gradient, which is not known as layers travel one by one"
+        raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
+
+
+def _check_momentum(run: Run, prune: Any) -> None:
+    """Momentum at the worker and at the server would be momentum of momentum."""
+    if getattr(prune, "momentum", 0.0) and not resolve_optimizer(run.optimizer).plain_sgd:
+        told = f"momentum lives at the worker with prune={run.prune!r}, and the server takes plain steps by the mean"
+        raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:

@@ -159,13 +159,13 @@ def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> R
         if interrupt.outcome is None or not interrupt.outcome.pushes.size:
             draft.drop()
             raise KeyboardInterrupt("interrupted before the first push; nothing was recorded") from None
-        kept = draft.set_aside(*_tables(run, interrupt.outcome))
+        kept = draft.set_aside(*tables_of(run, interrupt.outcome))
         raise KeyboardInterrupt(f"interrupted after {kept.manifest['pushes']} pushes; kept in {kept.path}") from None
     except BaseException:
         draft.drop()
         _heed(stop)  # what an interrupt breaks is no error
         raise
-    result = draft.save(*_tables(run, outcome))
+    result = draft.save(*tables_of(run, outcome))
     shown.end(outcome.facts["seconds"], _last(outcome))
     return result
 
@@ -192,7 +192,7 @@ def _side_by_side(
                 if news:
                     drafts[name].note(news)
                 continue
-            done[name] = drafts.pop(name).save(*_tables(runs[name], news))
+            done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
             shown.begin(runs[name])
             shown.end(news.facts["seconds"], _last(news))
     except RunError:
@@ -212,7 +212,7 @@ def _heed(stop: threading.Event) -> None:
         raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
 
 
-def _tables(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
+def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
     """An engine's arrays as tidy tables; the weights; the facts."""
     from pslab.engines.ledger import PUSH_COLUMNS
     from pslab.engines.work import PHASE_COLUMNS, PHASES

@@ -14,7 +14,9 @@ from pslab.engines.cluster import COSTS, PRESETS, Cluster, resolve_cluster
 from pslab.errors import ConfigError, nearest
 from pslab.lab.asked import averages, listed
 from pslab.lab.elasticity import elastic_runs
+from pslab.lab.families import family_runs, pruned
 from pslab.lab.observation import RULES, Observation, Wanted
+from pslab.lab.ordering import order_runs
 from pslab.lab.ranging import range_runs
 from pslab.lab.staleness import rate_runs
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
@@ -37,7 +39,9 @@ UNEVEN: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "one slow worker": {"preset": "lab-slow-net", "stall_probability": 0.0, "slow": {0: 3.0}},
 })  # fmt: skip
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex")
-THRESHOLDS: dict[str, tuple[str | int, ...]] = {"static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (5,)}
+THRESHOLDS: dict[str, tuple[str | int, ...]] = {
+    "static": ("10%", "1%", "0.1%"), "std": (1, 2, 3), "dynamic": (5,), "dgc": ("1%,warm_up=0", "0.1%,warm_up=0"),
+}  # fmt: skip
 
 
 def pruning_runs(
@@ -59,6 +63,9 @@ def pruning_runs(
 ) -> list[Run]:
     """Dense, each threshold of one pruning family, and the single machine; for each seed.
 
+    Thresholds may have options behind them: "1%,residual=off", "mode=ratchet,restart=off". A pruner with momentum takes
+    its share of the learning rate: `families.pruned`.
+
     Raises:
         ConfigError: an unknown family, thresholds or seeds that are no list, or what Run refuses.
     """
@@ -68,7 +75,7 @@ def pruning_runs(
     dense = Run(sync=sync, workers=workers, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule,
                 pushes=pushes, pull=pull, model=model, data=data, engine=engine, cluster=_cluster(cluster),
                 eval_every=_period(engine, pushes))  # fmt: skip
-    crowd = [dense, *(dense.but(prune=f"{family}:{rule}") for rule in rules)]
+    crowd = [dense, *(pruned(dense, f"{family}:{rule}") for rule in rules)]
     return _each_seed([*crowd, alone(dense)], seeds)
 
 
@@ -263,8 +270,9 @@ def overlap_runs(
 
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "00_tour": tour_runs, "01_observation": observations, "05_virtual_and_real": agreement_runs,
-    "10_pruning": pruning_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs,
-    "30_elastic": elastic_runs, "40_eager": overlap_runs, "60_ranges": range_runs, "70_rates": rate_runs}  # fmt: skip
+    "10_pruning": pruning_runs, "11_families": family_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs,
+    "30_elastic": elastic_runs, "40_eager": overlap_runs, "50_order": order_runs, "60_ranges": range_runs,
+    "70_rates": rate_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:

@@ -6,7 +6,7 @@ When a run is there, `reached` says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from pslab.lab.theme import GRID, SPACE, translucent
 if TYPE_CHECKING:
     from pslab.lab.record import Result
 
-MEASURES = ("seconds", "iterations", "pushes", "bytes", "final_accuracy", "waiting")
-UNREACHED = ("seconds", "iterations", "pushes", "bytes")  # what a run that does not get there has none of
+TRAFFIC = ("bytes", "bytes_up", "bytes_down")
+MEASURES = ("seconds", "iterations", "pushes", *TRAFFIC, "final_accuracy", "waiting")
+UNREACHED = ("seconds", "iterations", "pushes", *TRAFFIC)  # what a run that does not get there has none of
 DASH = "–"
 
 
@@ -32,13 +33,20 @@ DASH = "–"
 
 def arrivals(results: Iterable[Result], accuracy: float) -> pd.DataFrame:
     """A row for each run: its curve and seed, seconds, iterations (pushes / workers), pushes and bytes until `accuracy`
-    (0 to 1; NaN if it never gets there), its final accuracy, and the share of the workers' time spent waiting."""
-    return pd.DataFrame([
+    (0 to 1; NaN if it never gets there), its final accuracy, and the share of the workers' time spent waiting.
+
+    Bytes are of pushes and pulls together, and of each."""
+    return arrivals_of(curves(results), accuracy)
+
+
+def arrivals_of(drawn: Sequence[Curve], accuracy: float) -> pd.DataFrame:
+    """The same of curves that are there already."""
+    return pd.DataFrame([  # a single machine sends nothing
         {"curve": curve.label, "seed": result.run.seed, **first(result, accuracy),
-         "bytes": math.nan if curve.single else _bytes(result, accuracy),  # it sends nothing
+         **{axis: math.nan if curve.single else _bytes(result, accuracy, axis) for axis in TRAFFIC},
          "final_accuracy": final(result),
          "waiting": math.nan if curve.single else float(np.mean(waits(result))) / 100}
-        for curve in curves(results) for result in curve.results
+        for curve in drawn for result in curve.results
     ])  # fmt: skip
 
 
@@ -50,10 +58,11 @@ def targets(results: Iterable[Result], accuracy: float | None = None) -> pd.Data
     """
     found = list(results)
     goal = chosen(found) if accuracy is None else accuracy
-    return _over_seeds(arrivals(found, goal), goal)
+    return over_seeds(arrivals(found, goal), goal)
 
 
-def _over_seeds(found: pd.DataFrame, goal: float) -> pd.DataFrame:
+def over_seeds(found: pd.DataFrame, goal: float) -> pd.DataFrame:
+    """`targets` of what `arrivals` says."""
     rows = []
     for label, runs in found.groupby("curve", sort=False):
         row: dict[str, Any] = {"curve": label, "seeds": len(runs), "reached": int(runs.seconds.notna().sum())}
@@ -67,8 +76,8 @@ def _over_seeds(found: pd.DataFrame, goal: float) -> pd.DataFrame:
     return table
 
 
-def _bytes(result: Result, accuracy: float) -> float:
-    points = series(result, "bytes")
+def _bytes(result: Result, accuracy: float, axis: str) -> float:
+    points = series(result, axis)
     there = np.flatnonzero(points.y.to_numpy() >= 100 * accuracy - 1e-9)
     return float(points.x.iloc[there[0]]) if len(there) else math.nan
 
@@ -90,17 +99,18 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     rows = {str(name): row for name, row in table.to_dict("index").items()}
     columns = {"seconds": "time", "pushes": "pushes", "bytes": "bytes", "final_accuracy": "final accuracy",
                "waiting": "waiting"}  # fmt: skip
-    shown = [{title: _cell(row, name) for name, title in columns.items()} for row in rows.values()]
+    shown = [{title: cell(row, name) for name, title in columns.items()} for row in rows.values()]
     return pd.DataFrame(shown, index=list(rows)).rename_axis(columns=f"until {100 * table.attrs['accuracy']:g} %")
 
 
 FORMS: dict[str, Callable[[float], str]] = {
-    "seconds": lambda s: f"{s:.1f} s", "pushes": lambda n: f"{n:.0f}", "bytes": lambda n: size(n),
+    "seconds": lambda s: f"{s:.1f} s", "pushes": lambda n: f"{n:.0f}", **dict.fromkeys(TRAFFIC, size),
     "final_accuracy": lambda share: f"{100 * share:.2f} %", "waiting": lambda share: f"{100 * share:.0f} %",
 }  # fmt: skip
 
 
-def _cell(row: dict[Any, Any], name: str) -> str:
+def cell(row: dict[Any, Any], name: str) -> str:
+    """One entry of a readable table: the median, and the range over seeds where there are several."""
     form, value, low, high = FORMS[name], row[name], row[f"{name}_low"], row[f"{name}_high"]
     if name in UNREACHED and not math.isfinite(value) and row["reached"] < row["seeds"]:
         return unreached(row) if name == "seconds" else DASH
@@ -151,18 +161,25 @@ def _times(reference: float, other: float) -> str:
 ROW, HEAD = 30, 12  # px: a curve; the columns' names
 CELLS = 780  # px: the least that the columns need
 DOTS = 0.5  # of a column's width; what is right of them is for the number
-COLUMNS = {"seconds": "seconds to {}", "pushes": "pushes to {}", "bytes": "bytes to {}",
+COLUMNS: Mapping[str, str] = {"seconds": "seconds to {}", "pushes": "pushes to {}", "bytes": "bytes to {}",
            "final_accuracy": "final accuracy", "waiting": "time waiting"}  # fmt: skip
 
 
 def picture(results: Iterable[Result], accuracy: float | None = None, title: str | None = None) -> go.Figure:
     """The table as a figure: a dot for each seed, a line over their range, a mark at the median, and its number."""
     found = list(results)
-    level = chosen(found) if accuracy is None else accuracy
-    drawn, runs, goal = curves(found), arrivals(found, level), f"{100 * level:g}{SPACE}%"
-    rows = _over_seeds(runs, level).to_dict("index")
-    figure = make_subplots(1, len(COLUMNS), shared_yaxes=True, horizontal_spacing=0.02, column_widths=[1.4, 1, 1, 1, 1])
-    for column, (name, heading) in enumerate(COLUMNS.items(), start=1):
+    return picture_of(curves(found), chosen(found) if accuracy is None else accuracy, title)
+
+
+def picture_of(
+    drawn: Sequence[Curve], level: float, title: str | None = None, columns: Mapping[str, str] = COLUMNS
+) -> go.Figure:
+    """The same of curves that are there already, in these columns."""
+    runs, goal = arrivals_of(drawn, level), f"{100 * level:g}{SPACE}%"
+    rows = over_seeds(runs, level).to_dict("index")
+    widths = [1.4, *[1.0] * (len(columns) - 1)]
+    figure = make_subplots(1, len(columns), shared_yaxes=True, horizontal_spacing=0.02, column_widths=widths)
+    for column, (name, heading) in enumerate(columns.items(), start=1):
         place: dict[str, Any] = {"xref": f"x{column if column > 1 else ''} domain", "showarrow": False}
         figure.add_annotation(x=0, y=1, yref="paper", xanchor="left", yanchor="bottom", yshift=2, font_size=12,
                               text=f"<b>{heading.format(goal)}</b>", **place)  # fmt: skip
@@ -192,7 +209,7 @@ def picture(results: Iterable[Result], accuracy: float | None = None, title: str
 def _marks(curve: Curve, row: dict[Any, Any], name: str, values: np.ndarray) -> list[go.Scatter]:
     """One cell's dots."""
     style, place, middle = curve.style, curve.legend, row[name]
-    hover = f"<b>{curve.label}</b><br>{_cell(row, name)}<extra></extra>"
+    hover = f"<b>{curve.label}</b><br>{cell(row, name)}<extra></extra>"
     common = {"showlegend": False, "cliponaxis": False, "hovertemplate": hover}
     found = []
     if len(values) > 1:
@@ -219,7 +236,7 @@ def _scale(name: str, values: pd.Series[float]) -> dict[str, Any]:
     """From zero, but for accuracies; by powers of ten where the values differ by more than one."""
     bare: dict[str, Any] = dict.fromkeys(("showgrid", "showline", "showticklabels", "zeroline"), False) | {"ticks": ""}
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    if name == "bytes" and low > 0 and high > 10 * low:
+    if name in TRAFFIC and low > 0 and high > 10 * low:
         low, high, bare["type"] = math.log10(low), math.log10(high), "log"
     elif name != "final_accuracy":
         low = 0.0

@@ -33,12 +33,28 @@ SYNCS: dict[str, tuple[str, str]] = {
     "local": ("#7A6A00", "star"),
     "backup": ("#8877CC", "hexagon"),
 }
+#: Request orders: colour, and name. Several coincide where a worker's layers are a chain.
+ORDERS: dict[str, tuple[str, str]] = {
+    "fifo": ("#888888", "FIFO"),
+    "filo": ("#BB5566", "FILO"),
+    "stalest": ("#7FC4F0", "stalest pull"),
+    "advancing": ("#DDAA33", "advancing push"),
+    "needed": ("#004488", "needed"),
+    "front": ("#00A08A", "front first"),
+    "tic": ("#8877CC", "TIC"),
+    "tac": ("#661133", "TAC"),
+}
 #: From the mildest threshold of a family to the strongest.
 RAMPS: dict[str, tuple[str, str, str]] = {
     "static": ("#F39A5B", "#BF2F6B", "#4A1466"),
     "std": ("#86CF7E", "#17788F", "#1E3A85"),
     "dynamic": ("#D9B44A", "#A0662A", "#5A2418"),
+    "dgc": ("#BFA8F0", "#7A55D8", "#31197A"),
 }
+#: Where thresholds that come from the gradient before lie among those that are found anew in so many passes.
+MODES = {"decay": 3.0, "ratchet": 6.0, "literal": 8.0}
+#: The threshold of each family, or the size.
+FIRST = {"static": "fraction", "std": "sigmas", "dynamic": "passes", "dgc": "fraction", "range": "size"}
 OTHER_RAMP = ("#9DB0C4", "#5D7A99", "#26405C")
 MARKERS = ("square", "diamond", "triangle-up", "triangle-down", "star", "hexagon")
 DASHES = ("solid", "6px,3px", "9px,3px,2px,3px", "2px,3px", "12px,4px", "12px,3px,2px,3px,2px,3px")
@@ -123,25 +139,47 @@ def _short(text: str) -> str:
     return text if value is None else f"{value:g}"
 
 
+def order_name(value: object) -> str:
+    """``"front:credit=16000000"`` -> ``"front first, credit 16000000"``."""
+    name, positional, named = parts(value)
+    return _name(ORDERS.get(name.lower(), ("", name))[1], positional, named)
+
+
+def order_colour(value: object) -> str:
+    """The colour of a request order in every figure; one without a reserved colour is dark grey."""
+    return ORDERS.get(parts(value)[0].lower(), ("#444444", ""))[0]
+
+
 def prune_name(value: object) -> str:
     """``"static:1%"`` -> ``"static 1 %"``; no pruning is ``"dense"``."""
-    name, positional, named = parts(value)
-    family, texts = name.lower(), [*positional, *named.values()]
-    threshold = number(texts)
+    family, threshold, rest, named = pruned(value)
     if family == "none":
         return "dense"
-    if family == "range" and texts:
-        size = "fitted ranges" if positional[:1] == ["fit"] else f"ranges of {texts[0]}{SPACE}keys"
-        return _name(size, positional[1:], named if positional else dict(list(named.items())[1:]))
+    if family == "range":
+        if threshold is not None:
+            return _name(f"ranges of {threshold:.0f}{SPACE}keys", rest, named)
+        return _name("fitted ranges", rest[1:], {key: text for key, text in named.items() if key != FIRST[family]})
+    words = "DGC" if family == "dgc" else parts(value)[0]
     if threshold is None or family not in RAMPS:
-        return _name(name, positional, named)
+        return _name(words, rest, named)
     first = {
         "static": f"static {100 * threshold:g}{SPACE}%",
         "std": f"std {threshold:g}{SPACE}σ",
         "dynamic": f"dynamic, {threshold:g}{SPACE}passes",
+        "dgc": f"DGC {100 * threshold:g}{SPACE}%",
     }[family]
-    rest = positional[1:] if positional else []
-    return _name(first, rest, named if positional else dict(list(named.items())[1:]))
+    return _name(first, rest, named)
+
+
+def pruned(value: object) -> tuple[str, float | None, list[str], dict[str, str]]:
+    """A pruner's family, its threshold if it is given as a number, and the rest of its values."""
+    name, positional, named = parts(value)
+    first = FIRST.get(name.lower(), "")
+    texts = positional[:1] or [text for key, text in named.items() if key == first]
+    threshold = number(texts)
+    if threshold is None:
+        return name.lower(), None, positional, named
+    return name.lower(), threshold, positional[1:], {key: text for key, text in named.items() if key != first}
 
 
 def _name(first: str, positional: Sequence[str], named: dict[str, str]) -> str:
@@ -150,8 +188,10 @@ def _name(first: str, positional: Sequence[str], named: dict[str, str]) -> str:
 
 
 def _option(key: str, text: str) -> str:
-    off = text.lower() in ("off", "false", "no", "0")
-    return f"no {key}" if off else f"{key} {text}"
+    off, words = text.lower() in ("off", "false", "no", "0"), key.replace("_", "-")
+    if key == "mode":
+        return text
+    return f"no {words}" if off else f"{words} {text}"
 
 
 def single(run: Run, runs: Sequence[Run]) -> bool:
@@ -215,8 +255,8 @@ def _prune_styles(runs: Sequence[Run]) -> list[Style]:
 
 
 def _threshold(run: Run) -> tuple[str, float]:
-    name, positional, named = parts(run.prune)
-    return name.lower(), number([*positional, *named.values()]) or 0.0
+    family, threshold, _, named = pruned(run.prune)
+    return family, MODES.get(named.get("mode", ""), threshold or 0.0)
 
 
 def _places(family: str, thresholds: Sequence[float]) -> dict[float, tuple[float, int]]:
@@ -224,7 +264,7 @@ def _places(family: str, thresholds: Sequence[float]) -> dict[float, tuple[float
 
     The places are fixed, so a threshold looks the same in every figure, unless two of them lie too close together.
     """
-    mildest_first = sorted(set(thresholds), reverse=family == "static")
+    mildest_first = sorted(set(thresholds), reverse=FIRST.get(family) == "fraction")
     fixed = [min(1.0, max(0.0, _place(family, t))) for t in mildest_first]
     ranks = [round(2 * place) for place in fixed]
     if family in RAMPS and len(set(ranks)) == len(ranks):
@@ -236,7 +276,7 @@ def _places(family: str, thresholds: Sequence[float]) -> dict[float, tuple[float
 def _place(family: str, threshold: float) -> float:
     if threshold <= 0 or family not in RAMPS:
         return 0.0
-    if family == "static":
+    if FIRST[family] == "fraction":
         return math.log10(0.1 / threshold) / 2
     return (threshold - 1) / 2 if family == "std" else math.log(threshold / 3) / math.log(8 / 3)
 
@@ -266,9 +306,7 @@ def _variant(run: Run, field: str) -> str:
     """What is left of a run when its seed and the field that gives the colour are taken away."""
     plain = {k: v for k, v in run.plain().items() if k not in ("seed", field)}
     if field == "prune":
-        _, positional, named = parts(run.prune)
-        rest = positional[1:] if positional else []
-        plain["rest"] = [rest, named if positional else dict(list(named.items())[1:])]
+        plain["rest"] = list(pruned(run.prune)[2:])
     return json.dumps(plain, sort_keys=True)
 
 

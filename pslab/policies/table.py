@@ -7,7 +7,7 @@ from pslab.policies.dssp import DSSP
 from pslab.policies.eager import Eager
 from pslab.policies.elastic import ElasticBSP
 from pslab.policies.local import LocalSGD
-from pslab.policies.orders import FIFO
+from pslab.policies.orders import FIFO, FILO, TAC, TIC, Advancing, Front, Needed, Stalest
 from pslab.policies.ranges import Layers, Whole
 from pslab.policies.rates import AdaGrad, Constant, DynSGD, Modulated, Split
 from pslab.policies.schedules import Linear, Steady, Steps
@@ -20,6 +20,9 @@ SYNCS: dict[str, type] = {
 RATES: dict[str, type] = {
     "constant": Constant, "dynsgd": DynSGD, "adagrad": AdaGrad, "split": Split, "modulated": Modulated,
 }  # fmt: skip
+ORDERS: dict[str, type] = {
+    "fifo": FIFO, "filo": FILO, "stalest": Stalest, "advancing": Advancing, "needed": Needed, "front": Front,
+    "tic": TIC, "tac": TAC,
+}  # fmt: skip
 RANGES: dict[str, type] = {"whole": Whole, "layers": Layers}
-ORDERS: dict[str, type] = {"fifo": FIFO}
 SCHEDULES: dict[str, type] = {"constant": Steady, "linear": Linear, "steps": Steps}

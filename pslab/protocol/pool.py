@@ -12,7 +12,10 @@ Request = Push | Pull
 
 
 class View(NamedTuple):
-    """What is known of a worker when one of its requests is picked. Layers and ranges count from the input's on."""
+    """What is known of a worker when one of its requests is picked. Layers and ranges count from the input's on.
+
+    What a driver does not know, it leaves empty.
+    """
 
     worker: int
     blocked: int | None = None  #: the range for which its computing waits now

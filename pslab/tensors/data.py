@@ -147,6 +147,11 @@ def resolve_data(value: object, root: Path | None = None) -> Dataset:
     return _returned(getattr(value, "__qualname__", type(value).__name__), value)
 
 
+def rounds(examples: int, workers: int, batch_size: int) -> int:
+    """The iterations of an epoch: in each one, every worker takes a batch."""
+    return examples // (workers * batch_size)
+
+
 class Batches:
     """Which examples a worker learns from: every epoch is one permutation, dealt out in rounds.
 
@@ -161,7 +166,7 @@ class Batches:
     def __init__(self, examples: int, workers: int, worker: int, batch_size: int, seed: int) -> None:
         if not 0 <= worker < workers:
             raise ValueError(f"worker {worker} must be from 0 to {workers - 1}")
-        self.rounds = examples // (workers * batch_size)  #: per epoch
+        self.rounds = rounds(examples, workers, batch_size)  #: per epoch
         if self.rounds == 0:
             raise ConfigError(
                 "batch_size",

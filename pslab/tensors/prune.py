@@ -1,151 +1,72 @@
-"""Pruning: which entries of a gradient a push carries; what stays behind is added to the next gradient.
+"""Pruning: what a push carries of a gradient; what stays behind is added to the next gradient.
 
-A rule says which entries of one layer are sent; anything with `select` and `residual` is one. The Pruner applies it
-layer by layer and keeps the residual: after every push, what was sent and what is left add up to what was computed.
+A rule says which entries are sent. The Pruner applies it layer by layer and keeps what lasts: after every push, what
+was sent and what is left add up to what was computed, or to the momentum that was.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from pslab.errors import PslabError
 from pslab.tensors import select
+from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.ranges import Ranges
+from pslab.tensors.rules import PRUNERS, Rule, Whole
+from pslab.tensors.streams import seed_of
 
 
 class NonFinite(PslabError):
-    """A gradient with NaN or infinite entries: nothing was sent and the residual is as before."""
+    """A gradient with NaN or infinite entries: nothing was sent and all that lasts is as before."""
 
 
-class Rule(Protocol):
-    """What the Pruner asks for: indices (int64, in any order) or a mask (bool) for one layer's vector v."""
+class Memory(NamedTuple):
+    """A vector that a worker keeps from one gradient to the next, zero at first."""
 
-    @property
-    def residual(self) -> bool: ...
-
-    def select(self, v: torch.Tensor, /) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Whole:
-    """Everything is sent: no pruning.
-
-    Example: none
-    """
-
-    residual: ClassVar[bool] = False
-
-    def select(self, v: torch.Tensor) -> torch.Tensor:
-        """All indices of v."""
-        return torch.arange(len(v), device=v.device)
+    entries: int
+    dtype: torch.dtype
+    numbers: bool = False  #: read and set one by one, and so not on a GPU
 
 
 @dataclass(frozen=True)
-class Static:
-    """The largest `fraction` of each layer, k = max(1, ceil(fraction * n)); ties go to the lower index.
+class Setting:
+    """Whose gradients are pruned: chance, clipping and the moment in the training depend on it."""
 
-    The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
-    Deep Gradient Compression (ICLR 2018); without, they are dropped, as the report has it.
-
-    Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
-    Example: static:1%
-
-    Args:
-        fraction (above 0 to 1): the share of each layer's entries that is sent
-        residual: whether what is not sent is added to the next gradient
-    """
-
-    fraction: float
-    residual: bool = True
-
-    def __post_init__(self) -> None:
-        _number("static", "fraction", self.fraction, "above 0 and at most 1, as in 0.01 or 1%")
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"static: fraction={self.fraction} must be above 0 and at most 1, as in 0.01 or 1%")
-        _switch("static", self.residual)
-
-    def count(self, n: int) -> int:
-        """How many of n entries are sent. A product that only rounding lifts above a whole number is that number."""
-        exact = self.fraction * n
-        whole = round(exact)
-        return min(n, max(1, whole if math.isclose(exact, whole, rel_tol=1e-12) else math.ceil(exact)))
-
-    def select(self, v: torch.Tensor) -> torch.Tensor:
-        """The indices of the k entries of largest |v|, sorted."""
-        return select.top(v, self.count(len(v)))
+    seed: int = 0
+    worker: int = 0
+    workers: int = 1
+    epoch_iterations: float = 1.0
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """The entries with |v| above `sigmas` standard deviations (population) of their layer.
+class Piece(NamedTuple):
+    """What a rule is asked about at once, inside its layer; or it is sent whole."""
 
-    The standard-deviation thresholds (1, 2, 3) of Tsai's thesis report (2018); `residual` as in Lin et al. (ICLR 2018).
-    Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant one everything, since its deviation is 0.
-
-    Source: Tsai (2018)
-    Example: std:2
-
-    Args:
-        sigmas (above 0): the threshold, in standard deviations of the layer
-        residual: whether what is not sent is added to the next gradient
-    """
-
-    sigmas: float
-    residual: bool = True
-
-    def __post_init__(self) -> None:
-        _number("std", "sigmas", self.sigmas, "a number above 0, as in 2 or 2.5")
-        if not 0 < self.sigmas < math.inf:
-            raise ValueError(f"std: sigmas={self.sigmas} must be a number above 0, as in 2 or 2.5")
-        _switch("std", self.residual)
-
-    def select(self, v: torch.Tensor) -> torch.Tensor:
-        """The indices with |v| > sigmas * std(v), sorted."""
-        return select.deviation(v, self.sigmas)
+    start: int
+    stop: int
+    whole: bool
 
 
-@dataclass(frozen=True)
-class Dynamic:
-    """The entries above a threshold found in `passes` passes: from 0, each takes the mean of |v| over what exceeds it.
-
-    The dynamic threshold of Tsai's thesis report (2018), restarted for every gradient: carried over from one to the
-    next it can only rise, and in the end sends nothing. `residual` as in Lin et al. (ICLR 2018). Of a Gaussian layer
-    five passes leave 1 %.
-
-    Source: Tsai (2018)
-    Example: dynamic:5
-
-    Args:
-        passes (from 1): how often the threshold is raised to the mean of what exceeds it
-        residual: whether what is not sent is added to the next gradient
-    """
-
-    passes: int = 5
-    residual: bool = True
-
-    def __post_init__(self) -> None:
-        if isinstance(self.passes, bool) or not isinstance(self.passes, int) or self.passes < 1:
-            raise ValueError(f"dynamic: passes={self.passes!r} must be a whole number from 1, as in 5")
-        _switch("dynamic", self.residual)
-
-    def select(self, v: torch.Tensor) -> torch.Tensor:
-        """The indices above the last threshold, or those that reach it if none exceeds it; sorted."""
-        return select.dynamic(v, self.passes)[0]
-
-
-PRUNERS: dict[str, type] = {"none": Whole, "static": Static, "std": Deviation, "dynamic": Dynamic, "range": Ranges}
+def memories(rule: Rule | Ranges, layers: int, size: int, dtype: torch.dtype) -> dict[str, Memory]:
+    """What lasts under a rule: what was not sent and the momentum (size), and a threshold for each layer."""
+    wanted = {
+        "residual": (rule.residual, Memory(size, dtype)),
+        "momentum": (getattr(rule, "momentum", 0.0) > 0, Memory(size, dtype)),
+        "thresholds": (getattr(rule, "keeps", False), Memory(layers, torch.float64, True)),
+    }
+    return {name: memory for name, (needed, memory) in wanted.items() if needed}
 
 
 class Pruner:
     """Applies a rule to the layers of one worker's flat gradient and keeps what was not sent.
 
-    `residual` (size) is the sum of what was computed and not yet sent; None for a rule without. To restore one, copy
-    into it.
+    `kept` holds what lasts, by `memories`; to restore it, copy into it. `residual` (size) is the sum of what was
+    computed and not yet sent; None for a rule without. `tensors` (slice, dimensions) are read by rules that are asked
+    by tensor; without them each layer is one matrix.
     """
 
     def __init__(
@@ -155,62 +76,124 @@ class Pruner:
         size: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        *,
+        tensors: Sequence[tuple[slice, int]] = (),
+        setting: Setting | None = None,
+        kept: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        self.rule, self.size, self.dtype = rule, size, dtype
+        self.rule, self.size, self.dtype, self.setting = rule, size, dtype, setting or Setting()
         self.layers = [(layer.start or 0, layer.stop) for layer in layers]
-        ends = [0, *(stop for _, stop in self.layers)]
-        if ends[-1] != size or any(s != e or s > t for (s, t), e in zip(self.layers, ends, strict=False)):
-            raise ValueError(f"layers must follow each other from 0 to {size}: an entry of none would never be sent")
-        self.residual = torch.zeros(size, dtype=dtype, device=device) if rule.residual else None
-        if isinstance(rule, (Static, Deviation, Dynamic)) and torch.device(device).type == "cpu":
+        _check_whole(self.layers, size)
+        self._pieces = [_pieces(start, stop, tensors if getattr(rule, "by_tensor", False) else ())
+                        for start, stop in self.layers]  # fmt: skip
+        lasting = memories(rule, len(layers), size, dtype)
+        self.kept = dict(kept) if kept is not None else {name: zeros(m, device) for name, m in lasting.items()}
+        self.residual, self._momentum = self.kept.get("residual"), self.kept.get("momentum")
+        self._clip: float | None = getattr(rule, "clip", None)
+        if type(rule) in PRUNERS.values() and not isinstance(rule, Whole) and torch.device(device).type == "cpu":
             select.prepare(dtype)  # here, and not while a run is timed
 
-    def prune(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The flat indices (sorted int64) and values of what is sent of this gradient (size) and the residual.
+    @classmethod
+    def of(
+        cls, rule: Rule, keyspace: Keyspace, dtype: torch.dtype, device: torch.device | str = "cpu",
+        setting: Setting | None = None, kept: Mapping[str, torch.Tensor] | None = None,
+    ) -> Pruner:  # fmt: skip
+        """The pruner of a model's gradients."""
+        tensors = [(slice(slot.offset, slot.offset + slot.size), len(slot.shape)) for slot in keyspace.parameters]
+        layers = [layer.flat for layer in keyspace.layers]
+        return cls(rule, layers, keyspace.size, dtype, device, tensors=tensors, setting=setting, kept=kept)
 
-        The gradient is not changed, and the values are copies.
+    def prune(self, gradient: torch.Tensor, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The flat indices (sorted int64) and values of what is sent of this gradient (size) and what was left before.
+
+        The gradient is not changed, and the values are copies. `iteration` counts this worker's batches, from 0.
 
         Raises:
             NonFinite: the gradient holds NaN or infinity.
             ValueError: a gradient of another shape or dtype, or indices that are not distinct ones of their layer.
         """
+        gradient = self._checked(gradient, self.size)
+        if self._clip is not None:
+            gradient = clipped(gradient, self._clip / math.sqrt(self.setting.workers))
+        with torch.no_grad():
+            found = [self._layer(number, gradient[start:stop], iteration)
+                     for number, (start, stop) in enumerate(self.layers)]  # fmt: skip
+        return _joined(found, gradient)
+
+    def prune_layer(
+        self, number: int, gradient: torch.Tensor, iteration: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same for one layer alone, whose gradient this is: flat indices in the whole gradient, and values.
+
+        Raises:
+            NonFinite, ValueError: as for `prune`; ValueError too for a rule that clips the whole gradient.
+        """
+        if self._clip is not None:
+            raise ValueError(f"{self.rule}: clip needs the norm of the whole gradient; layer by layer it is not known")
+        start, stop = self.layers[number]
+        gradient = self._checked(gradient, stop - start)
+        with torch.no_grad():
+            return self._layer(number, gradient, iteration)
+
+    def _checked(self, gradient: torch.Tensor, size: int) -> torch.Tensor:
         gradient = gradient.detach()
-        if gradient.shape != (self.size,) or gradient.dtype != self.dtype:
-            got, wanted = (tuple(gradient.shape), gradient.dtype), ((self.size,), self.dtype)
+        if gradient.shape != (size,) or gradient.dtype != self.dtype:
+            got, wanted = (tuple(gradient.shape), gradient.dtype), ((size,), self.dtype)
             raise ValueError(f"a gradient of shape {got[0]}, {got[1]} where {wanted[0]}, {wanted[1]} is expected")
         if not is_finite(gradient):
             raise NonFinite("the gradient holds NaN or infinite entries: nothing was sent")
-        v = gradient if self.residual is None else self.residual.add_(gradient)
-        with torch.no_grad():
-            found = [self._indices(v[start:stop]) + start for start, stop in self.layers if stop > start]
-        indices = torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=v.device)
-        values = v.index_select(0, indices)
-        if self.residual is not None:
-            self.residual.index_fill_(0, indices, 0.0)
-        return indices, values
+        return gradient
 
-    def prune_layer(self, number: int, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same of one layer's gradient: flat indices in the whole gradient, and values."""
-        start, stop = self.layers[number]
-        if not is_finite(gradient):
-            raise NonFinite("the gradient holds NaN or infinite entries: nothing was sent")
-        v = gradient if self.residual is None else self.residual[start:stop].add_(gradient)
-        indices = self._indices(v)
-        values = v.index_select(0, indices)
-        if self.residual is not None:
-            self.residual[start:stop].index_fill_(0, indices, 0.0)
-        return indices + start, values
+    def _layer(self, number: int, gradient: torch.Tensor, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+        at = getattr(self.rule, "at", None)
+        rule: Rule = self.rule if at is None else at(iteration / self.setting.epoch_iterations)
+        first, found = self.layers[number][0], []
+        for piece in self._pieces[number]:
+            inside, place = slice(piece.start, piece.stop), slice(first + piece.start, first + piece.stop)
+            moved = self._moved(gradient[inside], place)
+            if piece.whole:
+                found.append((torch.arange(place.start, place.stop, device=moved.device), moved.clone()))
+                continue
+            v = moved if self.residual is None else self.residual[place].add_(moved)
+            indices = self._indices(rule, v, number, place.start, iteration)
+            found.append((indices + place.start, v.index_select(0, indices)))
+            if self.residual is not None:
+                v.index_fill_(0, indices, 0.0)
+            if self._momentum is not None and getattr(self.rule, "masking", False):
+                self._momentum[place].index_fill_(0, indices, 0.0)
+        return _joined(found, gradient)
 
-    def _indices(self, v: torch.Tensor) -> torch.Tensor:
-        found = torch.as_tensor(self.rule.select(v), device=v.device)
-        if type(self.rule) in PRUNERS.values():
+    def _moved(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
+        """What a gradient adds to what is to be sent: itself, or the momentum that it becomes a part of."""
+        if self._momentum is None:
+            return gradient
+        share: float = getattr(self.rule, "momentum")  # noqa: B009  a rule may have none
+        u = self._momentum[place]
+        if getattr(self.rule, "nesterov", False):
+            return u.add_(gradient).mul_(share) + gradient
+        return u.mul_(share).add_(gradient)
+
+    def _indices(self, rule: Rule, v: torch.Tensor, layer: int, start: int, iteration: int) -> torch.Tensor:
+        select_from: Callable[..., Any] = rule.select
+        more: list[object] = []
+        if getattr(rule, "keeps", False):
+            more.append(self.kept["thresholds"][layer : layer + 1])
+        if getattr(rule, "draws", False):
+            more.append(seed_of(self.setting.seed, "sample", self.setting.worker, iteration, start))
+        found = torch.as_tensor(select_from(v, *more), device=v.device)
+        if type(rule) in PRUNERS.values():
             return found
         if found.dtype == torch.bool and found.shape == v.shape:
             return found.nonzero().flatten()
         found = found.to(torch.int64).flatten().sort().values
         if len(found) and (found[0] < 0 or found[-1] >= len(v) or bool((found[1:] == found[:-1]).any())):
-            raise ValueError(f"{self.rule}: select must give distinct indices from 0 to {len(v) - 1}")
+            raise ValueError(f"{rule}: select must give distinct indices from 0 to {len(v) - 1}")
         return found
+
+
+def zeros(memory: Memory, device: torch.device | str) -> torch.Tensor:
+    """A memory's begin."""
+    return torch.zeros(memory.entries, dtype=memory.dtype, device="cpu" if memory.numbers else device)
 
 
 def is_finite(t: torch.Tensor) -> bool:
@@ -218,11 +201,31 @@ def is_finite(t: torch.Tensor) -> bool:
     return math.isfinite(t.detach().sum().item()) or bool(torch.isfinite(t).all())
 
 
-def _number(rule: str, field: str, value: object, allowed: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{rule}: {field}={value!r} must be {allowed}")
+def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:
+    """The gradient, scaled down to this norm if its own is larger."""
+    own = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+    return gradient * (norm / own) if own > norm else gradient
 
 
-def _switch(rule: str, residual: object) -> None:
-    if not isinstance(residual, bool):
-        raise ValueError(f"{rule}: residual={residual!r} must be on (True) or off (False)")
+def _pieces(start: int, stop: int, tensors: Sequence[tuple[slice, int]]) -> list[Piece]:
+    inside = [Piece(where.start - start, where.stop - start, dimensions <= 1) for where, dimensions in tensors
+              if start <= where.start < where.stop <= stop]  # fmt: skip
+    found = inside or [Piece(0, stop - start, False)]
+    _check_whole([(piece.start, piece.stop) for piece in found], stop - start)
+    return [piece for piece in found if piece.stop > piece.start]
+
+
+def _check_whole(slices: Sequence[tuple[int, int]], size: int) -> None:
+    ends = [0, *(stop for _, stop in slices)]
+    if ends[-1] != size or any(s != e or s > t for (s, t), e in zip(slices, ends, strict=False)):
+        raise ValueError(f"layers must follow each other from 0 to {size}: an entry of none would never be sent")
+
+
+def _joined(
+    found: Sequence[tuple[torch.Tensor, torch.Tensor]], like: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if len(found) == 1:
+        return found[0]
+    none = torch.empty(0, dtype=torch.int64, device=like.device)
+    indices, values = [none, *(i for i, _ in found)], [like[:0], *(v for _, v in found)]
+    return torch.cat(indices), torch.cat(values)

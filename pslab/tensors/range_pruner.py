@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from pslab.tensors.keyspace import Keyspace
-from pslab.tensors.prune import NonFinite, Pruner, is_finite
+from pslab.tensors.prune import NonFinite, Pruner, Setting, is_finite, memories, zeros
 from pslab.tensors.ranges import Ranges
 
 
 class RangePruner:
     """Beside Pruner: the same calls for a rule that says which keys are sent, and not which entries are large.
 
-    `residual` (size) is the sum of what was computed and not yet sent; None for a rule without. `keys` is the range of
-    the iteration, set before it is pruned.
+    `kept` holds what lasts, by `memories`: `residual` (size) is the sum of what was computed and not yet sent; None for
+    a rule without. `keys` is the range of the iteration, set before it is pruned.
     """
 
     def __init__(
-        self, rule: Ranges, keyspace: Keyspace, dtype: torch.dtype, device: torch.device | str = "cpu"
-    ) -> None:
+        self, rule: Ranges, keyspace: Keyspace, dtype: torch.dtype, device: torch.device | str = "cpu",
+        kept: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
         self.rule, self._keyspace, self.keys = rule, keyspace, keyspace.whole
-        self.residual = torch.zeros(keyspace.size, dtype=dtype, device=device) if rule.residual else None
+        lasting = memories(rule, len(keyspace.layers), keyspace.size, dtype)
+        self.kept = dict(kept) if kept is not None else {name: zeros(m, device) for name, m in lasting.items()}
+        self.residual = self.kept.get("residual")
 
     def prune(self, gradient: torch.Tensor, iteration: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """The flat indices (sorted int64) and values of what has gathered in the range, this gradient (size) included.
@@ -44,9 +47,10 @@ class RangePruner:
 
 
 def pruner_of(
-    rule: Any, keyspace: Keyspace, layers: Sequence[slice], dtype: torch.dtype, device: torch.device | str
-) -> Pruner | RangePruner:
-    """What applies a rule to one worker's gradients."""
+    rule: Any, keyspace: Keyspace, dtype: torch.dtype, device: torch.device | str = "cpu",
+    setting: Setting | None = None, kept: Mapping[str, torch.Tensor] | None = None,
+) -> Pruner | RangePruner:  # fmt: skip
+    """What applies a rule to one worker's gradients, a model's."""
     if isinstance(rule, Ranges):
-        return RangePruner(rule, keyspace, dtype, device)
-    return Pruner(rule, layers, keyspace.size, dtype, device)
+        return RangePruner(rule, keyspace, dtype, device, kept)
+    return Pruner.of(rule, keyspace, dtype, device, setting, kept)

@@ -9,6 +9,7 @@ the order of a summation can change it, so the versions agree even where entries
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,57 @@ def above(v: torch.Tensor, threshold: float) -> torch.Tensor:
         return select_torch.above(v, threshold)
     x = _array(v)
     return torch.from_numpy(select_cpu.above(x, select_torch.exceed(threshold, x.dtype)))
+
+
+def reaching(v: torch.Tensor, threshold: float) -> torch.Tensor:
+    """The indices of the entries with |v| >= threshold."""
+    if not _on_cpu(v):
+        return select_torch.reaching(v, threshold)
+    x = _array(v)
+    return torch.from_numpy(select_cpu.reaching(x, select_torch.reach(threshold, x.dtype)))
+
+
+def share(fraction: float, n: int) -> int:
+    """The whole number of entries, at least one, that is the fraction of n, rounded up. 0 of none.
+
+    A product that only rounding lifts above a whole number is that number.
+    """
+    exact = fraction * n
+    whole = round(exact)
+    return min(n, max(1, whole if math.isclose(exact, whole, rel_tol=1e-12) else math.ceil(exact)))
+
+
+def sampled(v: torch.Tensor, fraction: float, part: float, draw: int) -> torch.Tensor:
+    """The indices of about k = share(fraction, n) of the largest |v|: from 0.8 k to k where ten trials give so many.
+
+    Every `stride`-th entry, from draw % stride on, gives a threshold; while fewer than 0.8 k reach it, it is taken
+    times 0.8, at most ten times. Of more than k, the k largest are taken. Of a short vector all entries are the sample,
+    and the answer is exact. Lin et al. (ICLR 2018), after the authors' code.
+
+    Args:
+        part: the share of the entries that is the sample, at least
+        draw: a whole number by chance
+    """
+    n, k = len(v), share(fraction, len(v))
+    stride = sample_stride(n, fraction, part)
+    if stride == 1:
+        return top(v, k)
+    first, rank = draw % stride, share(fraction, n // stride)
+    if not _on_cpu(v):
+        return select_torch.sampled(v, k, first, stride, rank)
+    return torch.from_numpy(select_cpu.sampled(_array(v), k, first, stride, rank))
+
+
+def sample_stride(n: int, fraction: float, part: float) -> int:
+    """Every so many entries one is drawn: at least two that are sent, and `part` of all. 1, or one more than eights."""
+    enough = math.ceil(2 / fraction)
+    if n <= enough:
+        return 1
+    wanted = max(share(part, n), enough)
+    stride = math.ceil(n / wanted / 32) * 32 + 1
+    while n // stride < wanted:
+        stride -= 8
+    return stride
 
 
 def std(v: torch.Tensor) -> float:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from pslab.tensors import select_torch
-from pslab.tensors.select_torch import cast_to, exceed, reach
+from pslab.tensors.select_torch import ENOUGH, LOWERED, cast_to, exceed, reach
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
@@ -97,6 +97,24 @@ def above(x: Array, edge: Any) -> Indices:
     return (found or _search_all(x, edge, share))[0].copy()
 
 
+def reaching(x: Array, edge: Any) -> Indices:
+    """The indices of |x| >= edge, a scalar of x's dtype."""
+    return above(x, _below(edge))
+
+
+def sampled(x: Array, k: int, first: int, stride: int, rank: int) -> Indices:
+    """At most k of the largest: those that reach the rank-th largest of a sample, lowered while they are too few."""
+    drawn = _bits(np.abs(x[first::stride]))
+    threshold = float(np.array(loops(x.dtype).kth(drawn, rank), drawn.dtype).view(x.dtype))
+    for lowered in range(LOWERED + 1):
+        edge, share = _below(cast_to(threshold, x.dtype)), k / len(x)
+        found = _search(x, edge, share, _room(len(x), 2 * k, len(x))) or _search_all(x, edge, share)
+        if lowered == LOWERED or len(found[0]) >= ENOUGH * k:
+            break
+        threshold *= ENOUGH
+    return _largest(*found, k) if len(found[0]) > k else found[0].copy()
+
+
 def std(x: Array) -> float:
     """The population standard deviation; exactly 0 for a constant vector."""
     return _deviation(x, *_moments(x, 0.0)) if len(x) else 0.0
@@ -127,7 +145,7 @@ def dynamic(x: Array, passes: int) -> tuple[Indices, list[float]]:
         return np.empty(0, np.int64), []
     edge = exceed(thresholds[-1], x.dtype)
     indices = above(x, edge) if found is None else _kept(*found, edge)
-    return (indices if len(indices) else above(x, _below(reach(thresholds[-1], x.dtype)))), thresholds
+    return (indices if len(indices) else reaching(x, reach(thresholds[-1], x.dtype))), thresholds
 
 
 # --- the deviation ----------------------------------------------------------------------------------------------------

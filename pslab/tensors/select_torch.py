@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 TIE = 2.0**-40
+ENOUGH, LOWERED = 0.8, 10  # of the entries that are wanted; how often a sampled threshold is lowered by that factor
 
 
 def top(v: torch.Tensor, k: int) -> torch.Tensor:
@@ -28,6 +29,23 @@ def above(v: torch.Tensor, threshold: float) -> torch.Tensor:
     return (v.detach().abs() > float(exceed(threshold, dtype_of(v)))).nonzero().flatten()
 
 
+def reaching(v: torch.Tensor, threshold: float) -> torch.Tensor:
+    """As `select.reaching`."""
+    return (v.detach().abs() >= float(reach(threshold, dtype_of(v)))).nonzero().flatten()
+
+
+def sampled(v: torch.Tensor, k: int, first: int, stride: int, rank: int) -> torch.Tensor:
+    """As `select.sampled`: the threshold is the rank-th largest of a sample."""
+    magnitudes = v.detach().abs()
+    threshold = float(torch.topk(magnitudes[first::stride], rank).values[-1])
+    for _ in range(LOWERED):
+        if int((magnitudes >= float(cast_to(threshold, dtype_of(v)))).sum()) >= ENOUGH * k:
+            break
+        threshold *= ENOUGH
+    found = (magnitudes >= float(cast_to(threshold, dtype_of(v)))).nonzero().flatten()
+    return found if len(found) <= k else found[top(v[found], k)]
+
+
 def std(v: torch.Tensor) -> float:
     """As `select.std`."""
     if not len(v):
@@ -45,7 +63,7 @@ def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
         return torch.empty(0, dtype=torch.int64, device=v.device), []
     found = above(v, thresholds[-1])
     if not len(found):
-        found = (magnitudes >= float(reach(thresholds[-1], dtype_of(v)))).nonzero().flatten()
+        found = reaching(v, thresholds[-1])
     return found, thresholds
 
 

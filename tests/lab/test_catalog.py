@@ -87,7 +87,7 @@ def test_forms_and_parameters():
     assert steps.form == "steps[:FACTOR_EACH,AT]"
     assert {p.name: p.default for p in steps.parameters} == {"factor_each": "0.1", "at": "0.5/0.75"}
     assert {p.name: (p.default, p.what) for p in lab.parameters}["latency_s"] == ("0.0005", "one way")
-    assert NAMED["prune", "static"].form == "static:FRACTION[,RESIDUAL]"
+    assert NAMED["prune", "static"].form == "static:FRACTION[,RESIDUAL,WARM_UP,MODE]"
     assert {p.name: p.default for p in NAMED["optimizer", "sgd"].parameters}["nesterov"] == "off"
 
 

@@ -17,7 +17,7 @@ from pslab.lab import observation_tables as tables
 from pslab.lab import observe as looking
 from pslab.lab.observation import FILES, Observation, Observed, find_observed, place_of, recorded
 from pslab.lab.observe import concentration, histogram, observe, selection, statistics
-from pslab.tensors.prune import Deviation, Static
+from pslab.tensors.rules import Deviation, Static
 from tests.tiny import Diverges, tiny
 
 VECTOR = np.array([0.1, -0.2, 0.3, -0.4, 2.0, -3.0, 0.05, 0.0])

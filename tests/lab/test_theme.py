@@ -89,11 +89,19 @@ def test_a_policy_has_its_colour_whatever_is_beside_it():
 
 @pytest.mark.parametrize(("family", "all_of_it", "one"), [
     ("static", ["10%", "1%", "0.1%"], "1%"), ("std", [1, 2, 3], 3), ("dynamic", [3, 5, 8], 5),
+    ("dgc", ["10%", "1%", "0.1%"], "1%"),
 ])  # fmt: skip
 def test_a_threshold_looks_the_same_alone_and_among_others(family: str, all_of_it: list, one: object):
     among = styles(pruning_runs(family=family, thresholds=all_of_it))
     alone = styles(pruning_runs(family=family, thresholds=[one]))
     assert among[1 + all_of_it.index(one)] == alone[1]
+
+
+def test_thresholds_that_last_have_colours_of_their_own():
+    modes = ["5", "mode=decay", "mode=ratchet", "mode=literal"]
+    drawn = styles([Run(prune=f"dynamic:{mode}") for mode in modes])
+    for field in ("colour", "marker", "dash"):
+        assert len({getattr(style, field) for style in drawn}) == 4
 
 
 def test_dense_and_single_machine_look_the_same_in_every_family():
@@ -140,8 +148,9 @@ def test_an_object_goes_by_the_name_of_its_class():
 @pytest.mark.parametrize(("spec", "name"), [
     ("none", "dense"), ("static:10%", "static 10\u00a0%"), ("static:0.001", "static 0.1\u00a0%"),
     ("static:fraction=1%", "static 1\u00a0%"), ("std:2", "std 2\u00a0σ"), ("dynamic:5", "dynamic, 5\u00a0passes"),
-    ("static:1%,residual=off", "static 1\u00a0%, no residual"), ("dgc:0.1%", "dgc, 0.1%"),
-    ("dynamic:5,mode=decay", "dynamic, 5\u00a0passes, mode decay"),
+    ("static:1%,residual=off", "static 1\u00a0%, no residual"), ("dgc:0.1%", "DGC 0.1\u00a0%"),
+    ("dynamic:5,mode=decay", "dynamic, 5\u00a0passes, decay"), ("dynamic:mode=ratchet", "dynamic, ratchet"),
+    ("dgc:1%,warm_up=0", "DGC 1\u00a0%, no warm-up"), ("dgc:warm_up=4", "DGC, warm-up 4"),
 ])  # fmt: skip
 def test_names_of_pruning_rules(spec: str, name: str):
     assert prune_name(spec) == name

@@ -11,9 +11,10 @@ from torch import nn
 from pslab.errors import ConfigError
 from pslab.spec import build
 from pslab.tensors.keyspace import KeyRange, Keyspace
-from pslab.tensors.prune import PRUNERS, NonFinite, Pruner, Static
+from pslab.tensors.prune import NonFinite, Pruner, memories, zeros
 from pslab.tensors.range_pruner import RangePruner, pruner_of
 from pslab.tensors.ranges import Ranges, keys_of, ranges_in
+from pslab.tensors.rules import PRUNERS, Static
 
 
 def five() -> Keyspace:
@@ -97,9 +98,20 @@ def test_values_are_copies():
 
 
 def test_one_place_chooses():
-    layers = [layer.flat for layer in net().layers]
-    assert isinstance(pruner_of(Ranges(2), net(), layers, torch.float32, "cpu"), RangePruner)
-    assert isinstance(pruner_of(Static(0.1), net(), layers, torch.float32, "cpu"), Pruner)
+    assert isinstance(pruner_of(Ranges(2), net(), torch.float32), RangePruner)
+    assert isinstance(pruner_of(Static(0.1), net(), torch.float32), Pruner)
+
+
+def test_what_gathers_lies_where_another_may_go_on_with_it():
+    memory = memories(Ranges(2), 1, 5, torch.float32)
+    kept = {name: zeros(each, "cpu") for name, each in memory.items()}
+    for iteration in range(3):
+        pruner = pruner_of(Ranges(2), five(), torch.float32, kept=kept)  # each time another one
+        pruner.keys = keys_of(2, 5, iteration)
+        pruner.prune(torch.ones(5), iteration)
+    assert list(kept) == ["residual"]
+    assert kept["residual"].tolist() == [2, 2, 1, 1, 0]
+    assert memories(Ranges(2, residual=False), 1, 5, torch.float32) == {}
 
 
 def test_by_name():

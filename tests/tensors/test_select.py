@@ -134,6 +134,76 @@ def test_densities_of_a_gaussian_layer() -> None:
         assert len(select.dynamic(v, passes)[0]) / len(v) == pytest.approx(share, rel=0.03)
 
 
+# --- by a sample ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "fraction", "stride"),
+    [(2000, 0.001, 1), (2001, 0.001, 1), (100_000, 0.001, 49), (1_000_000, 0.001, 97), (1_000_000, 0.25, 97),
+     (200, 0.01, 1), (933_000, 0.01, 97), (10**7, 0.001, 97)],
+)  # fmt: skip
+def test_the_stride_of_a_sample(n: int, fraction: float, stride: int) -> None:
+    assert select.sample_stride(n, fraction, 0.01) == stride
+    assert stride == 1 or n // stride >= max(math.ceil(0.01 * n), math.ceil(2 / fraction))
+
+
+@pytest.mark.parametrize("choose", [select, select_torch])
+def test_a_sampled_selection_keeps_its_bounds(choose: object) -> None:
+    v = torch.randn(100_000, generator=torch.Generator().manual_seed(11))
+    magnitudes, k, stride, sizes = v.abs(), 100, 49, set()
+    for first in range(stride):
+        if choose is select:
+            found = select.sampled(v, 0.001, 0.01, first)
+        else:
+            found = select_torch.sampled(v, k, first, stride, 3)
+        assert 80 <= len(found) <= k
+        sizes.add(len(found))
+        threshold = float(magnitudes[first::stride].topk(3).values[-1])
+        assert float(magnitudes[found].min()) >= 0.8**10 * threshold
+        same(select.top(v, len(found)), found)  # whatever their number, they are the largest
+    assert len(sizes) > 3
+
+
+def test_of_a_short_vector_the_sample_is_everything() -> None:
+    v = torch.randn(2000, generator=torch.Generator().manual_seed(12))
+    for draw in range(5):
+        same(select.top(v, 2), select.sampled(v, 0.001, 0.01, draw))
+    assert select.sampled(torch.ones(1), 0.001, 0.01, 3).tolist() == [0]
+    assert select.sampled(torch.empty(0), 0.001, 0.01, 3).tolist() == []
+
+
+def test_a_threshold_is_lowered_ten_times_at_most() -> None:
+    v = torch.full((10_000,), 0.2)
+    v[::97] = 1 + torch.arange(104) / 1e4  # just what the sample sees, if it begins at 0
+    stride = select.sample_stride(10_000, 0.03, 0.01)
+    assert stride == 97
+    found = select.sampled(v, 0.03, 0.01, 0)
+    assert len(found) == 300  # 0.2 is reached at the eighth time
+    v[v < 1] = 0.1
+    assert len(select.sampled(v, 0.03, 0.01, 0)) == 104  # 0.1 never is: 0.8 ** 10 is 0.107
+    same(select_torch.sampled(v, 300, 0, stride, 4), select.sampled(v, 0.03, 0.01, 0))
+
+
+@layer
+def test_sampled_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
+    v = adversarial(n, dtype)[name]
+    for fraction, draw in ((0.001, 3), (0.01, 17), (0.25, 10**18 + 5)):
+        stride, k = select.sample_stride(n, fraction, 0.01), select.share(fraction, n)
+        found = select.sampled(v, fraction, 0.01, draw)
+        if stride > 1:
+            rank = select.share(fraction, n // stride)
+            same(select_torch.sampled(v, k, draw % stride, stride, rank), found)
+        assert len(found) <= k
+
+
+@given(vectors, st.floats(0, 3))
+def test_reaching_is_a_comparison(v: torch.Tensor, threshold: float) -> None:
+    edge = v.new_tensor(threshold * (1 - 2.0**-40))
+    expected = np.array([i for i, x in enumerate(v) if x.abs() >= edge], np.int64)
+    same(expected, select.reaching(v, threshold))
+    same(expected, select_torch.reaching(v, threshold))
+
+
 # --- against the rules themselves -----------------------------------------------------------------------------------
 
 

@@ -14,10 +14,11 @@ from pslab.lab.bench.measure import Row, interleaved
 from pslab.spec import build
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.models import build_model
-from pslab.tensors.prune import PRUNERS, Deviation, Pruner, Rule, Static
+from pslab.tensors.prune import Pruner
+from pslab.tensors.rules import PRUNERS, Deviation, Rule, Static
 
 SECTION = "2 pruning"
-THRESHOLDS = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5")
+THRESHOLDS = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:0.1%")
 SIZES = (1_000_000, 25_000_000)  # in cache and out of it
 BARS = {0.015: (15.0, 4.0), 0.12: (30.0, 8.0)}  # density at most -> read passes, in cache and out of it
 SHARE_BAR, BATCH_SIZE = 0.1, 128
@@ -75,15 +76,15 @@ def shares(seconds: float) -> list[Row]:
     found = []
     for text in THRESHOLDS:
         rule = build("prune", text, PRUNERS)
-        pruner = Pruner(rule, layers, space.size)
+        pruner = Pruner.of(rule, space, gradient.dtype)
 
         def select(rule: Rule = rule) -> None:
             for layer in layers:
                 rule.select(gradient[layer])
 
         spent_s = interleaved({"iteration": iteration, "selection": select,
-                               "pruning": lambda p=pruner: p.prune(gradient)}, seconds)  # type: ignore[misc]  # fmt: skip
-        density, iteration_s = len(pruner.prune(gradient)[0]) / space.size, spent_s["iteration"]
+                               "pruning": lambda p=pruner: p.prune(gradient, 0)}, seconds)  # type: ignore[misc]  # fmt: skip
+        density, iteration_s = len(pruner.prune(gradient, 0)[0]) / space.size, spent_s["iteration"]
         for what, words in (("selection", "selection alone"), ("pruning", "pruning, residual and all")):
             bar_ = SHARE_BAR if density <= min(BARS) and what == "selection" else None
             found.append(Row(SECTION, f"{text}: {words}", spent_s[what] * 1e3, "ms",

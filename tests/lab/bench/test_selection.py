@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pslab.lab.bench import selection
-from pslab.tensors.prune import Deviation, Dynamic, Rule, Static
+from pslab.tensors.rules import Deviation, Dynamic, Rule, Static
 
 
 @pytest.mark.parametrize("kind", selection.DRAWS)

@@ -1,0 +1,202 @@
+"""Pruned training from end to end: deep gradient compression against a sequential reference that shares no code with
+it, and what lasts under every rule, wherever it is computed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from replay import replay
+from tiny import digits, tiny
+from torch.nn import functional
+from virtual_digest import digests
+
+from pslab.config import Run
+from pslab.engines.drive import execute
+from pslab.engines.ledger import PUSH_COLUMNS
+from pslab.errors import ConfigError
+from pslab.lab.resolve import resolve
+from pslab.lab.run import run, sweep
+from pslab.tensors.data import Batches, Dataset, batch
+from pslab.tensors.rules import DGC
+from pslab.tensors.streams import seed_of
+
+LASTING = ["dgc:5%,warm_up=1", "static:5%,mode=frozen", "dynamic:mode=ratchet", "dynamic:mode=decay,warm_up=1"]
+CLUSTER = {"compute_s": 0.01, "compute_sigma": 0.3}
+
+
+def quiet(news: dict) -> None:
+    """Nobody listens."""
+
+
+@lru_cache(maxsize=1)
+def noisy() -> Dataset:
+    """Digits without two pixels that are always equal: whose gradients are equal too, so that rounding would choose."""
+    clean, generator = digits(), torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 128, clean.train_x.shape, generator=generator, dtype=torch.uint8)
+    return replace(clean, train_x=clean.train_x // 2 + noise)
+
+
+class Reference:
+    """Deep gradient compression after Lin et al. (ICLR 2018), for W workers in one loop, tensor by tensor."""
+
+    def __init__(self, wanted: Run, rule: DGC) -> None:
+        self.run, self.rule, self.data = wanted, rule, noisy()
+        experiment = resolve(wanted)
+        self.slots, flat = experiment.keyspace.parameters, experiment.weights.double()
+        self.weights = [flat[s.offset : s.offset + s.size].view(s.shape).clone().requires_grad_() for s in self.slots]
+        of = [[torch.zeros(s.size, dtype=torch.float64) for s in self.slots] for _ in range(2 * wanted.workers)]
+        self.u, self.v = of[: wanted.workers], of[wanted.workers :]
+        examples = len(self.data.train_y)
+        self.batches = [Batches(examples, wanted.workers, w, wanted.batch_size, wanted.seed)
+                        for w in range(wanted.workers)]  # fmt: skip
+        self.sent = [0] * wanted.workers
+
+    def train(self, iterations: int) -> np.ndarray:
+        for iteration in range(iterations):
+            pushes = [self.push(worker, iteration) for worker in range(self.run.workers)]
+            rate = self.run.learning_rate * (1 - iteration / iterations)  # linear
+            with torch.no_grad():
+                for number, weights in enumerate(self.weights):
+                    mean = sum(push[number] for push in pushes) / self.run.workers
+                    weights -= rate * mean.view(weights.shape)
+        return torch.cat([weights.detach().flatten() for weights in self.weights]).numpy()
+
+    def push(self, worker: int, iteration: int) -> list[torch.Tensor]:
+        rows = torch.from_numpy(self.batches[worker].at(iteration))
+        x = batch(self.data.train_x[rows], torch.float64, self.data.mean, self.data.std)
+        first, first_bias, second, second_bias = self.weights
+        out = functional.linear(torch.tanh(functional.linear(x.flatten(1), first, first_bias)), second, second_bias)
+        gradients = torch.autograd.grad(functional.cross_entropy(out, self.data.train_y[rows]), self.weights)
+        norm = math.sqrt(sum(float((g * g).sum()) for g in gradients))
+        limit = math.inf if self.rule.clip is None else self.rule.clip * self.run.workers**-0.5
+        scale, rule, pushed = min(1.0, limit / norm), self.rule, []
+        for number, gradient in enumerate(gradients):
+            g, u, v = gradient.flatten() * scale, self.u[worker][number], self.v[worker][number]
+            u[:] = rule.momentum * (u + g) if rule.nesterov else rule.momentum * u + g
+            step = u + g if rule.nesterov else u
+            if gradient.dim() <= 1:
+                pushed.append(step.clone())
+                self.sent[worker] += len(u)
+                continue
+            v += step
+            mask = self.mask(v, worker, iteration, self.slots[number].offset)
+            pushed.append(v * mask)
+            v *= ~mask
+            u *= ~mask if rule.masking else 1
+            self.sent[worker] += int(mask.sum())
+        return pushed
+
+    def mask(self, v: torch.Tensor, worker: int, iteration: int, offset: int) -> torch.Tensor:
+        epoch, n = iteration // (len(self.data.train_y) // (self.run.workers * self.run.batch_size)), len(v)
+        listed = [0.25, 0.0625, 0.015625, 0.004, 0.001]
+        ratio = max(listed[epoch], self.rule.fraction) if epoch < self.rule.warm_up else self.rule.fraction
+        wanted, largest = math.ceil(n * ratio), v.abs()
+        enough = math.ceil(2 / ratio)
+        stride = 1
+        if n > enough:
+            least = max(math.ceil(0.01 * n), enough)
+            stride = math.ceil(n / least / 32) * 32 + 1
+            while n // stride < least:
+                stride -= 8
+        draw = seed_of(self.run.seed, "sample", worker, iteration, offset)
+        samples = largest[draw % stride :: stride].sort(descending=True).values
+        threshold = float(samples[math.ceil(n // stride * ratio) - 1])
+        for _ in range(10):
+            if int((largest >= threshold).sum()) >= 0.8 * wanted:
+                break
+            threshold *= 0.8
+        mask = largest >= threshold
+        if int(mask.sum()) > wanted:
+            mask = torch.zeros(n, dtype=torch.bool)
+            mask[largest.topk(wanted).indices] = True
+        return mask
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["warm_up=0", "warm_up=2", "clip=0.7,warm_up=1", "nesterov=on,warm_up=0", "masking=off,warm_up=0", "momentum=0",
+     "clip=0.5,nesterov=on,warm_up=2"],
+)  # fmt: skip
+def test_dgc_is_the_sequential_reference(options: str) -> None:
+    wanted = tiny(data=noisy, prune=f"dgc:5%,{options}", engine="virtual", dtype="float64", cluster=CLUSTER, pushes=160,
+                  learning_rate=0.1, schedule="linear", pull="changed", seed=4)  # fmt: skip
+    experiment = resolve(wanted)
+    reference = Reference(wanted, experiment.prune)
+    expected, outcome = reference.train(40), execute(experiment, quiet)
+    np.testing.assert_allclose(outcome.weights, expected, rtol=1e-10, atol=1e-12)
+    pushes = dict(zip(PUSH_COLUMNS, outcome.pushes.T, strict=True))
+    sent = pushes["density"] * experiment.keyspace.size
+    assert [round(sent[pushes["worker"] == worker].sum()) for worker in range(4)] == reference.sent
+    assert np.abs(outcome.weights - experiment.weights.numpy()).max() > 0.05
+
+
+def test_in_float32_too() -> None:
+    wanted = tiny(data=noisy, prune="dgc:5%,clip=0.7,warm_up=1", engine="virtual", cluster=CLUSTER, pushes=40,
+                  learning_rate=0.1, schedule="linear")  # fmt: skip
+    experiment = resolve(wanted)
+    expected = Reference(wanted, experiment.prune).train(10)
+    np.testing.assert_allclose(execute(experiment, quiet).weights, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("prune", LASTING)
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_what_lasts_is_the_same_on_one_host_and_on_three(sync: str, prune: str) -> None:
+    assert digests(sync, prune, 2, 1) == digests(sync, prune, 2, 3)
+
+
+@pytest.mark.parametrize("prune", LASTING)
+def test_one_run_or_many_side_by_side(tmp_path, prune: str) -> None:
+    wanted = [tiny(engine="virtual", prune=prune, cluster="lab", pull="changed", seed=seed) for seed in range(3)]
+    together = sweep(wanted, results=tmp_path / "a", progress=False)
+    for one, result in zip(wanted, together, strict=True):
+        alone = run(one, results=tmp_path / "b", progress=False)
+        np.testing.assert_array_equal(alone.weights, result.weights)
+
+
+@pytest.mark.parametrize("engine", ["local", "virtual"])
+@pytest.mark.parametrize("prune", [*LASTING, "std:2,warm_up=1", "dgc:5%,clip=0.5,warm_up=0"])
+def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, engine: str, prune: str) -> None:
+    cluster = {"compute_s": 0.001, "compute_sigma": 0.5} if engine == "virtual" else "free"
+    wanted = tiny(engine=engine, prune=prune, pull="changed", cluster=cluster, pushes=80,
+                  codec="coordinates")  # so that what is dense by chance is added up like the rest
+    result = run(wanted, results=tmp_path, progress=False)
+    assert result.manifest["verdict"] == "valid"
+    np.testing.assert_array_equal(result.weights, replay(resolve(wanted), result.pushes).numpy())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "momentum lives at the worker"),
+        ({"prune": "dgc:1%", "optimizer": "adam"}, "use optimizer='sgd'"),
+        ({"prune": "dgc:1%,masking=off", "optimizer": "sgd:momentum=0.9"}, "momentum=0 in the pruner"),
+    ],
+)
+def test_momentum_at_two_places_is_refused(fields: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        resolve(tiny(**fields))
+    assert refused.value.field == "optimizer"
+
+
+def test_momentum_at_one_place_is_not() -> None:
+    resolve(tiny(prune="dgc:1%,momentum=0", optimizer="sgd:momentum=0.9"))
+    resolve(tiny(prune="dgc:1%", optimizer="sgd"))
+
+
+def test_clipping_needs_the_whole_gradient() -> None:
+    resolve(tiny(prune="dgc:1%", ranges="layers"))
+    resolve(tiny(prune="dgc:1%,clip=1"))
+    with pytest.raises(ConfigError, match="clip needs the norm of the whole gradient"):
+        resolve(tiny(prune="dgc:1%,clip=1", ranges="layers"))
+
+
+@pytest.mark.parametrize("prune", LASTING)
+def test_layer_by_layer_trains_the_same(prune: str) -> None:
+    wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
+    whole, layered = (execute(resolve(wanted.but(ranges=ranges)), quiet) for ranges in ("whole", "layers"))
+    np.testing.assert_array_equal(whole.weights, layered.weights)
