@@ -14,13 +14,13 @@ from typing import Any
 
 from pslab.errors import ConfigError, nearest
 
-SEMANTICS = 1  # raise it whenever the same Run would give other results than before: old records are then not reused
+SEMANTICS = 2  # raise it whenever the same Run would give other results than before: old records are then not reused
 
 Named = str | object  # a short string, or an object that does the same
 CHOICES: dict[str, tuple[str, ...]] = {
     "engine": ("local", "virtual", "timing"),
-    "pull": ("whole", "changed"),
-    "codec": ("auto", "dense", "coordinates", "bitmap", "varint"),
+    "pull": ("whole", "changed", "range"),
+    "codec": ("auto", "dense", "coordinates", "bitmap", "varint", "runs"),
     "device": ("cpu", "cuda"),
     "dtype": ("float32", "float64"),
     "on_death": ("stop", "continue"),
@@ -48,7 +48,7 @@ class Run:
     rate: Named = "constant"
     ranges: Named = "whole"  #: what a request is about: the whole model, or each layer, or slices of layers
     order: Named = "fifo"  #: which request goes next on a worker's link, where there are several
-    pull: str = "whole"  #: the whole range, or only what changed since this worker's last pull (lossless)
+    pull: str = "whole"  #: everything; what changed since this worker's last pull (lossless); the keys it has pushed
     codec: str = "auto"  #: how sparse payloads are written
     optimizer: Named = "sgd"  #: at the server: an elementwise torch.optim class, as "sgd:momentum=0.9"
     learning_rate: float = 0.1

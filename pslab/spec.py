@@ -52,7 +52,7 @@ def read(text: str, kind: Any) -> Any:
         raise ValueError(nearest(text, choices))
     if bool in options and text.lower() in TRUE | FALSE:
         return text.lower() in TRUE
-    if int in options:
+    if int in options and not (str in options and not text.lstrip("+-").isdigit()):
         return int(text)
     if float in options:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)

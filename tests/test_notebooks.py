@@ -61,9 +61,10 @@ def test_parameters_are_named_as_runs_fields(path: Path):
     of_the_study = {"family", "thresholds", "policies", "push_weights", "seeds", "images",
                     "moments", "every", "rules", "repeats", "live", "stalenesses", "learning_rates", "clusters",
                     "undivided", "heterogeneity", "sizes", "ends", "speeds", "duration_s", "ratios", "horizons",
-                    "crowds", "search_costs", "bandwidths", "network", "prunes", "others",
-                    "in_time", "small", "pieces", "syncs", "credits", "orders", "uneven_model", "uneven",
-                    "overhead_s", "crowd", "models", "latency_s"}  # fmt: skip
+                    "crowds", "search_costs", "bandwidths", "network", "prunes", "others", "in_time", "small", "pieces",
+                    "syncs", "credits", "orders", "uneven_model", "uneven", "overhead_s", "crowd", "models",
+                    "latency_s", "halves_s", "trained", "trained_sizes", "trained_cluster", "longer",
+                    "longer_size"}  # fmt: skip
     assert set(pages.allowed(path.stem)) - of_the_study <= set(KINDS)
 
 

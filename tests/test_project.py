@@ -12,7 +12,7 @@ from pslab.tensors.rules import PRUNERS
 
 ROOT = Path(__file__).parent.parent
 COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic",  # words that are not only policies
-          "local", "eager", "split", "stalest", "front", "needed"}  # fmt: skip
+          "local", "eager", "split", "stalest", "front", "needed", "range"}  # fmt: skip
 
 
 def test_conda_users_get_what_pip_users_get():

@@ -16,10 +16,11 @@ from pslab.engines.cluster import ComputeTimes
 from pslab.engines.control import ACK, GONE, PULL, PUSH, WEIGHTS, WHOLE, Note, apart
 from pslab.engines.doings import doing
 from pslab.engines.job import Job
-from pslab.engines.keeper import Bookkeeper
+from pslab.engines.keeper import Bookkeeper, ranged_bytes
 from pslab.engines.links import DOWN, UP, Network
 from pslab.engines.passes import Pass
 from pslab.engines.produce import Write
+from pslab.engines.turns import Turn, Turns, turns_of
 from pslab.engines.waiting import Waiting
 from pslab.engines.work import PHASES, pushed, way
 from pslab.engines.writes import own_writes
@@ -47,26 +48,36 @@ class Gradients(Protocol):
     """Where gradients come from."""
 
     def begin(
-        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]
-    ) -> None: ...
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None: ...  # fmt: skip
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]: ...
 
 
 class NoGradients:
-    """Timing only: pushes of the full size, and nothing in them."""
+    """Timing only: pushes of the size that they would have, and nothing in them."""
 
     def __init__(self, job: Job) -> None:
+        self._job = job
         self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
+        self._turns: dict[int, Turn] = {}
 
     def begin(
-        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]
-    ) -> None:
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
         """Nothing is computed."""
+        if turn is not None:
+            self._turns[worker] = turn
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
-        """The same for everybody."""
-        return self._body
+        """The same for everybody, but for those whose turn it is to push a range."""
+        if worker not in self._turns:
+            return self._body
+        job, keys = self._job, self._turns[worker].keys
+        entries = sum(s.stop - s.start for s in job.keyspace.slices(keys))
+        return {"payloads": [[ranged_bytes(job, keys, job.run.codec), entries]], "loss": math.nan}
 
 
 class Clockwork:
@@ -80,6 +91,8 @@ class Clockwork:
         self.workers = [worker_of(worker, len(job.parts), job.sync, layered=job.layered)
                         for worker in range(run.workers)]  # fmt: skip
         self.passes: dict[int, Pass] = {}  # layered workers: where each of them is in its iteration
+        found = [turns_of(job, worker) for worker in range(run.workers)]
+        self.turns: list[Turns] = [turns for turns in found if turns is not None]  # none, or one of each worker
         self.shares = [part.size / job.layout.size for part in job.parts]  # of what the whole model costs
         self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
         self.waiting = Waiting(job, self.server) if job.layered else None
@@ -181,7 +194,7 @@ class Clockwork:
             return at
         if note.kind == PULL:
             self.asked_s[note.worker, note.range] = at
-            pull = Pull(note.worker, note.range, note.iteration, note.version)
+            pull = Pull(note.worker, note.range, note.iteration, note.version, note)
             return self._perform(self.server.handle(pull, at), at)
         push = Push(note.worker, note.range, note.iteration, note.version, note, note.own)
         effects = self.server.handle(push, at)
@@ -220,7 +233,9 @@ class Clockwork:
 
     def _reply(self, reply: Reply, released_s: float) -> float:
         pull, size_bytes = reply.pull, self.keeper.reply(reply)
-        spent_s = self.job.cluster.serve_s + (0.0 if size_bytes == WHOLE else self.job.cluster.find_s)
+        spent_s = self.job.cluster.serve_s
+        if size_bytes != WHOLE and self.run.pull == "changed":
+            spent_s += self.job.cluster.find_s
         at = released_s + spent_s * self.shares[pull.range]
         key = pull.worker, pull.range
         begun_s, done_s = self.taken.get(key, (released_s, released_s))
@@ -244,13 +259,17 @@ class Clockwork:
         if self.job.eager or reply.size_bytes != WHOLE:
             replies.append(reply)
         self.settled[worker] = self.settled.get(worker, 0) + 1
-        if self.settled[worker] == len(self.job.parts) and not self.job.eager:
+        # what a fitted range will be is known when its computation begins, and not before
+        late = self.job.eager or (self.turns and self.job.prune.fitted)
+        if self.settled[worker] == len(self.job.parts) and not late:
             self._begin(worker, reply.iteration, now)
 
     def _begin(self, worker: int, iteration: int, now: float) -> None:
         self.begun.add(worker)
         pulled, self.pulled[worker], self.settled[worker] = self.pulled[worker], [], 0
-        self.gradients.begin(worker, iteration, pulled, now, own_writes(self.job, self.workers[worker]))
+        machine = self.workers[worker]
+        turn = self.turns[worker].turn(iteration, machine) if self.turns else None
+        self.gradients.begin(worker, iteration, pulled, now, own_writes(self.job, machine), turn)
 
     def _sent(self, worker: int, notes: list[Note], now: float) -> None:
         self._send(DOWN, worker, notes, now)
@@ -261,10 +280,14 @@ class Clockwork:
         machine = self.workers[worker]
         for note in notes:
             if note.kind == ACK:
+                if self.turns:
+                    self.turns[worker].acknowledged(note)
                 for row in pushed(note, self.sent_s[worker]) if self.job.eager else ():
                     self._log(worker, *row)
                 self._perform_worker(worker, machine.ack(Ack(worker, note.range, note.iteration)), now)
                 continue
+            if self.turns:
+                self.turns[worker].arrived(note, now)
             if note.size_bytes != WHOLE and (spent_s := self.job.cluster.decode_s * self.shares[note.range]):
                 self._push(now + spent_s, INSTALLED, worker, (note, now))
                 continue
@@ -285,6 +308,8 @@ class Clockwork:
         for note in notes:
             if note.kind == PUSH:
                 self.sent_s[worker][note.range, note.iteration] = now
+            if self.turns:
+                self.turns[worker].sent(note, now)
         if notes:
             self._send(UP, worker, notes, now)
         for effect in effects:
@@ -353,6 +378,8 @@ class Clockwork:
         body = self._result(worker)
         if not self._finite(worker, iteration, body):
             return
+        if self.turns:
+            self.turns[worker].computed(now - self.began_s[worker])
         self._log(worker, iteration, "compute", self.began_s[worker], ends)
         self._log_coded(worker, iteration, ends, selected, now)
         self._ready(worker, iteration, body, range(len(self.job.parts)), now)
@@ -398,7 +425,10 @@ class Clockwork:
             return
         self.sequence += 1
         self.life[worker] = self.sequence
-        self._perform_worker(worker, self.workers[worker].join(self.server.join(worker)), now)
+        iteration = self.server.join(worker)
+        if self.turns:
+            self.turns[worker].join(iteration)
+        self._perform_worker(worker, self.workers[worker].join(iteration), now)
 
     def _result(self, worker: int) -> dict[str, Any]:
         self.begun.discard(worker)
@@ -409,7 +439,8 @@ class Clockwork:
             payload: Note = request.payload
             return payload._replace(range=request.range, iteration=request.iteration, version=request.version,
                                     sent_s=now, own=request.seen)  # fmt: skip
-        return Note(PULL, request.worker, request.range, request.iteration, request.version, sent_s=now)
+        note = Note(PULL, request.worker, request.range, request.iteration, request.version, sent_s=now)
+        return self.turns[request.worker].wants(note) if self.turns else note
 
     # --- between them -------------------------------------------------------------------------------------------
 

@@ -44,11 +44,18 @@ class Cluster:
     trace: Mapping[int, Sequence[float]] = field(default_factory=dict)  #: worker -> seconds of its gradients, again
     leave: Mapping[int, float] = field(default_factory=dict)  #: virtual time only: worker -> when it is gone, in s
     join: Mapping[int, float] = field(default_factory=dict)  #: ... when it comes, or comes back; until then it is not
+    bandwidth_at: Mapping[float, float] = field(default_factory=dict)  #: ... seconds -> bit/s of each link from then on
 
     def __post_init__(self) -> None:
         for name, plain in (("slow", float), ("trace", _times), ("leave", float), ("join", float)):
             given = {int(worker): plain(value) for worker, value in dict(getattr(self, name)).items()}
             object.__setattr__(self, name, given)
+        changes = {float(at): float(bit_s) for at, bit_s in dict(self.bandwidth_at).items()}
+        object.__setattr__(self, "bandwidth_at", changes)
+        if not all(0 < at < math.inf and 1 <= bit_s <= 1e15 for at, bit_s in changes.items()):
+            raise ConfigError("cluster.bandwidth_at", changes, "must map seconds above 0 to bit/s of at least 1")
+        if changes and self.bandwidth_bit_s is None:
+            raise ConfigError("cluster.bandwidth_bit_s", None, "a bandwidth that changes must begin with one")
         for name, low, high, words in LIMITS:
             value = getattr(self, name)
             if value is None and name in OPTIONAL:

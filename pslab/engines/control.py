@@ -24,13 +24,20 @@ class Note(NamedTuple):
     iteration: int = 0
     version: int = 0
     size_bytes: int = 0  #: of the payload's frame, or WHOLE
-    other: int = 0  #: PUSH: entries sent; WEIGHTS: the worker that was waited for
+    other: int = 0  #: PUSH: entries sent; WEIGHTS: the worker that was waited for; PULL: the first key wanted
     sent_s: float = 0.0  #: PUSH, PULL: handed to the link; WEIGHTS: the weights are written, the link has them
     begun_s: float = 0.0  #: WEIGHTS, ACK: the server took the worker's push
     done_s: float = 0.0  #: WEIGHTS, ACK: ... and had dealt with it
     released_s: float = 0.0  #: WEIGHTS: the policy started the worker
     value: float = 0.0  #: PUSH: the loss on its batch; WEIGHTS: when the server heard the request
-    own: int = 0  #: PUSH: the staleness that its worker saw; WEIGHTS: the worker's pushes that are in them
+    #: PUSH: the staleness that its worker saw; WEIGHTS: the worker's pushes that are in them; PULL: the key behind the
+    #: last one wanted, 0 for all
+    own: int = 0
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """The keys that a PULL asks for, if not for all: the first, and the one behind the last."""
+        return self.other, self.own
 
 
 _RECORD = struct.Struct("<BHIqqqqdddddq")

@@ -64,6 +64,11 @@ class Experiment:
         return bool(getattr(self.sync, "eager", False))
 
     @property
+    def own(self) -> bool:
+        """Whether a worker applies to its own weights what it has not yet sent."""
+        return bool(getattr(self.prune, "applies", False))
+
+    @property
     def layered(self) -> bool:
         """Whether a layer's requests go when it is ready, and wait for no other layer."""
         return bool(self.ranges.layered)
@@ -103,7 +108,7 @@ class Layout:
     gradients: tuple[tuple[int, ...], ...]  #: per worker and buffer
     up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
     arrivals: tuple[tuple[int, ...], ...]  #: per worker: where a whole pull is laid; eager: by the iteration's parity
-    used: tuple[int, ...]  #: per worker: the weights that it computes on; its own copy of the server's, unless eager
+    used: tuple[int, ...]  #: per worker: what it computes on; its copy of the server's, if that has all of its own
     down: tuple[tuple[int, ...], ...]  #: per worker: room for a pull's frames; eager: by the iteration's parity
     memories: dict[str, Memory]  #: what each worker keeps from one gradient to the next
     kept: tuple[dict[str, int], ...]  #: per worker: where that lies, if any process may compute for it
@@ -139,6 +144,6 @@ class Layout:
         kept = tuple({name: take(memory.entries * memory.dtype.itemsize) for name, memory in memories.items()}
                      for _ in range(workers))  # fmt: skip
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
-        used = tuple(take(flat) if eager else own for own in weights)
+        used = tuple(take(flat) if eager or experiment.own else own for own in weights)
         places = server, weights, gradients, up, arrivals, used, down, memories, kept
         return cls(size, dtype, *places, frames=tuple(frames), end=at, in_place=in_place)

@@ -23,13 +23,15 @@ from pslab.engines.job import Job
 from pslab.engines.pool import Pool
 from pslab.engines.produce import Producer, Write
 from pslab.engines.talk import Report, report
+from pslab.engines.turns import Turn
 from pslab.tensors.prune import NonFinite
 
 WAIT_S = 0.1
 AHEAD = 2  # gradients that a host has: one that it computes, and the next
 
 
-Order = tuple[float, int, int, list[Note], list[Write]]  # settled when; worker, iteration; what it pulled, and adds
+#: settled when; worker, iteration; what it pulled, and adds; the range that it pushes
+Order = tuple[float, int, int, list[Note], list[Write], Turn | None]
 
 
 class Hosting:
@@ -44,10 +46,11 @@ class Hosting:
             self._producer(worker).warm_up()
         report(parent, "prepared")
 
-    def produce(self, worker: int, iteration: int, pulled: list[Any], writes: list[Any]) -> None:
+    def produce(self, worker: int, iteration: int, pulled: list[Any], writes: list[Any], turn: Any) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and tell the parent."""
         self.iteration, adds = iteration, [Write(*write) for write in writes]
-        body = body_of(self._producer(worker), iteration, [Note(*note) for note in pulled], adds)
+        turned = None if turn is None else Turn(*turn)
+        body = body_of(self._producer(worker), iteration, [Note(*note) for note in pulled], adds, turned)
         report(self._parent, "produced", {"worker": worker, **body})
 
     def _producer(self, worker: int) -> Producer:
@@ -57,12 +60,14 @@ class Hosting:
         return found
 
 
-def body_of(producer: Producer, iteration: int, pulled: list[Note], writes: list[Write]) -> dict[str, Any]:
+def body_of(
+    producer: Producer, iteration: int, pulled: list[Note], writes: list[Write], turn: Turn | None = None
+) -> dict[str, Any]:
     """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
     the payload's size and entries; no payloads if the gradient is not finite."""
     for note in pulled:
         producer.install(note)
-    loss = producer.gradient(iteration, writes)
+    loss = producer.gradient(iteration, writes, turn)
     try:
         notes, _ = producer.payloads(iteration, loss)
     except NonFinite:
@@ -88,12 +93,13 @@ class Hosts:
             pool.order(number, "host", (job, here))
 
     def begin(
-        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]
-    ) -> None:
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
         """The weights of a virtual worker's iteration were settled at this virtual instant."""
         self._begun.add(worker)
         whose = 0 if self._portable else self._host[worker]
-        heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, writes))
+        heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, writes, turn))
         self._feed()
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:

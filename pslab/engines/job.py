@@ -79,6 +79,7 @@ class Job:
     trains: bool
     portable: bool
     eager: bool
+    own: bool
     layered: bool
 
     @cached_property
@@ -99,5 +100,5 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "layer_shares", "sparse", "trains", "portable", "eager", "layered")  # fmt: skip
+                "parts", "layer_shares", "sparse", "trains", "portable", "eager", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

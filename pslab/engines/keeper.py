@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from pslab.engines.arena import Arena
@@ -16,8 +17,9 @@ from pslab.policies.rates import Applied
 from pslab.protocol.messages import Pull, Push, gradients
 from pslab.protocol.server import Discard, Reply, Step
 from pslab.tensors import rating
+from pslab.tensors.keyspace import KeyRange
 from pslab.tensors.store import Gradient, Part, Store
-from pslab.tensors.wire import Entries, decode, encode_into, frame_bytes
+from pslab.tensors.wire import Entries, decode, encode_into, frame_bytes, sliced_bytes
 
 T = TypeVar("T")
 
@@ -25,6 +27,11 @@ T = TypeVar("T")
 def _turn(places: Sequence[T], iteration: int) -> T:
     """Buffers are used in turn."""
     return places[iteration % len(places)]
+
+
+def ranged_bytes(job: Job, keys: KeyRange, codec: str) -> int:
+    """The length of a frame of a range of keys."""
+    return sliced_bytes(job.layout.size, job.keyspace.slices(keys), job.layout.dtype.itemsize, codec)
 
 
 class Bookkeeper:
@@ -101,8 +108,10 @@ class Bookkeeper:
         return PULL_BYTES if note.kind == PULL else 0
 
     def _lay(self, reply: Reply) -> int:
-        """There is nothing to lay ready."""
-        return WHOLE
+        """There is nothing to lay ready; a range has its size."""
+        if self._job.run.pull != "range":
+            return WHOLE
+        return ranged_bytes(self._job, KeyRange(*reply.pull.payload.wanted), "auto")
 
     def _apply(self, step: Step, rate: float) -> None:
         """There is nothing to apply it to."""
@@ -122,6 +131,7 @@ class Keeper(Bookkeeper):
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
         self._encoded: tuple[Entries, bytes] | None = None
+        self._found: tuple[KeyRange, int, Entries] | None = None
 
     def leave(self, worker: int) -> None:
         super().leave(worker)
@@ -133,6 +143,8 @@ class Keeper(Bookkeeper):
         if job.layout.in_place:
             return WHOLE
         part = job.parts[pull.range]
+        if job.run.pull == "range":
+            return self._write(pull, self._of_keys(KeyRange(*pull.payload.wanted), reply.version))
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries)
@@ -141,8 +153,17 @@ class Keeper(Bookkeeper):
             there.copy_(here)
         return WHOLE
 
+    def _of_keys(self, keys: KeyRange, version: int) -> Entries:
+        """The weights of a range of keys; the same object while it is asked for again, and they do not change."""
+        if self._found is None or self._found[:2] != (keys, version):
+            slices = self._job.keyspace.slices(keys)
+            indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
+            values = torch.cat([self._store.weights[s] for s in slices]).numpy()
+            self._found = keys, version, Entries(self._job.layout.size, indices, values)
+        return self._found[2]
+
     def _write(self, pull: Pull, entries: Entries) -> int:
-        """What has changed, as a frame; several workers of one round get the same, which is encoded once."""
+        """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""
         offset, room = self._job.layout.frames[pull.range]
         place = self._arena.bytes(_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
         if self._encoded is None or self._encoded[0] is not entries:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -35,7 +36,10 @@ class Chooser(Protocol):
 class Lane:
     """One direction of the server's link. `served` is what each flow has got since the beginning, in bytes."""
 
-    def __init__(self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0) -> None:
+    def __init__(
+        self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0,
+        changes: Mapping[float, float] | None = None,
+    ) -> None:  # fmt: skip
         self.worker_byte_s, self.server_byte_s, self.latency_s = worker_byte_s, server_byte_s, latency_s
         self.overhead_bytes = overhead_s * worker_byte_s if overhead_s else 0.0
         self.served, self.updated_s, self.sequence = 0.0, 0.0, 0
@@ -44,6 +48,7 @@ class Lane:
         self.flows: list[tuple[float, int, int, float, Any]] = []
         self.waiting: dict[int, deque[tuple[float, Any]]] = {}  # per worker: what is behind its flow
         self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
+        self.changes = deque(sorted((changes or {}).items()))  # instants, and the workers' bytes a second from then on
 
     def send(self, worker: int, size_bytes: float, message: Any, now: float) -> None:
         """A message of this worker is ready to go at `now`, or as soon as the lane has got that far."""
@@ -59,6 +64,8 @@ class Lane:
     def next_s(self) -> float:
         """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
         end_s = self.end_s + self.latency_s
+        if self.changes and self.flows:
+            end_s = min(end_s, self.changes[0][0])  # what is on its way may come sooner than it seems now
         return min(end_s, self.flying[0][0]) if self.flying else end_s
 
     def arrived(self, now: float) -> list[tuple[float, Any]]:
@@ -109,6 +116,14 @@ class Lane:
         self.end_s = self.updated_s + max(0.0, self.flows[0][0] - self.served) / self.rate
 
     def _serve_until(self, now: float) -> None:
+        while self.changes and self.changes[0][0] <= now:
+            at, byte_s = self.changes.popleft()
+            self._serve(at)
+            self.worker_byte_s = byte_s
+            self._share()
+        self._serve(now)
+
+    def _serve(self, now: float) -> None:
         while self.end_s <= now:
             self._end_one()
         self._advance(now)
@@ -129,7 +144,7 @@ class Lane:
 class ChosenLane(Lane):
     """One direction on which a worker's next message is chosen, whenever more of its may be under way."""
 
-    def __init__(self, chooser: Chooser, *speeds: float) -> None:
+    def __init__(self, chooser: Chooser, *speeds: Any) -> None:
         super().__init__(*speeds)
         self._chooser = chooser
         self._pools: dict[int, list[tuple[float, Any]]] = {}  # per worker: what is ready and not chosen
@@ -173,7 +188,7 @@ class ChosenLane(Lane):
             self._under_way[worker] -= size_bytes
             self._open[worker] = None
 
-    def _serve_until(self, now: float) -> None:
+    def _serve(self, now: float) -> None:
         """What was not chosen at the end of an instant is chosen before time goes on."""
         while (next_s := min(self.choice_s(), self.end_s)) < now:
             if self.choice_s() <= next_s and self.end_s > next_s:
@@ -181,7 +196,7 @@ class ChosenLane(Lane):
                 self.choose(next_s)
             else:
                 self._end_one()
-        super()._serve_until(now)
+        super()._serve(now)
 
 
 class Network:
@@ -192,8 +207,9 @@ class Network:
             return math.inf if bit_s is None else bit_s / 8
 
         def lane() -> Lane:
+            changes = {at: bit_s / 8 for at, bit_s in cluster.bandwidth_at.items()}
             speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), cluster.latency_s,
-                      cluster.overhead_s)  # fmt: skip
+                      cluster.overhead_s, changes)  # fmt: skip
             return Lane(*speeds) if chooser is None else ChosenLane(chooser, *speeds)
 
         up = lane()

@@ -162,4 +162,6 @@ class _Conduct(Conduct):
             "honest": honesty["compute_overrun_share"] + honesty["late_message_share"] <= HONEST_SHARE,
             "disturbed": self.evaluator is not None,
         }
+        if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
+            facts["sweeps"] = sorted(sweeps)
         return Outcome(self.accuracy(), phases, self.pushes, self.weights.numpy().copy(), facts)

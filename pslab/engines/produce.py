@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -16,12 +17,14 @@ from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
 from pslab.engines.experiment import SQUARES
 from pslab.engines.job import Job
+from pslab.engines.turns import Turn
 from pslab.protocol.messages import begins
 from pslab.tensors import rating
 from pslab.tensors.data import rounds
-from pslab.tensors.prune import NonFinite, Pruner, Setting, is_finite, zeros
+from pslab.tensors.prune import NonFinite, Setting, is_finite, zeros
+from pslab.tensors.range_pruner import RangePruner, pruner_of
 from pslab.tensors.store import Part
-from pslab.tensors.wire import decode, encode_into
+from pslab.tensors.wire import Entries, decode, encode_into
 
 
 class Write(NamedTuple):
@@ -59,6 +62,7 @@ class Producer:
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]
         dataset = job.shelf.dataset(data)
+        self._turn: Turn | None = None
         self._computing = None
         if job.trains:
             own = module_of(job, self._device) if module is None else module
@@ -69,8 +73,9 @@ class Producer:
         run = job.run
         epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
         setting = Setting(run.seed, worker, run.workers, epoch_iterations)
-        self._pruner = (Pruner.of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
+        self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
                         if job.sparse else None)  # fmt: skip
+        self._came: list[Entries] = []  # of a range, since the last gradient
         self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
@@ -88,9 +93,12 @@ class Producer:
             computing.layerwise.needs, computing.layerwise.turns = needs, turns
             computing.layerwise.ready = lambda layer: ready(layer, computing.loss)
 
-    def gradient(self, iteration: int, writes: Iterable[Write] = ()) -> float:
+    def gradient(self, iteration: int, writes: Iterable[Write] = (), turn: Turn | None = None) -> float:
         """Compute the gradient of an iteration; the batch's loss. `writes` are own pushes that an eager worker adds."""
-        if self._job.eager:
+        self._turn = turn
+        if isinstance(self._pruner, RangePruner) and turn is not None:
+            self._own_ranges(self._pruner, writes, turn)
+        elif self._job.eager:
             self._shared_weights.copy_(self._held)
             for write in writes:
                 self._read_own(*write)
@@ -124,13 +132,19 @@ class Producer:
                 self._shared_gradients[buffer][span].copy_(gradient)
             return [Note(PUSH, size_bytes=WHOLE, other=job.parts[i].size, value=loss) for i in ranges], time.monotonic()
         pruner, step = self._pruner, begins(job.sync, iteration)
-        found = pruner.prune(gradient, step) if layer is None else pruner.prune_layer(layer, gradient, step)
+        if layer is None or isinstance(pruner, RangePruner):
+            found = pruner.prune(gradient, step)
+        else:
+            found = pruner.prune_layer(layer, gradient, step)
         indices, values = (each.cpu() for each in found)
         selected_s, notes = time.monotonic(), []
         for index in ranges:
             entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]
             size = encode_into(self._up[buffer][offset : offset + room], entries, job.run.codec)
             notes.append(Note(PUSH, size_bytes=size, other=len(entries.values), value=loss))
+            if self._turn is not None and self._reads_own:
+                # until weights of these keys come that have it
+                job.parts[index].add(self._held, entries, -self._turn.rate)
         return notes, selected_s
 
     def install(self, note: Note) -> None:
@@ -138,12 +152,39 @@ class Producer:
         part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
         turn = note.iteration % len(self._down)
         if note.size_bytes != WHOLE:
-            part.put(self._held, decode(self._down[turn][offset : offset + note.size_bytes], n=part.size))
+            entries = decode(self._down[turn][offset : offset + note.size_bytes], n=part.size)
+            part.put(self._held, entries)
+            self._came += [entries] if self._reads_own else []
         elif self._job.eager:
             for here, there in zip(part.views(self._held), part.views(self._arrivals[turn]), strict=True):
                 here.copy_(there)
-        if not self._job.eager:
+        if not self._job.eager and not self._job.own:
             self._to_device(part)
+
+    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: Turn) -> None:
+        """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
+        pruner.keys = turn.keys
+        if self._reads_own:
+            for write in writes:
+                self._add_again(write)
+        self._came = []
+        if self._job.eager or self._job.own:
+            self._shared_weights.copy_(self._held)
+            self._to_device()
+        if self._job.own and pruner.residual is not None:
+            self._weights.add_(pruner.residual, alpha=-turn.rate)
+
+    def _add_again(self, write: Write) -> None:
+        """An own push, as far as weights have come since that overwrote it."""
+        part, offset = self._job.parts[write.range], self._job.layout.frames[write.range][0]
+        pushed = decode(self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes], n=part.size)
+        for came in self._came:
+            part.add(self._held, common(pushed, came), -write.rate)
+
+    @property
+    def _reads_own(self) -> bool:
+        """Whether own pushes of ranges may be missing in weights that come, and are to be in them."""
+        return self._job.eager and isinstance(self._pruner, RangePruner) and getattr(self._job.sync, "rmw", True)
 
     def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
         """An own push, still in its buffer, as the server is going to apply it."""
@@ -165,6 +206,17 @@ class Producer:
 
     def _buffer(self, iteration: int) -> int:
         return iteration % len(self._gradients)
+
+
+def common(pushed: Entries, came: Entries) -> Entries:
+    """Those entries of the first whose places the second has, too."""
+    if came.indices is None:
+        return pushed
+    here = np.arange(pushed.n) if pushed.indices is None else pushed.indices
+    if np.array_equal(here, came.indices):  # in most cases
+        return pushed
+    kept = np.isin(here, came.indices, assume_unique=True)
+    return Entries(pushed.n, here[kept], pushed.values[kept])
 
 
 def device_of(name: str, worker: int) -> torch.device:

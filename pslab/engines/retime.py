@@ -17,6 +17,7 @@ from pslab.engines.keeper import Bookkeeper
 from pslab.engines.ledger import PUSH_COLUMNS, Ledger
 from pslab.engines.outcome import Outcome
 from pslab.engines.produce import Write
+from pslab.engines.turns import Turn
 from pslab.engines.virtual import facts_of, phase_table, turn
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply
@@ -32,7 +33,10 @@ class Recorded:
         self._job, self._pushes = job, pushes
         self._iterations: dict[int, int] = {}
 
-    def begin(self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]) -> None:
+    def begin(
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
         """Which one is asked for."""
         self._iterations[worker] = iteration
 
@@ -68,12 +72,14 @@ def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
     `pushes` are the recorded ones, in the columns of the ledger.
 
     Raises:
-        ConfigError: a policy without a barrier, whose gradients depend on who is when where; several ranges; workers
-            that leave or join.
+        ConfigError: a policy without a barrier, whose gradients depend on who is when where, as do ranges that are
+            fitted; several ranges; workers that leave or join.
     """
     run, cluster = experiment.run, experiment.cluster
     if not getattr(experiment.sync, "barrier", False):
         raise ConfigError("sync", run.sync, "without a barrier another cluster means other gradients: run it there")
+    if getattr(experiment.prune, "fitted", False):
+        raise ConfigError("prune", run.prune, "is fitted to its cluster: another means other gradients: run it there")
     if cluster.leave or cluster.join or len(experiment.parts) > 1:
         raise ConfigError("cluster", run.cluster, "only whole pushes of workers that stay can be replayed elsewhere")
     rows = [dict(zip(PUSH_COLUMNS, map(float, row), strict=True)) for row in pushes]

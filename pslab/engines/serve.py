@@ -165,7 +165,7 @@ class Serving:
                     self.outcome = "budget"
             elif note.kind == PULL:
                 self.asked_s[note.worker, note.range] = time.monotonic()
-                pull = Pull(note.worker, note.range, note.iteration, note.version)
+                pull = Pull(note.worker, note.range, note.iteration, note.version, note)
                 self._perform(self.machine.handle(pull, now - self.begun_s))
             elif note.kind == DIVERGED:
                 self.refused += 1

@@ -21,6 +21,7 @@ from pslab.engines.keeper import Keeper
 from pslab.engines.outcome import Outcome
 from pslab.engines.produce import Producer, Write
 from pslab.engines.talk import Report, report
+from pslab.engines.turns import Turn
 
 TABLES = ("accuracy", "phases", "pushes", "weights")
 
@@ -44,11 +45,12 @@ class Solo:
         self._rows: list[tuple[float, ...]] = []
 
     def begin(
-        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write]
-    ) -> None:
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
         """A worker's weights are settled: compute."""
         self.iteration = iteration
-        self._bodies[worker] = body_of(self.producers[worker], iteration, pulled, writes)
+        self._bodies[worker] = body_of(self.producers[worker], iteration, pulled, writes, turn)
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
         """What it has computed."""

@@ -177,7 +177,8 @@ def phase_table(clockwork: Clockwork) -> np.ndarray:
 
 
 def facts_of(clockwork: Clockwork, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
-    """What the manifest says of a run in virtual time."""
+    """What the manifest says of a run in virtual time; of fitted ranges, the sweeps of each worker."""
+    sweeps = [list(row) for turns in clockwork.turns for row in turns.sweeps]
     return {
         "outcome": clockwork.outcome,
         "seconds": clockwork.now,
@@ -194,5 +195,6 @@ def facts_of(clockwork: Clockwork, preparation_s: float, turning_s: float, wall_
         "events": clockwork.events,
         "honest": True,  # virtual time is what the cluster says, whatever the machine does
         "disturbed": False,
+        **({"sweeps": sweeps} if sweeps else {}),
     }
 

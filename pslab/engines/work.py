@@ -15,6 +15,7 @@ from pslab.engines.job import Job
 from pslab.engines.line import Line, ready
 from pslab.engines.produce import Producer
 from pslab.engines.talk import report
+from pslab.engines.turns import turns_of
 from pslab.engines.writes import own_writes
 from pslab.protocol.messages import NOBODY, Ack, Push, Weights, gradients
 from pslab.protocol.pool import Request
@@ -58,6 +59,7 @@ class Working:
     ) -> None:
         self.job, self.worker, self.line, self.parent = job, worker, Line(pipe), parent
         self.machine = worker_of(worker, len(job.parts), job.sync, layered=job.layered)
+        self.turns = turns_of(job, worker)
         self.times = ComputeTimes(job.cluster, job.run.seed, worker)
         self.producer = Producer(job, worker, arena, data)
         self.producer.warm_up()
@@ -89,7 +91,8 @@ class Working:
             self.line.send([Note(DIVERGED, self.worker, iteration=self.machine.iteration)])
             self._await_stop()
         body = {"overrun_s": self.overrun_s, "real_s": self.real_s, "modelled_s": self.modelled_s,
-                "alive_s": time.monotonic() - self.began_s, "layers_s": self.layers_s}  # fmt: skip
+                "alive_s": time.monotonic() - self.began_s, "layers_s": self.layers_s,
+                "sweeps": self.turns.sweeps if self.turns else []}  # fmt: skip
         report(self.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
 
     # --- computing ------------------------------------------------------------------------------------------------
@@ -101,6 +104,8 @@ class Working:
         for note in notes:
             if note.kind == PUSH:
                 self.sent_s[note.range, note.iteration] = now
+            if self.turns is not None:
+                self.turns.sent(note, now)
         if notes:
             self.line.send(note._replace(sent_s=now) for note in notes)
         return [after for effect in effects if isinstance(effect, Compute) for after in self._compute(effect.iteration)]
@@ -110,7 +115,8 @@ class Working:
             self._take(iteration)
         begin_s = time.monotonic()
         modelled_s = sum(self.times.draw() for _ in range(gradients(self.job.sync, iteration)))
-        loss = self.producer.gradient(iteration, own_writes(self.job, self.machine))
+        turn = self.turns.turn(iteration, self.machine) if self.turns is not None else None
+        loss = self.producer.gradient(iteration, own_writes(self.job, self.machine), turn)
         real_s = time.monotonic() - begin_s
         self._hold_until(begin_s + modelled_s)
         computed_s = time.monotonic()
@@ -118,7 +124,10 @@ class Working:
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
         if modelled_s:
             self.overrun_s += max(0.0, real_s - modelled_s)
-        return self.ready(range(len(self.job.parts)), *self.producer.payloads(iteration, loss), computed_s)
+        payloads = self.producer.payloads(iteration, loss)
+        if self.turns is not None:
+            self.turns.computed(time.monotonic() - begin_s)
+        return self.ready(range(len(self.job.parts)), *payloads, computed_s)
 
     def ready(
         self, ranges: Iterable[int], payloads: Iterable[Note], selected_s: float, computed_s: float
@@ -144,7 +153,8 @@ class Working:
             payload: Note = request.payload
             return payload._replace(worker=self.worker, range=request.range, iteration=request.iteration,
                                     version=request.version, own=request.seen)  # fmt: skip
-        return Note(PULL, self.worker, request.range, request.iteration, request.version)
+        note = Note(PULL, self.worker, request.range, request.iteration, request.version)
+        return note if self.turns is None else self.turns.wants(note)
 
     def _hold_until(self, end_s: float) -> None:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
@@ -173,12 +183,16 @@ class Working:
 
     def _heard(self, note: Note) -> list[Effect]:
         if note.kind == ACK:
+            if self.turns is not None:
+                self.turns.acknowledged(note)
             for row in pushed(note, self.sent_s) if self.job.eager else ():
                 self._log(*row)
             return self.machine.ack(Ack(self.worker, note.range, note.iteration))
         if note.kind != WEIGHTS:
             return []
         arrived_s = time.monotonic()
+        if self.turns is not None:
+            self.turns.arrived(note, arrived_s)
         for row in way(note, self.sent_s, arrived_s, eager=self.job.eager):
             self._log(*row)
         if self.job.eager:

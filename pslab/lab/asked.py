@@ -7,8 +7,7 @@ from typing import Any
 
 from pslab.errors import ConfigError
 from pslab.policies.table import SYNCS
-from pslab.protocol.messages import Push
-from pslab.protocol.server import Server, Step
+from pslab.protocol.shown import first_step
 from pslab.spec import build
 
 
@@ -27,6 +26,7 @@ def averages(policy: Any) -> bool:
     """Whether a policy's step is the mean of several pushes, which has no push weight. One worker's push shows it."""
     try:
         sync = build("sync", policy, SYNCS) if isinstance(policy, str) else policy
-        return any(isinstance(e, Step) and e.aggregate for e in Server((0,), 1, sync).handle(Push(0, 0, 0, 0), 0.0))
+        step = first_step(sync, 1)
     except (ConfigError, AttributeError):
-        return False  # Run or resolve refuse it, or a record holds its source text alone
+        step = None  # Run or resolve refuse it, or a record holds its source text alone
+    return step is not None and step.aggregate

@@ -37,11 +37,12 @@ DRAWING = ("studies", "asked", "reached", "notebook", "plots", "targets", "tunin
            "observation_tables", "theme", "export", "live", "timeline", "spans", "agreement", "calibrate",
            "staleness", "staleness_tables", "staleness_plots", "families", "family_tables", "family_plots",
            "elasticity", "elastic_tables", "elastic_words", "elastic_plots", "overlap", "chain", "optimum",
-           "ordering", "ordering_plots", "ordering_tables")  # fmt: skip
+           "ordering", "ordering_plots", "ordering_tables", "ranging", "ranging_tables", "ranging_plots")  # fmt: skip
 """Modules whose change redraws."""
 DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
 #: A single machine; grids of clusters and learning rates; studies of a few policies.
-OTHER_KINDS = {"01_observation", "11_families", "25_ssp_tuning", "30_elastic", "40_eager", "50_order", "70_rates"}
+OTHER_KINDS = {"01_observation", "11_families", "25_ssp_tuning", "30_elastic", "40_eager", "50_order", "60_ranges",
+               "70_rates"}  # fmt: skip
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
@@ -108,7 +109,7 @@ def plan(sources: Path, results: Path) -> list[Job]:
     best = {**virtual, "model": "mlp:64", "policies": every_policy(), "learning_rate": RATES,
             "push_weights": [None, 1.0], "cluster": HETEROGENEOUS}  # fmt: skip
     once = ("11_families", "20_sync_policies", "25_ssp_tuning", "70_rates", "30_elastic", "40_eager", "50_order",
-            "05_virtual_and_real", "01_observation")  # fmt: skip
+            "60_ranges", "05_virtual_and_real", "01_observation")  # fmt: skip
     others = [Job(notebook, {}, sources, results) for notebook in once]
     compared = Job("20_sync_policies", best, sources, results)
     return [Job("00_tour", {"live": False}, sources, results), *pruned, *others, compared]

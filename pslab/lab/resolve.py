@@ -23,6 +23,7 @@ from pslab.tensors.data import Dataset, data_root, resolve_data
 from pslab.tensors.keyspace import Keyspace
 from pslab.tensors.models import build_model, check_model, kept_chance
 from pslab.tensors.optimizers import resolve_optimizer
+from pslab.tensors.ranges import Ranges
 from pslab.tensors.rules import PRUNERS, Whole
 from pslab.tensors.store import Part
 
@@ -97,7 +98,7 @@ def _policy(field: str, value: Any) -> Any:
     table, methods = METHODS[field]
     if isinstance(value, str):
         return build(field, value, table)
-    missing = [name for name in methods if not hasattr(value, name)]
+    missing = [name for name in methods if not hasattr(value, name) and type(value) not in table.values()]
     if missing or isinstance(value, type):
         problem = "is a class: give an object of it" if isinstance(value, type) else f"has no {', '.join(missing)}"
         raise ConfigError(field, value, f"{problem}; a {field} policy needs {', '.join(methods)}")
@@ -116,16 +117,20 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
     if isinstance(policies["prune"], Whole) and run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
     if not isinstance(policies["prune"], Whole) and run.codec == "dense":
-        raise ConfigError("codec", run.codec, "pruned gradients are sparse: use auto, coordinates, bitmap or varint")
+        problem = "pruned gradients are sparse: use auto, coordinates, bitmap, varint or runs"
+        raise ConfigError("codec", run.codec, problem)
     if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
         problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
         raise ConfigError("cluster", run.cluster, problem)
-    if run.engine == "timing" and not (isinstance(policies["prune"], Whole) and run.pull == "whole"):
-        raise ConfigError("prune", run.prune, "without tensors nothing can be pruned: use prune='none', pull='whole'")
+    _check_ranges(run, policies)
+    whole = isinstance(policies["prune"], Whole) and run.pull == "whole"
+    if run.engine == "timing" and not (whole or isinstance(policies["prune"], Ranges)):
+        problem = "without tensors nothing can be pruned: use prune='none', pull='whole', or a range"
+        raise ConfigError("prune", run.prune, problem)
     if run.engine == "timing" and run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
     if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
-        _check_own_writes(run, policies)
+        _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
     _check_layers(run, policies)
     _check_members(run, cluster)
@@ -139,6 +144,9 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
             raise ConfigError("order", run.order, problem)
         return
     sync = policies["sync"]
+    if isinstance(policies["prune"], Ranges):
+        problem = "a range of keys is in turn, whatever layers it is of: use ranges='whole', or another rule"
+        raise ConfigError("prune", run.prune, problem)
     if getattr(sync, "eager", False):
         problem = "asks for the whole model as a worker begins to compute: use ranges='whole', or another policy"
         raise ConfigError("sync", run.sync, problem)
@@ -157,13 +165,26 @@ def _check_momentum(run: Run, prune: Any) -> None:
         raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
 
 
-def _check_own_writes(run: Run, policies: Mapping[str, Any]) -> None:
+def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:
     """Who reads its own writes must know what the server is going to make of them."""
     if not resolve_optimizer(run.optimizer).plain_sgd:
-        problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or rmw=off"
-        raise ConfigError("sync", run.sync, problem)
+        problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or {instead}"
+        raise ConfigError(field, getattr(run, field), problem)
     if not getattr(policies["rate"], "foreseen", False):
-        raise ConfigError("sync", run.sync, f"a worker cannot foresee the rate {run.rate!r}: use another, or rmw=off")
+        problem = f"a worker cannot foresee the rate {run.rate!r}: use another, or {instead}"
+        raise ConfigError(field, getattr(run, field), problem)
+
+
+def _check_ranges(run: Run, policies: Mapping[str, Any]) -> None:
+    """The keys that are pushed are those that are pulled."""
+    rule = policies["prune"]
+    if isinstance(rule, Ranges) and run.pull != "range":
+        raise ConfigError("pull", run.pull, "ranges are pushed: set pull='range', so that the same keys are pulled")
+    if run.pull == "range" and not isinstance(rule, Ranges):
+        problem = "what is pulled are the keys that were pushed: set prune='range:300', say, or use whole or changed"
+        raise ConfigError("pull", run.pull, problem)
+    if isinstance(rule, Ranges) and rule.applies:
+        _check_own_writes(run, policies, "prune", "local_apply=off")
 
 
 def _check_rate(run: Run, rate: Any) -> None:
@@ -183,6 +204,9 @@ def _check_members(run: Run, cluster: Cluster) -> None:
             raise ConfigError(f"cluster.{name}", dict(named), f"worker {beyond[0]} of {run.workers} does not exist")
         if named and name in ("leave", "join") and run.engine == "local":
             raise ConfigError(f"cluster.{name}", dict(named), "is for virtual time: use engine='virtual' or 'timing'")
+    if cluster.bandwidth_at and run.engine == "local":
+        problem = "is for virtual time: use engine='virtual' or 'timing'"
+        raise ConfigError("cluster.bandwidth_at", dict(cluster.bandwidth_at), problem)
     if not any(map(cluster.there, range(run.workers))):
         raise ConfigError("cluster.join", dict(cluster.join), "nobody is there when the run begins")
 

@@ -17,6 +17,7 @@ from pslab.lab.elasticity import elastic_runs
 from pslab.lab.families import family_runs, pruned
 from pslab.lab.observation import RULES, Observation, Wanted
 from pslab.lab.ordering import order_runs
+from pslab.lab.ranging import range_runs
 from pslab.lab.staleness import rate_runs
 from pslab.lab.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 from pslab.policies.table import SYNCS
@@ -270,7 +271,7 @@ def overlap_runs(
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "00_tour": tour_runs, "01_observation": observations, "05_virtual_and_real": agreement_runs,
     "10_pruning": pruning_runs, "11_families": family_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs,
-    "30_elastic": elastic_runs, "40_eager": overlap_runs, "50_order": order_runs,
+    "30_elastic": elastic_runs, "40_eager": overlap_runs, "50_order": order_runs, "60_ranges": range_runs,
     "70_rates": rate_runs}  # fmt: skip
 
 
@@ -422,6 +423,7 @@ def describe_cluster(cluster: str | Mapping[str, Any], engine: str = "local") ->
     words = []
     if c.get("bandwidth_bit_s"):
         words.append(f"{_bits(c['bandwidth_bit_s'])} per worker, {c.get('duplex', 'full')} duplex")
+    words += [f"from {_ms(float(at))} on {_bits(float(rate))}" for at, rate in dict(c.get("bandwidth_at", {})).items()]
     if c.get("latency_s"):
         words.append(f"{_ms(c['latency_s'])} latency")
     if c.get("server_bandwidth_bit_s"):

@@ -53,7 +53,8 @@ RAMPS: dict[str, tuple[str, str, str]] = {
 }
 #: Where thresholds that come from the gradient before lie among those that are found anew in so many passes.
 MODES = {"decay": 3.0, "ratchet": 6.0, "literal": 8.0}
-FIRST = {"static": "fraction", "std": "sigmas", "dynamic": "passes", "dgc": "fraction"}  # the threshold of each
+#: The threshold of each family, or the size.
+FIRST = {"static": "fraction", "std": "sigmas", "dynamic": "passes", "dgc": "fraction", "range": "size"}
 OTHER_RAMP = ("#9DB0C4", "#5D7A99", "#26405C")
 MARKERS = ("square", "diamond", "triangle-up", "triangle-down", "star", "hexagon")
 DASHES = ("solid", "6px,3px", "9px,3px,2px,3px", "2px,3px", "12px,4px", "12px,3px,2px,3px,2px,3px")
@@ -154,6 +155,10 @@ def prune_name(value: object) -> str:
     family, threshold, rest, named = pruned(value)
     if family == "none":
         return "dense"
+    if family == "range":
+        if threshold is not None:
+            return _name(f"ranges of {threshold:.0f}{SPACE}keys", rest, named)
+        return _name("fitted ranges", rest[1:], {key: text for key, text in named.items() if key != FIRST[family]})
     words = "DGC" if family == "dgc" else parts(value)[0]
     if threshold is None or family not in RAMPS:
         return _name(words, rest, named)

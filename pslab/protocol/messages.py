@@ -36,6 +36,7 @@ class Pull(NamedTuple):
     range: int
     iteration: int
     version: int
+    payload: Any = None
 
 
 class Weights(NamedTuple):

@@ -16,6 +16,7 @@ import torch
 from pslab.errors import PslabError
 from pslab.tensors import select
 from pslab.tensors.keyspace import Keyspace
+from pslab.tensors.ranges import Ranges
 from pslab.tensors.rules import PRUNERS, Rule, Whole
 from pslab.tensors.streams import seed_of
 
@@ -50,7 +51,7 @@ class Piece(NamedTuple):
     whole: bool
 
 
-def memories(rule: Rule, layers: int, size: int, dtype: torch.dtype) -> dict[str, Memory]:
+def memories(rule: Rule | Ranges, layers: int, size: int, dtype: torch.dtype) -> dict[str, Memory]:
     """What lasts under a rule: what was not sent and the momentum (size), and a threshold for each layer."""
     wanted = {
         "residual": (rule.residual, Memory(size, dtype)),

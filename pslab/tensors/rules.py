@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 
 from pslab.tensors import select
+from pslab.tensors.ranges import Ranges
 
 #: What is sent in the first epochs of a warm-up: a quarter, and a quarter of that with every step (Lin et al., 2018).
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
@@ -274,7 +275,8 @@ class DGC:
         return select.sampled(v, self.fraction, self.sample, draw)
 
 
-PRUNERS: dict[str, type] = {"none": Whole, "static": Static, "std": Deviation, "dynamic": Dynamic, "dgc": DGC}
+PRUNERS: dict[str, type] = {"none": Whole, "static": Static, "std": Deviation, "dynamic": Dynamic, "dgc": DGC,
+                            "range": Ranges}  # fmt: skip
 
 
 def _number(rule: str, field: str, value: object, allowed: str) -> None:

@@ -51,6 +51,8 @@ class Part:
             found.append(indices[low:high] - (s.start - offset))
             taken.append(values[low:high])
             offset += s.stop - s.start
+        if len(found) == 1:
+            return Entries(self.size, found[0].numpy(), taken[0].numpy())
         return Entries(self.size, torch.cat(found).numpy(), torch.cat(taken).numpy())
 
     def put(self, flat: torch.Tensor, entries: Entries) -> None:

@@ -7,6 +7,7 @@
 
     dense        nothing: k = n                          coordinates  the indices as i32
     bitmap       one bit per entry of the vector         varint       LEB128 of each gap to the index before, less one
+    runs         start and length of each run, as u32
 
 The CRC covers every byte of the frame but its own four. All of it is lossless; pruning happens before.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.errors import FrameError, nearest
+from pslab.tensors import runs, varint
 
 Array = NDArray[Any]
 
@@ -30,7 +32,7 @@ MAX_N = 2**31 - 1
 HEADER = struct.Struct("<QBBHII")
 CRC = struct.Struct("<I")
 START = HEADER.size + CRC.size  # 24: the values lie on a multiple of eight
-CODECS = ("dense", "coordinates", "bitmap", "varint")
+CODECS = ("dense", "coordinates", "bitmap", "varint", "runs")
 DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
 CHUNK = 1 << 17  # octets of a bitmap that are searched at a time
 DENSE = 10  # one in so many and more: NumPy's search of a mask does not branch, and is the quicker way
@@ -52,7 +54,19 @@ def frame_bytes(n: int, itemsize: int) -> int:
 
 def largest_frame_bytes(n: int, itemsize: int) -> int:
     """A buffer of this size holds any frame of a vector of length n, whatever the density and the codec."""
-    return START + n * (itemsize + 4)  # coordinates of everything: no bitmap and no varint is longer
+    # coordinates of everything: only the run of a single entry is longer
+    return START + max(n * (itemsize + 4), (itemsize + runs.RUN_BYTES) * min(n, 1))
+
+
+def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "auto") -> int:
+    """The length of a frame of these slices of a vector of length n, which ascend and do not touch: without values."""
+    k = sum(s.stop - s.start for s in slices)
+    if k == n and codec in ("auto", "dense"):
+        return frame_bytes(n, itemsize)
+    skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
+    places = {"coordinates": 4 * k, "bitmap": -(-n // 8), "runs": runs.RUN_BYTES * len(slices),
+              "varint": k - len(slices) + varint.size_bytes(np.array(skipped, np.uint32))}  # fmt: skip
+    return int(START + k * itemsize + (min(places.values()) if codec == "auto" else places[codec]))
 
 
 def encode(entries: Entries, codec: str = "auto") -> bytes:
@@ -176,25 +190,13 @@ def _header(view: memoryview) -> tuple[str, np.dtype[Any], int, int]:
     return CODECS[codec], DTYPES[dtype], n, k
 
 
-def _gaps(indices: Array) -> NDArray[np.uint32]:
-    """How many entries are skipped before each index."""
-    gaps = np.empty(len(indices), np.uint32)
-    gaps[:1] = indices[:1]
-    np.subtract(indices[1:], indices[:-1], out=gaps[1:], casting="unsafe")
-    gaps[1:] -= np.uint32(1)
-    return gaps
-
-
-def _varint_bytes(gaps: NDArray[np.uint32]) -> int:
-    return len(gaps) + sum(int(np.count_nonzero(gaps >= np.uint32(1 << bits))) for bits in (7, 14, 21, 28))
-
-
 def _shortest(indices: Array, n: int) -> str:
     k, bitmap = len(indices), -(-n // 8)
-    if k >= bitmap:  # a varint takes a byte at least
-        return "bitmap"
-    varint = _varint_bytes(_gaps(indices))
-    return min((bitmap, "bitmap"), (varint, "varint"), (4 * k, "coordinates"))[1]
+    most = min(bitmap, 4 * k) // runs.RUN_BYTES
+    lengths = [(bitmap, "bitmap"), (runs.RUN_BYTES * runs.count(indices, most), "runs")]
+    if k < bitmap:  # a varint takes a byte at least
+        lengths += [(varint.size_bytes(varint.gaps_of(indices)), "varint"), (4 * k, "coordinates")]
+    return min(lengths)[1]
 
 
 def _write_coordinates(indices: Array, n: int) -> Array:
@@ -205,28 +207,6 @@ def _write_bitmap(indices: Array, n: int) -> Array:
     mask = np.zeros(n, np.bool_)
     mask[indices] = True
     return np.packbits(mask, bitorder="little")
-
-
-def _write_varint(indices: Array, n: int) -> Array:
-    gaps = _gaps(indices)
-    total = _varint_bytes(gaps)
-    if total == len(gaps):
-        return gaps.astype(np.uint8)
-    long = np.flatnonzero(gaps >= 128)
-    extra = np.zeros(len(gaps), np.int64)  # bytes after an entry's first
-    for bits in (7, 14, 21, 28):
-        extra[long] += gaps[long] >= np.uint32(1 << bits)
-    at = np.arange(len(gaps)) + np.cumsum(extra) - extra
-    coded = np.empty(total, np.uint8)
-    coded[at] = gaps & np.uint32(127)
-    rest, at = gaps[long], at[long]
-    while len(rest):
-        coded[at] |= 128
-        rest, at = rest >> np.uint32(7), at + 1
-        coded[at] = rest & np.uint32(127)
-        left = np.flatnonzero(rest >= 128)
-        rest, at = rest[left], at[left]
-    return coded
 
 
 def _read_dense(places: Array, n: int, k: int) -> None:
@@ -253,42 +233,16 @@ def _read_bitmap(places: Array, n: int, k: int) -> Array:
     return set_bits(places)
 
 
-def _read_varint(places: Array, n: int, k: int) -> Array:
-    last = np.flatnonzero(places < 128)  # each number's last byte
-    if len(last) != k or (k and last[-1] != len(places) - 1) or (not k and len(places)):
-        raise FrameError(f"{len(places)} bytes that are not {k} whole varints")
-    gaps = places.astype(np.int64) if len(places) == k else _long_varints(places, last, n)
-    indices = np.cumsum(gaps + 1) - 1  # k * 2**31 at most: no overflow
-    if k and indices[-1] >= n:
-        raise FrameError(f"varints that leave 0 to {n - 1}")
-    return indices
-
-
-def _long_varints(places: Array, last: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    first = np.empty_like(last)
-    first[0], first[1:] = 0, last[:-1] + 1
-    size = last - first
-    if int(size.max()) > 4 or bool(((places[last] == 0) & (size > 0)).any()):
-        raise FrameError("a varint that is longer than it has to be")
-    gaps = (places[first] & 127).astype(np.int64)
-    more, step = np.flatnonzero(size), 1
-    while len(more):
-        gaps[more] |= (places[first[more] + step] & 127).astype(np.int64) << (7 * step)
-        step += 1
-        more = more[size[more] >= step]
-    if int(gaps.max()) >= n:
-        raise FrameError(f"varints that leave 0 to {n - 1}")
-    return gaps
-
-
 _WRITERS: dict[str, Callable[[Array, int], Array]] = {
     "coordinates": _write_coordinates,
     "bitmap": _write_bitmap,
-    "varint": _write_varint,
+    "varint": varint.write,
+    "runs": runs.write,
 }
 _READERS: dict[str, Callable[[Array, int, int], Array | None]] = {
     "dense": _read_dense,
     "coordinates": _read_coordinates,
     "bitmap": _read_bitmap,
-    "varint": _read_varint,
+    "varint": varint.read,
+    "runs": runs.read,
 }

@@ -87,6 +87,32 @@ def test_conservation_over_many_messages():
     assert seen[-1][0] == pytest.approx(40 * 3e5 / 3e6)  # the server's link was never idle
 
 
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [({1.0: 4 * MBIT}, [3.0, 5.0]), ({1.0: 16 * MBIT}, [1.5, 2.0]), ({5.0: 4 * MBIT}, [2.0, 3.0]),
+     ({1.0: 4 * MBIT, 2.0: 8 * MBIT}, [2.5, 3.5]), ({2.0: 4 * MBIT}, [2.0, 4.0])],
+)  # fmt: skip
+def test_a_bandwidth_that_changes_on_the_way(changes, ends):
+    net = network(bandwidth_at=changes, latency_s=0.25)
+    net.send(UP, 0, 2e6, "first", 0.0)
+    net.send(UP, 0, 1e6, "second", 0.0)
+    assert [at - 0.25 for at, _ in arrivals(net)] == ends
+
+
+def test_a_change_with_nothing_on_its_way_holds_for_what_comes_later():
+    net = network(bandwidth_at={1.0: 4 * MBIT})
+    assert net.next_s() == math.inf
+    net.send(UP, 0, 1e6, "a", 2.0)
+    assert arrivals(net) == [(4.0, "a")]
+
+
+def test_a_changed_bandwidth_is_shared():
+    net = network(server_bandwidth_bit_s=8 * MBIT, bandwidth_at={1.0: 2 * MBIT})
+    for worker in range(2):
+        net.send(UP, worker, 1e6, worker, 0.0)
+    assert arrivals(net) == [(3.0, 0), (3.0, 1)]  # half a MB each in the first second, then a quarter a second
+
+
 # --- chosen messages --------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from pslab.lab.elasticity import elastic_runs
 from pslab.lab.families import family_runs
 from pslab.lab.observation import TABLES, Observation, save_observed
 from pslab.lab.ordering import order_runs
+from pslab.lab.ranging import range_runs
 from pslab.lab.record import Draft
 from pslab.lab.searching import Searches
 from pslab.lab.studies import LAB, NETWORK, alone, averages, every_policy, pruning_runs, sync_runs
@@ -235,17 +236,17 @@ def test_every_family_under_every_policy_and_the_policies(bench: Bench):
     pruning = [f"10_pruning-{family}-{sync}" for sync in syncs for family in families]
     compared = [f"20_sync_policies-none{more}" for more in ("", "-virtual-rates")]
     others = ["00_tour", "01_observation-mlp", "05_virtual_and_real-static1", "25_ssp_tuning-none", "70_rates",
-              "30_elastic", "40_eager", "50_order", "11_families"]  # fmt: skip
+              "30_elastic", "40_eager", "11_families", "50_order", "60_ranges"]  # fmt: skip
     assert sorted(bench.executed) == sorted([*pruning, *compared, *others])
     means = sum(map(averages, every_policy()))
     singles = len(every_policy()) - means
     grid = 3 * 4 * (means + 2 * singles + 1)  # seeds, rates, curves; a mean has no push weight
     # 05_virtual_and_real shares the tour's runs
-    runs = 25 + 3 + grid + 3 * 48 + len(family_runs()) + 2 * 4 * 7 * 3 + 30 + len(elastic_runs()) - 1
-    runs += len(order_runs())
+    runs = 25 + 3 + grid + 3 * 48 + 2 * 4 * 7 * 3 + 30 - 1
+    runs += sum(len(study()) for study in (family_runs, elastic_runs, order_runs, range_runs))
     assert len(list((bench.results / "runs").iterdir())) == runs == len(set(bench.swept))
     assert len(list((bench.results / "observations").iterdir())) == 1
-    assert len(bench.exported) == 2 + 2 + 9 * 3 + 5 + 2 * 7 + 1 + 4 + 3 + 7 + 2 + 4
+    assert len(bench.exported) == 2 + 2 + 9 * 3 + 5 + 2 * 7 + 1 + 4 + 3 + 7 + 2 + 4 + 5
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
 

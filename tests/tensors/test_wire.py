@@ -22,9 +22,10 @@ from pslab.tensors.wire import (
     frame_bytes,
     largest_frame_bytes,
     set_bits,
+    sliced_bytes,
 )
 
-SPARSE = ("coordinates", "bitmap", "varint")
+SPARSE = ("coordinates", "bitmap", "varint", "runs")
 
 
 def sparse(n: int, indices: list[int], dtype: str = "f4") -> Entries:
@@ -112,7 +113,7 @@ def test_bytes_by_density(density: float, itemsize: int) -> None:
 @pytest.mark.parametrize(
     ("n", "k", "codec"),
     [(80_000, 8, "varint"), (80_000, 9_000, "varint"), (80_000, 10_000, "bitmap"), (80_000, 77_600, "bitmap"),
-     (80_000, 79_999, "bitmap"), (80_000, 80_000, "dense"), (MAX_N, 1, "coordinates")],
+     (80_000, 79_999, "runs"), (80_000, 80_000, "dense"), (MAX_N, 1, "coordinates")],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_auto_takes_the_codec_for_the_density(n: int, k: int, codec: str, dtype: str) -> None:
@@ -134,6 +135,28 @@ def test_sizes() -> None:
     for n in (0, 1, 2, 7, 8, 9, 100):
         whole = Entries(n, None, np.zeros(n))
         assert largest_frame_bytes(n, 8) == max(len(encode(whole, codec)) for codec in CODECS)
+
+
+def cuts(n: int, edges: list[int]) -> list[slice]:
+    """Slices between every second pair of ascending edges, which do not touch."""
+    found = sorted(set(edges))
+    return [slice(start, stop) for start, stop in zip(found[::2], found[1::2], strict=False)]
+
+
+@given(st.integers(2, 40_000), st.lists(st.integers(0, 10**9), max_size=12), st.sampled_from(["auto", *SPARSE]))
+def test_the_size_of_slices_is_that_of_their_frame(n: int, edges: list[int], codec: str) -> None:
+    slices = cuts(n, [edge % (n + 1) for edge in edges])
+    at = np.concatenate([np.arange(s.start, s.stop) for s in slices] or [np.empty(0, np.int64)])
+    frame = encode(Entries(n, at, np.zeros(len(at), np.float32)), codec)
+    assert sliced_bytes(n, slices, 4, codec) == len(frame)
+
+
+def test_few_runs_take_four_bytes_an_entry_and_a_few() -> None:
+    at = np.concatenate([np.arange(1000, 5000), np.arange(90_000, 90_005)])
+    frame = encode(Entries(100_000, at, np.ones(len(at), np.float32)))
+    assert CODECS[frame[8]] == "runs"
+    assert len(frame) == START + 4 * 4005 + 2 * 8
+    assert frame[-16:] == np.array([1000, 90_000, 4000, 5], "<u4").tobytes()
 
 
 def test_into_a_buffer() -> None:
@@ -248,6 +271,10 @@ def forged(codec: str, n: int, k: int, places: bytes) -> bytes:
     return resealed(header + bytes(CRC.size) + bytes(4 * min(k, 100)) + places)
 
 
+def u4(*numbers: int) -> bytes:
+    return np.array(numbers, "<u4").tobytes()
+
+
 @pytest.mark.parametrize(
     ("codec", "n", "k", "places"),
     [("dense", 3, 2, b""), ("dense", 3, 3, b"\0"), ("dense", 2, 3, b""),
@@ -260,6 +287,9 @@ def forged(codec: str, n: int, k: int, places: bytes) -> bytes:
      ("varint", 9, 2, b"\x08\x00"), ("varint", 999, 1, b"\x81\x00"), ("varint", 999, 1, b"\x80\x80\x01"),
      ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x80\x01"), ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x7f"),
      ("varint", MAX_N, 2, b"\xff\xff\xff\xff\x07\x00"), ("varint", 9, 0, b"\x00"), ("varint", 9, 0, b"\x80"),
+     ("runs", 9, 2, u4(3)), ("runs", 9, 2, u4(3, 3)), ("runs", 9, 2, u4(8, 2)), ("runs", 9, 0, u4(1, 0)),
+     ("runs", 9, 2, u4(3, 4, 1, 1)), ("runs", 9, 2, u4(5, 3, 1, 1)), ("runs", 9, 2, u4(3, 5, 2, 0)),
+     ("runs", 9, 2, u4(2**32 - 1, 2)), ("runs", 9, 2**31, u4(3, 2**31)), ("runs", 9, 1, bytes(7)),
      ("varint", 9, 1, b"\x01\x80"), ("varint", MAX_N, 1, b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01")],
 )  # fmt: skip
 def test_a_forged_frame_is_refused(codec: str, n: int, k: int, places: bytes) -> None:
@@ -278,6 +308,7 @@ def test_a_forged_length_is_refused() -> None:
 
 def test_a_forged_frame_can_be_right() -> None:
     assert decode(forged("varint", 9, 2, b"\x07\x00")).indices.tolist() == [7, 8]  # type: ignore[union-attr]
+    assert decode(forged("runs", 9, 3, u4(1, 6, 2, 1))).indices.tolist() == [1, 2, 6]  # type: ignore[union-attr]
     assert decode(forged("bitmap", 9, 2, bytes([1, 1]))).indices.tolist() == [0, 8]  # type: ignore[union-attr]
 
 
@@ -294,7 +325,7 @@ def test_a_hostile_header_costs_no_memory(codec: str) -> None:
 
 
 def test_unknown_codec_dtype_and_length_are_refused() -> None:
-    for place, value in ((8, 4), (9, 2), (10, 1), (11, 1), (15, 0x80)):
+    for place, value in ((8, 5), (9, 2), (10, 1), (11, 1), (15, 0x80)):
         frame = bytearray(encode(drawn(100, 10)))
         frame[place] = value
         with pytest.raises(FrameError):

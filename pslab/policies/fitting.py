@@ -1,0 +1,99 @@
+"""How many keys are exchanged while a gradient is computed, fitted while both go on.
+
+    T(r) = alpha + beta r    exchanging r keys;  with overlap an iteration takes max(T_c, T(r))
+    r*   = clamp(floor((T_c - alpha) / beta), 1, N)    where neither waits for the other
+
+alpha and beta by recursive least squares that forget (x = (1, r), forgetting 0.98, P0 = 1e6 I), T_c by a moving mean,
+or by a low quantile, where a worker is to wait for its link almost never. More than r* keys: the worker waits; fewer:
+the link does, and a sweep over all keys takes longer. The model is this project's, for what Tsai's slides (2017) leave.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+FORGETTING = 0.98
+P0 = 1e6
+P_MAX = 1e9
+BETA_MIN = 1e-12  # seconds per key: below it a link has no width that could be seen
+PROBES = 3  # sweeps that try two sizes, all keys and half of them, before anything is fitted
+SMOOTHING = 0.1  # of a new computing time in their moving mean
+WINDOW = 40  # computing times that a quantile is of
+
+
+class Line(NamedTuple):
+    """alpha and beta, and how unsure they are: P is [[p, q], [q, s]]."""
+
+    alpha_s: float = 0.0
+    beta_s: float = 0.0
+    p: float = P0
+    q: float = 0.0
+    s: float = P0
+
+
+def fitted(line: Line, size: float, seconds: float, forgetting: float = FORGETTING) -> Line:
+    """The line with one more exchange: k = P x / (l + x'P x), theta += k (T - x'theta), P = (P - k x'P) / l.
+
+    P by Joseph's form of the same, which stays positive; of sizes that no longer vary it would grow without end, and
+    begins anew.
+    """
+    p, q, s = line.p / forgetting, line.q / forgetting, line.s / forgetting
+    u, v = p + q * size, q + s * size
+    k, m = u / (1 + u + v * size), v / (1 + u + v * size)
+    error = seconds - line.alpha_s - line.beta_s * size
+    a, b, c, d = 1 - k, -k * size, -m, 1 - m * size  # I - (k, m) x'
+    new = Line(line.alpha_s + k * error, line.beta_s + m * error,
+               a * a * p + 2 * a * b * q + b * b * s + k * k,
+               a * c * p + (a * d + b * c) * q + b * d * s + k * m,
+               c * c * p + 2 * c * d * q + d * d * s + m * m)  # fmt: skip
+    return new if max(new.p, new.s) <= P_MAX else new._replace(p=P0, q=0.0, s=P0)
+
+
+def exchange_s(line: Line, size: float) -> float:
+    """T(r), by a line whose alpha is not below 0, nor its beta below what could be seen."""
+    return max(0.0, line.alpha_s) + max(BETA_MIN, line.beta_s) * size
+
+
+def best_size(line: Line, compute_s: float, keys: int) -> int:
+    """r*: the most keys whose exchange computing hides, from 1 to all."""
+    crossing = (compute_s - max(0.0, line.alpha_s)) / max(BETA_MIN, line.beta_s)
+    return int(min(max(math.floor(crossing + 1e-9), 1), keys))
+
+
+def idle_s(line: Line, size: float, compute_s: float) -> float:
+    """What a worker waits for its link in an iteration."""
+    return max(0.0, exchange_s(line, size) - compute_s)
+
+
+def unused_s(line: Line, size: float, compute_s: float) -> float:
+    """What its link waits for a worker in an iteration."""
+    return max(0.0, compute_s - exchange_s(line, size))
+
+
+class Fit(NamedTuple):
+    """What one worker knows of its exchanges and computations."""
+
+    line: Line = Line()
+    compute_s: float = math.nan  #: the moving mean, or the quantile
+    times: tuple[float, ...] = ()  #: the last ones, if a quantile is asked for
+    sizes: frozenset[float] = frozenset()  #: up to two of those that were exchanged
+
+    def exchanged(self, size: float, seconds: float) -> Fit:
+        """An exchange of so many keys took so long."""
+        sizes = self.sizes if len(self.sizes) > 1 else self.sizes | {size}
+        return self._replace(line=fitted(self.line, size, seconds), sizes=sizes)
+
+    def computed(self, seconds: float, quantile: float | None = None) -> Fit:
+        """A gradient took so long."""
+        if quantile is not None:
+            times = (*self.times, seconds)[-WINDOW:]
+            return self._replace(times=times, compute_s=sorted(times)[math.floor(quantile * (len(times) - 1))])
+        known = seconds if math.isnan(self.compute_s) else self.compute_s
+        return self._replace(compute_s=known + SMOOTHING * (seconds - known))
+
+    def size(self, sweep: int, keys: int) -> int:
+        """The keys in each range of a sweep, counted from 0."""
+        if sweep < PROBES or len(self.sizes) < 2 or math.isnan(self.compute_s):
+            return keys if sweep % 2 == 0 else -(-keys // 2)
+        return best_size(self.line, self.compute_s, keys)
