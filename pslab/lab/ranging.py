@@ -30,8 +30,8 @@ WARM = 0.25  # share of a worker's iterations at the beginning, and at the end, 
 #: No jitter: what is left is the model's. Exchanging all keys takes about four times as long as computing.
 LINKS: Mapping[str, Any] = MappingProxyType({"compute_s": 0.02, "bandwidth_bit_s": 4e8, "latency_s": 5e-4})
 LONGER: Mapping[str, Any] = MappingProxyType({
-    "model": "mlp:256", "workers": 2, "batch_size": 32, "learning_rate": 0.5, "pushes": 5625,
-    "cluster": {"compute_s": 0.02, "bandwidth_bit_s": 1.5e8, "latency_s": 0.0005},
+    "model": "mlp:128", "workers": 2, "learning_rate": 0.5, "pushes": 1100,
+    "cluster": {"compute_s": 0.02, "bandwidth_bit_s": 8e7, "latency_s": 0.0005},
 })  # fmt: skip
 NARROW: Mapping[str, Any] = MappingProxyType({"compute_s": 0.02, "bandwidth_bit_s": 2.6e7, "latency_s": 5e-4})
 
@@ -49,12 +49,12 @@ def range_runs(
     batch_size: int = 64,
     halves_s: float = 6.0,
     trained: Any = "mlp:64",
-    trained_sizes: Sequence[int] = (13, 26, 51, 101),
+    trained_sizes: Sequence[int] = (13, 51, 101),
     trained_cluster: Mapping[str, Any] = NARROW,
     learning_rate: float = 0.2,
-    pushes: int = 600,
+    pushes: int = 400,
     longer: Mapping[str, Any] = LONGER,
-    longer_size: int = 200,
+    longer_size: int = 110,
     data: Any = "mnist",
     seeds: Sequence[int] = (0, 1, 2),
 ) -> list[Run]:
@@ -82,7 +82,7 @@ def range_runs(
              ranged(learner, f"{chosen[len(chosen) // 2]},residual=off")]  # fmt: skip
     long = learner.but(**{"schedule": "linear", **longer})
     crowd += [ranged(long, longer_size)]
-    real = ranged(base.but(engine="local", workers=2, pushes=120, cluster=slower(cluster)), sizes[len(sizes) // 3])
+    real = ranged(base.but(engine="local", workers=2, pushes=60, cluster=slower(cluster)), sizes[len(sizes) // 3])
     each = [run.but(seed=seed) for seed in listed("seeds", seeds) for run in crowd]
     return [*timed, *each, long.but(seed=seeds[0]), real]
 

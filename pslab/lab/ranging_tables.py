@@ -17,7 +17,7 @@ from pslab.policies.fitting import exchange_s
 if TYPE_CHECKING:
     from pslab.lab.record import Result
 
-GOAL = 0.98
+GOAL = 0.95
 
 
 def table(results: Sequence[Result]) -> pd.DataFrame:
