@@ -10,7 +10,6 @@ from pslab.config import Run
 from pslab.errors import ConfigError
 from pslab.lab.asked import listed
 from pslab.spec import build
-from pslab.tensors.rules import PRUNERS
 
 BEST, OTHERS = ("static:1%", "dgc:0.3%,warm_up=0"), ("std:3", "dynamic:5")
 NETWORKS: Mapping[str, str] = MappingProxyType({"100 Mbit/s": "lab-slow-net", "1 Gbit/s": "lab"})
@@ -76,5 +75,7 @@ def family_runs(
 def pruned(dense: Run, prune: Any) -> Run:
     """The run with a pruner. One with momentum m moves the weights 1 / (1 - m) times as far, and gets so much less of
     the learning rate."""
+    from pslab.tensors.rules import PRUNERS  # only where runs are made: it imports torch
+
     rule = build("prune", prune, PRUNERS) if isinstance(prune, str) else prune
     return dense.but(prune=prune, learning_rate=dense.learning_rate * (1 - getattr(rule, "momentum", 0.0)))

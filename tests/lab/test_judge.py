@@ -18,7 +18,7 @@ from pslab.engines.drive import execute
 from pslab.lab.judge import FEW, judge
 from pslab.lab.record import load
 from pslab.lab.resolve import resolve
-from pslab.lab.run import InvalidRun, _tables, run
+from pslab.lab.run import InvalidRun, run, tables_of
 from pslab.policies.sync import ASP, BSP, SSP
 from pslab.protocol.messages import Aggregate, Apply, Asked, Pushed, Start
 
@@ -30,7 +30,7 @@ def history(sync="ssp:1", cluster=UNEVEN, **fields) -> History:
     """The run, the tables and the facts of a run without tensors."""
     wanted = tiny(engine="timing", sync=sync, cluster=cluster, **{"workers": 3, "pushes": 30, **fields})
     outcome = execute(resolve(wanted), lambda news: None)
-    return wanted, _tables(wanted, outcome)[0], outcome.facts
+    return wanted, tables_of(wanted, outcome)[0], outcome.facts
 
 
 @lru_cache(maxsize=8)
