@@ -39,7 +39,8 @@ DRAWING = ("studies", "asked", "reached", "notebook", "plots", "targets", "tunin
            "elasticity", "elastic_tables", "elastic_words", "elastic_plots", "overlap", "chain", "optimum",
            "ordering", "ordering_plots", "ordering_tables", "ranging", "ranging_tables", "ranging_plots")  # fmt: skip
 """Modules whose change redraws."""
-DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs
+DRAWING_SHARE = 0.25  # what executing a notebook that only draws takes, in runs on real processes
+RUN_SHARES = {"virtual": 0.05, "timing": 0.03}  # ... and what runs in virtual time take, several at once
 #: A single machine; grids of clusters and learning rates; studies of a few policies.
 OTHER_KINDS = {"01_observation", "11_families", "25_ssp_tuning", "30_elastic", "40_eager", "50_order", "60_ranges",
                "70_rates"}  # fmt: skip
@@ -361,7 +362,8 @@ class _Watch:
     def __init__(self, todo: Sequence[Job]) -> None:
         self._results = todo[0].results if todo else Path()
         self._notebooks, self._executed = len(todo), 0
-        self._missing = sorted({place_of(run, self._results) for job in todo for run in job.missing()})
+        self._missing = {place_of(run, self._results): RUN_SHARES.get(getattr(run, "engine", ""), 1.0)
+                         for job in todo for run in job.missing()}  # fmt: skip
         self._live = sys.stderr.isatty()
         self._begin_s, self._ended, self._lock = time.monotonic(), threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -387,14 +389,14 @@ class _Watch:
         self._print(f"\r\x1b[K{text}" if self._live else f"{text}; {self.line()}")
 
     def line(self) -> str:
-        """How far the batch is, at what rate, and when it may end."""
-        runs = sum((place / "manifest.json").is_file() for place in self._missing)
+        """How far the batch is, and when it may end."""
+        there = [share for place, share in self._missing.items() if (place / "manifest.json").is_file()]
         spent = time.monotonic() - self._begin_s
-        done = runs + DRAWING_SHARE * self._executed
-        whole = len(self._missing) + DRAWING_SHARE * self._notebooks
+        done = sum(there) + DRAWING_SHARE * self._executed
+        whole = sum(self._missing.values()) + DRAWING_SHARE * self._notebooks
         words = [f"notebooks {self._executed}/{self._notebooks}"]
         if self._missing:
-            words.insert(0, f"runs {runs}/{len(self._missing)}" + (f", {spent / runs:.1f} s each" if runs else ""))
+            words.insert(0, f"runs {len(there)}/{len(self._missing)}")
         if 0 < done < whole:
             words.append(f"about {max(1, round(spent * (whole - done) / done))} s left")
         return "; ".join(words)

@@ -62,7 +62,11 @@ class Phases:
 
     def taken_s(self, history: History) -> np.ndarray:
         """Of each push, when the server took it; NaN where that is not recorded."""
-        return self.of_pushes(self.grid("apply", "begin", np.fmin), history)
+        return self.of_pushes(self._taken(history), history)
+
+    def _taken(self, history: History) -> np.ndarray:
+        """A policy that decides for all ranges hears of a push with the last of them."""
+        return self.grid("apply", "begin", np.fmax if history.rules.whole else np.fmin)
 
     def unapplied_s(self, history: History) -> float:
         """The first instant at which a push can have come of which nothing is known; infinity if there is none."""
@@ -74,7 +78,7 @@ class Phases:
 
     def dropped(self, history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pushes that the server took, answered, and never applied: workers, iterations, when it took them."""
-        taken = self.grid("apply", "begin", np.fmin)
+        taken = self._taken(history)
         inside = history.iteration < taken.shape[1]
         taken[history.worker[inside], history.iteration[inside]] = np.nan
         worker, iteration = np.nonzero(~np.isnan(taken))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +63,24 @@ def layered(run: Run, **fields: Any) -> Run:
     return run.but(ranges="layers", **fields)
 
 
-@pytest.mark.parametrize("engine", ["virtual", "local"])
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"model": Attention}, {"model": Normalized}, {"prune": "static:10%", "pull": "changed"},
-     {"optimizer": "sgd:momentum=0.9", "schedule": "linear"}, {"rate": "adagrad", "learning_rate": 0.02}],
-    ids=["dense", "attention", "normalized", "pruned", "momentum", "adagrad"],
-)  # fmt: skip
-def test_bsp_is_the_same_to_the_bit(make: Callable[..., list[Result]], engine: str, fields: dict[str, Any]):
-    whole = tiny(workers=2, engine=engine, cluster=LINK, pushes=24, **fields)
+FIELDS: dict[str, dict[str, Any]] = {
+    "dense": {}, "attention": {"model": Attention}, "pruned": {"prune": "static:10%", "pull": "changed"},
+    "normalized": {"model": Normalized}, "momentum": {"optimizer": "sgd:momentum=0.9", "schedule": "linear"},
+    "adagrad": {"rate": "adagrad", "learning_rate": 0.02},
+}  # fmt: skip
+SYNCS = ("asp", "backup:1", "ssp:1", "dssp:1,2", "elastic:2")
+
+
+def on_every_engine(names: Iterable[str], really: int) -> list[Any]:
+    """Each in virtual time; on real processes the first few, and all of them where time does not matter."""
+    real = [pytest.param("local", name, marks=[pytest.mark.slow] if place >= really else [])
+            for place, name in enumerate(names)]  # fmt: skip
+    return [*(("virtual", name) for name in names), *real]
+
+
+@pytest.mark.parametrize(("engine", "name"), on_every_engine(tuple(FIELDS), 3))
+def test_bsp_is_the_same_to_the_bit(make: Callable[..., list[Result]], engine: str, name: str):
+    whole = tiny(workers=2, engine=engine, cluster=LINK, pushes=24, **FIELDS[name])
     results = make([whole, layered(whole), whole.but(ranges="layers:300")])
     for result in results:
         assert result.manifest["verdict"] == "valid", result.manifest
@@ -80,8 +89,7 @@ def test_bsp_is_the_same_to_the_bit(make: Callable[..., list[Result]], engine: s
     assert results[0].weights.std() > 0
 
 
-@pytest.mark.parametrize("sync", ["asp", "ssp:1", "dssp:1,2", "backup:1", "elastic:2"])
-@pytest.mark.parametrize("engine", ["virtual", "local"])
+@pytest.mark.parametrize(("engine", "sync"), on_every_engine(SYNCS, 2))
 def test_every_policy_learns_and_is_valid(make: Callable[..., list[Result]], engine: str, sync: str):
     run = layered(tiny(workers=3, engine=engine, sync=sync, pushes=90, cluster={**LINK, "slow": {0: 2.0}}))
     (result,) = make([run])

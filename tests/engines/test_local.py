@@ -142,7 +142,7 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
         run(tiny(model=Dies), results=tmp_path, progress=False)
 
 
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
+@pytest.mark.parametrize("sync", ["bsp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ssp:1", "asp"))])
 def test_the_rest_goes_on_if_it_may(tmp_path, sync):
     wanted = tiny(model=Dies, sync=sync, on_death="continue", pushes=80, cluster={"compute_s": 0.002})
     result = run(wanted, results=tmp_path, progress=False)
@@ -195,6 +195,7 @@ def test_workers_on_a_gpu_do_what_workers_on_the_cpu_do():
     assert torch.allclose(torch.from_numpy(here.weights), torch.from_numpy(there.weights), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_torchvision_model_trains(tmp_path):
     wanted = tiny(model="torchvision:resnet18", data=colours, workers=2, batch_size=2, pushes=2, learning_rate=0.001)
     assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 2

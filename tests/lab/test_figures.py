@@ -438,6 +438,7 @@ def test_yaml_numbers_are_numbers():
     assert figures._assignment("learning_rate=5e-1") == ("learning_rate", 0.5)
 
 
+@pytest.mark.slow
 def test_what_all_runs_of_a_cluster_have_does_not_trouble_the_single_machine(bench: Bench):
     assert bench("--set", "workers=2", "--set", "learning_rate=0.25", "--no-images") == 0
     assert "01_observation-mlp" in bench.executed

@@ -91,7 +91,7 @@ def interrupt_and_look(kernel: Kernel, results: Path, number: int, limit_s: floa
     assert kernel.do(cell(8, number))["status"] == "ok"
 
 
-FEW = [1, 2]
+FEW = [1]
 COLD = [0, 5, 10, 15]  # in a fresh kernel: torch is being imported, or the pool spawned
 
 

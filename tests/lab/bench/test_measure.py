@@ -59,6 +59,7 @@ def test_ranges_cut_a_flat_model_completely():
     assert all(a.stop == b.start for a, b in itertools.pairwise(slices))
 
 
+@pytest.mark.slow
 def test_every_peer_exchanges():
     with peers.peers(2) as others:
         for way in peers.WAYS:
