@@ -178,6 +178,8 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
     table: Sequence[tuple[int, ...]] = next(table for holds, table in kinds if holds)
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
+    if len(faults) > 1 and workers * ranges > 3 and (sync.window or 0) > allowed:
+        return 0  # a window that so few iterations cannot fill leaves ASP, which is explored
     if faults or not allowed:
         return allowed
     if bound is not None:
