@@ -29,6 +29,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
 NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
 
 
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits that name plain content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One experiment.
@@ -112,8 +117,7 @@ class Run:
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that name the results of this run."""
-        text = json.dumps({"semantics": SEMANTICS, **self.plain()}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest_of({"semantics": SEMANTICS, **self.plain()})
 
     @property
     def evaluation_period(self) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +25,8 @@ from pslab.tensors.prune import Memory, memories
 from pslab.tensors.rules import PRUNERS, Whole
 from pslab.tensors.store import Part
 from pslab.tensors.wire import largest_frame_bytes
+
+T = TypeVar("T")
 
 SQUARES = "squares"  # the memory of a rate that needs its worker's own
 
@@ -95,6 +98,11 @@ class Experiment:
         size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
         pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
         return {**pruned, **({SQUARES: Memory(size, dtype)} if rating.needs(self.rate) in rating.AT_WORKER else {})}
+
+
+def in_turn(places: Sequence[T], iteration: int) -> T:
+    """Of buffers that are used in turn, an iteration's."""
+    return places[iteration % len(places)]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 import torch
 
 from pslab.engines.arena import Arena
 from pslab.engines.control import PULL, PULL_BYTES, PUSH, WEIGHTS, WHOLE, Note
+from pslab.engines.experiment import in_turn
 from pslab.engines.job import Job
 from pslab.engines.ledger import Ledger, OnSnapshot
 from pslab.errors import FrameError, ProtocolError, WorkerFailed
@@ -20,13 +20,6 @@ from pslab.tensors import rating
 from pslab.tensors.keyspace import KeyRange
 from pslab.tensors.store import Gradient, Part, Store
 from pslab.tensors.wire import Entries, decode, encode_into, frame_bytes, sliced_bytes
-
-T = TypeVar("T")
-
-
-def _turn(places: Sequence[T], iteration: int) -> T:
-    """Buffers are used in turn."""
-    return places[iteration % len(places)]
 
 
 def ranged_bytes(job: Job, keys: KeyRange, codec: str) -> int:
@@ -148,7 +141,7 @@ class Keeper(Bookkeeper):
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries)
-        target = self._flat(_turn(job.layout.arrivals[pull.worker], pull.iteration))
+        target = self._flat(in_turn(job.layout.arrivals[pull.worker], pull.iteration))
         for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
             there.copy_(here)
         return WHOLE
@@ -165,7 +158,7 @@ class Keeper(Bookkeeper):
     def _write(self, pull: Pull, entries: Entries) -> int:
         """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""
         offset, room = self._job.layout.frames[pull.range]
-        place = self._arena.bytes(_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
+        place = self._arena.bytes(in_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
         if self._encoded is None or self._encoded[0] is not entries:
             size = encode_into(place, entries, "auto")
             self._encoded = entries, bytes(place[:size])
@@ -183,9 +176,9 @@ class Keeper(Bookkeeper):
     def _gradient(self, push: Push) -> Gradient:
         note, layout = push.payload, self._job.layout
         if note.size_bytes == WHOLE:
-            return _turn(self._gradients[push.worker], push.iteration)
+            return in_turn(self._gradients[push.worker], push.iteration)
         offset, _ = layout.frames[push.range]
-        frame = self._arena.bytes(_turn(layout.up[push.worker], push.iteration) + offset, note.size_bytes)
+        frame = self._arena.bytes(in_turn(layout.up[push.worker], push.iteration) + offset, note.size_bytes)
         try:
             return decode(frame, n=self._job.parts[push.range].size)
         except FrameError as error:

@@ -15,7 +15,7 @@ from torch import nn
 from pslab.engines.arena import Arena
 from pslab.engines.compute import Computing, module_of
 from pslab.engines.control import PUSH, WHOLE, Note
-from pslab.engines.experiment import SQUARES
+from pslab.engines.experiment import SQUARES, in_turn
 from pslab.engines.job import Job
 from pslab.engines.turns import Turn
 from pslab.protocol.messages import begins
@@ -150,13 +150,13 @@ class Producer:
     def install(self, note: Note) -> None:
         """The weights of a range have arrived: a frame to be decoded, or there already."""
         part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
-        turn = note.iteration % len(self._down)
         if note.size_bytes != WHOLE:
-            entries = decode(self._down[turn][offset : offset + note.size_bytes], n=part.size)
+            entries = decode(in_turn(self._down, note.iteration)[offset : offset + note.size_bytes], n=part.size)
             part.put(self._held, entries)
             self._came += [entries] if self._reads_own else []
         elif self._job.eager:
-            for here, there in zip(part.views(self._held), part.views(self._arrivals[turn]), strict=True):
+            for here, there in zip(part.views(self._held), part.views(in_turn(self._arrivals, note.iteration)),
+                                   strict=True):  # fmt: skip
                 here.copy_(there)
         if not self._job.eager and not self._job.own:
             self._to_device(part)

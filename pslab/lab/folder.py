@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,23 @@ def publish(draft: Path, place: Path) -> None:
         place.rename(old)
         draft.rename(place)
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def written(place: Path) -> Iterator[Path]:
+    """A draft to fill, which takes its place when it is left; where it cannot be written nothing stays.
+
+    Raises:
+        RecordError: the disk is full, or the place cannot be written to.
+    """
+    draft = draft_of(place)
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        publish(draft, place)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise RecordError(f"the record of {place.name} cannot be written to {place.parent}: {error}") from error
 
 
 def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:

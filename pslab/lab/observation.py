@@ -11,9 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,9 +19,9 @@ from typing import Any
 
 import pandas as pd
 
-from pslab.config import Run
-from pslab.errors import ConfigError, RecordError
-from pslab.lab.folder import draft_of, publish, read_manifest, read_table, write_manifest
+from pslab.config import Run, digest_of
+from pslab.errors import ConfigError
+from pslab.lab.folder import read_manifest, read_table, write_manifest, written
 from pslab.lab.record import environment, find
 from pslab.lab.searching import Searches, find_searches, place_of_searches
 
@@ -84,8 +81,7 @@ class Observation:
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that name the record."""
-        text = json.dumps({"observation": FORMAT, **self.plain(), "run": self.run.digest}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest_of({"observation": FORMAT, **self.plain(), "run": self.run.digest})
 
 
 @dataclass(frozen=True)
@@ -160,18 +156,12 @@ def save_observed(
 ) -> Observed:
     """Write a record into a directory beside its place, which gets its name when everything is there."""
     place = place_of(wanted, results)
-    draft = draft_of(place)
     manifest = {"digest": wanted.digest, "observation": wanted.plain(), **facts,
                 "rows": {name: len(tables[name]) for name in TABLES}, "environment": environment()}  # fmt: skip
-    try:
-        draft.mkdir(parents=True)
+    with written(place) as draft:
         for name in TABLES:
             tables[name].to_csv(draft / f"{name}.csv", index=False)
         write_manifest(draft, manifest)
-        publish(draft, place)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise RecordError(f"the record of {wanted.digest} cannot be written to {place.parent}: {error}") from error
     return Observed(wanted, place, manifest, cached=False)
 
 

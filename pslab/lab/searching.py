@@ -8,9 +8,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,8 +17,9 @@ from typing import Any
 
 import pandas as pd
 
-from pslab.errors import ConfigError, RecordError
-from pslab.lab.folder import draft_of, publish, read_manifest, read_table, write_manifest
+from pslab.config import digest_of
+from pslab.errors import ConfigError
+from pslab.lab.folder import read_manifest, read_table, write_manifest, written
 from pslab.lab.machine import processor
 from pslab.lab.record import default_results, environment
 from pslab.policies.zipline import ZIPLINES, Points
@@ -66,8 +64,7 @@ class Searches:
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that name the record."""
-        text = json.dumps({"searches": FORMAT, **asdict(self)}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return digest_of({"searches": FORMAT, **asdict(self)})
 
 
 @dataclass(frozen=True)
@@ -104,18 +101,12 @@ def search(wanted: Searches, *, results: Path | str | None = None) -> Searched:
     begin_s = time.monotonic()
     times = measured(wanted)
     place = place_of_searches(wanted, folder)
-    draft = draft_of(place)
     manifest = {"digest": wanted.digest, "searches": asdict(wanted), "rows": {"times": len(times)},
                 "processor": processor(), "seconds": time.monotonic() - begin_s,
                 "environment": environment()}  # fmt: skip
-    try:
-        draft.mkdir(parents=True)
+    with written(place) as draft:
         times.to_csv(draft / "times.csv", index=False)
         write_manifest(draft, manifest)
-        publish(draft, place)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise RecordError(f"the record of {wanted.digest} cannot be written to {place.parent}: {error}") from error
     return Searched(wanted, place, manifest, cached=False)
 
 
