@@ -95,7 +95,7 @@ class Clockwork:
         self.turns: list[Turns] = [turns for turns in found if turns is not None]  # none, or one of each worker
         self.shares = [part.size / job.layout.size for part in job.parts]  # of what the whole model costs
         self.times = [ComputeTimes(job.cluster, run.seed, worker) for worker in range(run.workers)]
-        self.waiting = Waiting(job, self.server) if job.layered else None
+        self.waiting = Waiting(job, self.server) if job.layered and not job.cluster.free else None
         self.network = None if job.cluster.free else Network(job.cluster, self.waiting)
         self.heap: list[Event] = []
         self.inbox: deque[tuple[int, list[Note]]] = deque()
