@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pslab.config import Run
+from pslab.config.run import Run
 from pslab.errors import ConfigError, PslabError
 
 if TYPE_CHECKING:
-    from pslab.lab.checking import check
-    from pslab.lab.record import Result
-    from pslab.lab.run import run, sweep
+    from pslab.lab.commands.check import check
+    from pslab.lab.records.record import Result
+    from pslab.lab.runs.run import run, sweep
 
 __all__ = ["ConfigError", "PslabError", "Result", "Run", "check", "run", "sweep"]
 
 _LAZY = {
-    "check": "pslab.lab.checking",
-    "run": "pslab.lab.run",
-    "sweep": "pslab.lab.run",
-    "Result": "pslab.lab.record",
+    "check": "pslab.lab.commands.check",
+    "run": "pslab.lab.runs.run",
+    "sweep": "pslab.lab.runs.run",
+    "Result": "pslab.lab.records.record",
 }
 
 

@@ -6,13 +6,13 @@ import sys
 from importlib import import_module
 
 VERBS = {
-    "run": ("pslab.lab.command", "one run: python -m pslab run --sync ssp:3 --prune static:1% [--file run.yaml]"),
-    "figures": ("pslab.lab.figures", "execute the notebooks through papermill and export their figures"),
-    "list": ("pslab.lab.catalog", "every policy, pruner, model, ... by name: python -m pslab list [NAME] [--json]"),
+    "run": ("pslab.lab.commands.run", "one run: python -m pslab run --sync ssp:3 --prune static:1% [--file run.yaml]"),
+    "figures": ("pslab.lab.commands.figures", "execute the notebooks through papermill and export their figures"),
+    "list": ("pslab.lab.commands.list", "every policy, pruner, model, ... by name: pslab list [NAME] [--json]"),
     "bench": ("pslab.lab.bench.command", "speed beside limits and peers: python -m pslab bench [SECTION] [--json F]"),
-    "trace": ("pslab.lab.tracing", "who did what when in a finished run: a picture, and for ui.perfetto.dev"),
-    "check": ("pslab.lab.checking", "whether policies are safe: every order of events in a small cluster, with faults"),
-    "doctor": ("pslab.lab.doctor", "what is not well here, and what to do about it [--json]"),
+    "trace": ("pslab.lab.commands.trace", "who did what when in a finished run: a picture, and for ui.perfetto.dev"),
+    "check": ("pslab.lab.commands.check", "is a policy safe? every order of events in a small cluster, with faults"),
+    "doctor": ("pslab.lab.commands.doctor", "what is not well here, and what to do about it [--json]"),
 }
 
 

@@ -8,6 +8,6 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def _pool_ends_with_the_suite():
     yield
-    from pslab.engines import pool
+    from pslab.engines.processes import pool
 
     pool.release()

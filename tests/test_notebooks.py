@@ -10,13 +10,13 @@ from typing import Any
 import nbformat
 import pytest
 
-from pslab.config import KINDS
+from pslab.config.run import KINDS
 from pslab.errors import ConfigError
-from pslab.lab import figures
-from pslab.lab import notebook as pages
-from pslab.lab.studies import STUDIES
+from pslab.lab.commands import figures
+from pslab.lab.studies import notebook as pages
+from pslab.lab.studies.studies import STUDIES
 
-NOTEBOOKS = sorted((Path(figures.__file__).parents[2] / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(figures.__file__).parents[3] / "notebooks").glob("*.ipynb"))
 TINY = {"data": "mnist:train=2048,test=500", "pushes": 24, "cluster": "free", "thresholds": ["1%"]}
 
 

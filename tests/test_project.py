@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from pslab.policies.table import ORDERS, RATES, SCHEDULES, SYNCS
-from pslab.tensors.rules import PRUNERS
+from pslab.tensors.pruning.rules import PRUNERS
 
 ROOT = Path(__file__).parent.parent
 COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic",  # words that are not only policies

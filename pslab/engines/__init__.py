@@ -1,1 +1,1 @@
-"""The drivers: they perform the effects of one protocol, on real processes or in virtual time."""
+"""Drivers of the one protocol: local processes, virtual time, exhaustive checking."""

@@ -20,7 +20,7 @@ class Outcome:
 
     accuracy: np.ndarray  #: pushes, seconds, accuracy, loss
     phases: np.ndarray  #: worker, iteration, phase, begin_s, end_s, waits_for
-    pushes: np.ndarray  #: see pslab.engines.ledger.PUSH_COLUMNS
+    pushes: np.ndarray  #: see pslab.engines.server.ledger.PUSH_COLUMNS
     weights: np.ndarray  #: the final ones, flat
     facts: dict[str, Any] = field(default_factory=dict)
 

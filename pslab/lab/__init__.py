@@ -1,1 +1,1 @@
-"""What a person touches: runs, records, plots, notebooks, the command line."""
+"""What a person touches: runs, records, figures, studies, the live view and the commands."""

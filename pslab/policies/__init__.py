@@ -1,1 +1,1 @@
-"""The policies, pure: one page per rule that reads like its paper."""
+"""Pure rules, one page each: synchronization, learning rates, request orders, partitions, schedules."""

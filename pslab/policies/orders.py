@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
-from pslab.policies.tictac import Operation, least, weights
+from pslab.policies.planning.tictac import Operation, least, weights
 from pslab.protocol.messages import Pull, Push
-from pslab.protocol.pool import Request, View
+from pslab.protocol.requests import Request, View
 
 Ready = tuple[Request, ...]
 Value = TypeVar("Value")

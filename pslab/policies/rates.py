@@ -1,7 +1,7 @@
 """Rates: how far one applied push moves the weights.
 
 A rate is a factor of the learning rate, `scale`. One that changes the gradient itself declares by `needs` what is
-computed for it beside the weights (`pslab.tensors.rating`), which asks it for numbers and reads its fields:
+computed for it beside the weights (`pslab.tensors.update.rate_state`), which asks it for numbers and reads its fields:
 
     needs          computed where    what it is made of
     versions       at the server     the mean of the pushes of each version

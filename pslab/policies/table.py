@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pslab.policies.backup import Backup
-from pslab.policies.dssp import DSSP
-from pslab.policies.eager import Eager
-from pslab.policies.elastic import ElasticBSP
-from pslab.policies.local import LocalSGD
 from pslab.policies.orders import FIFO, FILO, TAC, TIC, Advancing, Front, Needed, Stalest
-from pslab.policies.ranges import Layers, Whole
+from pslab.policies.partition import Layers, Whole
 from pslab.policies.rates import AdaGrad, Constant, DynSGD, Modulated, Split
 from pslab.policies.schedules import Linear, Steady, Steps
-from pslab.policies.sync import ASP, BSP, SSP
+from pslab.policies.sync.asp import ASP
+from pslab.policies.sync.backup import Backup
+from pslab.policies.sync.bsp import BSP
+from pslab.policies.sync.dssp import DSSP
+from pslab.policies.sync.eager import Eager
+from pslab.policies.sync.elastic import ElasticBSP
+from pslab.policies.sync.local_sgd import LocalSGD
+from pslab.policies.sync.ssp import SSP
 
 SYNCS: dict[str, type] = {
     "bsp": BSP, "ssp": SSP, "asp": ASP, "dssp": DSSP, "elastic": ElasticBSP, "eager": Eager, "local": LocalSGD,

@@ -316,3 +316,10 @@ class Server:
         if missing or not names:
             raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
         return tuple(part.held.pop(name) for name in names)
+
+
+def first_step(sync: Sync, workers: int) -> Step | None:
+    """The first step that a round of pushes, one of each worker, makes; None if it makes none."""
+    server = Server(range(workers), 1, sync)
+    effects = (effect for worker in range(workers) for effect in server.handle(Push(worker, 0, 0, 0), 0.0))
+    return next((effect for effect in effects if isinstance(effect, Step)), None)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import Ack, Pull, Push, Sync, Weights
-from pslab.protocol.pool import Request
+from pslab.protocol.requests import Request
 
 BUFFERS = 2  # gradient buffers per worker
 EAGER_BUFFERS = 3  # one is computed into; two pushes are on their way, or not yet acknowledged

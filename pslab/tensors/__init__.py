@@ -1,1 +1,1 @@
-"""Torch without time: models, data, key ranges, pruning, codecs and the server's store."""
+"""Torch without time: workloads, pruning, codecs and updates of tensors."""

@@ -62,7 +62,7 @@ class Lab:
     def _environment(self, folder: Path) -> dict[str, str]:
         own = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
         own |= {f"JUPYTERLAB_{name}_DIR": str(folder / name.lower()) for name in ("SETTINGS", "WORKSPACES")}
-        paths = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+        paths = os.pathsep.join([str(ROOT / "tests" / "support"), str(ROOT)])
         return {**os.environ, **own, "PSLAB_RESULTS": str(self.results), "PYTHONPATH": paths,
                 "IPYTHONDIR": str(folder / "ipython")}  # fmt: skip
 

@@ -8,13 +8,13 @@ from typing import Any
 import nbformat
 import pytest
 
-from pslab.lab.record import load
+from pslab.lab.records.record import load
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LIMIT_MS = 90_000
 CELL = """
-from pslab.lab.live import Live
+from pslab.lab.live.view import Live
 view = Live(sync=["bsp"], workers=4, pushes=4000, learning_rate=0.2, cluster={"preset": "lab", "compute_s": 0.01},
             model="tiny:net", data="tiny:digits", batch_size=16)
 view

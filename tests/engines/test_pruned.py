@@ -15,15 +15,15 @@ from tiny import digits, tiny
 from torch.nn import functional
 from virtual_digest import digests
 
-from pslab.config import Run
-from pslab.engines.drive import execute
-from pslab.engines.ledger import PUSH_COLUMNS
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import ConfigError
-from pslab.lab.resolve import resolve
-from pslab.lab.run import run, sweep
-from pslab.tensors.data import Batches, Dataset, batch
-from pslab.tensors.rules import DGC
-from pslab.tensors.streams import seed_of
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run, sweep
+from pslab.tensors.pruning.rules import DGC
+from pslab.tensors.random_streams import seed_of
+from pslab.tensors.workload.data import Batches, Dataset, batch
 
 LASTING = ["dgc:5%,warm_up=1", "static:5%,mode=frozen", "dynamic:mode=ratchet", "dynamic:mode=decay,warm_up=1"]
 CLUSTER = {"compute_s": 0.01, "compute_sigma": 0.3}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pslab.config.spec import build
 from pslab.errors import ConfigError
 from pslab.policies.orders import FIFO, FILO, TAC, TIC, Advancing, Front, Needed, Stalest, admits
+from pslab.policies.planning.tictac import Operation, tac
 from pslab.policies.table import ORDERS
-from pslab.policies.tictac import Operation, tac
 from pslab.protocol.messages import Pull, Push
-from pslab.protocol.pool import Order, Request, View
-from pslab.spec import build
+from pslab.protocol.requests import Order, Request, View
 
 
 def push(index: int, iteration: int = 0) -> Push:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pslab.config.spec import build
 from pslab.errors import ConfigError
 from pslab.policies.rates import AdaGrad, Applied, Constant, DynSGD, Modulated, Split
 from pslab.policies.table import RATES
-from pslab.spec import build
 
 
 def push(staleness: int = 0, *, workers: int = 4, weight: float | None = None, stalest: int | None = None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pslab.errors import ProtocolError
-from pslab.policies.eager import Eager
-from pslab.policies.sync import ASP
+from pslab.policies.sync.asp import ASP
+from pslab.policies.sync.eager import Eager
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.worker import Compute, EagerWorker, LayeredWorker, Send, Worker, worker_of
 

@@ -1,1 +1,1 @@
-"""python -m pslab bench: speed as ratios to limits and peers that are measured in the same call."""
+"""How fast pslab is, beside limits and peers measured in the same run."""

@@ -44,8 +44,8 @@ def main(arguments: list[str]) -> int:
             return 2
     rows = measure(options.section or DEFAULT, options.quick)
     if options.json:
-        from pslab.lab.export import replace
-        from pslab.lab.record import environment
+        from pslab.lab.plots.export import replace
+        from pslab.lab.records.record import environment
 
         told = {"environment": environment(), "rows": [row.plain() for row in rows]}
         replace(options.json, (json.dumps(told, indent=1) + "\n").encode())

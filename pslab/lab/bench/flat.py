@@ -7,15 +7,15 @@ import itertools
 import torch
 from torch import nn
 
-from pslab.config import Run
-from pslab.engines.cluster import Cluster
-from pslab.engines.experiment import Experiment
-from pslab.lab.resolve import METHODS
-from pslab.spec import build
-from pslab.tensors.data import Dataset
-from pslab.tensors.keyspace import Keyspace
-from pslab.tensors.optimizers import resolve_optimizer
-from pslab.tensors.store import Part
+from pslab.config.cluster import Cluster
+from pslab.config.run import Run
+from pslab.config.spec import build
+from pslab.engines.job.experiment import Experiment
+from pslab.lab.runs.resolve import METHODS
+from pslab.tensors.update.optimizers import resolve_optimizer
+from pslab.tensors.update.store import Part
+from pslab.tensors.workload.data import Dataset
+from pslab.tensors.workload.keyspace import Keyspace
 
 ROW = 64  # weights of a neuron
 

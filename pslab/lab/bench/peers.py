@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pslab.engines.arena import Arena
-from pslab.tensors.data import Batches, batch, data_root, resolve_data
-from pslab.tensors.models import build_model
+from pslab.engines.job.shared_memory import Arena
+from pslab.tensors.workload.data import Batches, batch, data_root, resolve_data
+from pslab.tensors.workload.models import build_model
 
 CHUNK = 1 << 16
 SPINS = 200  # looks at a flag before another process is let in

@@ -8,9 +8,10 @@ import math
 
 import pytest
 
-from pslab.lab.bench import command, mnist, peers, rounds, startup, training
+from pslab.lab.bench import command, peers
 from pslab.lab.bench.flat import exchange
 from pslab.lab.bench.measure import Row, alternated, interleaved
+from pslab.lab.bench.sections import mnist, rounds, startup, training
 
 
 def test_calls_take_turns():

@@ -1,0 +1,1 @@
+"""The model checker: every order of events in a small cluster."""

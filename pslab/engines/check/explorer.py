@@ -1,0 +1,236 @@
+"""Every order in which things can happen to a small cluster: the real server, workers and policy.
+
+A state of the cluster is the server's, each worker's with its links, and the faults that have happened. The machines
+are asked once for each of their own states and each event, so a transition of the cluster is a few look-ups; workers
+are exchangeable, so of all states that differ only in their names one is kept. A policy that plans by instants, which
+are not explored, has `variants(workers)`: the same policy with each plan that can be made, all with states of one kind;
+wherever it says that it has Searched each of them is tried. States are visited breadth first: the
+first violation is at the end of a shortest path. Every transition uses up a message, a reading or a computation, and
+only the computations, which are bounded, make new ones: so every path ends, and where none ends before everybody has
+finished nobody waits for ever and there is no livelock. Under a policy without a bound a worker may be held until one
+that is ahead of it has gone farther: where all else has ended, those whom their number of iterations has stopped go on.
+
+Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986); of the symmetry: Ip and Dill (CHARME 1993).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any, NamedTuple
+
+from pslab.engines.check import explain as told
+from pslab.engines.check import invariants
+from pslab.engines.check.invariants import Wrong
+from pslab.engines.check.result import Explored, Next, State, Violation
+from pslab.engines.check.server import STEP, ServerSide, Stepped, ToldApart
+from pslab.engines.check.worker import ALIVE, CUT, FAULTS, KILL, LOSE, REJOIN, Move, WorkerSide
+from pslab.errors import ConfigError, nearest
+from pslab.protocol import messages, server, worker
+
+
+class Machines(NamedTuple):
+    """The modules of the machines that are explored: the real ones, or changed copies of them."""
+
+    messages: Any = messages
+    server: Any = server
+    worker: Any = worker
+
+
+REAL = Machines()
+BEYOND = 8  # times the iterations that are explored: who has not been waited for enough by then never will
+
+
+@dataclass
+class Explorer:
+    """All states that a small cluster can reach."""
+
+    sync: Any
+    workers: int = 2
+    ranges: int = 1
+    iterations: int = 3  #: per worker
+    layered: bool = False  #: whether workers push and wait range by range, in one pass
+    faults: Sequence[str] = ()  #: that may happen, each at most once
+    faults_max: int = len(FAULTS)  #: in one run
+    bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
+    symmetric: bool = True
+    machines: Machines = REAL
+    seen: dict[State, State | None] = field(default_factory=dict, init=False)  #: each state's predecessor
+    states: int = field(default=0, init=False)  #: those from which all that can follow was tried
+    transitions: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        for fault in self.faults:
+            if fault not in FAULTS:
+                raise ConfigError("faults", fault, nearest(fault, FAULTS))
+        self.barrier = bool(getattr(self.sync, "barrier", False))
+        self.length = self.sync.window if self.bound is None else self.bound + 1
+        self._same = tuple(range(self.workers))
+        self._fewer = [[each for each in range(used) if each & used == each] for used in range(1 << len(FAULTS))]
+        every = (1 << len(FAULTS)) - 1
+        self._barred = [used if used.bit_count() < self.faults_max else every for used in range(every + 1)]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._orders = list(permutations(self._same)) if self.symmetric else [self._same]
+        bits = sum(1 << FAULTS.index(fault) for fault in set(self.faults))
+        if bits & REJOIN and not bits & LOSE:
+            bits |= KILL  # nobody comes back who was not gone
+        self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges, self.length)
+        self.local = WorkerSide(self.machines, self.sync, self.ranges, self.iterations, bits, self.layered)
+
+    def explore(self, states_max: int | None = None) -> Explored:
+        """Visit every state, or `states_max` of them; stop at the first violation.
+
+        Raises:
+            ConfigError: the policy's state holds what cannot be copied or compared.
+        """
+        begun_s = time.perf_counter()
+        try:
+            violation, whole = self._visit(states_max)
+        except ToldApart:
+            self.symmetric = False
+            self._begin()
+            violation, whole = self._visit(states_max)
+        return Explored(
+            invariants.name(self.sync), self.workers, self.ranges, self.iterations, tuple(self.faults),
+            min(self.faults_max, len(self.faults)), self.states, self.transitions, time.perf_counter() - begun_s,
+            violation, whole, self.symmetric, self.bound,
+        )  # fmt: skip
+
+    def _visit(self, states_max: int | None) -> tuple[Violation | None, bool]:
+        begin, _ = self.canonical(self.server.begin, [self.local.begin] * self.workers)
+        self.seen, self.states, self.transitions = {(begin[0], 0, *begin[1:]): None}, 1, 0
+        frontier, violation = list(self.seen), None
+        while frontier and violation is None:
+            if states_max is not None and self.states >= states_max:
+                return None, False
+            frontier, violation = self._level(frontier)
+            frontier = [state for state in frontier if not self._covered(state)]
+            self.states += len(frontier)
+        return violation, True
+
+    def _covered(self, state: State) -> bool:
+        """Whether the same has been reached with fewer faults: then all that can follow follows from there too."""
+        number, used, *others = state
+        return any((number, fewer, *others) in self.seen for fewer in self._fewer[used])
+
+    def _level(self, frontier: list[State]) -> tuple[list[State], Violation | None]:
+        seen = self.seen
+        found: list[State] = []
+        for state in frontier:
+            progress = False
+            for each in self.successors(state):
+                self.transitions += 1
+                progress = progress or not each.move.fault
+                if each.wrong:
+                    return found, self._violation([*self._way(state), each], each.wrong, each.at)
+                if each.state not in seen:
+                    seen[each.state] = state
+                    found.append(each.state)
+            if not progress and (wrong := self._ended(state)):
+                return found, self._violation(self._way(state), wrong)
+        return found, None
+
+    def _way(self, last: State) -> list[Next]:
+        """The transitions from the beginning to a state that was visited; none shorter leads there."""
+        way: list[Next] = []
+        while (before := self.seen[last]) is not None:
+            way.append(next(each for each in self.successors(before) if each.state == last and not each.wrong))
+            last = before
+        return way[::-1]
+
+    def _violation(self, way: list[Next], wrong: str, at: int = 0) -> Violation:
+        return told.violation(way, self.workers, self.ranges, wrong, at)
+
+    # --- transitions ----------------------------------------------------------------------------------------------
+
+    def successors(self, state: State) -> list[Next]:
+        """Everything that can happen next."""
+        number, used, locals_ = state[0], state[1], state[2:]
+        barred = self._barred[used]
+        following = []
+        for who, local in enumerate(locals_):
+            for move in self.local.moves(local):
+                if move.fault & barred or (move.kind == "leave" and any(self.local.locals[n].reading for n in locals_)):
+                    continue
+                if move.event is None:
+                    following.append(self._next(state, who, move, None))
+                    continue
+                for stepped in self.server.step(number, who, move.event):
+                    following.append(self._next(state, who, move, stepped))
+        if self.sync.window is None and all(each.move.fault for each in following) and self._ended(state):
+            following += [self._next(state, who, move, None) for who, each in enumerate(locals_)
+                          for move in self.local.beyond(each, BEYOND * self.iterations)]  # fmt: skip
+        return following
+
+    def _next(self, state: State, who: int, move: Move, stepped: Stepped | None) -> Next:
+        """What a move leads to, if the server does this of it."""
+        number, used, *after = state
+        after[who] = move.after
+        wrong, at = move.wrong, who
+        if stepped is not None:
+            number = stepped.state
+            wrong, at = self._take(stepped, after)
+        elif move.computes >= 0 and not wrong:
+            wrong = invariants.bound(move.computes, self.server.views[number].low, self.length, "computes")
+        if wrong:
+            return Next(state, self._same, who, move, stepped, wrong, at)
+        (number, *after), order = self.canonical(number, after)
+        return Next((number, used | move.fault, *after), order, who, move, stepped)
+
+    def _take(self, stepped: Stepped, after: list[int]) -> tuple[Wrong, int]:
+        """What the server has done reaches the workers and their links, in its order."""
+        if stepped.wrong:
+            return stepped.wrong, stepped.at
+        for who, op in stepped.ops:
+            if op.kind == STEP and (wrong := self._disturbs(op.range, after)):
+                return wrong, who
+            after[who], wrong = self.local.outcome(after[who], op)
+            if wrong:
+                return wrong, who
+        view, complete = self.server.views[stepped.state], 0
+        for who, number in enumerate(after):
+            true = self.local.applied[number]
+            told_clocks = view.applied[who]
+            if told_clocks is not None and told_clocks != true:
+                return invariants.clocks(told_clocks, true), who
+            held = view.held[who] if view.held is not None else None
+            complete += min(true) if held is None else min(map(int.__add__, true, held))
+            complete -= self.local.locals[number].missed
+        return invariants.budget(view.accepted, complete), 0
+
+    def _disturbs(self, index: int, after: list[int]) -> Wrong:
+        locals_ = [self.local.locals[number] for number in after]
+        readers = [w for w, local in enumerate(locals_) if any(reading[0] == index for reading in local.reading)]
+        busy = [w for w, local in enumerate(locals_) if self.barrier and local.computes_on(index)]
+        return invariants.unread(readers, index) or invariants.unused(busy, index)
+
+    def _ended(self, state: State) -> Wrong:
+        """Nothing but faults can happen: has everybody finished?"""
+        finished, locals_ = self.local.finished, self.local.locals
+        living = {who: finished[n] for who, n in enumerate(state[2:]) if locals_[n].mode in (ALIVE, CUT)}
+        return invariants.ended(living, self.server.held(state[0]), self.server.waits_for(state[0]))
+
+    # --- symmetry -------------------------------------------------------------------------------------------------
+
+    def canonical(self, number: int, locals_: list[int]) -> tuple[State, tuple[int, ...]]:
+        """The one state that stands for all that differ in their workers' names; its worker i was order[i]."""
+        if not self.symmetric or self.workers == 1:
+            return (number, *locals_), self._same
+        ordered = sorted(locals_)
+        if ordered == locals_ and len(set(locals_)) == self.workers:
+            return (number, *locals_), self._same
+        chosen = min(
+            ((self.server.renamed(number, order), order) for order in self._orders
+             if [locals_[old] for old in order] == ordered),
+            key=lambda each: each[0],
+        )  # fmt: skip
+        return (chosen[0], *ordered), chosen[1]
+
+
+def explore(sync: Any, *, states_max: int | None = None, **cluster: Any) -> Explored:
+    """Explore a policy: `workers`, `ranges`, `iterations`, `faults`, `bound`, `symmetric` as Explorer has them."""
+    return Explorer(sync, **cluster).explore(states_max)

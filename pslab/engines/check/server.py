@@ -1,0 +1,249 @@
+"""The checker's server: the real machine, asked once for each of its states and each event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pslab.engines.check import invariants
+from pslab.engines.check.canonical_state import Name, copied, frozen, names
+from pslab.engines.check.invariants import Wrong
+
+NOW = 0.0  # instants are no events: a policy that plans by them is explored as if everything came at once
+STEP, DROP, REPLY, JOIN = "step", "drop", "reply", "join"
+Order = tuple[int, ...]  # names of workers: worker i was order[i] before
+
+
+class Op(NamedTuple):
+    """What the server does to one worker: it applies or drops its push, answers its pull, or lets it join."""
+
+    kind: str  #: STEP, DROP, REPLY or JOIN
+    range: int
+    iteration: int
+    held: tuple[int, ...] = ()  #: of who joins: per range, its pushes that are held
+    own: int = 0  #: of a reply: how many of its pushes it is told to be in the weights
+
+
+Ops = tuple[tuple[int, Op], ...]  # of these workers
+
+
+class Driven(NamedTuple):
+    """What an event does under one policy."""
+
+    server: Any  #: afterwards
+    effects: list[Any]
+    ops: Ops
+    error: Exception | None  #: what was raised instead
+
+
+class ToldApart(Exception):
+    """A policy decides by a worker's number: states that differ in their workers' names are not the same."""
+
+
+class Event(NamedTuple):
+    """What happens to the server: a message, the end of a reading of a range, or that a worker is gone, or back."""
+
+    kind: str  #: "message", "answered", "leave" or "join"
+    range: int = 0
+    message: Any = None
+
+
+class View(NamedTuple):
+    """What a state of the server says of itself. Per worker; None for those who are gone."""
+
+    applied: tuple[tuple[int, ...] | None, ...]  #: per range: the clock without the pushes that are held
+    held: tuple[tuple[int, ...], ...] | None  #: per range: pushes counted, not yet applied; None if there are none
+    low: int  #: the least clock of all ranges
+    accepted: int
+
+
+@dataclass
+class Stepped:
+    """What one event does to one state of the server."""
+
+    state: int
+    effects: list[Any]
+    ops: Ops  #: per effect: (worker, what becomes of its message)
+    wrong: Wrong = None
+    at: int = 0  #: the worker that `<self>` is
+
+
+class ServerSide:
+    """States of the server as numbers. `machines` has the modules `messages` and `server`.
+
+    `orders` are those of the workers that shall make no difference, the workers' own first.
+    """
+
+    def __init__(
+        self, machines: Any, sync: Any, orders: Sequence[Order], ranges: int, length: int | None = None
+    ) -> None:
+        self._kinds, self.sync, self._orders, self._indices = machines, sync, orders, range(ranges)
+        self._names = names(len(orders[0]))
+        self._length = length  # nobody is started so many iterations ahead of the slowest; None if all may be
+        plans = getattr(sync, "variants", None)
+        self._tried = [(each, frozen(each)) for each in ((sync,) if plans is None else plans(len(self._names)))]
+        self._numbers: dict[Any, int] = {}
+        self._servers: list[Any] = []
+        self.views: list[View] = []
+        self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
+        self._renamed: dict[tuple[int, Order], int] = {}
+        self.begin = self._number(machines.server.Server(self._names, ranges, sync))
+
+    def step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
+        """The server's answers to an event of this worker: one, but where a policy may plan one thing or another."""
+        key = (state, worker, event)
+        done = self._steps.get(key)
+        if done is None:
+            done = self._steps[key] = self._step(state, worker, event)
+        return done
+
+    def renamed(self, state: int, order: Order) -> int:
+        """The state in which the worker order[i] is called i."""
+        key = (state, order)
+        number = self._renamed.get(key)
+        if number is None:
+            number = self._renamed[key] = self._number(self._copy(self._servers[state], order))
+        return number
+
+    def waits_for(self, state: int) -> list[int]:
+        """The workers at the low bound of any range."""
+        server = self._servers[state]
+        return sorted({int(worker) for index in self._indices for worker in server.waits_for(index)})
+
+    def held(self, state: int) -> list[tuple[int, int]]:
+        """(worker, iteration) of the pushes that are counted and not applied."""
+        return [(int(worker), iteration) for part in self._servers[state].ranges for worker, iteration in part.held]
+
+    def machine(self, state: int) -> Any:
+        """The server itself, to be looked at."""
+        return self._servers[state]
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def _step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
+        before = self._servers[state]
+        done = self._tries(before, self._orders[0], worker, event)
+        for order in self._orders[1:]:
+            self._compare(before, worker, event, done, order)
+        found: dict[Any, Stepped] = {}
+        for driven in done:
+            stepped = self._stepped(state, worker, driven)
+            found.setdefault((stepped.state, stepped.ops, stepped.wrong is None), stepped)
+        if len(found) > 1 and not self._searched(done[0]):
+            return (Stepped(state, done[0].effects, (), "the policy plans, and does not say that it has Searched"),)
+        return tuple(found.values())
+
+    def _tries(self, before: Any, order: Order, worker: int, event: Event, *, untold: bool = True) -> list[Driven]:
+        """The event happens under the policy, or under each of its variants if it searches then.
+
+        Where it does not, two of them must do the same, else a search is untold.
+        """
+        syncs = [sync for sync, _ in self._tried]
+        first = self._drive(self._copy(before, order), syncs[0], worker, event)
+        others = syncs[1:] if self._searched(first) else syncs[1:][-1:] if untold else []
+        return [first, *(self._drive(self._copy(before, order), sync, worker, event) for sync in others)]
+
+    def _searched(self, driven: Driven) -> bool:
+        return any(isinstance(effect, self._kinds.messages.Searched) for effect in driven.effects)
+
+    def _stepped(self, state: int, worker: int, driven: Driven) -> Stepped:
+        server, effects, ops, error = driven
+        if error is not None:
+            return Stepped(state, [], (), invariants.raised(error, self.sync), worker)
+        if any(frozen(sync) != begun for sync, begun in self._tried):
+            return Stepped(state, effects, (), "the policy changed itself; step must be a function of its arguments")
+        wrong, at = self._judge(server, effects, [part.version for part in self._servers[state].ranges])
+        wrong = wrong or invariants.windows(server, self.sync.window)
+        return Stepped(self._number(server), effects, ops, wrong, at)
+
+    def _compare(self, before: Any, worker: int, event: Event, done: Sequence[Driven], order: Order) -> None:
+        """With its workers renamed the server must do the same, renamed; of variants, they all what they all did."""
+        others = self._tries(before, order, order.index(worker), event, untold=False)
+        expected = {
+            (type(error), tuple(sorted((order.index(who), op) for who, op in ops)),
+             frozen(self._copy(after, order), (self.sync,)))
+            for after, _, ops, error in done
+        }  # fmt: skip
+        found = {(type(error), tuple(sorted(ops)), frozen(after, (self.sync,))) for after, _, ops, error in others}
+        if found != expected:
+            raise ToldApart
+
+    def _drive(self, server: Any, sync: Any, number: int, event: Event) -> Driven:
+        """Let the event happen to a server, under this policy."""
+        worker, effects, ops = self._names[number], [], list[tuple[int, Op]]()
+        server.sync = sync
+        try:
+            if event.kind == "message":
+                effects = server.handle(event.message._replace(worker=worker), NOW)
+            elif event.kind == "answered":
+                effects = server.answered(event.range)
+            elif event.kind == "leave":
+                effects = server.leave(worker, NOW)
+            else:
+                held = tuple(sum(who == worker for who, _ in part.held) for part in server.ranges)
+                ops.append((number, Op(JOIN, 0, server.join(worker), held)))
+        except Exception as error:
+            return Driven(server, [], (), error)
+        finally:
+            server.sync = self.sync
+        for effect in effects:
+            if isinstance(effect, self._kinds.server.Step):
+                ops += [(int(push.worker), Op(STEP, effect.range, push.iteration))
+                        for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
+            elif isinstance(effect, self._kinds.server.Discard):
+                ops.append((int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration)))
+            elif isinstance(effect, self._kinds.server.Reply):
+                pull = effect.pull
+                ops.append((int(pull.worker), Op(REPLY, pull.range, pull.iteration, own=effect.own)))
+        return Driven(server, effects, tuple(ops), None)
+
+    def _copy(self, server: Any, order: Order) -> Any:
+        """A copy whose worker i is what order[i] was."""
+        new = [Name(0)] * len(order)
+        for name, old in zip(self._names, order, strict=True):
+            new[old] = name
+        server = copied(server, tuple(new), (self.sync,))
+        server.workers = tuple(sorted(server.workers))
+        return server
+
+    def _judge(self, server: Any, effects: list[Any], before: list[int]) -> tuple[Wrong, int]:
+        """The first effect that breaks a rule, and its worker; `before` has the ranges' versions before it."""
+        current = list(before)
+        for effect in effects:
+            wrong, at = None, 0
+            if isinstance(effect, self._kinds.server.Step):
+                wrong = invariants.stepped(effect.version, current[effect.range])
+                current[effect.range] = effect.version
+            elif isinstance(effect, self._kinds.server.Reply):
+                pull, low = effect.pull, min(server.ranges[effect.pull.range].clocks.values(), default=0)
+                wrong = invariants.newest(effect.version, current[pull.range])
+                wrong, at = wrong or invariants.bound(pull.iteration, low, self._length), int(pull.worker)
+            if wrong:
+                return wrong, at
+        return None, 0
+
+    # --- states as numbers ----------------------------------------------------------------------------------------
+
+    def _number(self, server: Any) -> int:
+        key = frozen(server, (self.sync,))
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._servers)
+            self._servers.append(server)
+            self.views.append(self._view(server))
+        return number
+
+    def _view(self, server: Any) -> View:
+        held = [[0] * len(self._indices) for _ in self._names]
+        for index, part in enumerate(server.ranges):
+            for worker, _ in part.held:
+                held[worker][index] += 1
+        applied = tuple(
+            tuple(part.clocks[w] - held[w][i] for i, part in enumerate(server.ranges))
+            if all(w in part.clocks for part in server.ranges) else None
+            for w in self._names
+        )  # fmt: skip
+        lows = [min(part.clocks.values()) for part in server.ranges if part.clocks]
+        some = any(map(any, held))
+        return View(applied, tuple(map(tuple, held)) if some else None, min(lows, default=0), server.accepted)

@@ -1,0 +1,306 @@
+"""The checker's workers and links: the real machine, and the messages under way between it and the server.
+
+Links keep their order and lose nothing, as pipes do, but for these faults, each at most once in a run:
+
+    duplicate   a message that has arrived arrives again, at any later moment
+    lose        a message never arrives. Nothing is sent again: the worker owes a word, its lease runs out some time
+                later, and the server is told that it is gone
+    kill        a worker is gone at any moment; what it sent arrives before or after the server is told
+    rejoin      a worker of which the server was told that it is gone comes back, on a new link
+    reorder     a message overtakes all that was sent before it on its link
+
+The server is told while nobody reads its weights, as by every driver. Versions are compared where weights are handed
+out; what then travels is the iteration that they are for, because nobody decides by a version, and there are far more
+of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pslab.engines.check import invariants
+from pslab.engines.check.canonical_state import Name, copied, frozen, names
+from pslab.engines.check.invariants import Wrong
+from pslab.engines.check.server import DROP, JOIN, STEP, Event, Op
+from pslab.errors import ProtocolError
+from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
+
+FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
+DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
+ALIVE, CUT, DEAD, GONE = range(4)  # CUT: a message of it is lost; DEAD: the server does not know it yet
+UP, DOWN = "up", "down"
+
+
+class Local(NamedTuple):
+    """A worker and its links, whoever it is: its own number is 0 in it. Messages and machines are numbers."""
+
+    machine: int
+    up: tuple[int, ...] = ()
+    down: tuple[int, ...] = ()
+    past_up: tuple[int, ...] = ()  #: what has arrived and may arrive again
+    past_down: tuple[int, ...] = ()
+    reading: tuple[tuple[int, int], ...] = ()  #: replies: (range, iteration)
+    computing: int = -1  #: the last iteration that it began
+    todo: tuple[int, ...] = ()  #: ranges of it that are not computed yet
+    got: tuple[int, ...] = ()  #: per range, the iteration that the newest weights here are for
+    acked: tuple[int, ...] = ()  #: per range, the last iteration acknowledged
+    applied: tuple[int, ...] = ()  #: per range, the iteration that the server applies next
+    owed: tuple[tuple[int, ...], ...] = ()  #: per range, iterations pushed before it left that are not applied yet
+    missed: int = 0  #: iterations that were not complete when it left, or were dropped
+    mode: int = ALIVE
+
+    def computes_on(self, index: int) -> bool:
+        """Whether the weights of a range are being computed on: they are there, and its gradient is not ready."""
+        return index in self.todo and self.got[index] >= self.computing
+
+
+class Move(NamedTuple):
+    """Something that can happen next at one worker or on its links."""
+
+    fault: int  #: its bit; 0 if it is none
+    kind: str
+    about: Any  #: a message, a range, or a reading
+    after: int  #: the worker and its links afterwards
+    event: Event | None = None  #: what the server hears of it
+    computes: int = -1  #: the iteration that is begun by it
+    wrong: Wrong = None
+
+
+class WorkerSide:
+    """States of a worker and its links as numbers. `machines` has the modules `messages` and `worker`."""
+
+    def __init__(self, machines: Any, sync: Any, ranges: int, iterations: int, faults: int, layered: bool) -> None:
+        self._kinds, self._sync, self._ranges, self._layered = machines, sync, ranges, layered
+        self._eager = getattr(sync, "eager", False)
+        self._buffers = EAGER_BUFFERS if self._eager else BUFFERS
+        self._iterations, self._faults = iterations, faults
+        self._numbers: dict[Any, int] = {}  # of machines, messages and locals
+        self._machines: list[Any] = []
+        self._messages: list[Any] = []
+        self.locals: list[Local] = []
+        self.finished: list[bool] = []  #: could go on for ever; by number
+        self.applied: list[tuple[int, ...]] = []  #: per range, its clock without what is held; by number
+        self._moves: list[list[Move] | None] = []
+        self._outcomes: dict[tuple[int, Op], tuple[int, Wrong]] = {}
+        self.begin = self._begin()
+
+    def moves(self, number: int) -> list[Move]:
+        """Everything that can happen next, faults last."""
+        found = self._moves[number]
+        if found is None:
+            possible = (move for move in self._find(self.locals[number]) if not move.fault & ~self._faults)
+            found = self._moves[number] = sorted(possible, key=lambda move: move.fault)
+        return found
+
+    def beyond(self, number: int, limit: int) -> list[Move]:
+        """How a worker that is here and has been stopped goes on, up to an iteration."""
+        local = self.locals[number]
+        stopped = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
+        return [self._computed(local, index) for index in self._computable(local)] if stopped else []
+
+    def _computable(self, local: Local) -> tuple[int, ...]:
+        """Ranges whose gradient may be ready next: layer by layer, none before the weights of all are there."""
+        ready = not self._layered or self._ready(self._machines[local.machine]) >= local.computing
+        return local.todo if ready else ()
+
+    def _ready(self, machine: Any) -> int:
+        """The iteration for which a layered worker that computes has the weights of every range; -1 if it has not."""
+        has = self._layered and machine.computing and all(map(machine.holds, range(self._ranges)))
+        return machine.iteration if has else -1
+
+    def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
+        """The worker and its links once the server has applied its push, or is reading weights for it."""
+        key = (number, op)
+        if key not in self._outcomes:
+            self._outcomes[key] = self._outcome(self.locals[number], op)
+        return self._outcomes[key]
+
+    def message(self, number: int) -> Any:
+        """The message that a number stands for."""
+        return self._messages[number]
+
+    # --- what can happen ------------------------------------------------------------------------------------------
+
+    def _find(self, local: Local) -> Iterator[Move]:
+        silent = Local(-1, local.up, past_up=local.past_up, reading=local.reading,
+                       applied=local.applied, owed=local.owed, missed=local.missed)  # fmt: skip
+        if local.mode in (ALIVE, CUT):
+            if local.computing < self._iterations:
+                yield from (self._computed(local, index) for index in self._computable(local))
+            yield from self._deliveries(local, DOWN)
+            yield Move(KILL, "kill", None, self._number(silent._replace(mode=DEAD)))
+        if local.mode in (CUT, DEAD):
+            yield Move(0, "leave", None, self._number(silent._replace(mode=GONE)), Event("leave"))
+        if local.mode == GONE:
+            fresh = local._replace(up=(), past_up=())
+            yield Move(REJOIN, "rejoin", None, self._number(fresh), Event("join"))
+        yield from self._deliveries(local, UP)
+        for reading in local.reading:
+            yield self._read(local, reading)
+
+    def _deliveries(self, local: Local, link: str) -> Iterator[Move]:
+        under_way = local.up if link == UP else local.down
+        for place, message in enumerate(under_way if self._faults & REORDER else under_way[:1]):
+            left = _linked(local, link, _without(under_way, place))
+            if place == 0 and self._faults & LOSE and local.mode == ALIVE:
+                yield Move(LOSE, "lose", self._messages[message], self._number(left._replace(mode=CUT)))
+            if self._faults & DUPLICATE:
+                left = _noted(left, link, message)
+            yield self._deliver(left, link, message, REORDER if place else 0, "overtake" if place else "deliver")
+        for message in local.past_up if link == UP else local.past_down:
+            yield self._deliver(local, link, message, DUPLICATE, "again")
+
+    def _deliver(self, left: Local, link: str, number: int, fault: int, kind: str) -> Move:
+        message = self._messages[number]
+        if link == UP:
+            return Move(fault, kind, message, self._number(left), Event("message", message.range, message))
+        machine = self._machine(left.machine)
+        if isinstance(message, self._kinds.messages.Weights):
+            left = left._replace(got=_with(left.got, message.range, max(left.got[message.range], message.iteration)))
+            return self._moved(left, machine, fault, kind, message, lambda: machine.weights(message))
+        acked = max(left.acked[message.range], message.iteration)
+        left = left._replace(acked=_with(left.acked, message.range, acked))
+        return self._moved(left, machine, fault, kind, message, lambda: machine.ack(message))
+
+    def _computed(self, local: Local, index: int) -> Move:
+        machine = self._machine(local.machine)
+        left = local._replace(todo=tuple(each for each in local.todo if each != index))
+        move = self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
+        return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got))
+
+    def _read(self, local: Local, reading: tuple[int, int]) -> Move:
+        index, iteration = reading
+        left = local._replace(reading=_without(local.reading, local.reading.index(reading)))
+        if local.mode in (ALIVE, CUT):
+            left = self._sent(left, DOWN, [self._kinds.messages.Weights(Name(0), index, iteration, iteration)])
+        return Move(0, "read", reading, self._number(left), Event("answered", index))
+
+    def _moved(self, left: Local, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
+        """The worker's machine has moved: its requests go on the link, and it may begin an iteration."""
+        ready = self._ready(machine)
+        try:
+            effects = drive()
+        except ProtocolError as error:
+            return Move(fault, kind, about, -1, wrong=f"worker <self> cannot go on: {error}")
+        except Exception as error:
+            return Move(fault, kind, about, -1, wrong=f"worker <self> raises {type(error).__name__}: {error}")
+        wrong, begun = None, -1
+        for effect in effects:
+            if isinstance(effect, self._kinds.worker.Send):
+                if isinstance(effect.request, self._kinds.messages.Push) and not wrong:
+                    push = effect.request
+                    # an eager worker has the next weights already
+                    held = left.computing if self._eager else left.got[push.range]
+                    wrong = invariants.labelled(push.version, held, push.iteration)
+                left = self._sent(left, UP, [effect.request])
+            elif isinstance(effect, self._kinds.worker.Compute):
+                begun = effect.iteration
+                wrong = wrong or invariants.computes(begun, left.computing, left.todo, left.acked, self._buffers)
+                left = left._replace(computing=begun, todo=tuple(range(self._ranges)))
+        if self._layered:  # what it computes on is settled with the last range's weights
+            now = self._ready(machine)
+            begun = now if now > ready else -1
+        after = self._number(left._replace(machine=self._keep(machine)))
+        return Move(fault, kind, about, after, None, begun, wrong)
+
+    def _outcome(self, local: Local, op: Op) -> tuple[int, Wrong]:
+        if op.kind == JOIN:
+            return self._joined(local, op)
+        index, iteration, done = op.range, op.iteration, local.applied[op.range]
+        if op.kind in (STEP, DROP):
+            if any(local.owed) and local.owed[index]:
+                wrong = invariants.applied(iteration, local.owed[index][0])
+                local = local._replace(owed=_with(local.owed, index, local.owed[index][1:]))
+            else:
+                wrong = invariants.applied(iteration, done)
+                local = local._replace(applied=_with(local.applied, index, done + 1))
+            if op.kind == DROP and index == 0 and local.mode != GONE:  # what is dropped at its leaving was not complete
+                local = local._replace(missed=local.missed + 1)
+            if local.mode in (ALIVE, CUT):
+                local = self._sent(local, DOWN, [self._kinds.messages.Ack(Name(0), index, iteration)])
+        else:
+            whole = done - len(local.owed[index]) if local.owed else done
+            wrong = invariants.replied(iteration, whole, self._buffers if self._eager else 0, gone=local.mode == GONE)
+            if self._eager and not wrong:
+                wrong = invariants.contained(op.own, whole)
+            if not wrong and not self._faults & DUPLICATE:
+                wrong = invariants.once(iteration, self._promised(local, index))
+            local = local._replace(reading=(*local.reading, (index, iteration)))
+        return self._number(local), wrong
+
+    def _joined(self, local: Local, op: Op) -> tuple[int, Wrong]:
+        """A new life: a fresh machine that asks for the weights of the iteration that the server has named."""
+        pushed = tuple(map(int.__add__, local.applied, op.held))
+        if wrong := invariants.joined(op.iteration, pushed):
+            return self._number(local), wrong
+        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
+        last = (op.iteration - 1,) * self._ranges
+        new = Local(
+            -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last,
+            applied=(op.iteration,) * self._ranges, missed=local.missed + op.iteration - min(pushed),
+            owed=tuple(tuple(range(done, end)) for done, end in zip(local.applied, pushed, strict=True)),
+        )  # fmt: skip
+        move = self._moved(new, machine, 0, "join", None, lambda: machine.join(op.iteration))
+        return move.after, move.wrong
+
+    def _promised(self, local: Local, index: int) -> int:
+        """The last iteration that a worker was started with on a range."""
+        iterations = [iteration for each, iteration in local.reading if each == index]
+        iterations += [message.iteration for message in map(self.message, local.down)
+                       if isinstance(message, self._kinds.messages.Weights) and message.range == index]  # fmt: skip
+        return max(iterations, default=local.got[index] if local.got else -1)
+
+    # --- states as numbers ----------------------------------------------------------------------------------------
+
+    def _begin(self) -> int:
+        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
+        none = (0,) * self._ranges
+        local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none)
+        return self._moved(local, machine, 0, "start", None, machine.start).after
+
+    def _sent(self, local: Local, link: str, messages: Iterable[Any]) -> Local:
+        numbers = tuple(self._interned(message, self._messages) for message in messages)
+        return _linked(local, link, (local.up if link == UP else local.down) + numbers)
+
+    def _machine(self, number: int) -> Any:
+        return copied(self._machines[number], names(1))
+
+    def _keep(self, machine: Any) -> int:
+        return self._interned(machine, self._machines)
+
+    def _interned(self, value: Any, kept: list[Any]) -> int:
+        key = frozen(value)
+        if key not in self._numbers:
+            self._numbers[key] = len(kept)
+            kept.append(value)
+        return self._numbers[key]
+
+    def _number(self, local: Local) -> int:
+        number = self._numbers.get(local)
+        if number is None:
+            number = self._numbers[local] = len(self.locals)
+            self.locals.append(local)
+            self._moves.append(None)
+            self.finished.append(local.computing >= self._iterations)
+            self.applied.append(tuple(map(int.__sub__, local.applied, map(len, local.owed))) if local.owed
+                                else local.applied)  # fmt: skip
+        return number
+
+
+def _linked(local: Local, link: str, under_way: tuple[int, ...]) -> Local:
+    return local._replace(up=under_way) if link == UP else local._replace(down=under_way)
+
+
+def _noted(local: Local, link: str, message: int) -> Local:
+    if link == UP:
+        return local._replace(past_up=tuple(sorted({*local.past_up, message})))
+    return local._replace(past_down=tuple(sorted({*local.past_down, message})))
+
+
+def _without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    return items[:place] + items[place + 1 :]
+
+
+def _with(items: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*items[:place], value, *items[place + 1 :])

@@ -1,0 +1,1 @@
+"""The modelled cluster: compute times, links and queues."""

@@ -1,0 +1,260 @@
+"""Links as fluids: messages of one worker and direction go one behind the other; messages of several workers share the
+server's link in equal parts (max-min fairness). Pure: every instant is handed in, so every driver can use it.
+
+Which of a worker's waiting messages goes next is first come, first served, or somebody's choice. A choice is made at
+the end of an instant, when all that becomes ready in it is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from pslab.config.cluster import Cluster
+
+UP, DOWN = "up", "down"
+
+
+class Chooser(Protocol):
+    """Who chooses among the messages that wait for a worker's link."""
+
+    def pick(self, worker: int, waiting: list[Any]) -> int:
+        """The place of the next one among these, the oldest first."""
+
+    def admits(self, under_way_bytes: float, size_bytes: float) -> bool:
+        """Whether one more may go while so much of its worker's is under way."""
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether what was sent is under way until its sender has heard that it arrived, and not only until it has
+        left."""
+
+
+class Lane:
+    """One direction of the server's link. `served` is what each flow has got since the beginning, in bytes."""
+
+    def __init__(
+        self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0,
+        changes: Mapping[float, float] | None = None,
+    ) -> None:  # fmt: skip
+        self.worker_byte_s, self.server_byte_s, self.latency_s = worker_byte_s, server_byte_s, latency_s
+        self.overhead_bytes = overhead_s * worker_byte_s if overhead_s else 0.0
+        self.served, self.updated_s, self.sequence = 0.0, 0.0, 0
+        self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
+        # (served when it ends, sequence, worker, bytes, message)
+        self.flows: list[tuple[float, int, int, float, Any]] = []
+        self.waiting: dict[int, deque[tuple[float, Any]]] = {}  # per worker: what is behind its flow
+        self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
+        self.changes = deque(sorted((changes or {}).items()))  # instants, and the workers' bytes a second from then on
+
+    def send(self, worker: int, size_bytes: float, message: Any, now: float) -> None:
+        """A message of this worker is ready to go at `now`, or as soon as the lane has got that far."""
+        self._serve_until(now)
+        self._enter(worker, size_bytes, message)
+
+    def fly(self, message: Any, now: float) -> None:
+        """A message of no size: it waits for nobody, and takes the latency alone."""
+        self._serve_until(now)
+        self.sequence += 1
+        heappush(self.flying, (now + self.latency_s, self.sequence, message))
+
+    def next_s(self) -> float:
+        """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
+        end_s = self.end_s + self.latency_s
+        if self.changes and self.flows:
+            end_s = min(end_s, self.changes[0][0])  # what is on its way may come sooner than it seems now
+        return min(end_s, self.flying[0][0]) if self.flying else end_s
+
+    def arrived(self, now: float) -> list[tuple[float, Any]]:
+        """What has arrived by `now`, in order: (instant, message)."""
+        self._serve_until(now)
+        done = []
+        while self.flying and self.flying[0][0] <= now:
+            at, _, message = heappop(self.flying)
+            done.append((at, message))
+        return done
+
+    def choice_s(self) -> float:
+        """The instant of a choice that is to be made; infinity if there is none."""
+        return math.inf
+
+    def choose(self, now: float) -> None:
+        """All that becomes ready at this instant is known: make the choices of it."""
+
+    def _enter(self, worker: int, size_bytes: float, message: Any) -> None:
+        behind = self.waiting.get(worker)
+        if behind is not None:
+            behind.append((size_bytes, message))
+            return
+        self.waiting[worker] = deque()
+        self._begin(worker, size_bytes, message)
+
+    def _ended(self, worker: int, size_bytes: float) -> None:
+        """A worker's message of this size is sent whole; its next one follows."""
+        behind = self.waiting[worker]
+        if behind:
+            self._begin(worker, *behind.popleft())
+        else:
+            del self.waiting[worker]
+            self._share()
+
+    def _begin(self, worker: int, size_bytes: float, message: Any) -> None:
+        self.sequence += 1
+        target = self.served + size_bytes + self.overhead_bytes
+        heappush(self.flows, (target, self.sequence, worker, size_bytes, message))
+        self._share()
+
+    def _share(self) -> None:
+        """The flows have changed: what each of them gets, and when the first one ends."""
+        if not self.flows:
+            self.end_s = math.inf
+            return
+        self.rate = min(self.worker_byte_s, self.server_byte_s / len(self.flows))
+        self.end_s = self.updated_s + max(0.0, self.flows[0][0] - self.served) / self.rate
+
+    def _serve_until(self, now: float) -> None:
+        while self.changes and self.changes[0][0] <= now:
+            at, byte_s = self.changes.popleft()
+            self._serve(at)
+            self.worker_byte_s = byte_s
+            self._share()
+        self._serve(now)
+
+    def _serve(self, now: float) -> None:
+        while self.end_s <= now:
+            self._end_one()
+        self._advance(now)
+
+    def _end_one(self) -> None:
+        target, sequence, worker, size_bytes, message = heappop(self.flows)
+        self.served, self.updated_s = max(target, self.served), max(self.end_s, self.updated_s)
+        heappush(self.flying, (self.updated_s + self.latency_s, sequence, message))
+        self._ended(worker, size_bytes)
+
+    def _advance(self, now: float) -> None:
+        if now > self.updated_s:
+            if self.flows and self.rate < math.inf:
+                self.served += self.rate * (now - self.updated_s)
+            self.updated_s = now
+
+
+class ChosenLane(Lane):
+    """One direction on which a worker's next message is chosen, whenever more of its may be under way."""
+
+    def __init__(self, chooser: Chooser, *speeds: Any) -> None:
+        super().__init__(*speeds)
+        self._chooser = chooser
+        self._pools: dict[int, list[tuple[float, Any]]] = {}  # per worker: what is ready and not chosen
+        self._under_way: dict[int, float] = {}  # per worker: bytes
+        self._open: dict[int, None] = {}  # workers that may have one more, in the order in which that came to be
+        self._heard: list[tuple[float, int, float]] = []  # when a worker hears that so many bytes have arrived
+
+    def choice_s(self) -> float:
+        heard_s = self._heard[0][0] if self._heard else math.inf
+        return min(self.updated_s, heard_s) if self._open else heard_s
+
+    def choose(self, now: float) -> None:
+        self._serve_until(now)
+        while self._heard and self._heard[0][0] <= now:
+            _, worker, size_bytes = heappop(self._heard)
+            self._under_way[worker] -= size_bytes
+            self._open[worker] = None
+        opened, self._open = self._open, {}
+        for worker in opened:
+            self._choose_for(worker)
+
+    def _choose_for(self, worker: int) -> None:
+        pool, under_way = self._pools.get(worker, []), self._under_way.get(worker, 0.0)
+        while fitting := [entry for entry in pool if self._chooser.admits(under_way, entry[0])]:
+            place = self._chooser.pick(worker, [message for _, message in fitting])
+            size_bytes, message = fitting[place]
+            pool.remove(fitting[place])
+            under_way += size_bytes
+            super()._enter(worker, size_bytes, message)
+        self._under_way[worker] = under_way
+
+    def _enter(self, worker: int, size_bytes: float, message: Any) -> None:
+        self._pools.setdefault(worker, []).append((size_bytes, message))
+        self._open[worker] = None
+
+    def _ended(self, worker: int, size_bytes: float) -> None:
+        super()._ended(worker, size_bytes)
+        if self._chooser.acknowledged:
+            heappush(self._heard, (self.updated_s + 2 * self.latency_s, worker, size_bytes))
+        else:
+            self._under_way[worker] -= size_bytes
+            self._open[worker] = None
+
+    def _serve(self, now: float) -> None:
+        """What was not chosen at the end of an instant is chosen before time goes on."""
+        while (next_s := min(self.choice_s(), self.end_s)) < now:
+            if self.choice_s() <= next_s and self.end_s > next_s:
+                self._advance(next_s)
+                self.choose(next_s)
+            else:
+                self._end_one()
+        super()._serve(now)
+
+
+class Network:
+    """Both directions between the workers and the server; with half duplex they are one lane."""
+
+    def __init__(self, cluster: Cluster, chooser: Chooser | None = None) -> None:
+        def byte_s(bit_s: float | None) -> float:
+            return math.inf if bit_s is None else bit_s / 8
+
+        def lane() -> Lane:
+            changes = {at: bit_s / 8 for at, bit_s in cluster.bandwidth_at.items()}
+            speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), cluster.latency_s,
+                      cluster.overhead_s, changes)  # fmt: skip
+            return Lane(*speeds) if chooser is None else ChosenLane(chooser, *speeds)
+
+        up = lane()
+        self._lanes = {UP: up, DOWN: up if cluster.duplex == "half" else lane()}
+        self._each = tuple({id(lane): lane for lane in self._lanes.values()}.values())
+        self._next_s = self._choice_s = math.inf
+
+    def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float) -> None:
+        """A message of `size_bytes` between the server and `worker` is ready to go at `now`."""
+        self._lanes[direction].send(worker, size_bytes, (direction, message), now)
+        self._look()
+
+    def fly(self, direction: str, message: Any, now: float) -> None:
+        """A message of no size, which waits for nobody and takes the latency alone."""
+        self._lanes[direction].fly((direction, message), now)
+        self._look()
+
+    def next_s(self) -> float:
+        """The instant of the next arrival; infinity if nothing is on its way."""
+        return self._next_s
+
+    def choice_s(self) -> float:
+        """The instant at which something is to be chosen once all that becomes ready in it is known; infinity if
+        nothing is."""
+        return self._choice_s
+
+    def choose(self, now: float) -> None:
+        """Make the choices of this instant."""
+        for lane in self._each:
+            if lane.choice_s() <= now:
+                lane.choose(now)
+        self._look()
+
+    def arrived(self, now: float) -> list[tuple[float, str, Any]]:
+        """Everything that has arrived by `now`: (instant, direction, message), in order of the instants."""
+        if now < self._next_s and now <= self._choice_s:
+            return []
+        done = [(at, direction, message) for lane in self._each for at, (direction, message) in lane.arrived(now)]
+        self._look()
+        return sorted(done, key=_instant) if len(done) > 1 else done
+
+    def _look(self) -> None:
+        self._next_s = min([lane.next_s() for lane in self._each])
+        self._choice_s = min([lane.choice_s() for lane in self._each])
+
+
+def _instant(entry: tuple[float, str, Any]) -> float:
+    return entry[0]

@@ -1,0 +1,96 @@
+"""An experiment: a Run whose names have become objects, and where its tensors lie in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from pslab.config.cluster import Cluster
+from pslab.config.run import Run
+from pslab.policies.rates import Rate
+from pslab.policies.schedules import Schedule
+from pslab.protocol.messages import Sync
+from pslab.protocol.requests import Order
+from pslab.tensors.pruning.pruner import Memory, memories
+from pslab.tensors.pruning.rules import PRUNERS, Whole
+from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update.optimizers import OptimizerSpec
+from pslab.tensors.update.store import Part
+from pslab.tensors.workload.data import Dataset
+from pslab.tensors.workload.keyspace import Keyspace
+
+T = TypeVar("T")
+
+SQUARES = "squares"  # the memory of a rate that needs its worker's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that an engine needs, checked. `weights` are the initial ones, flat."""
+
+    run: Run
+    sync: Sync
+    rate: Rate
+    ranges: Any  #: how the model is cut into ranges
+    order: Order
+    schedule: Schedule
+    prune: Any  #: a rule of pslab.tensors.pruning.pruner, or one of the user's
+    optimizer: OptimizerSpec
+    cluster: Cluster
+    dataset: Dataset
+    shell: nn.Module  #: the model without its weights
+    keyspace: Keyspace
+    weights: torch.Tensor
+    parts: tuple[Part, ...]
+    layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
+    trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether workers compute on the server's own weights: nobody computes as they change.
+
+        In wall-clock time also over no link: what an emulated one brings is to be brought.
+        """
+        alone = self.cluster.free or self.run.engine != "local"
+        return self.run.pull == "whole" and alone and getattr(self.sync, "barrier", False)
+
+    @property
+    def eager(self) -> bool:
+        """Whether weights arrive while their worker computes on older ones."""
+        return bool(getattr(self.sync, "eager", False))
+
+    @property
+    def own(self) -> bool:
+        """Whether a worker applies to its own weights what it has not yet sent."""
+        return bool(getattr(self.prune, "applies", False))
+
+    @property
+    def layered(self) -> bool:
+        """Whether a layer's requests go when it is ready, and wait for no other layer."""
+        return bool(self.ranges.layered)
+
+    @property
+    def portable(self) -> bool:
+        """Whether any process may compute any worker's gradient, since all that lasts lies in shared memory.
+
+        Not so for a model with buffers, or of the user's own layers or rule, which may remember what they like.
+        """
+        modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
+        known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
+        own = type(self.prune) in PRUNERS.values()
+        return known and own and not list(self.shell.buffers()) and self.run.device == "cpu"
+
+    @property
+    def sparse(self) -> bool:
+        """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
+        return not isinstance(self.prune, Whole)
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        """What each worker keeps from one gradient to the next."""
+        size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
+        pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
+        return {**pruned, **({SQUARES: Memory(size, dtype)} if rating.needs(self.rate) in rating.AT_WORKER else {})}

@@ -1,0 +1,74 @@
+"""Where a run's tensors lie in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.shared_memory import aligned
+from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
+from pslab.tensors.codec.frames import largest_frame_bytes
+from pslab.tensors.pruning.pruner import Memory
+
+T = TypeVar("T")
+
+
+def in_turn(places: Sequence[T], iteration: int) -> T:
+    """Of buffers that are used in turn, an iteration's."""
+    return places[iteration % len(places)]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Byte offsets of a run's buffers in its arena."""
+
+    size: int
+    dtype: torch.dtype
+    server: int  #: the server's weights
+    weights: tuple[int, ...]  #: per worker: what it has of the server's weights
+    gradients: tuple[tuple[int, ...], ...]  #: per worker and buffer
+    up: tuple[tuple[int, ...], ...]  #: per worker and buffer: room for a push's frames
+    arrivals: tuple[tuple[int, ...], ...]  #: per worker: where a whole pull is laid; eager: by the iteration's parity
+    used: tuple[int, ...]  #: per worker: what it computes on; its copy of the server's, if that has all of its own
+    down: tuple[tuple[int, ...], ...]  #: per worker: room for a pull's frames; eager: by the iteration's parity
+    memories: dict[str, Memory]  #: what each worker keeps from one gradient to the next
+    kept: tuple[dict[str, int], ...]  #: per worker: where that lies, if any process may compute for it
+    frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
+    end: int = 0
+    in_place: bool = False  #: the workers' weights are the server's
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Layout:
+        """Lay out buffers for an experiment's weights, cut into ranges. What is not touched takes no memory."""
+        workers, size, parts = experiment.run.workers, experiment.keyspace.size, experiment.parts
+        dtype, in_place, eager = getattr(torch, experiment.run.dtype), experiment.in_place, experiment.eager
+        frames, room = [], 0
+        for part in parts:
+            largest = aligned(largest_frame_bytes(part.size, dtype.itemsize))
+            frames.append((room, largest))
+            room += largest
+        at = 0
+
+        def take(size_bytes: int) -> int:
+            nonlocal at
+            begin, at = at, at + aligned(size_bytes)
+            return begin
+
+        flat = size * dtype.itemsize
+        server = take(flat)
+        weights = tuple(server if in_place else take(flat) for _ in range(workers))
+        buffers = range(EAGER_BUFFERS if eager else BUFFERS)
+        gradients = tuple(tuple(take(flat) for _ in buffers) for _ in range(workers))
+        up = tuple(tuple(take(room) for _ in buffers) for _ in range(workers))
+        down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))
+        memories = experiment.memories
+        kept = tuple({name: take(memory.entries * memory.dtype.itemsize) for name, memory in memories.items()}
+                     for _ in range(workers))  # fmt: skip
+        arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
+        used = tuple(take(flat) if eager or experiment.own else own for own in weights)
+        places = server, weights, gradients, up, arrivals, used, down, memories, kept
+        return cls(size, dtype, *places, frames=tuple(frames), end=at, in_place=in_place)

@@ -1,0 +1,1 @@
+"""The local engine: real processes in wall-clock time."""

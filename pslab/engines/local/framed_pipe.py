@@ -1,0 +1,81 @@
+"""A line between a worker and the server: frames of notes over a local stream, and how to wait for one.
+
+Waking a sleeping process costs 20 to 50 microseconds, so a wait first looks for a moment, yielding the core each time,
+and then sleeps; a wait without bound would starve the others where processes outnumber cores.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterable, Sequence
+from multiprocessing.connection import Connection
+
+from pslab.engines.job.notes import Note, pack, unpack
+
+SPIN_S = 50e-6
+READ_BYTES = 1 << 16
+LENGTH_BYTES = 4
+Frame = list[Note]
+
+
+def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: float = SPIN_S) -> list[int]:
+    """The descriptors that can be read, or have ended, in their order; waits until there is one, or for `timeout_s`."""
+    # select waits in microseconds; poll and epoll would round up to milliseconds
+    found = select.select(sources, (), (), 0)[0]
+    if found or timeout_s == 0:
+        return found
+    until_s = time.monotonic() + (spin_s if timeout_s is None else min(spin_s, timeout_s))
+    while time.monotonic() < until_s:
+        os.sched_yield()
+        if found := select.select(sources, (), (), 0)[0]:
+            return found
+    left_s = None if timeout_s is None else max(0.0, timeout_s - spin_s)
+    return select.select(sources, (), (), left_s)[0]
+
+
+class Line:
+    """One end. Frames arrive whole and in their order."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._rest = pipe, b""  # who holds the pipe keeps it open
+        self.descriptor = pipe.fileno()
+        os.set_blocking(self.descriptor, False)
+
+    def send(self, notes: Iterable[Note]) -> None:
+        """Send one frame; OSError if the other end is gone."""
+        body = pack(notes)
+        data = len(body).to_bytes(LENGTH_BYTES, "little") + body
+        while data:
+            try:
+                data = data[os.write(self.descriptor, data) :]
+            except BlockingIOError:
+                select.select((), (self.descriptor,), ())
+
+    def frames(self) -> list[Frame]:
+        """The frames that are here; EOFError when the other end is gone and everything has been read."""
+        try:
+            data = os.read(self.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError:
+            raise EOFError from None
+        if not data:
+            raise EOFError
+        data, found, at = self._rest + data, [], 0
+        while (begin := at + LENGTH_BYTES) <= len(data):
+            end = begin + int.from_bytes(data[at:begin], "little")
+            if end > len(data):
+                break
+            found.append(list(unpack(data[begin:end])))
+            at = end
+        self._rest = data[at:]
+        return found
+
+    def wait(self) -> list[Frame]:
+        """The next frames, at least one."""
+        while True:
+            ready((self.descriptor,))
+            if found := self.frames():
+                return found

@@ -1,0 +1,1 @@
+"""Spawned processes of this machine, whatever their role."""

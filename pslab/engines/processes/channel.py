@@ -1,0 +1,57 @@
+"""Pipes between a parent and its children: orders go down by cloudpickle, reports come up as JSON and arrays."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from pslab.tensors.workload.torchvision_ops import with_operators
+
+
+class Report(NamedTuple):
+    """What a child tells its parent."""
+
+    kind: str
+    body: dict[str, Any]
+    table: np.ndarray  # float64 [rows, columns], perhaps empty
+
+
+def order(pipe: Connection, verb: str, argument: Any = None) -> None:
+    """Parent -> its own child, and nowhere else: objects of the user travel by value."""
+    pipe.send_bytes(cloudpickle.dumps((verb, argument)))
+
+
+def tell(pipe: Connection, verb: str, argument: Any) -> None:
+    """The same for orders that come by the thousand, of plain lists and numbers."""
+    pipe.send_bytes(json.dumps([verb, argument]).encode())
+
+
+def await_order(pipe: Connection) -> tuple[str, Any]:
+    """The child's next order; EOFError when the parent has closed the pipe."""
+    message = pipe.recv_bytes()
+    if message.startswith(b"["):  # which no pickle does
+        verb, argument = json.loads(message)
+    else:
+        verb, argument = with_operators(partial(cloudpickle.loads, message))  # perhaps a torchvision model
+    return str(verb), argument
+
+
+def report(pipe: Connection, kind: str, body: dict[str, Any] | None = None, table: np.ndarray | None = None) -> None:
+    """Child -> parent."""
+    rows = np.empty((0, 0)) if table is None else np.ascontiguousarray(table, dtype=np.float64)
+    head = json.dumps({"kind": kind, "body": body or {}, "shape": rows.shape}).encode()
+    pipe.send_bytes(len(head).to_bytes(4, "little") + head + rows.tobytes())
+
+
+def await_report(pipe: Connection) -> Report:
+    """The next report of a child; EOFError when it is gone."""
+    message = pipe.recv_bytes()
+    length = int.from_bytes(message[:4], "little")
+    head = json.loads(message[4 : 4 + length])
+    table = np.frombuffer(message[4 + length :], dtype=np.float64).reshape(head["shape"])
+    return Report(head["kind"], head["body"], table)

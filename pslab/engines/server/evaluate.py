@@ -1,0 +1,82 @@
+"""Test accuracy and loss of a snapshot of the weights."""
+
+from __future__ import annotations
+
+import copy
+from multiprocessing.connection import Connection
+
+import torch
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.processes.channel import report
+from pslab.tensors.random_streams import numpy_generator
+from pslab.tensors.workload.data import batch
+
+BATCH = 1000
+CALIBRATION_BATCH = 256
+KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model takes them
+CALIBRATION = 2048  # training examples on which BatchNorm's statistics are estimated anew
+
+
+class Evaluator:
+    """The model of a job on weights that are not being trained."""
+
+    def __init__(self, job: Job, data: Arena, device: torch.device) -> None:
+        self._job, self._device = job, device
+        self._dtype = job.layout.dtype
+        self._dataset = job.shelf.dataset(data)
+        self._module = copy.deepcopy(job.shell)
+        self._weights = torch.empty(job.layout.size, dtype=self._dtype, device=device)
+        self._module.to(device)
+        job.keyspace.bind(self._module, self._weights, None)
+        kept = self._dataset.test_x.numel() * self._dtype.itemsize <= KEPT_BYTES
+        self._inputs = self._batch(self._dataset.test_x) if kept else None
+        self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+
+    def report(self, index: int, snapshots: Arena, parent: Connection) -> None:
+        """Evaluate snapshot `index` and tell the parent."""
+        size = self._job.layout.size
+        accuracy, loss = self.measure(snapshots.tensor(index * size * self._dtype.itemsize, size, self._dtype))
+        report(parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})
+
+    @torch.no_grad()
+    def measure(self, weights: torch.Tensor) -> tuple[float, float]:
+        """(accuracy, mean loss) on the whole test set."""
+        self._weights.copy_(weights)
+        self._calibrate()
+        self._module.eval()
+        right, loss, y = 0, 0.0, self._dataset.test_y
+        for begin in range(0, len(y), BATCH):
+            labels = y[begin : begin + BATCH].to(self._device)
+            logits = self._module(self._test_inputs(begin))
+            right += int((logits.argmax(1) == labels).sum())
+            loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        return right / len(y), loss / len(y)
+
+    def _test_inputs(self, begin: int) -> torch.Tensor:
+        if self._inputs is not None:
+            return self._inputs[begin : begin + BATCH]
+        return self._batch(self._dataset.test_x[begin : begin + BATCH])
+
+    def _batch(self, x: torch.Tensor) -> torch.Tensor:
+        return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)
+
+    def _calibrate(self) -> None:
+        # the workers' running statistics are theirs alone, and belong to other weights
+        if not self._norms:
+            return
+        self._module.eval()
+        kept = [norm.momentum for norm in self._norms]
+        for norm in self._norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean over the batches
+            norm.train()
+        x = self._dataset.train_x
+        chosen = torch.from_numpy(numpy_generator(self._job.run.seed, "calibration").permutation(len(x))[:CALIBRATION])
+        for begin in range(0, len(chosen), CALIBRATION_BATCH):
+            self._module(self._batch(x[chosen[begin : begin + CALIBRATION_BATCH]]))
+        for norm, momentum in zip(self._norms, kept, strict=True):
+            norm.momentum = momentum

@@ -1,0 +1,82 @@
+"""The server's ledger: a row for every applied push, snapshots of the weights, and what is told of them at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.shared_memory import Arena
+from pslab.protocol.messages import Push
+
+SNAPSHOT_CHUNK = 8  # snapshots by which their memory grows
+PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness", "seconds",
+                "loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw")  # fmt: skip
+OnSnapshot = Callable[[dict[str, Any]], None]  # {"index", "pushes", "seconds"}
+BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
+
+
+class Ledger:
+    """One run's measurements at the server."""
+
+    def __init__(
+        self, job: Job, weights: torch.Tensor | None, snapshots: Arena | None, on_snapshot: OnSnapshot
+    ) -> None:
+        self._job, self._weights, self._snapshots, self._on_snapshot = job, weights, snapshots, on_snapshot
+        self._itemsize = job.layout.dtype.itemsize
+        self._rows: list[list[float]] = []
+        self._unanswered: dict[tuple[int, int, int], list[float]] = {}  # rows whose pull has not been answered
+        self._early: dict[tuple[int, int, int], list[int]] = {}  # answers to eager workers: their rows come later
+        self._taken = 0
+        self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
+
+    def applied(self, push: Push, version: int, staleness: int, bytes_up: int, now: float) -> None:
+        """A push became part of `version`."""
+        size, note = self._job.parts[push.range].size, push.payload
+        row = [len(self._rows) + 1, push.worker, push.iteration, push.range, push.version, version, staleness, now,
+               note.value, note.other / size, bytes_up, size * self._itemsize, 0, 0]  # fmt: skip
+        self._rows.append(row)
+        key = push.worker, push.range, push.iteration
+        if key in self._early:
+            row[BYTES_DOWN:] = self._early.pop(key)
+        else:
+            self._unanswered[key] = row
+
+    def answered(self, worker: int, index: int, iteration: int, bytes_down: int) -> None:
+        """The pull for `iteration` of a range was answered: its bytes belong to the push before it."""
+        key, sizes = (worker, index, iteration - 1), [bytes_down, self._job.parts[index].size * self._itemsize]
+        row = self._unanswered.pop(key, None)
+        if row is not None:
+            row[BYTES_DOWN:] = sizes
+        elif self._job.eager:
+            self._early[key] = sizes
+
+    def snapshot_if_due(self, pushes: int, now: float) -> None:
+        """Keep the weights for evaluation, if a period has passed."""
+        run, period = self._job.run, self._job.run.evaluation_period
+        measure = pushes if period is not None else now
+        if measure < self._next:
+            return
+        step = period if period is not None else (run.seconds or 1.0) / 20
+        self._next = (measure // step + 1) * step
+        self._snapshot(pushes, now)
+
+    def close(self, pushes: int, now: float) -> np.ndarray:
+        """The run has ended: the last weights are kept; the rows."""
+        if pushes > self._last:
+            self._snapshot(pushes, now)
+        return np.array(self._rows, dtype=np.float64).reshape(-1, len(PUSH_COLUMNS))
+
+    def _snapshot(self, pushes: int, now: float) -> None:
+        if self._weights is None or self._snapshots is None or not self._job.trains:
+            return
+        layout, index = self._job.layout, self._taken
+        size_bytes = layout.size * self._itemsize
+        if index % SNAPSHOT_CHUNK == 0:
+            self._snapshots.reserve((index + SNAPSHOT_CHUNK) * size_bytes)
+        self._snapshots.tensor(index * size_bytes, layout.size, layout.dtype).copy_(self._weights)
+        self._taken, self._last = index + 1, pushes
+        self._on_snapshot({"index": index, "pushes": pushes, "seconds": now})

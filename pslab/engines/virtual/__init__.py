@@ -1,0 +1,1 @@
+"""The virtual engine: real gradients, or none, in reproducible virtual time."""

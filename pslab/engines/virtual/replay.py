@@ -1,0 +1,94 @@
+"""A run's exchange on another cluster, without its gradients: under a barrier these do not depend on any duration.
+
+The frames that were recorded travel again, in virtual time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.job import Job, Shelf
+from pslab.engines.job.layout import Layout
+from pslab.engines.job.notes import WHOLE, Note
+from pslab.engines.outcome import Outcome
+from pslab.engines.server.ledger import PUSH_COLUMNS, Ledger
+from pslab.engines.server.weights import Bookkeeper
+from pslab.engines.virtual.engine import facts_of, phase_table, turn
+from pslab.engines.virtual.simulator import Clockwork
+from pslab.engines.worker.range_schedule import Turn
+from pslab.engines.worker.tensors import Write
+from pslab.errors import ConfigError
+from pslab.protocol.server import Reply
+from pslab.tensors.codec.frames import frame_bytes
+
+Sizes = dict[tuple[int, int], dict[str, float]]  # worker, iteration -> a recorded push
+
+
+class Recorded:
+    """Pushes as they were recorded, whatever they are computed on."""
+
+    def __init__(self, job: Job, pushes: Sizes) -> None:
+        self._job, self._pushes = job, pushes
+        self._iterations: dict[int, int] = {}
+
+    def begin(
+        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
+        """Which one is asked for."""
+        self._iterations[worker] = iteration
+
+    def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
+        """Its size, its entries and its loss."""
+        iteration = self._iterations[worker]
+        row = self._pushes.get((worker, iteration)) or self._pushes[worker, iteration - 1]  # of a torn round
+        size_bytes = int(row["bytes_up"]) if self._job.sparse else WHOLE
+        return {"payloads": [[size_bytes, round(row["density"] * self._job.parts[0].size)]], "loss": row["loss"]}
+
+
+class Answered(Bookkeeper):
+    """The books of a server whose answers are as long as those that were recorded."""
+
+    def __init__(self, job: Job, pushes: Sizes) -> None:
+        super().__init__(job, Ledger(job, None, None, lambda body: None))
+        self._answers: dict[int, int] = {}
+        for (_, iteration), row in pushes.items():  # who was not answered any more would have got what others got
+            self._answers[iteration] = max(self._answers.get(iteration, 0), int(row["bytes_down"]))
+        self._whole = frame_bytes(job.parts[0].size, job.layout.dtype.itemsize)  # of what lies there as such
+        self._own = {key: int(row["bytes_down"]) for key, row in pushes.items()}
+
+    def _lay(self, reply: Reply) -> int:
+        pull = reply.pull
+        before = pull.iteration - 1
+        size_bytes = self._own.get((pull.worker, before), 0) or self._answers.get(before, 0)
+        return size_bytes if 0 < size_bytes != self._whole else WHOLE
+
+
+def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
+    """What the run would have been on this experiment's cluster, but for its accuracy and its weights.
+
+    `pushes` are the recorded ones, in the columns of the ledger.
+
+    Raises:
+        ConfigError: a policy without a barrier, whose gradients depend on who is when where, as do ranges that are
+            fitted; several ranges; workers that leave or join.
+    """
+    run, cluster = experiment.run, experiment.cluster
+    if not getattr(experiment.sync, "barrier", False):
+        raise ConfigError("sync", run.sync, "without a barrier another cluster means other gradients: run it there")
+    if getattr(experiment.prune, "fitted", False):
+        raise ConfigError("prune", run.prune, "is fitted to its cluster: another means other gradients: run it there")
+    if cluster.leave or cluster.join or len(experiment.parts) > 1:
+        raise ConfigError("cluster", run.cluster, "only whole pushes of workers that stay can be replayed elsewhere")
+    rows = [dict(zip(PUSH_COLUMNS, map(float, row), strict=True)) for row in pushes]
+    sizes = {(int(row["worker"]), int(row["iteration"])): row for row in rows}
+    job = Job.of(experiment, Layout.of(experiment), Shelf("nothing", 0.0, 1.0, 1, ()))
+    keeper = Answered(job, sizes)
+    clockwork = Clockwork(job, keeper, Recorded(job, sizes))
+    turn(clockwork, lambda news: None, lambda: None)
+    table = keeper.ledger.close(keeper.applied, clockwork.now)
+    facts = facts_of(clockwork, 0.0, 0.0, 0.0)
+    return Outcome(np.empty((0, 4)), phase_table(clockwork), table, np.empty(0, np.float32), facts)

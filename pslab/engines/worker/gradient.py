@@ -1,0 +1,108 @@
+"""Gradients: one forward and backward pass on a worker's weights, straight into the buffers that the server reads."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pslab.engines.job.job import Job
+from pslab.engines.worker.layer_hooks import Layerwise
+from pslab.tensors.random_streams import seed_of
+from pslab.tensors.workload.data import Batches, Dataset, batch
+from pslab.tensors.workload.keyspace import Slot
+
+
+def module_of(job: Job, device: torch.device) -> nn.Module:
+    """The model of a job without its weights, ready for `Computing`."""
+    return copy.deepcopy(job.shell).to(device).train()
+
+
+class Computing:
+    """A worker's gradients. `weights` and `buffers` are flat, on the device on which it computes.
+
+    The module lives in them while it computes: several workers of a process may share one that remembers nothing.
+    With `layerwise` somebody waits for weights and takes gradients layer by layer.
+    """
+
+    layerwise: Layerwise | None = None
+    loss = math.nan  #: of the batch whose backward pass came last
+
+    def __init__(
+        self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
+        module: nn.Module,
+    ) -> None:  # fmt: skip
+        run = job.run
+        self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
+        self._weights, self._buffers, self._module, self._device = weights, buffers, module, weights.device
+        self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
+        self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
+        job.keyspace.bind(module, weights, buffers[0])
+        parameters = dict(module.named_parameters())
+
+        def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
+            return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
+
+        self._views = [
+            [(parameters[slot.name], view(weights, slot), view(buffer, slot)) for slot in job.keyspace.parameters]
+            for buffer in buffers
+        ]
+
+    def gradient(self, step: int, buffer: int) -> float:
+        """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss."""
+        for parameter, weights, gradient in self._views[buffer]:
+            parameter.data, parameter.grad = weights, gradient
+        self._buffers[buffer].zero_()
+        layerwise = self.layerwise
+        if layerwise is not None:
+            layerwise.forward_begins()
+        # a stream for each gradient: it does not matter which process computes it
+        self._seed_layers(seed_of(self._seed, "layers", self._worker, step))
+        rows = torch.from_numpy(self._batches.at(step))
+        data = self._dataset
+        x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
+        loss = functional.cross_entropy(self._module(x), data.train_y[rows].to(self._device))
+        if layerwise is not None:
+            layerwise.forward_ended()
+        self.loss = float(loss.detach())
+        loss.backward()  # type: ignore[no-untyped-call]
+        if layerwise is not None:
+            layerwise.backward_ended()
+        return self.loss
+
+    def path(self, steps: range, rates: Sequence[float], buffer: int) -> float:
+        """Several steps of this worker's own, each with its rate; their mean loss.
+
+        Into the buffer goes the gradient that moves the weights as far in one step with the first rate. The weights
+        stay as they are.
+        """
+        first = rates[0] or 1.0  # at the end of its schedule nothing moves
+        begin, total, losses = self._weights.clone(), torch.zeros_like(self._weights), []
+        for step, rate in zip(steps, rates, strict=True):
+            losses.append(self.gradient(step, buffer))
+            total.add_(self._buffers[buffer], alpha=rate / first)
+            torch.sub(begin, total, alpha=first, out=self._weights)
+        self._weights.copy_(begin)
+        self._buffers[buffer].copy_(total)
+        return sum(losses) / len(losses)
+
+    def _seed_layers(self, seed: int) -> None:
+        # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
+
+    def warm_up(self) -> None:
+        """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""
+        before = [(b, b.clone()) for b in self._module.buffers()]
+        self.gradient(0, 0)
+        if self._layered:
+            layerwise = Layerwise(self._module, self._keyspace)
+            layerwise.learn(lambda: self.gradient(0, 0))
+            self.layerwise = layerwise
+        for buffer, value in before:
+            buffer.copy_(value)

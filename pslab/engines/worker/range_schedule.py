@@ -1,0 +1,160 @@
+"""Whose turn it is: the range of keys that each iteration of a worker exchanges, and how its size is fitted.
+
+An exchange is the push of a range and the pull of the same one. Where both ways overlap with computing (an eager
+worker's) it takes as long as the longer of them; else from the push to the weights, without the wait for others. A
+push lasts from when it is handed over, or the one before is dealt with, until it is dealt with; a pull from its request
+until the weights are here. The worker's clock tells all of it but the end of a push, which its acknowledgement tells.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.notes import PULL, PUSH, Note
+from pslab.policies.planning.range_size import Fit
+from pslab.policies.rates import Applied
+from pslab.protocol.messages import begins
+from pslab.protocol.server import first_step
+from pslab.protocol.worker import Worker
+from pslab.tensors.pruning.range_rule import Ranges, keys_of, ranges_in
+from pslab.tensors.workload.keyspace import KeyRange
+
+SWEEP_COLUMNS = ("worker", "iteration", "keys", "alpha_s", "beta_s", "compute_s")
+
+
+class Turn(NamedTuple):
+    """An iteration's keys, and the rate by which its worker applies to its own weights what the server has not."""
+
+    start: int
+    stop: int
+    rate: float = 0.0
+
+    @property
+    def keys(self) -> KeyRange:
+        return KeyRange(self.start, self.stop)
+
+
+class Turns:
+    """The ranges of one worker's iterations. What it learns is used when the next sweep over the keys begins."""
+
+    def __init__(self, job: Job, worker: int) -> None:
+        self._job, self._rule, self._worker = job, job.prune, worker
+        self._keys = job.keyspace.keys
+        self._fit, self._sweep = Fit(), 0
+        self.sweeps: list[tuple[float, ...]] = []  #: a row for each sweep; see SWEEP_COLUMNS
+        self._begins: dict[int, KeyRange] = {}  # iteration -> its range, of those that may still be asked for
+        self._begin = self._next = 0  # of the sweep, and the first iteration whose range is not yet decided
+        self._size = self._keys
+        self._step = first_step(job.sync, job.run.workers)
+        self._asked_s: dict[int, float] = {}  # iteration -> when its weights were asked for
+        self._pushed_s: dict[int, float] = {}
+        self._pulls_s: dict[int, tuple[float, float]] = {}  # iteration -> when it was asked for, how long it took
+        self._taken_s: dict[int, float] = {}  # iteration -> when the server took its push
+        self._done_s = 0.0  # when the last push was dealt with
+        self._late = False  # whether the last request was behind a push
+        self._joined = -1  # the iteration for which it wants all weights
+        self._resume(0)
+
+    def join(self, iteration: int) -> None:
+        """The worker is there from this iteration on, and first asks for all weights."""
+        self._joined = iteration
+        for known in (self._asked_s, self._pushed_s, self._pulls_s, self._taken_s, self._begins):
+            known.clear()
+        if iteration:
+            self._resume(iteration)
+
+    def keys(self, iteration: int) -> KeyRange:
+        """The range of an iteration: the next one to be decided, or one of the last few."""
+        while self._next <= iteration:
+            if self._rule.fitted and self._next - self._begin == ranges_in(self._size, self._keys):
+                self._resume(self._next)
+            self._begins[self._next] = keys_of(self._size, self._keys, self._next - self._begin)
+            self._begins.pop(self._next - 8, None)
+            self._next += 1
+        return self._begins[iteration]
+
+    def turn(self, iteration: int, machine: Worker) -> Turn:
+        """What an iteration that begins now exchanges."""
+        keys = self.keys(iteration)
+        return Turn(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
+
+    def wants(self, note: Note) -> Note:
+        """A request for weights with the keys that it asks for: those of the push before, of who has just come all."""
+        keys = KeyRange(0, self._keys) if note.iteration == self._joined else self.keys(note.iteration - 1)
+        return note._replace(other=keys.start, own=keys.stop)
+
+    # --- learning -------------------------------------------------------------------------------------------------
+
+    def sent(self, note: Note, now: float) -> None:
+        """A push or a request is handed over."""
+        if note.kind == PUSH:
+            self._pushed_s[note.iteration] = now
+        elif note.kind == PULL and note.iteration != self._joined:
+            self._asked_s[note.iteration - 1] = now
+
+    def computed(self, seconds: float) -> None:
+        """A gradient took so long, and what is done with it before it is pushed."""
+        self._fit = self._fit.computed(seconds, self._rule.quantile)
+
+    def acknowledged(self, note: Note) -> None:
+        """A push was dealt with; where it overlaps with its pull, that came before."""
+        before_s, self._done_s = self._done_s, note.done_s
+        if not self._job.eager:
+            return
+        self._taken_s[note.iteration] = note.begun_s
+        pushed_s, pull = self._pushed_s.pop(note.iteration, None), self._pulls_s.pop(note.iteration, None)
+        if pushed_s is None or pull is None:
+            return
+        asked_s, pull_s = pull
+        push_s, in_its_way_s = note.done_s - max(pushed_s, before_s), self._taken_s.pop(note.iteration - 2, asked_s)
+        # a request behind the bytes of a larger range says nothing; one after another, that the link is never free
+        late, self._late = self._late, in_its_way_s > asked_s
+        if late or not self._late:
+            self._exchanged(note.iteration, max(push_s, pull_s - max(0.0, in_its_way_s - asked_s)))
+
+    def arrived(self, note: Note, now: float) -> None:
+        """Weights are here."""
+        iteration = note.iteration - 1
+        asked_s = self._asked_s.pop(iteration, None)
+        if asked_s is None:
+            return
+        if self._job.eager:  # it waits from when the server hears of it
+            self._pulls_s[iteration] = asked_s, now - asked_s - (note.released_s - note.value)
+        elif (pushed_s := self._pushed_s.pop(iteration, None)) is not None:
+            self._exchanged(iteration, now - pushed_s - (note.released_s - note.done_s))
+
+    def _exchanged(self, iteration: int, seconds: float) -> None:
+        if (keys := self._begins.get(iteration)) is not None and self._rule.fitted:
+            entries = sum(s.stop - s.start for s in self._job.keyspace.slices(keys))
+            # keys differ in size: they count as keys of the mean size
+            self._fit = self._fit.exchanged(entries * self._keys / self._job.keyspace.size, seconds)
+
+    def _resume(self, iteration: int) -> None:
+        """A sweep begins here. Ranges of a given size are numbered from iteration 0, whoever comes when."""
+        rule: Ranges = self._rule
+        self._begin, self._next = (iteration if rule.fitted else 0), iteration
+        if not rule.fitted:
+            self._size = min(int(rule.size), self._keys)
+            return
+        self._size = self._fit.size(self._sweep, self._keys)
+        self._sweep += 1
+        line = self._fit.line
+        self.sweeps.append((self._worker, iteration, self._size, line.alpha_s, line.beta_s, self._fit.compute_s))
+
+    # --- reading what is not sent -----------------------------------------------------------------------------------
+
+    def _rate(self, iteration: int, version: int) -> float:
+        """By what the server is going to move the weights for what this worker pushes."""
+        job, run = self._job, self._job.run
+        if self._step is None or not (job.own or job.eager):
+            return 0.0
+        pushes, aggregate = len(self._step.pushes), self._step.aggregate
+        told = Applied(run.workers, pushes, aggregate, run.push_weight, 0, 0, 0)
+        applied = version * pushes * begins(job.sync, iteration) / max(1, iteration)
+        return job.learning_rate(round(applied)) * job.rate.scale(told) / pushes
+
+
+def turns_of(job: Job, worker: int) -> Turns | None:
+    """The ranges of a worker, if the run has any."""
+    return Turns(job, worker) if isinstance(job.prune, Ranges) else None

@@ -1,0 +1,227 @@
+"""What a worker does with its weights, whatever the clock: compute a gradient, prune it, lay its frames ready; install
+what it pulled."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from pslab.engines.job.experiment import SQUARES
+from pslab.engines.job.job import Job
+from pslab.engines.job.layout import in_turn
+from pslab.engines.job.notes import PUSH, WHOLE, Note
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.worker.gradient import Computing, module_of
+from pslab.engines.worker.range_schedule import Turn
+from pslab.protocol.messages import begins
+from pslab.tensors.codec.frames import Entries, decode, encode_into
+from pslab.tensors.pruning.pruner import NonFinite, Setting, is_finite, zeros
+from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
+from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update.store import Part
+from pslab.tensors.workload.data import rounds
+
+
+class Write(NamedTuple):
+    """An own push that is not in the weights here: its range, iteration, the rate of its step, and its frame's size."""
+
+    range: int
+    iteration: int
+    rate: float
+    size_bytes: int
+
+
+class Producer:
+    """One worker's tensors in a run, in shared memory and on its device.
+
+    With a `module` that several workers share, all that lasts from one gradient to the next lies in shared memory,
+    where the parent has laid it out: then another process may compute the next one.
+    """
+
+    def __init__(self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None) -> None:
+        layout = job.layout
+        self._job, self._worker = job, worker
+        self._device = device_of(job.run.device, worker)
+        self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
+        self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
+        self._arrivals = [arena.tensor(at, layout.size, layout.dtype) for at in layout.arrivals[worker]]
+        self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
+        if not layout.in_place and module is None:
+            self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
+        on_cpu = self._device.type == "cpu"
+        self._weights = self._shared_weights if on_cpu else self._shared_weights.to(self._device)
+        # on the CPU backward writes straight into shared memory: a push copies nothing
+        buffers = self._shared_gradients
+        self._gradients = buffers if on_cpu else [torch.zeros_like(self._weights)] * len(buffers)
+        room = layout.frames[-1][0] + layout.frames[-1][1]
+        self._up = [arena.bytes(at, room) for at in layout.up[worker]]
+        self._down = [arena.bytes(at, room) for at in layout.down[worker]]
+        dataset = job.shelf.dataset(data)
+        self._turn: Turn | None = None
+        self._computing = None
+        if job.trains:
+            own = module_of(job, self._device) if module is None else module
+            self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
+        kept = {name: zeros(memory, self._device) if module is None
+                else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+                for name, memory in layout.memories.items()}  # fmt: skip
+        run = job.run
+        epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
+        setting = Setting(run.seed, worker, run.workers, epoch_iterations)
+        self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
+                        if job.sparse else None)  # fmt: skip
+        self._came: list[Entries] = []  # of a range, since the last gradient
+        self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
+
+    def warm_up(self) -> None:
+        """Once per module, before the run begins."""
+        if self._computing is not None:
+            self._computing.warm_up()
+
+    def attend(
+        self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
+    ) -> None:
+        """Let a layered worker wait for weights, `needs(layer)`, and take gradients, `ready(layer, loss)`, as each
+        iteration's passes come to them; `turns` where the forward pass ends."""
+        computing = self._computing
+        if computing is not None and computing.layerwise is not None:
+            computing.layerwise.needs, computing.layerwise.turns = needs, turns
+            computing.layerwise.ready = lambda layer: ready(layer, computing.loss)
+
+    def gradient(self, iteration: int, writes: Iterable[Write] = (), turn: Turn | None = None) -> float:
+        """Compute the gradient of an iteration; the batch's loss. `writes` are own pushes that an eager worker adds."""
+        self._turn = turn
+        if isinstance(self._pruner, RangePruner) and turn is not None:
+            self._own_ranges(self._pruner, writes, turn)
+        elif self._job.eager:
+            self._shared_weights.copy_(self._held)
+            for write in writes:
+                self._read_own(*write)
+            self._to_device()
+        if self._computing is None:
+            return math.nan
+        job, buffer = self._job, self._buffer(iteration)
+        steps = range(begins(job.sync, iteration), begins(job.sync, iteration + 1))
+        if len(steps) == 1:
+            return self._computing.gradient(steps[0], buffer)
+        return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
+
+    def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Note], float]:
+        """Rate, prune and encode: per range a note with the size of its payload, and the instant before encoding.
+
+        Of one layer alone, if its gradient is ready before the others.
+
+        Raises:
+            NonFinite: the gradient is; nothing is left in the residual.
+        """
+        job, buffer = self._job, self._buffer(iteration)
+        ranges = range(len(job.parts)) if layer is None else job.ranges_of[layer]
+        span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
+        gradient = self._gradients[buffer][span]
+        if self._squares is not None:
+            self._squares.divide(gradient, gradient, span.start)
+        if self._pruner is None:
+            if not is_finite(gradient):
+                raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
+            if self._gradients[buffer] is not self._shared_gradients[buffer]:
+                self._shared_gradients[buffer][span].copy_(gradient)
+            return [Note(PUSH, size_bytes=WHOLE, other=job.parts[i].size, value=loss) for i in ranges], time.monotonic()
+        pruner, step = self._pruner, begins(job.sync, iteration)
+        if layer is None or isinstance(pruner, RangePruner):
+            found = pruner.prune(gradient, step)
+        else:
+            found = pruner.prune_layer(layer, gradient, step)
+        indices, values = (each.cpu() for each in found)
+        selected_s, notes = time.monotonic(), []
+        for index in ranges:
+            entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]
+            size = encode_into(self._up[buffer][offset : offset + room], entries, job.run.codec)
+            notes.append(Note(PUSH, size_bytes=size, other=len(entries.values), value=loss))
+            if self._turn is not None and self._reads_own:
+                # until weights of these keys come that have it
+                job.parts[index].add(self._held, entries, -self._turn.rate)
+        return notes, selected_s
+
+    def install(self, note: Note) -> None:
+        """The weights of a range have arrived: a frame to be decoded, or there already."""
+        part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
+        if note.size_bytes != WHOLE:
+            entries = decode(in_turn(self._down, note.iteration)[offset : offset + note.size_bytes], n=part.size)
+            part.put(self._held, entries)
+            self._came += [entries] if self._reads_own else []
+        elif self._job.eager:
+            for here, there in zip(part.views(self._held), part.views(in_turn(self._arrivals, note.iteration)),
+                                   strict=True):  # fmt: skip
+                here.copy_(there)
+        if not self._job.eager and not self._job.own:
+            self._to_device(part)
+
+    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: Turn) -> None:
+        """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
+        pruner.keys = turn.keys
+        if self._reads_own:
+            for write in writes:
+                self._add_again(write)
+        self._came = []
+        if self._job.eager or self._job.own:
+            self._shared_weights.copy_(self._held)
+            self._to_device()
+        if self._job.own and pruner.residual is not None:
+            self._weights.add_(pruner.residual, alpha=-turn.rate)
+
+    def _add_again(self, write: Write) -> None:
+        """An own push, as far as weights have come since that overwrote it."""
+        part, offset = self._job.parts[write.range], self._job.layout.frames[write.range][0]
+        pushed = decode(self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes], n=part.size)
+        for came in self._came:
+            part.add(self._held, common(pushed, came), -write.rate)
+
+    @property
+    def _reads_own(self) -> bool:
+        """Whether own pushes of ranges may be missing in weights that come, and are to be in them."""
+        return self._job.eager and isinstance(self._pruner, RangePruner) and getattr(self._job.sync, "rmw", True)
+
+    def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
+        """An own push, still in its buffer, as the server is going to apply it."""
+        part, buffer = self._job.parts[index], self._buffer(iteration)
+        if size_bytes == WHOLE:
+            for weights, gradient in zip(part.views(self._shared_weights), part.views(self._shared_gradients[buffer]),
+                                         strict=True):  # fmt: skip
+                weights.add_(gradient, alpha=-rate)
+            return
+        offset, _ = self._job.layout.frames[index]
+        entries = decode(self._up[buffer][offset : offset + size_bytes], n=part.size)
+        part.add(self._shared_weights, entries, -rate)
+
+    def _to_device(self, part: Part | None = None) -> None:
+        if self._weights is not self._shared_weights:
+            for there, here in zip(*((part.views(w) if part else [w]) for w in (self._weights, self._shared_weights)),
+                                   strict=True):  # fmt: skip
+                there.copy_(here)
+
+    def _buffer(self, iteration: int) -> int:
+        return iteration % len(self._gradients)
+
+
+def common(pushed: Entries, came: Entries) -> Entries:
+    """Those entries of the first whose places the second has, too."""
+    if came.indices is None:
+        return pushed
+    here = np.arange(pushed.n) if pushed.indices is None else pushed.indices
+    if np.array_equal(here, came.indices):  # in most cases
+        return pushed
+    kept = np.isin(here, came.indices, assume_unique=True)
+    return Entries(pushed.n, here[kept], pushed.values[kept])
+
+
+def device_of(name: str, worker: int) -> torch.device:
+    """Several workers on one GPU are normal: worker i computes on cuda:(i mod n)."""
+    if name == "cuda":
+        return torch.device("cuda", worker % torch.cuda.device_count())
+    return torch.device(name)

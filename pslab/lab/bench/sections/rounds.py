@@ -1,0 +1,87 @@
+"""A dense round: every worker pushes a gradient and pulls fresh weights. Nobody computes; the protocol is whole."""
+
+from __future__ import annotations
+
+import torch
+
+from pslab.engines.local.engine import execute
+from pslab.lab.bench.flat import exchange
+from pslab.lab.bench.measure import Row, alternated, interleaved
+from pslab.lab.bench.peers import Peers, peers
+
+SMALL, MLP, LARGE = 256, 932_352, 25_000_000  # 1 KB; the thesis MLP to a whole neuron; 25 million
+ROUNDS = {SMALL: 2000, MLP: 300, LARGE: 12}
+COPIES_BAR = {MLP: 1.5, LARGE: 1.2}
+IN_PLACE_BAR = 1.5
+PEER_BARS = {("gloo", MLP): 1 / 3.5, ("gloo", LARGE): 1 / 1.8}
+SECTION = "1 dense round"
+
+
+def rows(quick: bool) -> list[Row]:
+    """Section 1. BSP over a free link reads weights in place; SSP with s = 0 does the same rounds with copies."""
+    found, repeats = [_latency(quick)], 3 if quick else 7
+    for workers in (2, 4):
+        with peers(workers) as others:
+            for size in (MLP, LARGE):
+                found += _rounds(others, size, repeats)
+    return found
+
+
+def pslab_round(size: int, workers: int, sync: str, rounds: int) -> float:
+    """Seconds per round of the local engine, its whole protocol and its records included."""
+    experiment = exchange(size, workers=workers, sync=sync, pushes=rounds * workers)
+    return float(execute(experiment, lambda news: None).facts["seconds"]) / rounds
+
+
+def _rounds(others: Peers, size: int, repeats: int) -> list[Row]:
+    workers, rounds = others.workers, ROUNDS[size]
+    few = max(2, rounds // 10)
+    seconds = alternated(
+        {
+            "in place": lambda: pslab_round(size, workers, "bsp", rounds),
+            "with copies": lambda: pslab_round(size, workers, "ssp:0", rounds),
+            "reference with copies": lambda: others.seconds("copies", size, rounds),
+            "reference in place": lambda: others.seconds("in_place", size, rounds),
+            "gloo": lambda: others.seconds("gloo", size, few),
+            "pickled pipes": lambda: others.seconds("pickled", size, few),
+        },
+        repeats,
+    )
+    copy = _copy(size)
+    name = f"{size / 1e6:.2g} M, W={workers}"
+
+    def row(what: str, against: str, other_s: float, bar: float | None = None) -> Row:
+        return Row(SECTION, f"{name}: {what}", 1e3 * seconds[what], "ms", against, seconds[what] / other_s, bar)
+
+    return [
+        row("with copies", "reference with copies", seconds["reference with copies"], COPIES_BAR[size]),
+        row("in place", "reference with copies", seconds["reference with copies"], COPIES_BAR[size]),
+        row("in place", "reference in place", seconds["reference in place"], IN_PLACE_BAR),
+        row("in place", "gloo all-reduce", seconds["gloo"], PEER_BARS["gloo", size] if workers == 2 else None),
+        row("in place", "pickled pipes", seconds["pickled pipes"]),
+        row("in place", "one copy of the model", copy),
+    ]
+
+
+def _latency(quick: bool) -> Row:
+    with peers(1) as others:
+        seconds = alternated(
+            {
+                "pslab": lambda: pslab_round(SMALL, 1, "bsp", ROUNDS[SMALL]),
+                "pickled": lambda: others.seconds("pickled", SMALL, ROUNDS[SMALL]),
+            },
+            3 if quick else 7,
+        )
+    bar = 10e-6 / seconds["pickled"]
+    return Row(SECTION, "1 KB, W=1", 1e6 * seconds["pslab"], "us", "pickled pipes",
+               seconds["pslab"] / seconds["pickled"], bar, "the bar is 10 us")  # fmt: skip
+
+
+def _copy(size: int) -> float:
+    source, target = torch.zeros(size), torch.zeros(size)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return interleaved({"copy": lambda: target.copy_(source)}, 0.5)["copy"]
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,100 @@
+"""Virtual time: what it costs beside the gradients themselves, what a second core brings, and events a second."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from functools import partial
+from typing import Any
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.processes import pool as pools
+from pslab.engines.processes.coordinator import Conduct
+from pslab.engines.virtual import engine as virtual
+from pslab.engines.virtual.hosts import Hosts
+from pslab.lab.bench.measure import Row, alternated
+from pslab.lab.runs.resolve import resolve
+
+SECTION = "4 virtual time"
+BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.1, 1 / 1.7
+EVENT_S, SCALING_BAR = 1 / 200_000, 2.0
+CLUSTER = {"preset": "lab"}
+
+
+def rows(quick: bool) -> list[Row]:
+    """Dense runs with real gradients, evaluation apart; then runs without tensors."""
+    pushes, repeats = (160, 1) if quick else (480, 3)
+    return [*_gradients(pushes, repeats), *_events(5_000 if quick else 40_000, repeats)]
+
+
+def _gradients(pushes: int, repeats: int) -> list[Row]:
+    found = []
+    for sync, workers in (("bsp", 4), ("asp", 4), ("bsp", 16)):
+        run = Run(engine="virtual", sync=sync, workers=workers, batch_size=BATCH_SIZE, pushes=pushes, eval_every=pushes,
+                  learning_rate=0.1, cluster=CLUSTER)  # fmt: skip
+        cores = virtual.cores()
+        spent = alternated({"whole": partial(_whole, run, cores), "bare": partial(_bare, run, cores),
+                            "one core": partial(_whole, run, 1)}, repeats)  # fmt: skip
+        name = f"{sync}, W={workers}, batch {BATCH_SIZE}: {pushes} pushes"
+        each = f"{1e3 * spent['bare'] / pushes:.3g} ms a gradient"
+        found.append(Row(SECTION, name, spent["whole"], "s", f"the bare gradients on {cores} cores",
+                         spent["whole"] / spent["bare"], COST_BAR, each))  # fmt: skip
+        if cores > 1:
+            found.append(Row(SECTION, name, spent["whole"], "s", "on one core", spent["whole"] / spent["one core"],
+                             CORES_BAR, f"{spent['one core'] / spent['whole']:.2f} times sooner"))  # fmt: skip
+    return found
+
+
+def _whole(run: Run, cores: int) -> float:
+    experiment = resolve(run)
+    return float(virtual.execute(experiment, _nobody, cores).facts["turning_s"])
+
+
+def _bare(run: Run, cores: int) -> float:
+    """As many gradients, on the same processes, with no server between them."""
+    experiment = resolve(run)
+    pool = pools.acquire(cores)
+    conduct = Conduct(pool, experiment, _nobody)
+    hosts = Hosts(pool, cores, conduct.lay_out())
+    conduct.await_prepared(hosts.numbers)
+    turns = itertools.cycle(range(run.workers))
+    begin_s, under_way = time.perf_counter(), [next(turns) for _ in range(run.workers)]
+    for worker in under_way:
+        hosts.begin(worker, 0, [], 0.0, [])
+    for count in range(int(run.pushes or 0)):
+        worker = under_way.pop(0)
+        hosts.result(worker, lambda: None)
+        if count < int(run.pushes or 0) - run.workers:
+            hosts.begin(worker, count // run.workers + 1, [], float(count), [])
+            under_way.append(worker)
+    return time.perf_counter() - begin_s
+
+
+def _events(pushes: int, repeats: int) -> list[Row]:
+    """Events are what the heap and the links yield; a push takes three or more, without links three."""
+    calls: dict[tuple[int, bool], Any] = {}
+    for workers, links in itertools.product((4, 64, 1024), (False, True)):
+        cluster = CLUSTER if links else {"compute_s": 0.02, "compute_sigma": 0.1}
+        run = Run(engine="timing", sync="ssp:3", workers=workers, batch_size=1, pushes=pushes, cluster=cluster)
+        calls[workers, links] = partial(_per_event, run)
+    spent = alternated({str(key): call for key, call in calls.items()}, repeats)
+    found = []
+    for workers, links in calls:
+        event_s, few_s = spent[str((workers, links))], spent[str((4, links))]
+        name = f"an event without tensors, W={workers}, {'with' if links else 'no'} links"
+        rate = f"{1e-3 / event_s:.0f} thousand a second"
+        if workers == 4:
+            found.append(Row(SECTION, name, 1e6 * event_s, "us", "5 us", event_s / EVENT_S, 1.0, rate))
+        else:
+            found.append(Row(SECTION, name, 1e6 * event_s, "us", "W=4", event_s / few_s, SCALING_BAR, rate))
+    return found
+
+
+def _per_event(run: Run) -> float:
+    facts = execute(resolve(run), _nobody).facts
+    return float(facts["turning_s"]) / int(facts["events"])
+
+
+def _nobody(news: dict[str, Any]) -> None:
+    """Nobody listens."""

@@ -1,0 +1,103 @@
+"""ZipLine's variants, beside their published times (C++, 24 Xeon cores) and each other; how their times grow.
+
+The heuristics bisect their rows here; the published ones pass through them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pslab.lab.bench.measure import Row, interleaved
+from pslab.policies.planning.baselines import BASELINES
+from pslab.policies.planning.zipline import ZIPLINES
+
+SECTION = "5 ZipLine"
+BAR = 0.25  # of OptBS as published, at the largest size
+Size = tuple[int, int]  # workers, points of each
+SIZES: tuple[Size, ...] = ((10, 15), (10, 150), (100, 15), (100, 150), (500, 15), (500, 150), (1000, 15), (1000, 150))
+LARGEST = SIZES[-1]
+SMALL = (4, 8)  # all plans there are: 4096
+MOST = {"naive": 5_000.0, "grid": 3e5, "fullgrid": 2e5}  # plans, or points that are looked at: what takes 0.3 s or less
+#: Microseconds. Zhao et al. (ICDM 2019), table II; opt, optbs and all of n = 500 are read off a figure of theirs
+#: (DSAA 2021), to 2 % or by eye.
+PUBLISHED_US: dict[str, dict[Size, float]] = {
+    "zipline": {(10, 15): 149, (10, 150): 1320, (100, 15): 6370, (100, 150): 49_900, (500, 15): 92_000,
+                (500, 150): 610_000, (1000, 15): 253_000, (1000, 150): 2_380_000},
+    "opt": {(100, 150): 20_700, (500, 15): 38_000, (500, 150): 204_000, (1000, 15): 94_000, (1000, 150): 774_000},
+    "optbs": {(100, 150): 22_800, (500, 15): 30_000, (500, 150): 170_000, (1000, 15): 77_000, (1000, 150): 560_000},
+    "fullgrid": {(10, 15): 1540, (10, 150): 46_700, (100, 15): 81_300, (100, 150): 2_150_000, (1000, 15): 4_040_000,
+                 (1000, 150): 207_000_000},
+    "grid": {(10, 15): 168, (10, 150): 5500, (100, 15): 1110, (100, 150): 43_800, (1000, 15): 7450,
+             (1000, 150): 257_000},
+}  # fmt: skip
+
+
+def rows(quick: bool) -> list[Row]:
+    """Every search at every size that it can do, then the powers of n and R that the times grow with."""
+    seconds = 0.1 if quick else 1.5
+    spent = {size: searched(size, seconds) for size in (SMALL, *SIZES)}
+    return [*beside(spent), *growth({size: spent[size] for size in SIZES})]
+
+
+def instance(size: Size, seed: int = 0) -> list[list[float]]:
+    """The authors' data: intervals of 1000 to 1500 ms, and predictions from a common moment on."""
+    (workers, count), rng = size, random.Random(seed)
+    made = [(rng.randint(1000, 1500), rng.randrange(workers), rng.randint(10, 20)) for _ in range(workers)]
+    common = max(offset + interval * pushes for interval, offset, pushes in made)
+    last = [offset + interval * math.ceil((common - offset) / interval) for interval, offset, _ in made]
+    return [[float(begin + interval * place) for place in range(1, count + 1)]
+            for begin, (interval, _, _) in zip(last, made, strict=True)]  # fmt: skip
+
+
+def searched(size: Size, seconds: float) -> dict[str, float]:
+    """Seconds of each search, in turn."""
+    workers, count = size
+    work = {"naive": count**workers, "grid": workers * count, "fullgrid": workers * workers * count}
+    points = instance(size)
+    able: dict[str, Any] = {**ZIPLINES, **{name: search for name, search in BASELINES.items()
+                                           if work[name] <= MOST[name]}}  # fmt: skip
+    return interleaved({name: partial(search, points) for name, search in able.items()}, seconds)
+
+
+def beside(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
+    """Each time as a ratio to the published one; where there is none, to OptBS's, or to ZipLine's of this call."""
+    found = []
+    for size, times in spent.items():
+        for name, took_s in times.items():
+            told = PUBLISHED_US.get(name if name in PUBLISHED_US else "optbs", {}).get(size)
+            against, other_s = ("ZipLine here", times["zipline"]) if told is None else ("as published", 1e-6 * told)
+            if told is not None and name not in PUBLISHED_US:
+                against = "OptBS as published"
+            bar = BAR if size == LARGEST and name in ("optbs", "lru", "sweep") else None
+            each = f"{1e9 * took_s / (size[0] * size[1]):.3g} ns a point"
+            found.append(Row(SECTION, f"{name}, n={size[0]}, R={size[1]}", 1e3 * took_s, "ms", against,
+                             took_s / other_s, bar, each))  # fmt: skip
+    return found
+
+
+def growth(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
+    """Times as powers of n at the larger R, and of R at the largest n, beside those of the published times."""
+    found = []
+    for letter, axis, sizes in (("n", 0, [size for size in SIZES if size[1] == LARGEST[1] and size[0] >= 100]),
+                                ("R", 1, [size for size in SIZES if size[0] == LARGEST[0]])):  # fmt: skip
+        for name in ZIPLINES:
+            ours = power([size[axis] for size in sizes], [spent[size][name] for size in sizes])
+            told = {size: us for size, us in PUBLISHED_US.get(name, {}).items() if size in sizes}
+            theirs = power([size[axis] for size in told], list(told.values())) if told else None
+            against, bound = ("the published power", theirs) if theirs else ("linear", 1.0)
+            where = f"R={LARGEST[1]}, n from 100" if letter == "n" else f"n={LARGEST[0]}"
+            found.append(Row(SECTION, f"{name}: grows with {letter} to the power, {where}", ours, "", against,
+                             ours / bound, None, f"published: {theirs:.2f}" if theirs else ""))  # fmt: skip
+    return found
+
+
+def power(sizes: Sequence[float], times: Sequence[float]) -> float:
+    """The exponent of the power of the size that fits the times best: the slope of their logarithms."""
+    x, y = [math.log(size) for size in sizes], [math.log(time) for time in times]
+    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
+    across = sum((each - middle_x) ** 2 for each in x)
+    return sum((one - middle_x) * (other - middle_y) for one, other in zip(x, y, strict=True)) / across

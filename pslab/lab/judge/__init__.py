@@ -1,0 +1,1 @@
+"""Whether a finished run's history obeys the protocol and its policy."""

@@ -1,0 +1,185 @@
+"""What a live view knows: the runs under way and those just ended, read from their records and from nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pslab.config.run import Run
+from pslab.errors import RecordError
+from pslab.lab.records import record
+
+SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
+SILENT_S = 30.0  # a draft without a word for so long is that of a dead writer, until there is one
+QUEUED, UNDER_WAY, SILENT = "queued", "under way", "silent"
+FINISHED, INTERRUPTED, LOST = "finished", "interrupted", "lost"
+
+
+class Point(NamedTuple):
+    """One evaluated snapshot."""
+
+    pushes: int
+    seconds: float
+    accuracy: float  #: 0 to 1
+    loss: float
+
+
+class Doing(NamedTuple):
+    """What a worker does at one instant."""
+
+    doing: str  #: computing, waiting, transferring or dead
+    whom: tuple[int, ...]  #: the workers that it waits for
+    iteration: int | None
+
+
+@dataclass
+class Track:
+    """One run, as far as its record tells."""
+
+    run: Run
+    digest: str
+    state: str = UNDER_WAY
+    pushes: int = 0
+    seconds: float = 0.0
+    points: list[Point] = field(default_factory=list)
+    workers: list[deque[Doing]] = field(default_factory=list)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    path: Path | None = None  #: of the whole record, if there is one
+
+    def take(self, news: dict[str, Any]) -> None:
+        """One line of a draft."""
+        self.seconds = max(self.seconds, float(news["seconds"]))
+        self.pushes = max(self.pushes, int(news["pushes"]))
+        if "accuracy" in news:
+            point = Point(news["pushes"], news["seconds"], news["accuracy"], news["loss"])
+            self.points = sorted([*self.points, point])
+        for worker, doing in enumerate(news.get("workers", [])):
+            if worker == len(self.workers):
+                self.workers.append(deque(maxlen=SAMPLES))
+            self.workers[worker].append(Doing(doing["doing"], tuple(doing["for"]), doing["iteration"]))
+
+    def close(self, result: record.Result, state: str) -> None:
+        """The run has ended: what its whole record says takes the place of what was heard meanwhile."""
+        table = result.accuracy.sort_values("pushes", kind="stable")
+        self.points = [Point(*row) for row in table[list(Point._fields)].itertuples(index=False)]
+        self.state, self.path, self.manifest = state, result.path, dict(result.manifest)
+        self.pushes, self.seconds = int(result.manifest["pushes"]), float(result.manifest["seconds"])
+
+    @property
+    def fraction(self) -> float:
+        """How much of the budget is used up; 0 where there is none."""
+        if self.run.pushes is not None:
+            return min(1.0, self.pushes / self.run.pushes)
+        return min(1.0, self.seconds / self.run.seconds) if self.run.seconds is not None else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds of training that are left at this rate; None if that cannot be said."""
+        if self.run.seconds is not None and self.run.pushes is None:
+            return max(0.0, self.run.seconds - self.seconds)
+        return self.seconds * (1 / self.fraction - 1) if self.fraction > 0 else None
+
+    @property
+    def doing(self) -> list[Doing]:
+        """What each worker does now; nothing once the run has ended."""
+        return [kept[-1] for kept in self.workers] if self.state == UNDER_WAY else []
+
+
+@dataclass
+class _Draft:
+    """A run's directory while it is under way."""
+
+    live: record.Live
+    written_s: float  #: its file's time when it was seen first
+    heard_s: float = field(default_factory=time.monotonic)
+    track: Track | None = None
+
+
+class Watcher:
+    """The runs of one results folder, the oldest first; `poll` brings them up to date."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.tracks: dict[str, Track] = {}  #: by digest
+        self._drafts: dict[Path, _Draft] = {}
+        self._unreadable: set[Path] = set()
+
+    def poll(self) -> bool:
+        """Read what is new; whether anything was."""
+        for path in record.drafts(self.results):
+            written_s = _written_s(path)
+            if path not in self._drafts and path not in self._unreadable and time.time() - written_s < SILENT_S:
+                self._drafts[path] = _Draft(record.Live(path), written_s)
+        changed = [self._read(path, draft) for path, draft in list(self._drafts.items())]
+        return any(changed)
+
+    def show(self, runs: Iterable[Run]) -> None:
+        """Take in what is finished already of some runs."""
+        for run in runs:
+            known = self.tracks.get(run.digest)
+            if (known is None or known.state != UNDER_WAY) and (found := record.find(run, self.results)) is not None:
+                self.tracks[run.digest] = Track(run, run.digest)
+                self.tracks[run.digest].close(found, FINISHED)
+
+    def forget(self) -> None:
+        """Leave out what has ended."""
+        self.tracks = {digest: track for digest, track in self.tracks.items() if track.state == UNDER_WAY}
+
+    @property
+    def under_way(self) -> list[Track]:
+        return [track for track in self.tracks.values() if track.state == UNDER_WAY]
+
+    def _read(self, path: Path, draft: _Draft) -> bool:
+        there = path.is_dir()  # asked before its last lines are read: once it is gone, none are written
+        try:
+            news = draft.live.news()
+            for line in news:
+                self._take(draft, line)
+        except (ValueError, KeyError, TypeError):  # another version's, perhaps
+            self._unreadable.add(path)
+            del self._drafts[path]
+            return False
+        if news:
+            draft.heard_s = time.monotonic()
+        if not there:
+            del self._drafts[path]
+            self._close(draft)
+        elif draft.track is not None:
+            state, silent = draft.track.state, time.monotonic() - draft.heard_s > SILENT_S
+            draft.track.state = SILENT if silent else UNDER_WAY
+            return bool(news) or draft.track.state != state
+        return bool(news) or not there
+
+    def _take(self, draft: _Draft, line: dict[str, Any]) -> None:
+        if "digest" in line:
+            draft.track = Track(Run.of(line["run"]), line["digest"])
+            self.tracks.pop(line["digest"], None)  # run anew: the newest last
+            self.tracks[line["digest"]] = draft.track
+        elif draft.track is not None:
+            draft.track.take(line)
+
+    def _close(self, draft: _Draft) -> None:
+        """A draft is gone: its run was finished, or interrupted, or came to nothing."""
+        if (track := draft.track) is None:
+            return
+        track.state = LOST
+        for state, folder in ((FINISHED, "runs"), (INTERRUPTED, "interrupted")):
+            place = self.results / folder / track.digest
+            # an older one is of an earlier run; one that cannot be read is being replaced, or was deleted
+            with contextlib.suppress(OSError, RecordError):
+                if track.state == LOST and os.path.getmtime(place / "manifest.json") >= draft.written_s:
+                    track.close(record.load(place), state)
+
+
+def _written_s(draft: Path) -> float:
+    """When a draft said its last word; 0 if it is gone."""
+    try:
+        return (draft / record.LIVE).stat().st_mtime
+    except OSError:
+        return 0.0

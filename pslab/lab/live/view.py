@@ -1,0 +1,259 @@
+"""The live view: choose policies, press Start, and watch the curves grow and what each worker waits for.
+
+Runs are executed by pslab.lab.runs.background; everything that is shown is read from records, so that runs which
+another notebook or a terminal has started are shown as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import ipywidgets as widgets
+
+from pslab.config.run import KINDS, Run
+from pslab.errors import ConfigError, PslabError
+from pslab.lab.live import figure as live_figure
+from pslab.lab.live import look as live_look
+from pslab.lab.live.controls import Controls
+from pslab.lab.live.state import FINISHED, QUEUED, Track, Watcher
+from pslab.lab.plots import accuracy as plots
+from pslab.lab.records.record import Result, default_results, load
+from pslab.lab.runs.background import Background, current
+
+BEGIN: Mapping[str, Any] = MappingProxyType({
+    "sync": ("bsp", "ssp:3", "asp"), "prune": ("none",), "workers": 4, "learning_rate": 0.5, "schedule": "linear",
+    "pushes": 937, "cluster": "lab", "seed": 0, "pull": "changed",
+})  # fmt: skip
+PERIOD_S = 0.25
+RUNS_SHOWN = 3  # with their workers
+
+
+class Live:
+    """A view that starts runs, steers the next ones and shows all that are under way.
+
+    It displays itself as the value of a cell. `live` None: a view where there is a front end; elsewhere, or for False,
+    the runs are executed here and now, with a plain line of progress, and a static figure is shown.
+
+    Args:
+        run: what the controls begin with; BEGIN if None. `fields` are fields of Run that take the place of its own.
+        sync, prune: the policies to begin with; strings or objects.
+        results: where the records lie.
+
+    Raises:
+        ConfigError: what Run refuses.
+    """
+
+    def __init__(
+        self, run: Run | None = None, *, sync: Any = None, prune: Any = None, live: bool | None = None,
+        results: Path | str | None = None, **fields: Any,
+    ) -> None:  # fmt: skip
+        if live not in (True, False, None):
+            raise ConfigError("live", live, "must be True, False, or None to find out")
+        begin = BEGIN if run is None else {name: getattr(run, name) for name in KINDS}
+        begin = {**begin, **fields}
+        begin |= {name: value for name, value in (("sync", sync), ("prune", prune)) if value is not None}
+        self.place = default_results() if results is None else Path(results)
+        self.live = has_front_end() if live is None else live
+        self._controls = Controls(begin)
+        self._watcher = Watcher(self.place)
+        self._background: Background | None = None
+        self._runs: list[Run] = []
+        self._own: set[str] = set()  # digests of all runs that were started here
+        self._error = ""
+        self._drawn: object = None
+        self._settled: Background | None = None  # whose runs' records have been looked for
+        self._pump: asyncio.Task[None] | None = None
+        self._results: list[Result] = []
+        wanted = self._controls.runs()  # refuses at once what cannot be
+        if self.live:
+            self._build()
+        else:
+            self._execute([each.but(evaluate=begin.get("evaluate", "after")) for each in wanted])
+
+    # --- what a notebook or a script calls ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the chosen runs, as the button does; what is wrong is said in the view."""
+        self._error = ""
+        self._controls.mark("")
+        try:
+            runs = self._controls.runs()
+            self._background = Background(runs, self.place)
+            self._runs = runs
+            self._own |= {run.digest for run in runs}
+        except PslabError as error:
+            self._say(str(error), error.field if isinstance(error, ConfigError) else "")
+        self._watcher.show(self._runs)
+        self.refresh()
+
+    def stop(self) -> None:
+        """End the run that is under way in this notebook in order; what it has finished is kept."""
+        if (running := current()) is not None:
+            running.stop()
+        self.refresh()
+
+    def clear(self) -> None:
+        """Leave out of the view what has ended; records stay."""
+        self._watcher.forget()
+        self._runs = [run for run in self._runs if run.digest in self._watcher.tracks or current() is not None]
+        self.refresh()
+
+    def wait(self) -> list[Result]:
+        """Block until the runs are over; their results. An interrupt stops them."""
+        try:
+            while self._background is not None and not self._background.wait(PERIOD_S):
+                self.refresh()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        self.refresh()
+        return self.results
+
+    @property
+    def results(self) -> list[Result]:
+        """What is finished of the chosen runs."""
+        tracks = [self._watcher.tracks.get(run.digest) for run in self._runs]
+        ended = [load(t.path) for t in tracks if t is not None and t.state == FINISHED and t.path is not None]
+        return self._results or ended
+
+    @property
+    def error(self) -> str:
+        """What is wrong, in words; empty where nothing is."""
+        return self._error
+
+    def refresh(self) -> None:
+        """Read the records, and bring the view up to date."""
+        if not self.live:
+            return
+        try:
+            self._refresh()
+        except (PslabError, OSError) as error:  # records may vanish under a view
+            self._say(str(error), "")
+
+    # --- the view -------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self._start = _button("Start", "run what is chosen, one after another", self.start)
+        self._stop = _button("Stop", "end the run in order; what it has finished is kept", self.stop)
+        self._clear = _button("Clear", "leave out the runs that have ended; their records stay", self.clear)
+        self._said, self._progress, self._workers, self._list = (widgets.HTML() for _ in range(4))
+        self.figure = live_figure.figure()
+        buttons = widgets.HBox([self._start, self._stop, self._clear], layout={"margin": "10px 0 0", "grid_gap": "6px"})
+        self.box = widgets.VBox([self._controls.box, buttons, self._said, self._progress, self._workers, self.figure,
+                                 self._list])  # fmt: skip
+        self.box.add_class("pslab-live")
+        self.refresh()
+
+    def _refresh(self) -> None:
+        changed = self._watcher.poll()
+        running, own = current(), self._background
+        if own is not None and not own.alive and own is not self._settled:
+            self._settled = own
+            self._watcher.show(self._runs)  # a run may begin and end between two looks
+        if own is not None and own.error and not self._error:
+            self._say(own.error, own.field)
+        self._start.disabled, self._stop.disabled = running is not None, running is None or running.stopping
+        note = own.note if own is not None and own.note else ""
+        _put(self._said, live_look.said(self._error, "stopping …" if running and running.stopping else note))
+        tracks = self._shown()
+        state = [(track.digest, track.state, len(track.points)) for track in tracks]
+        self._clear.disabled = len(tracks) == len(self._watcher.under_way)
+        if changed or state != self._drawn or running is not None:
+            self._show(tracks, redraw=state != self._drawn)
+            self._drawn = state
+
+    def _shown(self) -> list[Track]:
+        """The runs that were seen, in the order in which they began, and the chosen ones that have not begun."""
+        seen = self._watcher.tracks
+        queued = self._runs if current() is not None and current() is self._background else []
+        later = [Track(run, run.digest, QUEUED) for run in queued if run.digest not in seen]
+        return [*seen.values(), *later][-live_figure.SLOTS :]
+
+    def _show(self, tracks: Sequence[Track], redraw: bool) -> None:
+        named = dict(zip((track.digest for track in tracks), live_figure.names(tracks), strict=True))
+        mine = [run.digest for run in self._runs]
+        panels, rows = [], []
+        for track in [t for t in self._watcher.under_way if t.digest in named][-RUNS_SHOWN:]:
+            order = f"run {mine.index(track.digest) + 1} of {len(mine)}" if track.digest in mine else "elsewhere"
+            panels.append(live_look.progress(track, *named[track.digest], order))
+            rows.append(live_look.workers(track) if track.workers else "")
+        if current() is not None and not panels:
+            panels = ["<div>starting the processes …</div>"]
+        _put(self._progress, "".join(panels[:1]))
+        _put(self._workers, "".join(row + head for row, head in zip(rows, [*panels[1:], ""], strict=False)))
+        _put(self._list, live_look.runs((t, *named[t.digest], t.digest in self._own) for t in tracks))
+        if redraw:
+            live_figure.draw(self.figure, tracks, list(named.values()))
+
+    def _say(self, error: str, field: str) -> None:
+        self._error = error
+        self._controls.mark(field)
+        if self.live:
+            _put(self._said, live_look.said(error, ""))
+
+    def _execute(self, runs: list[Run]) -> None:
+        """Without a front end: the runs, here and now."""
+        from pslab.lab.runs.run import sweep  # torch, where something is left to run
+
+        self._runs, self._results = runs, sweep(runs, results=self.place)
+        self.figure = plots.accuracy_pair(self._results)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display(self.box if self.live else self.figure)  # type: ignore[no-untyped-call]
+        if self.live:
+            self._begin_to_pump()
+
+    def _begin_to_pump(self) -> None:
+        """The newest view of a notebook follows the runs; those before it keep what they show."""
+        global _pumping
+        if (before := _pumping() if _pumping is not None else None) is not None and before._pump is not None:
+            before._pump.cancel()
+        _pumping = weakref.ref(self)
+        try:
+            self._pump = asyncio.get_running_loop().create_task(_pumped(weakref.ref(self)))
+        except RuntimeError:  # no event loop: a script calls refresh or wait
+            return
+
+
+_pumping: weakref.ref[Live] | None = None
+
+
+async def _pumped(view: weakref.ref[Live]) -> None:
+    while (shown := view()) is not None:
+        shown.refresh()
+        del shown
+        await asyncio.sleep(PERIOD_S)
+
+
+def _button(name: str, tooltip: str, call: Callable[[], None]) -> widgets.Button:
+    button = widgets.Button(description=name, tooltip=tooltip)
+    button.add_class(f"pslab-{name.lower()}")
+    button.on_click(lambda _: call())
+    return button
+
+
+def _put(widget: widgets.HTML, text: str) -> None:
+    if widget.value != text:
+        widget.value = text
+
+
+def has_front_end() -> bool:
+    """Whether somebody looks: JupyterLab, Notebook, VS Code or Colab, and not papermill, nbconvert or a script."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is None or getattr(shell, "kernel", None) is None:
+        return False
+    names = {"JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"}
+    return bool(names & set(os.environ)) or "__vsc_ipynb_file__" in shell.user_ns

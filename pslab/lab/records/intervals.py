@@ -1,0 +1,191 @@
+"""What a record tells of who did what when: spans, releases, steps, and the window that stands for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from pslab.lab.records.record import Result
+
+NOBODY = -1  # waits for no worker
+#: Phases that are shown as part of another.
+ACTIVITIES = {"encode": "select", "decode": "pull"}
+AT_SERVER = ("apply", "serve")  # while the server has it, a worker does nothing
+#: What goes on at one time at a worker whose pulls and pushes overlap with computing.
+WAYS = {"computing": ("compute", "select", "encode"), "pushing": ("push", "apply"),
+        "pulling": ("wait", "serve", "pull", "decode")}  # fmt: skip
+CANDIDATES = 64  # windows that are compared
+
+
+def spans(result: Result) -> pd.DataFrame:
+    """The phases by worker and begin, each with its activity; what ends before it begins is left out."""
+    table = result.phases.assign(activity=result.phases.phase.replace(ACTIVITIES))
+    table = table[table.end_s >= table.begin_s].sort_values(["worker", "begin_s", "end_s"], kind="stable")
+    return table.reset_index(drop=True)
+
+
+def releases(result: Result) -> pd.DataFrame:
+    """Each waiting that another worker ended: worker, iteration, begin_s, at_s, by, by_iteration.
+
+    `by_iteration` is the releaser's push that the server took last before `at_s` (-1: none is recorded).
+    """
+    waits = result.phases[(result.phases.phase == "wait") & (result.phases.waits_for != NOBODY)]
+    table = waits.rename(columns={"end_s": "at_s", "waits_for": "by"})
+    table = table[["worker", "iteration", "begin_s", "at_s", "by"]].astype({"by": int, "at_s": float})
+    taken = result.phases[result.phases.phase == "apply"].sort_values("begin_s")
+    taken = taken[["worker", "iteration", "begin_s"]].set_axis(["by", "by_iteration", "taken_s"], axis=1)
+    taken = taken.astype({"by": int, "by_iteration": float, "taken_s": float})
+    joined = pd.merge_asof(table.sort_values("at_s"), taken, left_on="at_s", right_on="taken_s", by="by")
+    return joined.drop(columns="taken_s").assign(by_iteration=joined.by_iteration.fillna(-1).astype(int))
+
+
+def steps(result: Result) -> pd.DataFrame:
+    """The server's steps: range, version, at_s, pushes (how many became part of it), staleness (the largest).
+
+    A step of several pushes is where a barrier fell.
+    """
+    groups = result.pushes.groupby(["range", "version_applied"], as_index=False)
+    table = groups.agg(at_s=("seconds", "max"), pushes=("push", "size"), staleness=("staleness", "max"))
+    return table.rename(columns={"version_applied": "version"}).sort_values("at_s", kind="stable", ignore_index=True)
+
+
+def barriers(result: Result) -> pd.DataFrame:
+    """The steps that applied several pushes at once."""
+    found = steps(result)
+    return found[found.pushes > 1].reset_index(drop=True)
+
+
+def common_starts(result: Result) -> pd.DataFrame:
+    """Where all workers began an iteration on the same weights: version, at_s (when the last one began).
+
+    Under a policy that applies pushes as they come, its barriers.
+    """
+    pulled = result.pushes.groupby("version_pulled").worker.nunique()
+    common = pulled[(pulled == result.run.workers) & (pulled.index > 0)].index
+    firsts = result.pushes[result.pushes.version_pulled.isin(common)]
+    begins = result.phases[result.phases.phase == "compute"][["worker", "iteration", "begin_s"]]
+    lasts = firsts.merge(begins, on=["worker", "iteration"]).groupby("version_pulled").begin_s.max()
+    return pd.DataFrame({"version": lasts.index.to_numpy(), "at_s": lasts.to_numpy(float)})
+
+
+def inside(table: pd.DataFrame, begin_s: float, end_s: float) -> pd.DataFrame:
+    """The part of spans that lies in the window, cut at its ends."""
+    part = table[(table.end_s > begin_s) & (table.begin_s < end_s)]
+    return part.assign(begin_s=part.begin_s.clip(lower=begin_s), end_s=part.end_s.clip(upper=end_s))
+
+
+def overlapped(result: Result) -> bool:
+    """Whether weights travel while their worker computes, as those of an eager worker do."""
+    return bool(_within(result.phases, "pull").any())
+
+
+def computed_over(phases: pd.DataFrame, phase: str) -> pd.Series:
+    """Of each span of this phase, the seconds that lie in its worker's computations. Index: that of its rows."""
+    found = []
+    for worker, own in phases[phases.phase == phase].groupby("worker"):
+        computing = phases[(phases.worker == worker) & (phases.phase == "compute")].sort_values("begin_s")
+        edges = np.stack([computing.begin_s, computing.end_s], axis=1).ravel()
+        # seconds of computing until an instant: it grows by one a second inside a computation, and not outside
+        until = np.stack([np.zeros(len(computing)), computing.end_s - computing.begin_s], axis=1).ravel().cumsum()
+        seconds = np.interp(own.end_s, edges, until) - np.interp(own.begin_s, edges, until) if len(edges) else 0.0
+        found.append(pd.Series(seconds, index=own.index, dtype=float))
+    return pd.concat(found) if found else pd.Series(dtype=float)
+
+
+def _within(phases: pd.DataFrame, phase: str) -> pd.Series:
+    """Of each span of this phase, whether it begins within one of its worker's computations."""
+    spans = phases[phases.phase == phase].sort_values("begin_s").astype({"begin_s": float, "worker": int})
+    computing = phases[phases.phase == "compute"].sort_values("begin_s").astype({"begin_s": float, "worker": int})
+    last = pd.merge_asof(spans, computing[["worker", "begin_s", "end_s"]], on="begin_s", by="worker",
+                         suffixes=("", "_computing"), allow_exact_matches=False)  # fmt: skip
+    return last.begin_s < last.end_s_computing
+
+
+def waiting(result: Result, begin_s: float, end_s: float) -> float:
+    """The share (0 to 1) of the workers' time in the window that they wait, and do not compute meanwhile."""
+    waits = inside(result.phases[result.phases.phase == "wait"], begin_s, end_s)
+    whole, seconds = result.run.workers * (end_s - begin_s), float((waits.end_s - waits.begin_s).sum())
+    if seconds and overlapped(result):
+        computing = inside(result.phases[result.phases.phase == "compute"], begin_s, end_s)
+        seconds -= float(computed_over(pd.concat([waits, computing]), "wait").sum())
+    return seconds / whole if whole > 0 else 0.0
+
+
+def duration(result: Result) -> float:
+    """Seconds until the last phase or push."""
+    ends = [*result.phases.end_s, *result.pushes.seconds]
+    return float(max(ends, default=0.0))
+
+
+def iteration_s(result: Result) -> float:
+    """The slowest worker's median seconds per iteration; 0 if there is none."""
+    begins = _begins(result)
+    if len(begins) > 1:
+        return float(np.median(np.diff(begins)))
+    return duration(result) if len(result.phases) else 0.0
+
+
+def window(results: Iterable[Result], iterations: float = 6) -> tuple[float, float]:
+    """So many iterations of the slowest worker, in seconds, that stand for the runs.
+
+    Of the windows that begin in the middle half of its iterations: the one whose waiting is most like the whole runs'.
+    """
+    found = [result for result in results if len(result.phases)]
+    if not found:
+        return 0.0, 1.0
+    slowest = max(found, key=iteration_s)
+    whole = min(map(duration, found))
+    length = min(iterations * iteration_s(slowest), whole)
+    usual = [waiting(result, 0.0, duration(result)) for result in found]
+    begins = _begins(slowest)
+    middle = begins[len(begins) // 4 : 3 * len(begins) // 4]
+
+    def strangeness(begin_s: float) -> tuple[float, float]:
+        here = [waiting(result, begin_s, begin_s + length) for result in found]
+        unlike = round(sum(abs(a - b) for a, b in zip(here, usual, strict=True)), 6)
+        return unlike, abs(begin_s - float(np.median(begins)))
+
+    best = min(_spread(middle[middle <= whole - length]) or [whole - length], key=strangeness)
+    return best, best + length
+
+
+def _begins(result: Result) -> np.ndarray:
+    """Where the iterations of the worker that makes the fewest in its time begin."""
+    computing = result.phases[result.phases.phase == "compute"].sort_values("begin_s")
+    begins = [own.to_numpy(float) for _, own in computing.groupby("worker").begin_s]
+    return max(begins, key=lambda own: float(np.median(np.diff(own))) if len(own) > 1 else 0.0, default=np.zeros(0))
+
+
+def _spread(values: np.ndarray) -> list[float]:
+    """At most CANDIDATES of them, evenly."""
+    places = np.linspace(0, len(values) - 1, min(len(values), CANDIDATES)).astype(int)
+    return [float(value) for value in values[places]]
+
+
+def records(table: pd.DataFrame) -> list[Any]:
+    """The rows of a table, with its columns as attributes."""
+    return list(table.itertuples(index=False))
+
+
+def rows_of(begins: Sequence[float], ends: Sequence[float], *, nested: bool = False) -> list[int]:
+    """The lowest row on which each span finds room among those before it; spans come by begin, longer ones first.
+
+    On a row spans do not overlap; with `nested` one may lie wholly inside another.
+    """
+    rows: list[list[float]] = []  # on each row the ends of the spans that are open, the outermost first
+    found = []
+    for begin, end in zip(begins, ends, strict=True):
+        for open_ in rows:
+            while open_ and open_[-1] <= begin:
+                open_.pop()
+        free = (row for row, open_ in enumerate(rows) if not open_ or (nested and end <= open_[-1]))
+        row = next(free, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(end)
+        found.append(row)
+    return found

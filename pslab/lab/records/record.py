@@ -1,0 +1,213 @@
+"""Records: one directory per digest, with a fixed list of files, whole or not there at all.
+
+    results/runs/<digest>/
+        manifest.json   what ran, how it ended, whether the emulation was honest; written last
+        accuracy.csv    pushes, iteration, seconds, accuracy, loss
+        phases.csv      worker, iteration, phase, begin_s, end_s, waits_for
+        pushes.csv      one row per applied push: versions, staleness, loss, density, bytes each way
+        weights.npy     the final weights, flat
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError, RecordError
+from pslab.lab.records.atomic_folder import draft_of, publish, read_manifest, read_table, write_manifest
+
+TABLES = ("accuracy", "phases", "pushes")
+LIVE = "live.jsonl"
+FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES), "weights.npy")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run, read from its directory."""
+
+    run: Run
+    path: Path
+    manifest: Mapping[str, Any]
+    cached: bool = field(default=True, compare=False)  #: whether it was there before it was asked for
+
+    @property
+    def digest(self) -> str:
+        """The name of the record."""
+        return str(self.manifest["digest"])
+
+    @cached_property
+    def accuracy(self) -> pd.DataFrame:
+        """Test accuracy (0 to 1) and loss against pushes, iterations (pushes / workers) and seconds."""
+        return self._table("accuracy")
+
+    @cached_property
+    def phases(self) -> pd.DataFrame:
+        """What each worker did when: seconds from the begin of the run; waits_for is a worker or -1."""
+        return self._table("phases")
+
+    @cached_property
+    def pushes(self) -> pd.DataFrame:
+        """Each applied push, in the order of application."""
+        return self._table("pushes")
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """The final weights, flat."""
+        weights: np.ndarray = np.load(self.path / "weights.npy", allow_pickle=False)
+        return weights
+
+    def _table(self, name: str) -> pd.DataFrame:
+        return read_table(self.path, name, self.manifest["rows"])
+
+
+def default_results() -> Path:
+    """The environment's PSLAB_RESULTS, or results/ of the project that the working directory is in."""
+    if named := os.environ.get("PSLAB_RESULTS"):
+        return Path(named)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():
+            return folder / "results"
+    return here / "results"
+
+
+class Draft:
+    """The record of a run that is under way: a directory beside its place, which gets its name when all is there.
+
+    Meanwhile `live.jsonl` in it grows: the run on its first line, then the engine's news, one a line.
+    """
+
+    def __init__(self, run: Run, results: Path) -> None:
+        self.run, self.results = run, results
+        self.path = draft_of(results / "runs" / run.digest)
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise RecordError(f"a record cannot be begun in {results / 'runs'}: {error}") from error
+        self.note({"digest": run.digest, "run": run.plain()})
+
+    def note(self, news: Mapping[str, Any]) -> None:
+        """Add a line to what a live view reads; a run does not fail for it."""
+        with contextlib.suppress(OSError), (self.path / LIVE).open("a") as file:
+            file.write(json.dumps(news) + "\n")
+
+    def save(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
+        """The run is finished: its record takes its place."""
+        return self._save(tables, weights, facts, self.results / "runs" / self.run.digest)
+
+    def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
+        """The run was interrupted: what it finished goes to results/interrupted/, where it is no result."""
+        return self._save(tables, weights, facts, self.results / "interrupted" / self.run.digest)
+
+    def drop(self) -> None:
+        """There is nothing to keep."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _save(
+        self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path
+    ) -> Result:
+        manifest = {
+            "digest": self.run.digest,
+            "run": self.run.plain(),
+            **facts,
+            "rows": {name: len(tables[name]) for name in TABLES},
+            "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
+            "environment": environment(),
+        }
+        try:
+            for name in TABLES:
+                tables[name].to_csv(self.path / f"{name}.csv", index=False)
+            np.save(self.path / "weights.npy", weights, allow_pickle=False)
+            write_manifest(self.path, manifest)
+            (self.path / LIVE).unlink(missing_ok=True)
+            place.parent.mkdir(exist_ok=True)
+            publish(self.path, place)
+        except OSError as error:
+            self.drop()
+            raise RecordError(f"the record of {self.run.digest} cannot be written to {place}: {error}") from error
+        return Result(self.run, place, manifest, cached=False)
+
+
+class Live:
+    """Reads, from the beginning on, what a run under way has said; `news` gives what is new since the last call."""
+
+    def __init__(self, draft: Path) -> None:
+        self.path = draft / LIVE
+        self._read_bytes = 0
+
+    def news(self) -> list[dict[str, Any]]:
+        """Whole new lines; none if there are none, or if the run has ended."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                lines = file.read().splitlines(keepends=True)
+        except OSError:
+            return []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._read_bytes += sum(map(len, whole))
+        return [json.loads(line) for line in whole]
+
+
+def drafts(results: Path) -> list[Path]:
+    """The directories of the runs that are under way, the oldest first."""
+    found = [path for path in (results / "runs").glob(".*.*.*.*") if (path / LIVE).is_file()]
+    return sorted(found, key=lambda path: (path / LIVE).stat().st_ctime)
+
+
+def find(run: Run, results: Path) -> Result | None:
+    """The finished record of a run, if there is one that its digest names completely."""
+    place = results / "runs" / run.digest
+    if not run.cacheable or not place.is_dir():
+        return None
+    return Result(run, place, read_manifest(place, FILES))
+
+
+def load(path: Path | str) -> Result:
+    """A record by its directory, also without the Run that made it.
+
+    Raises:
+        RecordError: it is not whole, or its run had objects for which only source text is known.
+    """
+    manifest = read_manifest(Path(path), FILES)
+    try:
+        run = Run.of(manifest["run"])
+    except (ConfigError, TypeError) as error:
+        raise RecordError(f"{path}: its run cannot be made again ({error})") from error
+    return Result(run, Path(path), manifest)
+
+
+def clean(results: Path) -> None:
+    """Remove the drafts of writers on this machine that are no more."""
+    for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
+        if not _alive(int(draft.name.split(".")[-2])):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def environment() -> dict[str, Any]:
+    """What a reader may want to know of where it ran."""
+    return {"pslab": version("pslab"), "torch": version("torch"), "python": platform.python_version(),
+            "machine": platform.machine(), "cores": os.cpu_count()}  # fmt: skip
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

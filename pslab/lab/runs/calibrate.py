@@ -1,0 +1,93 @@
+"""What computing, selecting, coding, applying and messages cost on this machine, as a cluster for virtual runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pslab.lab.records.record import Result
+
+ROUNDS = 60
+WARM = 10  # rounds that are not counted
+MEASURED = {"select": "select_s", "encode": "encode_s", "decode": "decode_s"}
+
+
+def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
+    """A cluster, as a mapping of its fields, for virtual runs like this one.
+
+    A short run with all W processes busy at once is measured: the costs of this model, batch and rule. Where the run's
+    cluster does not model computation, its mean and the spread of its logarithm are measured too; where requests go by
+    layer, what each layer's passes take of it. Links stay as given.
+
+    Raises:
+        ConfigError: the run cannot be. RunError: a worker raised or died.
+    """
+    from pslab.engines.local.engine import execute
+    from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
+    from pslab.lab.runs.resolve import resolve
+
+    budget = rounds * run.workers
+    short = run.but(
+        engine="local", pushes=budget, seconds=None, target_accuracy=None, eval_every=budget, evaluate="after"
+    )
+    outcome = execute(resolve(short), lambda news: None)
+    phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
+    phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
+    return _cluster(run, phases, outcome.facts["costs"], outcome.facts["layers_s"])
+
+
+def calibrated(result: Result) -> dict[str, Any]:
+    """The same from a finished run on real processes: its record decides, so its virtual twins are found again.
+
+    Raises:
+        ConfigError: it was a virtual run, which has measured nothing.
+    """
+    costs = result.manifest.get("costs")
+    if result.run.engine != "local" or not isinstance(costs, Mapping):
+        raise ConfigError("engine", result.run.engine, "costs are measured in runs of the engine local")
+    return _cluster(result.run, result.phases, costs, result.manifest.get("layers_s") or ())
+
+
+def trace(result: Result) -> dict[int, list[float]]:
+    """How long each gradient of a finished run took, by worker, in seconds: a cluster's `trace`."""
+    computing = result.phases[result.phases.phase == "compute"].sort_values("iteration")
+    spent = (computing.end_s - computing.begin_s).round(6)
+    return {int(str(worker)): [float(s) for s in own] for worker, own in spent.groupby(computing.worker)}
+
+
+def _cluster(
+    run: Run, phases: pd.DataFrame, costs: Mapping[str, float], layers_s: Sequence[Sequence[float]]
+) -> dict[str, Any]:
+    from pslab.config.cluster import resolve_cluster
+
+    warm = phases[phases.iteration >= min(WARM, phases.iteration.max() // 2)]
+    spent = (warm.end_s - warm.begin_s).groupby([warm.phase, warm.worker, warm.iteration]).sum()  # over the ranges
+    by_phase = {str(name): own for name, own in spent.groupby(level=0)}
+    cluster = resolve_cluster(run.cluster)
+    fields = {f.name: getattr(cluster, f.name) for f in dataclasses.fields(cluster)}
+    ranges = int(phases[phases.phase == "push"].groupby(["worker", "iteration"]).size().max()) if len(phases) else 1
+    fields |= {name: value * (1 if name == "message_s" else ranges) for name, value in costs.items()}  # of all ranges
+    for name, field in MEASURED.items():
+        fields[field] = float(by_phase[name].mean()) if name in by_phase else 0.0
+    if cluster.compute_s is None:
+        computing = by_phase["compute"]
+        fields["compute_s"] = float(computing.mean())
+        fields["compute_sigma"] = float(np.log(computing).std()) if len(computing) > 1 else 0.0
+    if layers_s:
+        fields["layer_shares"] = [[forward, backward] for forward, backward in layers_s]
+    fields["slow"] = dict(cluster.slow)
+    fields["find_s"] = fields["search_s"] = 0.0  # they are in what serving, and a message, has taken
+    return {name: value for name, value in fields.items() if value is not None and not _nothing(value)}
+
+
+def _nothing(value: Any) -> bool:
+    return isinstance(value, float) and (value == 0.0 or math.isnan(value))

@@ -1,0 +1,231 @@
+"""Names become objects, and everything that can be wrong is found, before a process starts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pslab.config.cluster import Cluster, resolve_cluster
+from pslab.config.run import Run
+from pslab.config.spec import build
+from pslab.engines.job.experiment import Experiment
+from pslab.errors import ConfigError, nearest
+from pslab.policies.orders import FIFO
+from pslab.policies.table import ORDERS, RANGES, RATES, SCHEDULES, SYNCS
+from pslab.tensors.pruning.range_rule import Ranges
+from pslab.tensors.pruning.rules import PRUNERS, Whole
+from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update.optimizers import resolve_optimizer
+from pslab.tensors.update.store import Part
+from pslab.tensors.workload import layer_costs as operations
+from pslab.tensors.workload.data import Dataset, data_root, resolve_data
+from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.models import build_model, check_model, kept_chance
+
+IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
+#: what an object must be able to do to stand where a name could
+METHODS: dict[str, tuple[dict[str, type], tuple[str, ...]]] = {
+    "sync": (SYNCS, ("window", "initial", "step")),
+    "rate": (RATES, ("scale",)),
+    "ranges": (RANGES, ("cut", "layered")),
+    "order": (ORDERS, ("pick",)),
+    "schedule": (SCHEDULES, ("factor", "needs_budget")),
+    "prune": (PRUNERS, ("select", "residual")),
+}
+
+
+def resolve(run: Run) -> Experiment:
+    """The experiment that a run describes.
+
+    Raises:
+        ConfigError: the first thing that is wrong; no process has been started.
+    """
+    policies: dict[str, Any] = {field: _policy(field, getattr(run, field)) for field in METHODS}
+    cluster = resolve_cluster(run.cluster)
+    optimizer = resolve_optimizer(run.optimizer)
+    _check_device(run)
+    _check_together(run, policies, cluster)
+    dataset = _dataset(run)
+    _check_batches(run, dataset)
+    module, sample = _model(run, dataset)
+    keyspace = Keyspace.of(module)
+    return Experiment(
+        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
+        weights=keyspace.flatten(module), parts=_parts(policies["ranges"], keyspace),
+        layer_shares=_shares(policies["ranges"], cluster, module, keyspace, sample),
+        trains=run.engine != "timing", **policies,
+    )  # fmt: skip
+
+
+def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
+    """The model, and an input of it."""
+    dtype = getattr(torch, run.dtype)
+    if run.engine == "timing" and str(run.model).startswith("torchvision:"):  # what it takes is never made
+        with torch.device("meta"):
+            return build_model(run.model, run.seed).to(dtype), torch.empty(IMAGE, dtype=dtype)
+    module = build_model(run.model, run.seed).to(dtype)
+    sample = dataset.train_x[:2].to(torch.float32).to(dtype)
+    check_model(module, sample, dataset.train_y[:2])
+    return module, sample
+
+
+def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
+    cuts = ranges.cut([layer.flat for layer in keyspace.layers])
+    return tuple(Part((slice(cut.start, cut.stop),), cut.layer) for cut in cuts)
+
+
+def _shares(
+    ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
+) -> tuple[operations.Share, ...]:
+    """Of an iteration's time, what each layer takes."""
+    if not ranges.layered:
+        return ()
+    if given := cluster.layer_shares:
+        if len(given) != len(keyspace.layers):
+            problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
+            raise ConfigError("cluster.layer_shares", given, problem)
+        return operations.normalized(given)
+    with torch.device(sample.device), kept_chance():
+        return operations.shares(copy.deepcopy(module), keyspace, sample)
+
+
+def _policy(field: str, value: Any) -> Any:
+    table, methods = METHODS[field]
+    if isinstance(value, str):
+        return build(field, value, table)
+    missing = [name for name in methods if not hasattr(value, name) and type(value) not in table.values()]
+    if missing or isinstance(value, type):
+        problem = "is a class: give an object of it" if isinstance(value, type) else f"has no {', '.join(missing)}"
+        raise ConfigError(field, value, f"{problem}; a {field} policy needs {', '.join(methods)}")
+    return value
+
+
+def _check_device(run: Run) -> None:
+    if run.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device", "cuda", "torch sees no CUDA device here; use device='cpu'")
+
+
+def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    if policies["schedule"].needs_budget and run.pushes is None:
+        raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
+    _check_rate(run, policies["rate"])
+    if isinstance(policies["prune"], Whole) and run.codec not in ("auto", "dense"):
+        raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
+    if not isinstance(policies["prune"], Whole) and run.codec == "dense":
+        problem = "pruned gradients are sparse: use auto, coordinates, bitmap, varint or runs"
+        raise ConfigError("codec", run.codec, problem)
+    if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
+        problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
+        raise ConfigError("cluster", run.cluster, problem)
+    _check_ranges(run, policies)
+    whole = isinstance(policies["prune"], Whole) and run.pull == "whole"
+    if run.engine == "timing" and not (whole or isinstance(policies["prune"], Ranges)):
+        problem = "without tensors nothing can be pruned: use prune='none', pull='whole', or a range"
+        raise ConfigError("prune", run.prune, problem)
+    if run.engine == "timing" and run.target_accuracy is not None:
+        raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
+    if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
+        _check_own_writes(run, policies, "sync", "rmw=off")
+    _check_momentum(run, policies["prune"])
+    _check_layers(run, policies)
+    _check_members(run, cluster)
+
+
+def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
+    """What cannot be layer by layer, and what is nothing else."""
+    if not policies["ranges"].layered:
+        if not isinstance(policies["order"], FIFO):
+            problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
+            raise ConfigError("order", run.order, problem)
+        return
+    sync = policies["sync"]
+    if isinstance(policies["prune"], Ranges):
+        problem = "a range of keys is in turn, whatever layers it is of: use ranges='whole', or another rule"
+        raise ConfigError("prune", run.prune, problem)
+    if getattr(sync, "eager", False):
+        problem = "asks for the whole model as a worker begins to compute: use ranges='whole', or another policy"
+        raise ConfigError("sync", run.sync, problem)
+    if hasattr(sync, "begins"):
+        problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
+        raise ConfigError("sync", run.sync, problem)
+    if getattr(policies["prune"], "clip", None) is not None:
+        problem = "clip needs the norm of the whole gradient, which is not known as layers travel one by one"
+        raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
+
+
+def _check_momentum(run: Run, prune: Any) -> None:
+    """Momentum at the worker and at the server would be momentum of momentum."""
+    if getattr(prune, "momentum", 0.0) and not resolve_optimizer(run.optimizer).plain_sgd:
+        told = f"momentum lives at the worker with prune={run.prune!r}, and the server takes plain steps by the mean"
+        raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
+
+
+def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:
+    """Who reads its own writes must know what the server is going to make of them."""
+    if not resolve_optimizer(run.optimizer).plain_sgd:
+        problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or {instead}"
+        raise ConfigError(field, getattr(run, field), problem)
+    if not getattr(policies["rate"], "foreseen", False):
+        problem = f"a worker cannot foresee the rate {run.rate!r}: use another, or {instead}"
+        raise ConfigError(field, getattr(run, field), problem)
+
+
+def _check_ranges(run: Run, policies: Mapping[str, Any]) -> None:
+    """The keys that are pushed are those that are pulled."""
+    rule = policies["prune"]
+    if isinstance(rule, Ranges) and run.pull != "range":
+        raise ConfigError("pull", run.pull, "ranges are pushed: set pull='range', so that the same keys are pulled")
+    if run.pull == "range" and not isinstance(rule, Ranges):
+        problem = "what is pulled are the keys that were pushed: set prune='range:300', say, or use whole or changed"
+        raise ConfigError("pull", run.pull, problem)
+    if isinstance(rule, Ranges) and rule.applies:
+        _check_own_writes(run, policies, "prune", "local_apply=off")
+
+
+def _check_rate(run: Run, rate: Any) -> None:
+    if (asked := rating.needs(rate)) not in rating.NEEDS:
+        problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rating.NEEDS))}"
+        raise ConfigError("rate", run.rate, problem)
+    if run.push_weight is not None and not getattr(rate, "weighted", True):
+        users = ", ".join(name for name, cls in RATES.items() if getattr(cls, "weighted", True))
+        problem = f"the rate {run.rate!r} takes its place and would not read it; leave it None, or use rate: {users}"
+        raise ConfigError("push_weight", run.push_weight, problem)
+
+
+def _check_members(run: Run, cluster: Cluster) -> None:
+    for name in ("slow", "trace", "leave", "join"):
+        named = getattr(cluster, name)
+        if beyond := [worker for worker in named if worker >= run.workers]:
+            raise ConfigError(f"cluster.{name}", dict(named), f"worker {beyond[0]} of {run.workers} does not exist")
+        if named and name in ("leave", "join") and run.engine == "local":
+            raise ConfigError(f"cluster.{name}", dict(named), "is for virtual time: use engine='virtual' or 'timing'")
+    if cluster.bandwidth_at and run.engine == "local":
+        problem = "is for virtual time: use engine='virtual' or 'timing'"
+        raise ConfigError("cluster.bandwidth_at", dict(cluster.bandwidth_at), problem)
+    if not any(map(cluster.there, range(run.workers))):
+        raise ConfigError("cluster.join", dict(cluster.join), "nobody is there when the run begins")
+
+
+def _dataset(run: Run) -> Dataset:
+    if isinstance(run.data, str):
+        return _named_dataset(run.data, data_root())
+    return resolve_data(run.data, data_root())
+
+
+@lru_cache(maxsize=2)
+def _named_dataset(name: str, root: Path) -> Dataset:
+    """The same object each time, so that a pool that has it in shared memory need not copy it again."""
+    return resolve_data(name, root)
+
+
+def _check_batches(run: Run, dataset: Dataset) -> None:
+    examples = len(dataset.train_y)
+    if run.workers * run.batch_size > examples:
+        problem = f"{run.workers} workers need {run.workers * run.batch_size} examples a round; {dataset.name} has"
+        raise ConfigError("batch_size", run.batch_size, f"{problem} {examples}")

@@ -1,0 +1,231 @@
+"""run(Run) -> Result: from the record if there is one, from real processes if not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import signal
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.config.run import Run
+from pslab.errors import RunError, StartFailed
+from pslab.lab.records.record import Draft, Result, clean, default_results, find
+from pslab.lab.runs.progress import Progress
+
+if TYPE_CHECKING:
+    from pslab.engines.outcome import Outcome
+
+_pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
+
+HEED_S = 0.1
+
+
+class InvalidRun(UserWarning):
+    """The history of a run breaks a rule of the protocol or of its policy."""
+
+
+def run(run: Run, *, results: Path | str | None = None, progress: bool | None = None) -> Result:
+    """The result of one run; a finished one is never run twice.
+
+    Raises:
+        ConfigError: the run cannot be; nothing was started.
+        RunError: a worker raised or died.
+        KeyboardInterrupt: within two seconds; what was finished is kept, the message says where.
+    """
+    return sweep([run], results=results, progress=progress)[0]
+
+
+def sweep(
+    runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
+    stop: threading.Event | None = None,
+) -> list[Result]:  # fmt: skip
+    """The results of many runs, in their order. What is missing is run in one pool, one after another; runs in virtual
+    time, whose results do not depend on what else the machine does, as many at a time as there are cores.
+
+    All of them are checked before the first one starts, and each is recorded as soon as it is finished. `stop`, set
+    from another thread, does what an interrupt does.
+
+    Raises:
+        StartFailed: another thread of this process has runs under way. And what `run` raises.
+    """
+    wanted = list(runs)
+    place = default_results() if results is None else Path(results)
+    found = {index: find(each, place) for index, each in enumerate(wanted)}
+    missing = [index for index, result in found.items() if result is None]
+    if missing:
+        with _alone(), _noted(stop or threading.Event()) as ended:
+            clean(place)
+            found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
+    done = [result for _, result in sorted(found.items()) if result is not None]
+    _warn_of_invalid(done)
+    return done
+
+
+def _warn_of_invalid(results: list[Result]) -> None:
+    """Said at every use of such a result; its record stays, and its curve is marked."""
+    for result in results:
+        if result.manifest.get("verdict") == "invalid":
+            words = "; ".join(result.manifest.get("violations", ()))
+            warnings.warn(f"{result.digest} is judged INVALID, do not trust it: {words}", InvalidRun, stacklevel=3)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    if not _pool_in_use.acquire(blocking=False):
+        raise StartFailed("runs are under way in this process, in the background: wait for them, or stop them")
+    try:
+        yield
+    finally:
+        _pool_in_use.release()
+
+
+@contextlib.contextmanager
+def _noted(stop: threading.Event) -> Iterator[threading.Event]:
+    """An interrupt sets `stop`, which is heeded many times a second.
+
+    At an arbitrary instruction it would tear a message, a record or the import of torch.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # interrupts are the main thread's
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+    _heed(stop)
+
+
+def _run_missing(
+    wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
+) -> dict[int, Result | None]:
+    _import_torch(stop)  # not needed where everything is on disk
+    from pslab.engines.virtual.side_by_side import fits
+    from pslab.lab.runs.resolve import resolve
+
+    distinct: dict[str, Run] = {}
+    crowd: dict[str, Run] = {}
+    for index, each in wanted.items():
+        _heed(stop)
+        name = each.digest if each.cacheable else str(index)
+        if name not in distinct:
+            distinct[name] = each
+            crowd |= {name: each} if fits(resolve(each)) else {}
+    shown = Progress(len(distinct), shown=progress)
+    done = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
+    done |= {name: _execute(each, place, shown, stop) for name, each in distinct.items() if name not in done}
+    return {index: done[each.digest if each.cacheable else str(index)] for index, each in wanted.items()}
+
+
+def _import_torch(stop: threading.Event) -> None:
+    """In a thread, which an interrupted cell leaves to its end: half an import of torch cannot be made whole."""
+
+    def load() -> None:
+        with contextlib.suppress(Exception):  # what is wrong is said where it is imported to be used
+            importlib.import_module("pslab.lab.runs.resolve")
+
+    loading = threading.Thread(target=load, daemon=True)
+    loading.start()
+    while loading.is_alive():
+        loading.join(HEED_S)
+        _heed(stop)
+
+
+def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
+    from pslab.engines.execute import execute
+    from pslab.engines.outcome import Interrupted
+    from pslab.lab.runs.resolve import resolve
+
+    _heed(stop)
+    draft = Draft(run, place)
+
+    def on_progress(news: dict[str, Any]) -> None:
+        if news:
+            draft.note(news)
+            shown.update(news)
+        _heed(stop)
+
+    shown.begin(run)
+    try:
+        outcome = execute(resolve(run), on_progress)
+    except Interrupted as interrupt:
+        if interrupt.outcome is None or not interrupt.outcome.pushes.size:
+            draft.drop()
+            raise KeyboardInterrupt("interrupted before the first push; nothing was recorded") from None
+        kept = draft.set_aside(*tables_of(run, interrupt.outcome))
+        raise KeyboardInterrupt(f"interrupted after {kept.manifest['pushes']} pushes; kept in {kept.path}") from None
+    except BaseException:
+        draft.drop()
+        _heed(stop)  # what an interrupt breaks is no error
+        raise
+    result = draft.save(*tables_of(run, outcome))
+    shown.end(outcome.facts["seconds"], _last(outcome))
+    return result
+
+
+def _side_by_side(
+    runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event
+) -> dict[str, Result | None]:
+    """Virtual runs, several at a time: those that are finished when all are, or when one of them fails.
+
+    That one fails again when it is alone, and then it is known which it was.
+    """
+    from pslab.engines.outcome import Outcome
+    from pslab.engines.virtual import side_by_side as crowd
+    from pslab.lab.runs.resolve import resolve
+
+    names, drafts, done = list(runs), dict[str, Draft](), dict[str, Result | None]()
+    experiments = (resolve(each) for each in runs.values())
+    try:
+        for index, news in crowd.conduct(experiments, lambda: _heed(stop)):
+            name = names[index]
+            if name not in drafts:
+                drafts[name] = Draft(runs[name], place)
+            if not isinstance(news, Outcome):
+                if news:
+                    drafts[name].note(news)
+                continue
+            done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
+            shown.begin(runs[name])
+            shown.end(news.facts["seconds"], _last(news))
+    except RunError:
+        pass
+    finally:
+        for draft in drafts.values():
+            draft.drop()
+    return done
+
+
+def _last(outcome: Outcome) -> float | None:
+    return float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None
+
+
+def _heed(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
+
+
+def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
+    """An engine's arrays as tidy tables; the weights; the facts."""
+    from pslab.engines.server.ledger import PUSH_COLUMNS
+    from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
+    from pslab.lab.judge.verdict import judge
+
+    accuracy = pd.DataFrame(outcome.accuracy, columns=["pushes", "seconds", "accuracy", "loss"])
+    accuracy.insert(1, "iteration", accuracy.pushes / run.workers)
+    phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
+    phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
+    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
+    tables = {
+        "accuracy": accuracy.astype({"pushes": int}),
+        "phases": phases.astype({"worker": int, "iteration": int, "waits_for": int}).sort_values("begin_s"),
+        "pushes": pushes.astype({name: int for name in PUSH_COLUMNS if name not in ("seconds", "loss", "density")}),
+    }
+    return tables, outcome.weights, {**outcome.facts, **judge(run, tables, outcome.facts).facts()}

@@ -1,0 +1,1 @@
+"""What several notebooks share, and algorithms of studies that need tests."""

@@ -1,0 +1,173 @@
+"""Observations: what the gradients of one machine's training are like; asked for as a value, kept as a record.
+
+    results/observations/<digest>/
+        layers.csv         one row per observed iteration and layer: deviation, kurtosis, tails, norm in the top 1 %
+        histogram.csv      at the moments: entries by log10 |g|, in bins of 1 / BINS
+        concentration.csv  at the moments: share of the squared norm that the largest entries carry
+        rules.csv          what each rule would send of each layer's gradient
+        costs.csv          seconds of a gradient, of a standard deviation and of each rule's selection, by device
+        manifest.json      what was observed, on what; written last
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pslab.config.run import Run, digest_of
+from pslab.errors import ConfigError
+from pslab.lab.records.atomic_folder import read_manifest, read_table, write_manifest, written
+from pslab.lab.records.record import environment, find
+from pslab.lab.studies.searching import Searches, find_searches, place_of_searches
+
+FORMAT = 2  # raise it whenever the same Observation would give another record
+FOLDER = "observations"
+TABLES = ("layers", "histogram", "concentration", "rules", "costs")
+FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
+NAMES = {"layer": "str", "rule": "str", "operation": "str"}  # a layer may be called 1
+BINS = 10  # of the histogram, per decade
+RULES = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5")
+MOMENTS = (0.0, 0.01, 0.1, 0.5, 0.95)  # shares of the budget
+PERIODS = 40  # observed in between, at equal distances
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One machine's training, and when and by which rules its gradients are looked at.
+
+    Raises:
+        ConfigError: a run of several workers or without a budget in pushes, moments outside of it, no rules.
+    """
+
+    run: Run
+    moments: Sequence[int] | None = None  #: iterations of the histograms; None: MOMENTS of the budget
+    every: int | None = None  #: iterations between two densities; None: a PERIODS-th of the budget
+    rules: Sequence[str] = RULES
+    repeats: int = 9  #: timings per rule in each of ROUNDS rounds
+
+    def __post_init__(self) -> None:
+        if self.run.workers != 1 or self.run.pushes is None:
+            raise ConfigError("pushes", self.run.pushes, "one machine is observed over a budget of pushes")
+        last = self.run.pushes - 1
+        moments = _whole_numbers("moments", [round(share * last) for share in MOMENTS]
+                                 if self.moments is None else self.moments, 0, last)  # fmt: skip
+        every = max(1, self.run.pushes // PERIODS) if self.every is None else self.every
+        rules = [self.rules] if isinstance(self.rules, str) or not isinstance(self.rules, Sequence) else self.rules
+        if not rules or rules == [self.rules] or not all(isinstance(rule, str) for rule in rules):
+            raise ConfigError("rules", self.rules, "must be a list of pruners, such as ['static:1%', 'std:2']")
+        object.__setattr__(self, "moments", tuple(sorted(set(moments))))
+        object.__setattr__(self, "rules", tuple(dict.fromkeys(rules)))
+        object.__setattr__(self, "every", _whole_numbers("every", [every], 1, 10**9)[0])
+        _whole_numbers("repeats", [self.repeats], 1, 10_000)
+
+    @property
+    def iterations(self) -> list[int]:
+        """All observed iterations: the moments, and in between those that `every` gives."""
+        assert self.moments is not None
+        assert self.every is not None
+        assert self.run.pushes is not None
+        return sorted({*self.moments, *range(0, self.run.pushes, self.every)})
+
+    def plain(self) -> dict[str, Any]:
+        """The fields as JSON can hold them."""
+        chosen = {"moments": list(self.moments or ()), "every": self.every, "rules": list(self.rules)}
+        return {"run": self.run.plain(), **chosen, "repeats": self.repeats}
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that name the record."""
+        return digest_of({"observation": FORMAT, **self.plain(), "run": self.run.digest})
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A finished observation, read from its directory."""
+
+    observation: Observation
+    path: Path
+    manifest: Mapping[str, Any]
+    cached: bool = field(default=True, compare=False)  #: whether it was there before it was asked for
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """iteration, layer, entries, zeros, std, kurtosis, tail1 to tail3 (shares beyond), top_share (of the norm)."""
+        return self._table("layers")
+
+    @cached_property
+    def histogram(self) -> pd.DataFrame:
+        """iteration, layer, log10 (the bin's lower edge), count. Zeros are in no bin."""
+        return self._table("histogram")
+
+    @cached_property
+    def concentration(self) -> pd.DataFrame:
+        """iteration, layer, sent_share (of the entries, the largest first), norm_share (of the squared norm)."""
+        return self._table("concentration")
+
+    @cached_property
+    def rules(self) -> pd.DataFrame:
+        """iteration, layer, rule, entries, sent, threshold (smallest |g| sent), norm_share."""
+        return self._table("rules")
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """device, operation (gradient, deviation or a rule), round, repeat, seconds."""
+        return self._table("costs")
+
+    def _table(self, name: str) -> pd.DataFrame:
+        return read_table(self.path, name, self.manifest["rows"], NAMES)
+
+
+Wanted = Run | Observation | Searches
+
+
+def place_of(wanted: Wanted, results: Path) -> Path:
+    """The directory of the record that a notebook asks for."""
+    if isinstance(wanted, Searches):
+        return place_of_searches(wanted, results)
+    return results / ("runs" if isinstance(wanted, Run) else FOLDER) / wanted.digest
+
+
+def recorded(wanted: Wanted, results: Path) -> bool:
+    """Whether there is a finished record of it.
+
+    Raises:
+        RecordError: there is one that is not whole.
+    """
+    if isinstance(wanted, Searches):
+        return find_searches(wanted, results) is not None
+    return (find(wanted, results) if isinstance(wanted, Run) else find_observed(wanted, results)) is not None
+
+
+def find_observed(wanted: Observation, results: Path) -> Observed | None:
+    """The finished record of an observation, if there is one that its digest names completely."""
+    place = place_of(wanted, results)
+    if not wanted.run.cacheable or not place.is_dir():
+        return None
+    return Observed(wanted, place, read_manifest(place, FILES))
+
+
+def save_observed(
+    wanted: Observation, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], results: Path
+) -> Observed:
+    """Write a record into a directory beside its place, which gets its name when everything is there."""
+    place = place_of(wanted, results)
+    manifest = {"digest": wanted.digest, "observation": wanted.plain(), **facts,
+                "rows": {name: len(tables[name]) for name in TABLES}, "environment": environment()}  # fmt: skip
+    with written(place) as draft:
+        for name in TABLES:
+            tables[name].to_csv(draft / f"{name}.csv", index=False)
+        write_manifest(draft, manifest)
+    return Observed(wanted, place, manifest, cached=False)
+
+
+def _whole_numbers(name: str, values: Any, low: int, high: int) -> list[int]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
+        raise ConfigError(name, values, f"must be a list of iterations from {low} to {high}, or None")
+    if any(isinstance(v, bool) or not isinstance(v, int) or not low <= v <= high for v in values):
+        raise ConfigError(name, list(values), f"must be whole, from {low} to {high}")
+    return list(values)

@@ -1,0 +1,250 @@
+"""observe(Observation) -> Observed: train on one machine, look at the gradients by layer, and time their selection."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from pslab.config.spec import build
+from pslab.engines.job.experiment import Experiment
+from pslab.errors import ConfigError
+from pslab.lab.records.record import default_results
+from pslab.lab.runs.machine import processor
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.studies.observation import BINS, Observation, Observed, find_observed, save_observed
+from pslab.tensors.pruning.pruner import is_finite
+from pslab.tensors.pruning.rules import PRUNERS
+from pslab.tensors.random_streams import seed_of
+from pslab.tensors.update.store import Store
+from pslab.tensors.workload.data import Batches, batch
+from pslab.tensors.workload.keyspace import Layer
+
+ROUNDS = 5  # a round's median is one value; between their lowest and highest lies the spread
+WARM_UP = 3
+SHARES = np.logspace(-5, 0, 81)
+TOP = 0.01
+Values = NDArray[np.float64]
+
+
+def observe(wanted: Observation, *, results: Path | str | None = None) -> Observed:
+    """The record of an observation: from disk if it is there, else from a training on one thread.
+
+    Raises:
+        ConfigError: the run or a rule cannot be, or the training diverged.
+    """
+    place = default_results() if results is None else Path(results)
+    if (found := find_observed(wanted, place)) is not None:
+        return found
+    experiment, rules = check(wanted)
+    with _one_thread(wanted.run.seed):
+        training = Training(experiment)
+        tables = _look(wanted, training, rules)
+        costs, devices = _costs(wanted, training, rules)
+    facts = {"rounds": ROUNDS, "devices": devices, "seconds": training.seconds}
+    return save_observed(wanted, {**tables, "costs": costs}, facts, place)
+
+
+def check(wanted: Observation) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment, and each rule's object; nothing is started.
+
+    Raises:
+        ConfigError: the run cannot be, or a rule's name or parameters are wrong.
+    """
+    return resolve(wanted.run), {rule: build("rules", rule, PRUNERS) for rule in wanted.rules}
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+class Training:
+    """One machine's training: the gradients, batches and steps of a run with one worker, bit for bit."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        run, self.experiment, self.dataset = experiment.run, experiment, experiment.dataset
+        self.weights = experiment.weights.clone()
+        self.gradient = torch.zeros_like(self.weights)
+        self.module = experiment.shell
+        experiment.keyspace.bind(self.module, self.weights, self.gradient)
+        self.module.train()
+        self.batches = Batches(len(self.dataset.train_y), 1, 0, run.batch_size, run.seed)
+        self.store = Store(self.weights, experiment.parts, experiment.optimizer)
+        self.kept: tuple[int, torch.Tensor] = (0, self.weights.clone())  #: an iteration, and the weights at its begin
+        self.seconds = 0.0
+
+    def compute(self, iteration: int) -> None:
+        """The gradient of an iteration's batch, on the device where the weights are."""
+        data = self.dataset
+        self.gradient.zero_()
+        rows = torch.from_numpy(self.batches.at(iteration))
+        x = batch(data.train_x[rows], self.weights.dtype, data.mean, data.std).to(self.weights.device)
+        loss = functional.cross_entropy(self.module(x), data.train_y[rows].to(self.weights.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, iteration: int) -> None:
+        """One step by that gradient."""
+        run = self.experiment.run
+        if not is_finite(self.gradient):
+            problem = f"the gradient of iteration {iteration} is not finite: the training diverged; choose a lower one"
+            raise ConfigError("learning_rate", run.learning_rate, problem)
+        factor = self.experiment.schedule.factor(iteration / (run.pushes or 1))
+        self.store.step(0, [self.gradient], run.learning_rate * factor)
+
+    def layers(self) -> list[tuple[Layer, torch.Tensor]]:
+        """Each layer with its slice of the gradient."""
+        return [(layer, self.gradient[layer.flat]) for layer in self.experiment.keyspace.layers]
+
+    def on(self, device: str, weights: torch.Tensor) -> None:
+        """Continue on a device, from these weights."""
+        self.weights = weights.detach().clone().to(device)
+        self.gradient = torch.zeros_like(self.weights)
+        self.module = self.module.to(device)
+        self.experiment.keyspace.bind(self.module, self.weights, self.gradient)
+
+
+@contextmanager
+def _one_thread(seed: int) -> Iterator[None]:
+    """Gradients come from one thread, and a layer's chance from the stream that worker 0 has; then all as before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng([]):
+            torch.default_generator.manual_seed(seed_of(seed, "layers", 0))
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def _look(wanted: Observation, training: Training, rules: dict[str, Any]) -> dict[str, pd.DataFrame]:
+    """Train through the budget and look at the gradient at the wanted iterations."""
+    begin_s = time.monotonic()
+    rows: dict[str, list[dict[str, Any]]] = {"layers": [], "histogram": [], "concentration": [], "rules": []}
+    looks, moments = set(wanted.iterations), set(wanted.moments or ())
+    middle = sorted(moments)[len(moments) // 2]
+    for iteration in range(wanted.run.pushes or 0):
+        training.compute(iteration)
+        if iteration == middle:  # what the selection is timed on
+            training.kept = (iteration, training.weights.clone())
+        for layer, v in training.layers() if iteration in looks else ():
+            at = {"iteration": iteration, "layer": layer.name}
+            g = v.numpy().astype(np.float64)
+            rows["layers"].append(at | statistics(g))
+            rows["rules"] += [at | {"rule": name, **selection(g, chosen(rule, v))} for name, rule in rules.items()]
+            if iteration in moments:
+                rows["histogram"] += [at | row for row in histogram(g)]
+                rows["concentration"] += [at | row for row in concentration(g)]
+        training.step(iteration)
+    training.seconds = time.monotonic() - begin_s
+    return {name: pd.DataFrame(found) for name, found in rows.items()}
+
+
+def chosen(rule: Any, v: torch.Tensor) -> NDArray[np.int64]:
+    """The indices that a rule selects of a layer's vector, as a rule gives them or from its mask."""
+    found = torch.as_tensor(rule.select(v)).cpu()
+    return (found.nonzero().flatten() if found.dtype == torch.bool else found).numpy()
+
+
+def statistics(g: Values) -> dict[str, Any]:
+    """What one layer's gradient is like. Kurtosis is m4 / m2²: 3 for a Gaussian; tails are shares of |g| > k std."""
+    squares, std = g * g, float(g.std())
+    centred = g - g.mean()
+    fourth = float(np.mean(centred**4))
+    tails = {f"tail{k}": float(np.mean(np.abs(g) > k * std)) for k in (1, 2, 3)}
+    largest = np.sort(squares)[::-1][: math.ceil(TOP * len(g))]
+    total = float(squares.sum())
+    return {
+        "entries": len(g), "zeros": int(np.count_nonzero(g == 0)), "std": std,
+        "kurtosis": fourth / std**4 if std > 0 else math.nan, **tails,
+        "top_share": float(largest.sum()) / total if total > 0 else math.nan,
+    }  # fmt: skip
+
+
+def histogram(g: Values) -> list[dict[str, Any]]:
+    """How many entries have log10 |g| in each bin of 1 / BINS that has any; zeros are in none."""
+    places = np.floor(BINS * np.log10(np.abs(g[g != 0]))).astype(np.int64)
+    bins, counts = np.unique(places, return_counts=True)
+    return [{"log10": int(place) / BINS, "count": int(count)} for place, count in zip(bins, counts, strict=True)]
+
+
+def concentration(g: Values) -> list[dict[str, Any]]:
+    """What share of the squared norm the largest entries carry, by their share of all entries."""
+    kept = np.cumsum(np.sort(g * g)[::-1])
+    if not kept[-1] > 0:
+        return []
+    counts = np.unique(np.ceil(SHARES * len(g)).astype(np.int64).clip(1))
+    return [{"sent_share": int(k) / len(g), "norm_share": float(kept[k - 1] / kept[-1])} for k in counts]
+
+
+def selection(g: Values, indices: NDArray[np.int64]) -> dict[str, Any]:
+    """What a rule would send of one layer: how many entries, from which |g| on, with what of the squared norm."""
+    sent, total = np.abs(g[indices]), float(np.sum(g * g))
+    return {
+        "entries": len(g), "sent": len(sent), "threshold": float(sent.min()) if len(sent) else math.nan,
+        "norm_share": float(np.sum(sent * sent)) / total if total > 0 else math.nan,
+    }  # fmt: skip
+
+
+# -- costs -----------------------------------------------------------------------------------------
+
+
+def _costs(wanted: Observation, training: Training, rules: dict[str, Any]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Seconds of a gradient and of what may follow it, in turns, on one CPU thread and on the GPU if there is one."""
+    iteration, weights = training.kept
+    names = devices()
+    rows: list[dict[str, Any]] = []
+    for device in names:
+        training.on(device, weights)
+        operations = _operations(training, rules)
+        for _ in range(WARM_UP):
+            for operation in operations.values():
+                training.compute(iteration)
+                operation()
+        for turn in range(ROUNDS * wanted.repeats):
+            at = {"device": device, "round": turn // wanted.repeats, "repeat": turn % wanted.repeats}
+            gradients = []
+            for name, operation in operations.items():  # each after a gradient, as in a run: caches are as they are
+                gradients.append(_seconds(lambda: training.compute(iteration), device))
+                rows.append(at | {"operation": name, "seconds": _seconds(operation, device)})
+            rows.append(at | {"operation": "gradient", "seconds": float(np.median(gradients))})
+    columns = ["device", "operation", "round", "repeat", "seconds"]
+    return pd.DataFrame(rows)[columns], names
+
+
+def _operations(training: Training, rules: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """The standard deviation alone, by torch.std, and each rule's selection, over all layers."""
+    parts = [v for _, v in training.layers()]
+
+    def selects(rule: Any) -> Callable[[], object]:
+        return lambda: [rule.select(v) for v in parts]
+
+    return {"deviation": lambda: [v.std() for v in parts], **{name: selects(rule) for name, rule in rules.items()}}
+
+
+def _seconds(operation: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    begin_s = time.perf_counter()
+    operation()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin_s
+
+
+def devices() -> dict[str, str]:
+    """The devices that selection is timed on, with their names."""
+    found = {"cpu": processor()}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_device_name(0)
+    return found

@@ -1,0 +1,147 @@
+"""How long ZipLine and what it is compared with search for a barrier: asked for as a value, kept as a record.
+
+    results/searches/<digest>/
+        times.csv       one row per instance and search: workers, ends, repeat, search, seconds, excess (of the spread)
+        manifest.json   what was measured, on what; written last
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pslab.config.run import digest_of
+from pslab.errors import ConfigError
+from pslab.lab.records.atomic_folder import read_manifest, read_table, write_manifest, written
+from pslab.lab.records.record import default_results, environment
+from pslab.lab.runs.machine import processor
+from pslab.policies.planning.baselines import BASELINES
+from pslab.policies.planning.zipline import ZIPLINES, Points
+from pslab.tensors.random_streams import numpy_generator
+
+FORMAT = 1  # raise it whenever the same Searches would be measured otherwise
+FOLDER = "searches"
+FILES = ("manifest.json", "times.csv")
+ALL = {**ZIPLINES, **BASELINES}
+SEARCHES = ("zipline", "opt", "optbs", "lru", "sweep", "grid", "fullgrid")
+INTERVAL_MS = (1000, 1500)  # of an iteration, uniform: the data set of the authors' program
+GENTLE = 2_000_000  # workers^2 * ends, beyond which FullGridScan takes longer than all others together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searches:
+    """Numbers of workers and of predicted ends to search with; each search gets the same instances.
+
+    Raises:
+        ConfigError: lists that are none, or numbers that are not.
+    """
+
+    sizes: Sequence[int] = (10, 30, 100, 300, 1000)
+    ends: Sequence[int] = (15, 50, 150)
+    searches: Sequence[str] = SEARCHES
+    repeats: int = 3  #: instances of each size
+
+    def __post_init__(self) -> None:
+        for name, most in (("sizes", 2000), ("ends", 2000)):
+            values = getattr(self, name)
+            listed = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
+            if not listed or any(isinstance(v, bool) or not isinstance(v, int) or not 1 <= v <= most for v in values):
+                raise ConfigError(name, values, f"must be a list of whole numbers from 1 to {most}")
+            object.__setattr__(self, name, tuple(sorted(set(values))))
+        if isinstance(self.repeats, bool) or not isinstance(self.repeats, int) or not 1 <= self.repeats <= 1000:
+            raise ConfigError("repeats", self.repeats, "must be a whole number from 1 to 1000")
+        if isinstance(self.searches, str) or not self.searches or not set(self.searches) <= set(ALL):
+            raise ConfigError("searches", self.searches, f"must be a list of {', '.join(ALL)}")
+        object.__setattr__(self, "searches", tuple(self.searches))
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that name the record."""
+        return digest_of({"searches": FORMAT, **asdict(self)})
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Finished measurements, read from their directory."""
+
+    searches: Searches
+    path: Path
+    manifest: Mapping[str, Any]
+    cached: bool = field(default=True, compare=False)  #: whether they were there before they were asked for
+
+    @cached_property
+    def times(self) -> pd.DataFrame:
+        """workers, ends, repeat, search, seconds, excess: of the spread found over the least one, as a share."""
+        return read_table(self.path, "times", self.manifest["rows"], {"search": "str"})
+
+
+def place_of_searches(wanted: Searches, results: Path) -> Path:
+    """The directory of the record."""
+    return results / FOLDER / wanted.digest
+
+
+def find_searches(wanted: Searches, results: Path) -> Searched | None:
+    """The finished record, if there is one."""
+    place = place_of_searches(wanted, results)
+    return Searched(wanted, place, read_manifest(place, FILES)) if place.is_dir() else None
+
+
+def search(wanted: Searches, *, results: Path | str | None = None) -> Searched:
+    """The measurements: from disk if they are there, else taken now, on one thread, one search after another."""
+    folder = default_results() if results is None else Path(results)
+    if (found := find_searches(wanted, folder)) is not None:
+        return found
+    begin_s = time.monotonic()
+    times = measured(wanted)
+    place = place_of_searches(wanted, folder)
+    manifest = {"digest": wanted.digest, "searches": asdict(wanted), "rows": {"times": len(times)},
+                "processor": processor(), "seconds": time.monotonic() - begin_s,
+                "environment": environment()}  # fmt: skip
+    with written(place) as draft:
+        times.to_csv(draft / "times.csv", index=False)
+        write_manifest(draft, manifest)
+    return Searched(wanted, place, manifest, cached=False)
+
+
+def instance(workers: int, ends: int, repeat: int) -> Points:
+    """Per worker, in s, the predicted ends of its next iterations: intervals of 1 to 1.5 s, and any phase.
+
+    Source: the generator of Zhao et al.'s program (github.com/xingzhaoo/ElasticBSP); the phase is uniform here.
+    """
+    chance = numpy_generator(repeat, "searches", workers)
+    intervals = chance.integers(INTERVAL_MS[0], INTERVAL_MS[1] + 1, workers) / 1e3
+    lasts = chance.random(workers) * intervals
+    return [[float(last + place * interval) for place in range(1, ends + 1)]
+            for last, interval in zip(lasts, intervals, strict=True)]  # fmt: skip
+
+
+def measured(wanted: Searches) -> pd.DataFrame:
+    """The table of times: in each repeat all searches in turn, so that a busy moment slows all of them."""
+    rows = []
+    for repeat in range(wanted.repeats):
+        for workers in wanted.sizes:
+            for ends in wanted.ends:
+                points = instance(workers, ends, repeat)
+                least = ZIPLINES["sweep"](points).spread
+                for name in wanted.searches:
+                    if name == "fullgrid" and workers * workers * ends > GENTLE:
+                        continue
+                    seconds, spread = _once(name, points)
+                    excess = (spread - least) / least if least > 0 else 0.0
+                    rows.append({"workers": workers, "ends": ends, "repeat": repeat, "search": name,
+                                 "seconds": seconds, "excess": excess})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _once(name: str, points: Points) -> tuple[float, float]:
+    gc.collect(0)
+    begin_s = time.perf_counter()
+    plan = ALL[name](points)
+    return time.perf_counter() - begin_s, plan.spread

@@ -1,0 +1,1 @@
+"""Searches that policies plan with: barriers, request graphs, range sizes."""

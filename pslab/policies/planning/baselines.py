@@ -1,0 +1,67 @@
+"""What ZipLine is compared with: every plan there is, and two heuristics that look for the nearest points."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from pslab.policies.planning.zipline import Plan, Points, Search, check
+
+
+def naive(points: Points) -> Plan:
+    """The first plan of least spread among all. O(n R^n).
+
+    Source: Zhao et al. (ICDM 2019).
+    """
+    check(points)
+    chosen = min(
+        product(*(range(1, len(row) + 1) for row in points)),
+        key=lambda idx: (*_extent(points, idx), -sum(idx)),  # of equal plans the one in which everybody goes farthest
+    )
+    return Plan(*_extent(points, chosen), chosen)
+
+
+def grid_scan(points: Points) -> Plan:
+    """Around each point of the worker that is first, the nearest points of the others: not always the best plan.
+
+    O(R n log R), since the rows are bisected; O(R^2 n) as published.
+
+    Source: Zhao et al. (ICDM 2019).
+    """
+    check(points)
+    return _best(points, [min(range(len(points)), key=lambda worker: points[worker][0])])
+
+
+def full_grid_scan(points: Points) -> Plan:
+    """The same around the points of each worker in turn: better, and still not always the best.
+
+    O(R n^2 log R), since the rows are bisected; O(R^2 n^2) as published.
+
+    Source: Zhao et al. (ICDM 2019).
+    """
+    check(points)
+    return _best(points, range(len(points)))
+
+
+BASELINES: dict[str, Search] = {"naive": naive, "grid": grid_scan, "fullgrid": full_grid_scan}
+
+
+def _best(points: Points, designated: Iterable[int]) -> Plan:
+    """The first of the best plans around the points of these workers."""
+    around = (tuple([_nearest(row, instant) for row in points]) for worker in designated for instant in points[worker])
+    return min((Plan(*_extent(points, idx), idx) for idx in around), key=lambda plan: plan[:2])
+
+
+def _nearest(row: Sequence[float], instant: float) -> int:
+    """The place, counted from 1, of the point nearest to an instant; the earlier of two."""
+    after = bisect_left(row, instant)
+    if after == len(row) or (after and instant - row[after - 1] <= row[after] - instant):
+        return after
+    return after + 1
+
+
+def _extent(points: Points, idx: Sequence[int]) -> tuple[float, float]:
+    """Spread and barrier of a plan."""
+    instants = [row[place - 1] for row, place in zip(points, idx, strict=True)]
+    return max(instants) - min(instants), max(instants)

@@ -1,0 +1,62 @@
+"""Backup workers: synchronous training that does not wait for the last ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslab.policies.sync.ssp import Waiting
+from pslab.protocol.messages import Aggregate, Asked, Decisions, Drop, Left, Pushed, Start, SyncEvent
+from pslab.protocol.window import Window
+
+#: the workers that compute in this round, the pushes of this round, and those that wait for its end
+Round = tuple[frozenset[int], Waiting, Waiting]
+
+
+@dataclass(frozen=True)
+class Backup:
+    """BSP that waits for all but `spare` workers: what comes after the end of its round is dropped.
+
+    The mean of a round is that of the pushes that were in time. Who was late goes on with the round that it finds.
+
+    Source: Chen et al. (ICLR workshop 2016).
+    Example: backup:1
+
+    Args:
+        spare: workers that a round does not wait for, from 0; 0 is BSP. One push is always waited for.
+    """
+
+    spare: int
+
+    def __post_init__(self) -> None:
+        if self.spare < 0:
+            raise ValueError("spare must be 0 or more workers")
+
+    @property
+    def window(self) -> None:
+        return None
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def initial(self, workers: tuple[int, ...]) -> Round:
+        return frozenset(workers), (), ()
+
+    def step(self, state: Round, event: SyncEvent, clocks: Window) -> tuple[Round, Decisions]:
+        computing, pushes, waiting = state
+        match event:
+            case Asked(worker, iteration) if (worker, iteration - 1) in pushes:
+                return (computing, pushes, (*waiting, (worker, iteration))), ()
+            case Asked(worker, iteration):  # late, new, or the last of its round
+                return (computing | {worker}, pushes, waiting), (Start(worker, iteration),)
+            case Pushed(worker, iteration) if worker not in computing:
+                return state, (Drop(worker, iteration),)
+            case Pushed(worker, iteration):
+                computing, pushes = computing - {worker}, (*pushes, (worker, iteration))
+            case Left(gone):
+                computing, waiting = computing - {gone}, tuple(entry for entry in waiting if entry[0] != gone)
+        if not pushes or len(pushes) < clocks.members - self.spare:
+            return (computing, pushes, waiting), ()
+        starts = tuple(Start(worker, iteration) for worker, iteration in waiting)
+        # in the workers' order: a sum of floats depends on it
+        return (frozenset(worker for worker, _ in waiting), (), ()), (Aggregate(tuple(sorted(pushes))), *starts)

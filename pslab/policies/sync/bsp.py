@@ -1,0 +1,50 @@
+"""Bulk synchronous parallel: a barrier after every iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslab.policies.sync.ssp import Waiting, release
+from pslab.protocol.messages import Aggregate, Asked, Decisions, Left, Pushed, Start, SyncEvent
+from pslab.protocol.window import Window
+
+
+@dataclass(frozen=True)
+class BSP:
+    """Bulk synchronous parallel: the mean of all workers' gradients is one step, then all go on.
+
+    Source: Valiant (CACM 1990).
+    Example: bsp
+    """
+
+    @property
+    def window(self) -> int:
+        return 1
+
+    @property
+    def barrier(self) -> bool:
+        return True
+
+    def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
+        """(pushes of this round, workers that wait for its end)"""
+        return (), ()
+
+    def step(
+        self, state: tuple[Waiting, Waiting], event: SyncEvent, clocks: Window
+    ) -> tuple[tuple[Waiting, Waiting], Decisions]:
+        pushes, waiting = state
+        match event:
+            case Asked(worker, iteration) if iteration <= clocks.base:
+                return state, (Start(worker, iteration),)
+            case Asked(worker, iteration):
+                return (pushes, (*waiting, (worker, iteration))), ()
+            case Pushed(worker, iteration):
+                pushes += ((worker, iteration),)
+            case Left(gone):
+                waiting = tuple(entry for entry in waiting if entry[0] != gone)
+        if not event.moved:
+            return (pushes, waiting), ()
+        waiting, starts = release(waiting, clocks, 0)
+        # in the workers' order: a sum of floats depends on it
+        whole = (Aggregate(tuple(sorted(pushes))),) if pushes else ()  # none if the last worker left before its push
+        return ((), waiting), (*whole, *starts)

@@ -1,0 +1,160 @@
+"""Elastic bulk synchronous parallel: barriers whose instants are planned from how long the workers' iterations take.
+
+A superstep has two phases. At first everybody goes on at once, until each worker has pushed twice: then the interval of
+its iterations is known. R further ends are predicted for each, ZipLine finds the barrier at which they wait least, and
+each worker goes on until it has pushed as often as the plan says. Who has waits for the others; when all wait, all are
+started, on the same weights. Counts, not instants, end a superstep: whatever was predicted, everybody gets there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, NamedTuple
+
+from pslab.policies.planning.zipline import ZIPLINES
+from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
+from pslab.protocol.window import Window
+
+NEEDED = 2  # pushes in a superstep from which an interval is known
+
+
+class Row(NamedTuple):
+    """What is known of a worker."""
+
+    worker: int
+    clock: int = 0  #: its next iteration
+    started: int = -1  #: the last iteration that it was started with
+    pushes: int = 0  #: in this superstep; NEEDED, if more
+    waits: bool = False
+    target: int | None = None  #: the iteration that it does not start before the barrier
+    pushed_s: float | None = None  #: its last push in this superstep
+    intervals_s: tuple[float, ...] = ()  #: between pushes, the newest last; with ewma their average
+
+
+class State(NamedTuple):
+    """Everybody, without an order; and the phase."""
+
+    rows: frozenset[Row]
+    planned: bool = False
+
+
+@dataclass(frozen=True)
+class ElasticBSP:
+    """Elastic BSP: each superstep's barrier is where the workers' predicted ends lie closest together (ZipLine).
+
+    Pushes are applied as they come. Who joins while a barrier is awaited waits for it, too.
+
+    Source: Zhao et al. (ICDM 2019).
+    Example: elastic:15
+
+    Args:
+        iterations: predicted for each worker (R), from 1.
+        search: the variant of ZipLine; all find the same plan.
+        predict: an interval by the last one, by the median of the last k, or by an exponentially weighted average.
+        k: intervals that the median is of.
+        weight: of the newest interval in the average, above 0, at most 1.
+        include_last: whether the push that is there is the first of the predicted ones, as in the authors' program.
+    """
+
+    iterations: int = 15
+    search: Literal["zipline", "opt", "optbs", "lru", "sweep"] = "sweep"
+    predict: Literal["last", "median", "ewma"] = "last"
+    k: int = 5
+    weight: float = 0.3
+    include_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1 or self.k < 1:
+            raise ValueError("iterations and k must be at least 1")
+        if not 0 < self.weight <= 1:
+            raise ValueError("weight must be above 0 and at most 1")
+        if self.search not in ZIPLINES or self.predict not in ("last", "median", "ewma"):
+            raise ValueError(f"search must be one of {', '.join(ZIPLINES)}, predict last, median or ewma")
+
+    @property
+    def window(self) -> None:
+        return None
+
+    @property
+    def whole(self) -> bool:
+        return True
+
+    def variants(self, workers: int) -> tuple[ElasticBSP, ...]:
+        """This policy with each plan that a search can end with."""
+        same = self.iterations, self.search, self.predict, self.k, self.weight, self.include_last
+        return tuple(Planned(*same, idx) for idx in product(range(1, self.iterations + 1), repeat=workers))
+
+    def initial(self, workers: tuple[int, ...]) -> State:
+        return State(frozenset(Row(worker, started=0) for worker in workers))
+
+    def step(self, state: State, event: SyncEvent, clocks: Window) -> tuple[State, Decisions]:
+        row = next((row for row in state.rows if row.worker == event.worker), Row(event.worker))
+        others = state.rows - {row}
+        match event:
+            case Asked(worker, iteration):
+                row = row._replace(clock=iteration)
+                goes_on = not state.planned or (row.target is not None and iteration < row.target)
+                if goes_on or iteration == row.started:  # who asks once more computes already
+                    return state._replace(rows=others | {row._replace(started=iteration)}), (Start(worker, iteration),)
+                return _barrier(state._replace(rows=others | {row._replace(waits=True)}))
+            case Pushed(worker, iteration, now):
+                state = state._replace(rows=others | {self._pushed(row, iteration, now)})
+                state, searched = self._planned(state)
+                return state, (Apply(worker, iteration), *searched)
+            case Left():
+                state, searched = self._planned(state._replace(rows=others))
+                state, starts = _barrier(state)
+                return state, (*searched, *starts)
+
+    def _pushed(self, row: Row, iteration: int, now: float) -> Row:
+        intervals_s = row.intervals_s if row.pushed_s is None else self._with(row.intervals_s, now - row.pushed_s)
+        pushes = min(row.pushes + 1, NEEDED)
+        return row._replace(clock=iteration + 1, pushes=pushes, pushed_s=now, intervals_s=intervals_s)
+
+    def _with(self, intervals_s: tuple[float, ...], newest_s: float) -> tuple[float, ...]:
+        if self.predict == "ewma" and intervals_s:
+            return (self.weight * newest_s + (1 - self.weight) * intervals_s[0],)
+        return (*intervals_s, newest_s)[-self.k if self.predict == "median" else -1 :]
+
+    def _planned(self, state: State) -> tuple[State, Decisions]:
+        """The plan is made with the first event after which everybody's interval is known."""
+        if state.planned or not state.rows or any(row.pushes < NEEDED for row in state.rows):
+            return state, ()
+        rows = sorted(state.rows)
+        idx, first = self._idx(rows), 0 if self.include_last else 1
+        goals = (row._replace(target=row.clock + place - 1 + first) for row, place in zip(rows, idx, strict=True))
+        return State(frozenset(goals), True), (Searched(len(rows) * self.iterations),)
+
+    def _idx(self, rows: list[Row]) -> tuple[int, ...]:
+        return ZIPLINES[self.search]([self._ends(row) for row in rows]).idx
+
+    def _ends(self, row: Row) -> list[float]:
+        """When the next iterations of a worker are predicted to end."""
+        assert row.pushed_s is not None
+        interval_s, first = _median(row.intervals_s), 0 if self.include_last else 1
+        return [row.pushed_s + count * interval_s for count in range(first, first + self.iterations)]
+
+
+@dataclass(frozen=True)
+class Planned(ElasticBSP):
+    """ElasticBSP whose searches all end with the same plan: one of its variants."""
+
+    idx: tuple[int, ...] = ()  #: by worker
+
+    def _idx(self, rows: list[Row]) -> tuple[int, ...]:
+        return tuple(self.idx[row.worker] for row in rows)
+
+
+def _median(values: tuple[float, ...]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _barrier(state: State) -> tuple[State, Decisions]:
+    """If everybody waits, all are started, in the workers' order, and the next superstep begins."""
+    if not all(row.waits for row in state.rows):
+        return state, ()
+    rows = sorted(state.rows)
+    fresh = frozenset(Row(row.worker, row.clock, row.clock, intervals_s=row.intervals_s) for row in rows)
+    return State(fresh), tuple(Start(row.worker, row.clock) for row in rows)

@@ -1,0 +1,52 @@
+"""Local SGD: workers step by themselves, and their models are averaged now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslab.policies.sync.bsp import BSP
+from pslab.policies.sync.ssp import Waiting
+from pslab.protocol.messages import Decisions, SyncEvent
+from pslab.protocol.window import Window
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Local SGD: each worker takes `period` steps of its own, then the models are averaged (a superstep of BSP).
+
+    A push is what its worker has moved by. It counts as the gradients that it is made of, so budgets, schedules and
+    curves are those of the other policies. Averaging once at the end (Zinkevich et al., NIPS 2010) is a period as long
+    as the run; `after` makes it post-local SGD (Lin et al., ICLR 2020).
+
+    Source: Stich (ICLR 2019).
+    Example: local:8
+
+    Args:
+        period: steps between two averagings, from 1; 1 is BSP.
+        after: iterations of plain BSP before that.
+    """
+
+    period: int
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise ValueError("period must be 1 or more steps")
+        if self.after < 0:
+            raise ValueError("after must be 0 or more iterations")
+
+    @property
+    def window(self) -> int:
+        return 1
+
+    def begins(self, iteration: int) -> int:
+        """The gradients that a worker has computed before this iteration."""
+        return min(iteration, self.after) + max(0, iteration - self.after) * self.period
+
+    def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
+        return BSP().initial(workers)
+
+    def step(
+        self, state: tuple[Waiting, Waiting], event: SyncEvent, clocks: Window
+    ) -> tuple[tuple[Waiting, Waiting], Decisions]:
+        return BSP().step(state, event, clocks)

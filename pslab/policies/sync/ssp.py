@@ -1,0 +1,54 @@
+"""Stale synchronous parallel: a bound on how far ahead of the slowest worker any other may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Start, SyncEvent
+from pslab.protocol.window import Window
+
+Waiting = tuple[tuple[int, int], ...]  # (worker, the iteration that it asked for)
+
+
+def release(waiting: Waiting, clocks: Window, staleness: int) -> tuple[Waiting, Decisions]:
+    """Start every waiting worker that is now at most `staleness` iterations ahead of the slowest."""
+    bound = clocks.base + staleness
+    starts = tuple(Start(worker, iteration) for worker, iteration in waiting if iteration <= bound)
+    return tuple(entry for entry in waiting if entry[1] > bound), starts
+
+
+@dataclass(frozen=True)
+class SSP:
+    """Stale synchronous parallel: nobody is more than `staleness` iterations ahead of the slowest.
+
+    Source: Ho et al. (NIPS 2013).
+    Example: ssp:3
+
+    Args:
+        staleness: iterations, from 0; 0 waits for everybody, but applies each push by itself.
+    """
+
+    staleness: int
+
+    def __post_init__(self) -> None:
+        if self.staleness < 0:
+            raise ValueError("staleness must be 0 or more iterations")
+
+    @property
+    def window(self) -> int:
+        return self.staleness + 1
+
+    def initial(self, workers: tuple[int, ...]) -> Waiting:
+        return ()
+
+    def step(self, state: Waiting, event: SyncEvent, clocks: Window) -> tuple[Waiting, Decisions]:
+        match event:
+            case Asked(worker, iteration) if iteration <= clocks.base + self.staleness:
+                return state, (Start(worker, iteration),)
+            case Asked(worker, iteration):
+                return (*state, (worker, iteration)), ()
+            case Pushed(worker, iteration):
+                state, starts = release(state, clocks, self.staleness) if event.moved else (state, ())
+                return state, (Apply(worker, iteration), *starts)
+            case Left(gone):
+                return release(tuple(entry for entry in state if entry[0] != gone), clocks, self.staleness)

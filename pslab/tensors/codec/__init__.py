@@ -1,0 +1,1 @@
+"""How sparse and dense vectors become bytes."""

@@ -1,0 +1,249 @@
+"""Frames: the entries of a vector as bytes, and back.
+
+    frame  = header values places
+    header = length (u64) codec (u8) dtype (u8) zero (u16) n (u32) k (u32) CRC-32 (u32), little endian
+
+`values` are the k entries as they are; `places` say where they belong, each codec in its own way:
+
+    dense        nothing: k = n                          coordinates  the indices as i32
+    bitmap       one bit per entry of the vector         varint       LEB128 of each gap to the index before, less one
+    runs         start and length of each run, as u32
+
+The CRC covers every byte of the frame but its own four. All of it is lossless; pruning happens before.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.errors import FrameError, nearest
+from pslab.tensors.codec import run_length as runs
+from pslab.tensors.codec import varint
+
+Array = NDArray[Any]
+
+MAX_N = 2**31 - 1
+HEADER = struct.Struct("<QBBHII")
+CRC = struct.Struct("<I")
+START = HEADER.size + CRC.size  # 24: the values lie on a multiple of eight
+CODECS = ("dense", "coordinates", "bitmap", "varint", "runs")
+DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
+CHUNK = 1 << 17  # octets of a bitmap that are searched at a time
+DENSE = 10  # one in so many and more: NumPy's search of a mask does not branch, and is the quicker way
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Entries `indices` (k, strictly increasing; None = all n) of a vector of length n, and their `values` (k)."""
+
+    n: int
+    indices: Array | None
+    values: Array
+
+
+def frame_bytes(n: int, itemsize: int) -> int:
+    """The length of a dense frame of n entries."""
+    return START + n * itemsize
+
+
+def largest_frame_bytes(n: int, itemsize: int) -> int:
+    """A buffer of this size holds any frame of a vector of length n, whatever the density and the codec."""
+    # coordinates of everything: only the run of a single entry is longer
+    return START + max(n * (itemsize + 4), (itemsize + runs.RUN_BYTES) * min(n, 1))
+
+
+def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "auto") -> int:
+    """The length of a frame of these slices of a vector of length n, which ascend and do not touch: without values."""
+    k = sum(s.stop - s.start for s in slices)
+    if k == n and codec in ("auto", "dense"):
+        return frame_bytes(n, itemsize)
+    skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
+    places = {"coordinates": 4 * k, "bitmap": -(-n // 8), "runs": runs.RUN_BYTES * len(slices),
+              "varint": k - len(slices) + varint.size_bytes(np.array(skipped, np.uint32))}  # fmt: skip
+    return int(START + k * itemsize + (min(places.values()) if codec == "auto" else places[codec]))
+
+
+def encode(entries: Entries, codec: str = "auto") -> bytes:
+    """`encode_into` a fresh buffer."""
+    values, name, places = _plan(entries, codec)
+    frame = bytearray(START + values.nbytes + places.nbytes)
+    _write(memoryview(frame), entries.n, values, name, places)
+    return bytes(frame)
+
+
+def encode_into(buffer: memoryview, entries: Entries, codec: str = "auto") -> int:
+    """Writes one frame to the start of `buffer` and returns its length in bytes; `auto` takes the shortest codec.
+
+    Raises:
+        ValueError: entries that are none (indices that do not increase, say), an unknown codec, a buffer too small.
+    """
+    values, name, places = _plan(entries, codec)
+    return _write(buffer, entries.n, values, name, places)
+
+
+def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
+    """The entries of a frame, which must be whole and unchanged. `n`: the only length of vector that is accepted.
+
+    The values are a view of `frame`: copy what has to outlive it. Memory used is bounded by the frame's own length.
+
+    Raises:
+        FrameError: truncated, trailing or changed bytes, or a frame that does not say what a vector is.
+    """
+    view = memoryview(frame).cast("B")
+    codec, dtype, length, k = _header(view)
+    if n is not None and n != length:
+        raise FrameError(f"frame of a vector of {length} entries where one of {n} is expected")
+    middle = START + k * dtype.itemsize
+    if k > length or middle > len(view):
+        raise FrameError(f"a frame of {len(view)} bytes cannot hold {k} of {length} entries")
+    values = np.frombuffer(view[START:middle], dtype)
+    return Entries(length, _READERS[codec](np.frombuffer(view[middle:], np.uint8), length, k), values)
+
+
+def set_bits(bitmap: Array) -> NDArray[np.int64]:
+    """The positions of the ones in a bitmap (uint8, lowest bit first), increasing."""
+    if len(bitmap) <= CHUNK:
+        return _ones_of(bitmap)
+    return np.concatenate([_ones_of(bitmap[i : i + CHUNK]) + i * 8 for i in range(0, len(bitmap), CHUNK)])
+
+
+def _ones_of(bitmap: Array) -> NDArray[np.int64]:
+    words = np.zeros(-(-len(bitmap) // 8) * 2, "<u4")
+    words.view(np.uint8)[: len(bitmap)] = bitmap
+    if int(np.bitwise_count(words.view("<u8")).sum(dtype=np.int64)) > len(bitmap) * 8 // DENSE:
+        return np.flatnonzero(np.unpackbits(bitmap, bitorder="little").view(np.bool_))
+    word = np.flatnonzero(words != 0)  # few words have a one, and of their octets few: only those are unpacked
+    octets = words[word].view(np.uint8)
+    octet = np.flatnonzero(octets != 0)
+    bit = np.flatnonzero(np.unpackbits(octets[octet], bitorder="little").view(np.bool_))
+    found: NDArray[np.int64] = ((word[octet >> 2] << 5) + ((octet & 3) << 3))[bit >> 3] + (bit & 7)
+    return found
+
+
+def _plan(entries: Entries, codec: str) -> tuple[Array, str, Array]:
+    """The checked values, the codec's name, and the bytes that say where the values belong."""
+    n, indices, values = entries.n, entries.indices, entries.values
+    if not 0 <= n <= MAX_N:
+        raise ValueError(f"n={n}: a frame holds a vector of 0 to {MAX_N} entries")
+    if values.dtype not in DTYPES or values.ndim != 1:
+        raise ValueError(f"values must be one row of float32 or float64, not {values.ndim}-d {values.dtype}")
+    if codec != "auto" and codec not in CODECS:
+        raise ValueError(f"codec={codec!r}; {nearest(codec, (*CODECS, 'auto'))}")
+    if len(values) != (n if indices is None else len(indices)):
+        raise ValueError(f"{len(values)} values for {n if indices is None else len(indices)} indices")
+    if indices is not None:
+        _check(indices, n)
+    if len(values) == n and codec in ("auto", "dense"):
+        return values, "dense", np.empty(0, np.uint8)
+    if codec == "dense":
+        raise ValueError(f"{len(values)} of {n} entries cannot be sent as dense: the codec has no way to say which")
+    at = np.arange(n) if indices is None else indices
+    name = _shortest(at, n) if codec == "auto" else codec
+    return values, name, _WRITERS[name](at, n)
+
+
+def _check(indices: Array, n: int) -> None:
+    if indices.dtype not in (np.int64, np.int32) or indices.ndim != 1:
+        raise ValueError(f"indices must be one row of int64 or int32, not {indices.ndim}-d {indices.dtype}")
+    if not _increasing(indices, n):
+        raise ValueError(f"indices must increase strictly and lie in 0 to {n - 1}")
+
+
+def _increasing(indices: Array, n: int) -> bool:
+    """Strictly increasing, from 0 to n - 1."""
+    if not len(indices):
+        return True
+    return bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
+
+
+def _write(buffer: memoryview, n: int, values: Array, name: str, places: Array) -> int:
+    middle = START + values.nbytes
+    length = middle + places.nbytes
+    view = memoryview(buffer).cast("B")
+    if len(view) < length:
+        raise ValueError(f"a buffer of {len(view)} bytes cannot take a frame of {length}; see largest_frame_bytes")
+    header = HEADER.pack(length, CODECS.index(name), DTYPES.index(values.dtype), 0, n, len(values))
+    view[: HEADER.size] = header
+    np.frombuffer(view[START:middle], values.dtype)[:] = values
+    np.frombuffer(view[middle:length], np.uint8)[:] = places.view(np.uint8)
+    CRC.pack_into(view, HEADER.size, zlib.crc32(view[START:length], zlib.crc32(header)))
+    return length
+
+
+def _header(view: memoryview) -> tuple[str, np.dtype[Any], int, int]:
+    """Codec, dtype, n and k of a frame whose length and CRC are right."""
+    if len(view) < START:
+        raise FrameError(f"{len(view)} bytes are too few for a frame: its header alone takes {START}")
+    length, codec, dtype, zero, n, k = HEADER.unpack_from(view)
+    if length != len(view):
+        raise FrameError(f"a frame of {length} bytes came as {len(view)}")
+    if CRC.unpack_from(view, HEADER.size)[0] != zlib.crc32(view[START:], zlib.crc32(view[: HEADER.size])):
+        raise FrameError(f"a frame of {length} bytes was changed on its way: its CRC-32 is another")
+    if codec >= len(CODECS) or dtype >= len(DTYPES) or zero or n > MAX_N:
+        raise FrameError(f"a frame with codec {codec}, dtype {dtype}, n {n} is none that this version writes")
+    return CODECS[codec], DTYPES[dtype], n, k
+
+
+def _shortest(indices: Array, n: int) -> str:
+    k, bitmap = len(indices), -(-n // 8)
+    most = min(bitmap, 4 * k) // runs.RUN_BYTES
+    lengths = [(bitmap, "bitmap"), (runs.RUN_BYTES * runs.count(indices, most), "runs")]
+    if k < bitmap:  # a varint takes a byte at least
+        lengths += [(varint.size_bytes(varint.gaps_of(indices)), "varint"), (4 * k, "coordinates")]
+    return min(lengths)[1]
+
+
+def _write_coordinates(indices: Array, n: int) -> Array:
+    return indices.astype("<i4")
+
+
+def _write_bitmap(indices: Array, n: int) -> Array:
+    mask = np.zeros(n, np.bool_)
+    mask[indices] = True
+    return np.packbits(mask, bitorder="little")
+
+
+def _read_dense(places: Array, n: int, k: int) -> None:
+    if k != n or len(places):
+        raise FrameError(f"a dense frame of {n} entries holds {k} values and {len(places)} bytes more")
+
+
+def _read_coordinates(places: Array, n: int, k: int) -> Array:
+    if len(places) != 4 * k:
+        raise FrameError(f"{k} coordinates take {4 * k} bytes, not {len(places)}")
+    indices = np.frombuffer(places, "<i4")
+    if not _increasing(indices, n):
+        raise FrameError(f"coordinates that do not increase or leave 0 to {n - 1}")
+    return indices.astype(np.int64)
+
+
+def _read_bitmap(places: Array, n: int, k: int) -> Array:
+    if len(places) != -(-n // 8):
+        raise FrameError(f"a bitmap of {n} entries takes {-(-n // 8)} bytes, not {len(places)}")
+    if n % 8 and places[-1] >> (n % 8):
+        raise FrameError("a bitmap with ones beyond its last entry")
+    if (ones := int(np.bitwise_count(places).sum(dtype=np.int64))) != k:
+        raise FrameError(f"a bitmap of {ones} ones for {k} values")
+    return set_bits(places)
+
+
+_WRITERS: dict[str, Callable[[Array, int], Array]] = {
+    "coordinates": _write_coordinates,
+    "bitmap": _write_bitmap,
+    "varint": varint.write,
+    "runs": runs.write,
+}
+_READERS: dict[str, Callable[[Array, int, int], Array | None]] = {
+    "dense": _read_dense,
+    "coordinates": _read_coordinates,
+    "bitmap": _read_bitmap,
+    "varint": varint.read,
+    "runs": runs.read,
+}

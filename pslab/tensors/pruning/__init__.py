@@ -1,0 +1,1 @@
+"""Which entries of a gradient are sent, and what becomes of the rest."""

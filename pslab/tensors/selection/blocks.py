@@ -1,0 +1,139 @@
+"""What the loops do with one block y of a vector: search it, move entries, add them up. Only numba calls these.
+
+Arrays that are written to have SPARE places more than they need, since whole registers are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pslab.tensors.selection import simd as lanes
+
+Array = NDArray[Any]
+Part = TypeVar("Part", bound=Callable[..., Any])
+
+SPARE = 64
+SUMS = {"reassoc", "nsz", "contract"}  # what a compiler must be allowed to add up in lanes
+
+
+def part(function: Part) -> Part:
+    """Compiled into the loops that call it."""
+    return cast(Part, njit(fastmath=SUMS)(function))
+
+
+def in_order(function: Part) -> Part:
+    """The same, with every operation as it is written."""
+    return cast(Part, njit(function))
+
+
+@part
+def few(y: Array, edge: Any, floor: Any, first: int, indices: Array, magnitudes: Array, found: int) -> tuple[int, int]:
+    """Where few exceed the edge: two of a word are written without asking how many there are.
+
+    Also counts |y| > floor; where nobody uses the count, the compiler leaves it out.
+    """
+    start, count = found, 0
+    for i in range(0, len(y) - 63, 64):
+        count += lanes.ones(lanes.above(y, i, floor))
+        word = lanes.above(y, i, edge)
+        after = found + lanes.ones(word)
+        indices[found] = first + i + lanes.lowest(word)
+        word &= word - np.uint64(1)
+        indices[found + 1] = first + i + lanes.lowest(word)
+        word &= word - np.uint64(1)
+        found += 2
+        while word:
+            indices[found] = first + i + lanes.lowest(word)
+            word &= word - np.uint64(1)
+            found += 1
+        found = after
+    for i in range(len(y) // 64 * 64, len(y)):
+        indices[found] = first + i
+        found += abs(y[i]) > edge
+        count += abs(y[i]) > floor
+    for j in range(start, found):
+        magnitudes[j] = abs(y[indices[j] - first])
+    return found, count
+
+
+@part
+def many(y: Array, edge: Any, first: int, indices: Array, magnitudes: Array, found: int, places: Array) -> int:
+    """Where many do: they are moved together in registers, at one speed whatever their number."""
+    top, width, k, m = y.dtype.type(np.inf), 64 // y.itemsize, 0, found
+    whole = len(y) // 64 * 64 if lanes.SQUEEZES else 0
+    for i in range(0, whole, 64):
+        k = lanes.squeeze(y, i, edge, top, places, k)
+        k = lanes.squeeze(y, i + 32, edge, top, places, k)
+        for j in range(i, i + 64, width):
+            m = lanes.squeeze(y, j, edge, top, magnitudes, m)
+    for i in range(whole, len(y)):
+        places[k], magnitudes[m] = i, abs(y[i])
+        k, m = k + (abs(y[i]) > edge), m + (abs(y[i]) > edge)
+    target = indices[found:m]
+    for j in range(len(target)):
+        target[j] = first + np.int64(places[j])
+    return m
+
+
+@part
+def between(y: Array, low: Any, high: Any, out: Array, found: int) -> int:
+    """Moves the magnitudes with low < |y| <= high to out[found:], which may be y itself."""
+    width = 64 // y.itemsize
+    whole = len(y) // width * width if lanes.SQUEEZES else 0
+    for i in range(0, whole, width):
+        found = lanes.squeeze(y, i, low, high, out, found)
+    for i in range(whole, len(y)):
+        magnitude = abs(y[i])
+        out[found] = magnitude
+        found += (magnitude > low) & (magnitude <= high)
+    return found
+
+
+@part
+def sum_all(y: Array) -> float:
+    total = 0.0
+    for i in range(len(y)):
+        total += np.float64(abs(y[i]))
+    return total
+
+
+@part
+def sum_above(y: Array, edge: Any) -> float:
+    total = 0.0
+    for i in range(len(y)):
+        magnitude = abs(y[i])
+        total += np.float64(magnitude if magnitude > edge else y.dtype.type(0))
+    return total
+
+
+@part
+def count_above(y: Array, edge: Any) -> int:
+    count = 0
+    for i in range(0, len(y) - 63, 64):
+        count += lanes.ones(lanes.above(y, i, edge))
+    for i in range(len(y) // 64 * 64, len(y)):
+        count += abs(y[i]) > edge
+    return count
+
+
+@in_order
+def add(total: float, lost: float, term: float) -> tuple[float, float]:
+    """Adds a block's sum to the total; `lost` keeps what rounding takes (Knuth's two-sum)."""
+    after = total + term
+    part = after - total
+    return after, lost + ((total - (after - part)) + (term - part))
+
+
+@part
+def powers(y: Array, shift: float) -> tuple[float, float]:
+    total = squares = 0.0
+    for i in range(len(y)):
+        entry = np.float64(y[i]) - shift
+        total += entry
+        squares += entry * entry
+    return total, squares

@@ -1,0 +1,286 @@
+"""The loops of selection on the CPU, compiled by numba for the processor at hand when the first vector is pruned.
+
+Each goes through a vector once, block by block: a block is small enough to be in a core's first cache for everything
+that is done with it. A `room` is how many entries an array takes; it is SPARE longer: whole registers are written.
+Sums are in float64 and in no fixed order, which changes them far less than select_torch.TIE.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import config, njit
+from numpy.typing import NDArray
+
+from pslab.tensors.selection import blocks
+from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection.blocks import SPARE
+
+Array = NDArray[Any]
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+BLOCK = 1 << 10
+BINS = 1 << 11
+LOOPS: list[str] = []
+
+
+def loop(function: Loop) -> Loop:
+    """Compiled when it is first called."""
+    LOOPS.append(function.__name__)
+    return cast(Loop, njit(nogil=True)(function))
+
+
+@loop
+def search(x: Array, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int) -> int:
+    """The indices and magnitudes of |x| > edge. Returns how many, or -1 if they are more than fit."""
+    places = np.empty(BLOCK + SPARE, np.uint16)
+    found = 0
+    for first in range(0, len(x), BLOCK):
+        y = x[first : first + BLOCK]
+        if found + len(y) > room:
+            return -1
+        if many:
+            found = blocks.many(y, edge, first, indices, magnitudes, found, places)
+        else:
+            found, _ = blocks.few(y, edge, edge, first, indices, magnitudes, found)
+    return found
+
+
+@loop
+def moments(
+    x: Array, shift: float, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int
+) -> tuple[float, float, int]:
+    """The sums of x - shift and of its square, and what `search` gives."""
+    places = np.empty(BLOCK + SPARE, np.uint16)
+    total = squares = total_lost = squares_lost = 0.0
+    found = 0
+    for first in range(0, len(x), BLOCK):
+        y = x[first : first + BLOCK]
+        a, b = blocks.powers(y, shift) if shift else blocks.powers(y, 0.0)  # compiled without the subtraction
+        total, total_lost = blocks.add(total, total_lost, a)
+        squares, squares_lost = blocks.add(squares, squares_lost, b)
+        if found + len(y) > room:
+            room = found = -1
+        elif many:
+            found = blocks.many(y, edge, first, indices, magnitudes, found, places)
+        else:
+            found, _ = blocks.few(y, edge, edge, first, indices, magnitudes, found)
+    return total + total_lost, squares + squares_lost, found
+
+
+@loop
+def sample(x: Array, out: Array) -> None:
+    """Entries from all over x: one from each of len(out) stretches, at a place that no period of x can meet."""
+    stretch, state = len(x) / len(out), np.uint64(len(x))
+    for i in range(len(out)):
+        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)  # Knuth, MMIX
+        place = np.int64((i + np.float64(state >> np.uint64(33)) * 2.0**-31) * stretch)
+        out[i] = x[place if place < len(x) else len(x) - 1]
+
+
+@loop
+def tails(
+    x: Array,
+    edge: Any,
+    bounds: tuple[Any, Any, Any, Any],
+    indices: Array,
+    lists: tuple[Array, Array, Array],
+    rooms: tuple[int, int, int],
+) -> tuple[float, int, float, int, int, int, int]:
+    """Sum and count of |x| > edge, and of |x| > low; with them, lists for the thresholds that follow.
+
+    Bounds: low <= high <= deep, and last. Lists: the magnitudes of |x| > last, with the indices; those with
+    low < |x| <= high; those with |x| > deep. Returns the lists' lengths too, -1 for one that does not fit.
+    """
+    low, high, deep, last = bounds
+    magnitudes, band, rest = lists
+    room, band_room, rest_room = rooms
+    near, top = np.empty(2 * BLOCK + SPARE, x.dtype), x.dtype.type(np.inf)
+    total = total_lost = low_total = low_lost = 0.0
+    count = low_count = found = banded = rested = 0
+    for first in range(0, len(x), 2 * BLOCK):
+        y = x[first : first + 2 * BLOCK]
+        total, total_lost = blocks.add(total, total_lost, blocks.sum_above(y, edge) if edge else blocks.sum_all(y))
+        if found + len(y) > room:
+            room = found = -1
+            count += blocks.count_above(y, edge)
+        else:
+            found, above = blocks.few(y, last, edge, first, indices, magnitudes, found)
+            count += above
+        length = blocks.between(y, low, top, near, 0)
+        near[length : length + SPARE] = 0
+        z = near[: (length + SPARE - 1) // SPARE * SPARE]  # whole registers: zeros exceed nothing
+        low_total, low_lost = blocks.add(low_total, low_lost, blocks.sum_all(z))
+        low_count += length
+        if banded + length > band_room:
+            band_room = banded = -1
+        else:
+            banded = blocks.between(z, low, high, band, banded)
+        if rested + length > rest_room:
+            rest_room = rested = -1
+        else:
+            rested = blocks.between(z, deep, top, rest, rested)
+    return total + total_lost, count, low_total + low_lost, low_count, found, banded, rested
+
+
+@loop
+def tail(magnitudes: Array, edge: Any) -> tuple[float, int]:
+    """Sum and count of what exceeds the edge, which is moved to the front: the rest of the array is lost."""
+    total, lost, found, top = 0.0, 0.0, 0, magnitudes.dtype.type(np.inf)
+    for first in range(0, len(magnitudes), BLOCK):
+        after = blocks.between(magnitudes[first : first + BLOCK], edge, top, magnitudes, found)
+        total, lost = blocks.add(total, lost, blocks.sum_all(magnitudes[found:after]))
+        found = after
+    return total + lost, found
+
+
+@loop
+def spread(magnitudes: Array, edge: Any) -> tuple[int, float, float]:
+    """Of what exceeds the edge: the count, the mean, and the mean's standard error, relative to it."""
+    count, total, squares = 0, 0.0, 0.0
+    for magnitude in magnitudes:
+        if magnitude > edge:
+            count += 1
+            total += np.float64(magnitude)
+            squares += np.float64(magnitude) * np.float64(magnitude)
+    if not total:
+        return count, 0.0, 0.0
+    mean = total / count
+    variance = max(squares / count - mean * mean, 0.0)
+    return count, mean, np.sqrt(variance / count) / mean
+
+
+@loop
+def keep(indices: Array, magnitudes: Array, edge: Any, out: Array) -> int:
+    """The indices whose magnitudes exceed the edge go to the front of out; returns how many."""
+    found = 0
+    for j in range(len(indices)):
+        out[found] = indices[j]
+        found += magnitudes[j] > edge
+    return found
+
+
+@loop
+def kth(bits: Array, k: int) -> int:
+    """The k-th largest of magnitudes that are read as integers, by their leading bits, then those that follow."""
+    counts = np.empty(BINS, np.int64)
+    while True:
+        low = high = bits[0]
+        for b in bits:
+            low, high = min(low, b), max(high, b)
+        shift = 0
+        while (high - low) >> shift >= BINS:
+            shift += 1
+        counts[:] = 0
+        for b in bits:
+            counts[(b - low) >> shift] += 1
+        place = BINS - 1
+        while k > counts[place]:
+            k -= counts[place]
+            place -= 1
+        if not shift:
+            return int(low + place)
+        inside, found = np.empty(counts[place] + 1, bits.dtype), 0
+        for b in bits:
+            inside[found] = b
+            found += (b - low) >> shift == place
+        bits = inside[:found]
+
+
+@loop
+def largest(indices: Array, bits: Array, edge: int, out: Array) -> None:
+    """Fills out, but for its last place, with the indices of the largest magnitudes, down to the edge.
+
+    Of those that equal it the first are taken.
+    """
+    above = reach = 0
+    for b in bits:
+        above += int(b > edge)
+        reach += int(b >= edge)
+    k, found = len(out) - 1, 0
+    if reach == k:
+        for j in range(len(bits)):
+            out[found] = indices[j]
+            found += bits[j] >= edge
+        return
+    equal = k - above
+    for j in range(len(bits)):
+        tie = (bits[j] == edge) & (equal > 0)
+        equal -= tie
+        out[found] = indices[j]
+        found += (bits[j] > edge) | tie
+
+
+def warm(dtype: np.dtype[Any]) -> None:
+    """Compiles every loop for vectors of this dtype, or takes what an earlier process has compiled and kept."""
+    try:
+        with _alone(_keep_compiled()):
+            _call_all(dtype)
+    except Exception:  # whatever is wrong with kept code, or with the disk, loops can be compiled without
+        for name in LOOPS:
+            globals()[name] = njit(nogil=True)(globals()[name].py_func)
+        _call_all(dtype)
+
+
+def _keep_compiled() -> Path | None:
+    """Compiled code is kept with Python's own, or in the user's cache where that cannot be written.
+
+    numba looks whether this file has changed; the folder's name says it of the files that this one is compiled with.
+    Returns the folder; None if nothing can be kept.
+    """
+    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (lanes, blocks))
+    name = f"loops-{sha256(sources).hexdigest()[:16]}"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    before = config.CACHE_DIR
+    folders = [Path(before)] if before else [Path(__file__).parent / "__pycache__", user / "pslab"]
+    folder = next((folder / name for folder in folders if _writable(folder / name)), None)
+    if folder is None:
+        return None
+    config.CACHE_DIR = str(folder)
+    try:
+        for loop in LOOPS:
+            globals()[loop].enable_caching()
+    finally:
+        config.CACHE_DIR = before
+    return folder
+
+
+@contextmanager
+def _alone(folder: Path | None) -> Iterator[None]:
+    """Of several processes one compiles; the others wait, then take what it has kept."""
+    if folder is None:
+        yield
+        return
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _call_all(dtype: np.dtype[Any]) -> None:
+    x, at, one = np.ones(2 * SPARE, dtype), np.zeros(2 * SPARE, np.int64), dtype.type(1)
+    bits = x.view(f"i{x.itemsize}")
+    search(x, one, True, at, x.copy(), SPARE)
+    moments(x, 0.0, one, True, at, x.copy(), SPARE)
+    sample(x, x.copy())
+    tails(x, one, (one, one, one, one), at, (x.copy(), x.copy(), x.copy()), (SPARE, SPARE, SPARE))
+    tail(x.copy(), one)
+    spread(x, one)
+    keep(at, x, one, at.copy())
+    largest(at, bits, bits.dtype.type(kth(bits, 1)), at.copy())

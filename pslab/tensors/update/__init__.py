@@ -1,0 +1,1 @@
+"""How gradients change the server's weights: the store, optimizers, and what rates keep."""

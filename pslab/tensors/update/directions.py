@@ -1,0 +1,144 @@
+"""Gradients with their distances set anew, layer by layer, so that the sum of all workers' latest keeps its length.
+
+After Tsai's slides (2017); see `pslab.policies.rates`. For the latest gradient g of each worker that has pushed and its
+share alpha, t * |sum of alpha * g / |g|| = |sum of g|; g is applied as t * alpha * g / |g|.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from pslab.protocol.server import Step
+from pslab.tensors.codec.frames import Entries
+from pslab.tensors.update.store import Gradient, Part
+from pslab.tensors.update.vectors import Vector, copied, cuts, inside, outside, positions
+
+REFRESH = 256  # pushes after which the sums are added up anew: what is added and taken away leaves its rounding
+
+
+class Directions:
+    """The latest gradients of every range. The rate has `share(staleness, pushes)` and `clamp`."""
+
+    def __init__(self, rate: Any, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> None:
+        self._rate, self._parts = rate, parts
+        self._ranges = [_Range(part.size, cuts(part, layers), dtype) for part in parts]
+
+    def rate(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
+        here, part = self._ranges[step.range], self._parts[step.range]
+        vectors = [inside(part, gradient) for gradient in gradients]
+        for push, vector in zip(step.pushes, vectors, strict=True):
+            here.pushes[push.worker] = here.pushes.get(push.worker, 0) + 1
+            share = float(self._rate.share(step.version - 1 - push.version, here.pushes[push.worker]))
+            here.replace(push.worker, vector, share)
+        lengths = here.lengths()
+        factors = [here.factors(push.worker, lengths, self._rate.clamp) for push in step.pushes]
+        return [outside(vector) for vector in here.applied(vectors, factors)]
+
+    def leave(self, worker: int) -> None:
+        for here in self._ranges:
+            if here.latest.pop(worker, None) is not None:
+                here.refresh()
+
+
+@dataclass
+class _Latest:
+    """A worker's latest gradient, its share, and for each layer its share of one unit of length: 0 for no gradient."""
+
+    gradient: Vector
+    alpha: float
+    weights: np.ndarray
+
+
+class _Range:
+    """One range: for each layer (`cuts`) the sum of the latest gradients, and that of their directions by share."""
+
+    def __init__(self, size: int, cuts: list[slice], dtype: torch.dtype) -> None:
+        self._cuts = cuts
+        self._bounds = np.array([cut.start for cut in cuts] + [size])
+        self._ones = np.ones(len(cuts))
+        self.latest: dict[int, _Latest] = {}
+        self.pushes: dict[int, int] = {}
+        self._sum, self._directed = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
+        self._out = torch.empty(size, dtype=dtype)
+        self._replaced = 0
+
+    def replace(self, worker: int, gradient: Vector, alpha: float) -> None:
+        """A worker's latest gradient is another."""
+        lengths = self._norms(gradient)
+        weights = np.divide(alpha, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        old = self.latest.get(worker)
+        if old is not None:
+            self._add(self._sum, old.gradient, -self._ones)
+            self._add(self._directed, old.gradient, -old.weights)
+        self._add(self._sum, gradient, self._ones)
+        self._add(self._directed, gradient, weights)
+        if old is not None and isinstance(old.gradient, torch.Tensor) and isinstance(gradient, torch.Tensor):
+            kept: Vector = old.gradient.copy_(gradient)
+        else:
+            kept = copied(gradient)
+        self.latest[worker] = _Latest(kept, alpha, weights)
+        self._replaced += 1
+        if self._replaced % REFRESH == 0:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Add the sums up anew."""
+        self._sum.zero_()
+        self._directed.zero_()
+        for latest in self.latest.values():
+            self._add(self._sum, latest.gradient, self._ones)
+            self._add(self._directed, latest.gradient, latest.weights)
+
+    def lengths(self) -> np.ndarray:
+        """t of each layer. Where the directions cancel nothing keeps the sum's length: then its share for each."""
+        whole, directed = self._norms(self._sum), self._norms(self._directed)
+        shares = sum((latest.alpha * (latest.weights > 0) for latest in self.latest.values()), np.zeros(len(whole)))
+        cancel = directed <= torch.finfo(self._sum.dtype).eps * shares
+        below = np.where(cancel, shares, directed)
+        t: np.ndarray = np.divide(whole, below, out=np.zeros_like(whole), where=below > 0)
+        return t
+
+    def factors(self, worker: int, lengths: np.ndarray, clamp: float) -> np.ndarray:
+        """By what a worker's latest gradient is multiplied, per layer."""
+        clamped: np.ndarray = np.minimum(lengths * self.latest[worker].weights, clamp)
+        return clamped
+
+    def applied(self, vectors: Sequence[Vector], factors: Sequence[np.ndarray]) -> list[Vector]:
+        """Vectors whose mean is that of all vectors times their factors: one, or sparse ones."""
+        sparse = [v for v in vectors if not isinstance(v, torch.Tensor)]
+        if len(sparse) == len(vectors):
+            return [Entries(v.n, v.indices, v.values * self._each(v, f)) for v, f in zip(sparse, factors, strict=True)]
+        if len(vectors) > 1:
+            self._out.zero_()
+            for vector, factor in zip(vectors, factors, strict=True):
+                self._add(self._out, vector, factor / len(vectors))
+        elif isinstance(vectors[0], torch.Tensor):
+            for cut, factor in zip(self._cuts, factors[0].tolist(), strict=True):
+                torch.mul(vectors[0][cut], factor, out=self._out[cut])
+        return [self._out]
+
+    def _add(self, total: torch.Tensor, vector: Vector, weights: np.ndarray) -> None:
+        """total += vector, each layer by its weight."""
+        if isinstance(vector, torch.Tensor):
+            for cut, weight in zip(self._cuts, weights.tolist(), strict=True):
+                total[cut].add_(vector[cut], alpha=weight)
+        else:
+            total.index_add_(0, positions(vector), torch.from_numpy(vector.values * self._each(vector, weights)))
+
+    def _each(self, entries: Entries, weights: np.ndarray) -> np.ndarray:
+        """The weight of each entry's layer."""
+        at = np.searchsorted(np.asarray(entries.indices), self._bounds)
+        return np.repeat(weights.astype(entries.values.dtype), np.diff(at))
+
+    def _norms(self, vector: Vector) -> np.ndarray:
+        """The length of a vector in each layer."""
+        if isinstance(vector, torch.Tensor):
+            return np.array([float(torch.linalg.vector_norm(vector[cut])) for cut in self._cuts])
+        at = np.searchsorted(np.asarray(vector.indices), self._bounds)
+        return np.sqrt([float(np.square(vector.values[a:b], dtype=float).sum()) for a, b in pairwise(at.tolist())])

@@ -1,0 +1,87 @@
+"""The optimizer at the server: elementwise torch.optim classes, because a range's step must touch only its slice."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pslab.config.spec import split
+from pslab.errors import ConfigError, nearest
+
+ELEMENTWISE: dict[str, type[torch.optim.Optimizer]] = {
+    cls.__name__.lower(): cls
+    for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop,
+                torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.ASGD,
+                torch.optim.Rprop)
+}  # fmt: skip
+WHOLE_TENSOR = {
+    "lbfgs": "it needs the loss as a function, which a server does not have",
+    "sparseadam": "it takes torch's sparse gradients only",
+    "adafactor": "its state is one row and one column per matrix, not one value per element",
+    "muon": "it works on whole matrices, and a range may hold part of one",
+}
+OPTIONS_OF_RUN = {"lr": "set learning_rate instead"}
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """A torch.optim class and its options; `plain_sgd` says that a step is weights -= rate * gradient, no more."""
+
+    cls: type[torch.optim.Optimizer]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def plain_sgd(self) -> bool:
+        return self.cls is torch.optim.SGD and not any(self.options.values())
+
+    def make(self, parameters: Iterable[torch.Tensor], learning_rate: float) -> torch.optim.Optimizer:
+        """The optimizer of one range."""
+        return self.cls(parameters, lr=learning_rate, **self.options)  # type: ignore[call-arg]
+
+
+def resolve_optimizer(value: object) -> OptimizerSpec:
+    """"sgd", "sgd:momentum=0.9,nesterov=True", "adam:betas=(0.9;0.99)", or one of those torch.optim classes.
+
+    Raises:
+        ConfigError: unknown, not elementwise, or an option that the class refuses.
+    """
+    if isinstance(value, type) and value in ELEMENTWISE.values():
+        return OptimizerSpec(value)
+    if not isinstance(value, str):
+        raise ConfigError("optimizer", value, f"must be a name or class of torch.optim; {nearest('', ELEMENTWISE)}")
+    name, positional, named = split(value)
+    if name in WHOLE_TENSOR:
+        raise ConfigError("optimizer", value, f"{name} is not elementwise: {WHOLE_TENSOR[name]}")
+    if name not in ELEMENTWISE:
+        raise ConfigError("optimizer", value, f"unknown name {name!r}; {nearest(name, ELEMENTWISE)}")
+    if positional:
+        raise ConfigError("optimizer", value, f"options are given by name, as in '{name}:weight_decay=0.0001'")
+    cls = ELEMENTWISE[name]
+    known = [p for p in inspect.signature(cls).parameters if p not in ("params", "lr")]
+    options = {}
+    for key, text in named.items():
+        if key not in known:
+            problem = OPTIONS_OF_RUN.get(key) or f"no option {key!r}; {nearest(key, known)}"
+            raise ConfigError("optimizer", value, problem)
+        try:
+            options[key] = ast.literal_eval(text.replace(";", ","))
+        except (ValueError, SyntaxError):
+            raise ConfigError("optimizer", value, f"{key}={text!r} is not a number, True, False or tuple") from None
+    return _tried(value, OptimizerSpec(cls, options))
+
+
+def _tried(value: str, spec: OptimizerSpec) -> OptimizerSpec:
+    if spec.plain_sgd:
+        return spec
+    try:
+        weight = torch.ones(2)
+        weight.grad = torch.ones(2)
+        spec.make([weight], 0.1).step()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError("optimizer", value, f"torch.optim.{spec.cls.__name__} refuses it: {error}") from None
+    return spec

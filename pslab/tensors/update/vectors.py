@@ -1,0 +1,86 @@
+"""Vectors of one range, dense or some entries of one, as rates compute with them; positions count from its start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pslab.tensors.codec.frames import Entries
+from pslab.tensors.update.store import Gradient, Part
+
+Vector = torch.Tensor | Entries  # [size of the range], or entries that are not all of it
+
+
+def inside(part: Part, gradient: Gradient) -> Vector:
+    """What a gradient says of a range; no copy where the range is one slice."""
+    if isinstance(gradient, torch.Tensor):
+        views = part.views(gradient)
+        return views[0] if len(views) == 1 else torch.cat(views)
+    return torch.from_numpy(gradient.values) if gradient.indices is None else gradient
+
+
+def outside(vector: Vector) -> Entries:
+    """A vector of a range as a gradient that a store takes."""
+    return Entries(len(vector), None, vector.numpy()) if isinstance(vector, torch.Tensor) else vector
+
+
+def cuts(part: Part, layers: Sequence[slice]) -> list[slice]:
+    """The layers (slices of the flat vector) by their positions in a range, as far as they lie in it."""
+
+    def position(flat: int) -> int:
+        return sum(min(max(flat - s.start, 0), s.stop - s.start) for s in part.slices)
+
+    found = [slice(position(layer.start), position(layer.stop)) for layer in layers]
+    return [cut for cut in found if cut.stop > cut.start]
+
+
+def copied(vector: Vector) -> Vector:
+    """A copy that outlives the buffers of a push."""
+    if isinstance(vector, torch.Tensor):
+        return vector.clone()
+    assert vector.indices is not None
+    return Entries(vector.n, vector.indices.copy(), vector.values.copy())
+
+
+def scaled(vector: Vector, factor: float) -> Vector:
+    """factor * vector."""
+    if isinstance(vector, torch.Tensor):
+        return vector * factor
+    return Entries(vector.n, vector.indices, vector.values * vector.values.dtype.type(factor))
+
+
+def plus(a: Vector, b: Vector, weight: float = 1.0) -> Vector:
+    """a + weight * b; of two sparse vectors on the union of their supports."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return torch.add(dense(a), dense(b), alpha=weight)
+    assert a.indices is not None
+    assert b.indices is not None
+    indices = np.union1d(a.indices, b.indices)
+    values = np.zeros(len(indices), a.values.dtype)
+    values[np.searchsorted(indices, a.indices)] = a.values
+    values[np.searchsorted(indices, b.indices)] += values.dtype.type(weight) * b.values
+    return Entries(a.n, indices, values)
+
+
+def mean(vectors: Sequence[Vector]) -> Vector:
+    """Their mean; a single one is itself, not a copy."""
+    total = vectors[0]
+    for more in vectors[1:]:
+        total = plus(total, more)
+    return total if len(vectors) == 1 else scaled(total, 1 / len(vectors))
+
+
+def dense(vector: Vector) -> torch.Tensor:
+    """[size of the range], zero where there is no entry."""
+    if isinstance(vector, torch.Tensor):
+        return vector
+    values = torch.from_numpy(vector.values)
+    return torch.zeros(vector.n, dtype=values.dtype).index_copy_(0, positions(vector), values)
+
+
+def positions(entries: Entries) -> torch.Tensor:
+    """Where sparse entries are in their range (int64[k])."""
+    return torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
+

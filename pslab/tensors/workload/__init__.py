@@ -1,0 +1,1 @@
+"""What is trained: models, data, their keys, and what each layer costs."""

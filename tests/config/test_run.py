@@ -1,0 +1,68 @@
+"""Run: what it refuses, and what its digest says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+
+
+class Policy:
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+
+
+def test_the_digest_names_every_field_and_nothing_else():
+    base = Run()
+    assert base.digest == Run().digest
+    changes = {"workers": 3, "sync": "asp", "learning_rate": 0.2, "pushes": 9, "cluster": "lab", "seed": 1}
+    digests = {base.but(**{name: value}).digest for name, value in changes.items()}
+    assert len(digests | {base.digest}) == len(changes) + 1
+
+
+def test_the_digest_is_the_same_in_another_process():
+    script = "from pslab.config.run import Run; print(Run(sync='ssp:3', cluster={'b': 1, 'a': 2}).digest)"
+    seen = {
+        subprocess.run([sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True,
+                       check=True).stdout.strip()
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert seen == {Run(sync="ssp:3", cluster={"a": 2, "b": 1}).digest}
+
+
+def test_an_object_counts_with_its_source_and_its_arguments():
+    assert Run(sync=Policy(1)).digest == Run(sync=Policy(1)).digest
+    assert Run(sync=Policy(1)).digest != Run(sync=Policy(2)).digest
+    assert "self.bound = bound" in Run(sync=Policy(1)).plain()["sync"]
+    assert Run(sync=Policy(1)).cacheable
+
+
+def test_what_has_no_source_is_never_cached():
+    made: dict = {}
+    exec("class Made:\n    pass", made)
+    assert not Run(sync=made["Made"]()).cacheable
+
+
+def test_plain_is_json_and_makes_the_same_run():
+    run = Run(sync="ssp:3", cluster={"bandwidth_bit_s": 1e9, "slow": {"0": 2.0}}, target_accuracy=0.9)
+    assert Run.of(json.loads(json.dumps(run.plain()))).digest == run.digest
+
+
+def test_an_integer_may_stand_for_a_number():
+    assert Run(learning_rate=1).digest == Run(learning_rate=1.0).digest
+
+
+def test_the_error_names_the_nearest_field():
+    with pytest.raises(ConfigError, match="did you mean 'workers'"):
+        Run.of({"wokers": 2})
+
+
+def test_the_evaluation_period_is_a_twentieth_of_the_budget():
+    assert Run(pushes=937).evaluation_period == 46
+    assert Run(pushes=3).evaluation_period == 1
+    assert Run(pushes=None, seconds=1.0).evaluation_period is None

@@ -1,0 +1,64 @@
+"""Seeded bugs: edits of the real text of protocol/ and policies/, each found at the end of its shortest path."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from mutants import MUTANTS, Mutant, explored, load, modules
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_seeded_bug_is_found(mutant: Mutant):
+    found = explored(load(mutant), mutant)
+    assert found.violation is not None, f"{mutant.name}: {found.states} states are {found.verdict}"
+    assert mutant.says
+    assert mutant.says in found.violation.what, f"{mutant.name}:\n{found.violation}"
+    assert found.violation.path, "a bug shows only where something happens"
+
+
+@pytest.mark.parametrize("cluster", sorted({(m.policy, m.faults, m.workers, m.ranges, m.iterations) for m in MUTANTS}))
+def test_the_same_modules_without_a_bug_are_clean(cluster: tuple):
+    policy, faults, workers, ranges, iterations = cluster
+    sound = Mutant("none", "", "", "", "", policy, faults, workers, ranges, iterations)
+    found = explored(modules({}), sound)
+    assert found.verdict == "clean", str(found.violation)
+
+
+def test_bugs_are_spread_over_the_files():
+    files = Counter(mutant.file for mutant in MUTANTS)
+    assert len(MUTANTS) >= 50
+    assert set(files) == {
+        "protocol/window.py", "protocol/messages.py", "protocol/server.py", "protocol/worker.py",
+        "policies/sync.py", "policies/dssp.py", "policies/elastic.py",
+        "policies/eager.py", "policies/backup.py",
+    }  # fmt: skip
+    assert min(files.values()) >= 2
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_an_edit_that_fits_nowhere_is_no_mutant():
+    with pytest.raises(AssertionError, match="0 times"):
+        load(Mutant("nothing", "protocol/window.py", "no such text", "", ""))
+
+
+def test_the_real_modules_stay_as_they_are():
+    import pslab.protocol.server
+    from pslab.protocol.server import Server
+
+    load(MUTANTS[0])
+    assert pslab.protocol.server.Server is Server
+    import sys
+
+    assert sys.modules["pslab.protocol.server"].Server is Server
+
+
+def test_a_path_names_the_worker_that_it_is_about():
+    (mutant,) = [each for each in MUTANTS if each.name == "staleness has no bound"]
+    violation = explored(load(mutant), mutant).violation
+    assert violation is not None
+    fast = re.match(r"worker (\d) is started", violation.what)
+    assert fast
+    assert violation.path[-1].endswith(f"the server starts worker {fast[1]} with iteration 2")
+    assert sum(f"worker {fast[1]} has computed" in words for words in violation.path) == 2

@@ -1,0 +1,74 @@
+"""Anonymous shared memory: it grows, is shared with children, and has no name."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+
+import pytest
+import torch
+
+from pslab.engines.job import shared_memory as arena
+from pslab.engines.job.shared_memory import Arena, aligned
+
+
+def double(shared: Arena, count: int) -> None:
+    shared.tensor(64, count, torch.float32).mul_(2)
+
+
+def test_a_child_writes_what_the_parent_reads():
+    shared = Arena()
+    shared.reserve(64 + 4 * 8)
+    numbers = shared.tensor(64, 8, torch.float32)
+    numbers.copy_(torch.arange(8))
+    child = mp.get_context("spawn").Process(target=double, args=(shared, 8))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert numbers.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+def test_growing_keeps_what_was_there():
+    shared = Arena()
+    shared.reserve(64)
+    before = shared.tensor(0, 16, torch.float32)
+    before.fill_(7)
+    shared.reserve(1 << 20)
+    after = shared.tensor(0, 1 << 18, torch.float32)
+    assert after[:16].tolist() == [7] * 16
+    after[0] = 1
+    assert before[0] == 1
+    shared.reserve(8)  # never shrinks
+    assert shared.tensor(1 << 19, 4, torch.float32).tolist() == [0] * 4
+
+
+def test_it_has_no_name():
+    before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    shared = Arena()
+    shared.reserve(1 << 16)
+    assert not before or set(os.listdir("/dev/shm")) == before
+
+
+def test_without_memfd_an_unlinked_file_serves(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    shared = Arena()
+    shared.reserve(4096)
+    shared.bytes(0, 4)[:] = b"abcd"
+    assert bytes(shared.bytes(0, 4)) == b"abcd"
+    assert os.fstat(shared._descriptor).st_nlink == 0
+
+
+def test_closing_twice_is_harmless_and_views_live_on():
+    shared = Arena()
+    shared.reserve(64)
+    view = shared.tensor(0, 4, torch.float64)
+    shared.close()
+    shared.close()
+    view.fill_(1)
+    assert view.sum() == 4
+
+
+@pytest.mark.parametrize(("size", "whole"), [(0, 0), (1, 64), (64, 64), (65, 128)])
+def test_sizes_are_whole_cache_lines(size, whole):
+    assert aligned(size) == whole
+    assert arena.ALIGNMENT == 64

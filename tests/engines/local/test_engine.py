@@ -1,0 +1,227 @@
+"""The local engine, with real processes: its arithmetic, its stop rules, and what happens when something breaks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from replay import replay
+from tiny import Dies, Diverges, Raises, colours, digits, net, tiny
+from torch.nn import functional
+
+from pslab.engines.local.engine import execute
+from pslab.engines.worker.phases import PHASES
+from pslab.errors import WorkerDied, WorkerFailed
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
+from pslab.policies.sync.asp import ASP
+from pslab.policies.sync.ssp import SSP
+from pslab.protocol.messages import Asked, Start
+from pslab.tensors.workload.data import Batches, batch
+
+OPTIMIZERS = {
+    "sgd:momentum=0.9": lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
+RATES = {"sgd:momentum=0.9": 0.2, "adam": 0.01}
+
+
+def alone(optimizer: str, dtype: torch.dtype, steps: int, batch_size: int) -> torch.Tensor:
+    """Plain torch: no pslab but the data and the initial weights."""
+    experiment = resolve(tiny(dtype=str(dtype).split(".")[1]))
+    module = net().to(dtype)
+    torch.nn.utils.vector_to_parameters(experiment.weights.clone(), module.parameters())
+    made, data = OPTIMIZERS[optimizer](module.parameters()), digits()
+    batches = Batches(len(data.train_y), 1, 0, batch_size, 0)
+    for step in range(steps):
+        rows = torch.from_numpy(batches.at(step))
+        made.zero_grad()
+        x = batch(data.train_x[rows], dtype, data.mean, data.std)
+        functional.cross_entropy(module(x), data.train_y[rows]).backward()
+        made.step()
+    return torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+@pytest.mark.parametrize(("dtype", "steps", "bound"), [(torch.float64, 100, 1e-12), (torch.float32, 10, 1e-5)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("pull", ["whole", "changed"])
+def test_bsp_is_one_process_with_all_the_batches(tmp_path, optimizer, dtype, steps, bound, pull):
+    fields = {"optimizer": optimizer, "dtype": str(dtype).split(".")[1], "learning_rate": RATES[optimizer]}
+    many = run(tiny(pushes=4 * steps, pull=pull, **fields), results=tmp_path, progress=False)
+    one = alone(optimizer, dtype, steps, 64)
+    difference = (torch.from_numpy(many.weights) - one).abs().max() / one.abs().max()
+    assert difference <= bound
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:1", "bsp"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}]
+)
+def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, sync, fields):
+    wanted = tiny(sync=sync, pushes=60, schedule="linear", cluster={"compute_s": 0.002, "slow": {0: 3.0}}, **fields)
+    result = run(wanted, results=tmp_path, progress=False)
+    assert len(result.pushes) >= 57
+    again = replay(resolve(wanted), result.pushes)
+    assert torch.equal(again, torch.from_numpy(result.weights))
+
+
+def test_staleness_is_bounded_by_the_policy(tmp_path):
+    result = run(tiny(sync="ssp:1", cluster={"compute_s": 0.002, "slow": {0: 5.0}}), results=tmp_path, progress=False)
+    done = dict.fromkeys(range(4), 0)
+    for push in result.pushes.itertuples():
+        assert push.iteration == done[push.worker]
+        assert push.iteration - min(done.values()) <= 1
+        done[push.worker] += 1
+
+
+class AlwaysHold(SSP):
+    def step(self, state, event, clocks):
+        return state, tuple(d for d in super().step(state, event, clocks)[1] if not isinstance(d, Start))
+
+
+class AlwaysStart(SSP):
+    @property
+    def window(self):
+        return None  # or the window itself would refuse what the rule lets through
+
+    def step(self, state, event, clocks):
+        if isinstance(event, Asked):
+            return state, (Start(event.worker, event.iteration),)
+        return super().step(state, event, clocks)
+
+
+def test_a_rule_that_always_holds_stalls_the_run(tmp_path):
+    result = run(tiny(sync=AlwaysHold(1), pushes=None, seconds=0.3), results=tmp_path, progress=False)
+    assert result.manifest["pushes"] == 4  # one iteration each, and nobody was started again
+    assert result.manifest["outcome"] == "seconds"
+
+
+def test_a_rule_that_always_starts_exceeds_the_bound(tmp_path):
+    slow = {"compute_s": 0.001, "slow": {0: 40.0}}
+    result = run(tiny(sync=AlwaysStart(1), cluster=slow), results=tmp_path, progress=False)
+    clocks = [0, 0, 0, 0]
+    lead = 0
+    for push in result.pushes.itertuples():
+        lead = max(lead, push.iteration - min(clocks))
+        clocks[push.worker] += 1
+    assert lead > 1
+
+
+def test_a_policy_of_the_users_runs_like_a_named_one(tmp_path):
+    class Mine(ASP):  # local to this function: it can only travel by value
+        pass
+
+    result = run(tiny(sync=Mine()), results=tmp_path, progress=False)
+    assert result.manifest["pushes"] == 40
+
+
+def test_the_budget_counts_accepted_pushes(tmp_path):
+    result = run(tiny(sync="asp", pushes=37), results=tmp_path, progress=False)
+    assert result.manifest["pushes"] == 37
+    assert list(result.pushes.push) == list(range(1, 38))
+    assert result.accuracy.pushes.iloc[-1] == 37
+
+
+def test_a_target_accuracy_stops_the_run_and_says_that_it_disturbed(tmp_path):
+    wanted = tiny(sync="asp", pushes=20_000, eval_every=40, target_accuracy=0.5, learning_rate=1.0)
+    result = run(wanted, results=tmp_path, progress=False)
+    assert result.manifest["outcome"] == "target"
+    assert result.manifest["disturbed"]
+    assert result.accuracy.accuracy.max() >= 0.5
+    assert result.manifest["pushes"] < 20_000
+
+
+def test_a_worker_that_raises_ends_the_run_and_the_next_one_works(tmp_path):
+    with pytest.raises(WorkerFailed, match=r"the model broke here") as error:
+        run(tiny(model=Raises), results=tmp_path, progress=False)
+    assert error.value.who.startswith("worker")
+    assert 3 <= error.value.iteration <= 6  # less the batches of the check and the warm-up
+    assert run(tiny(), results=tmp_path, progress=False).manifest["pushes"] == 40
+
+
+def test_a_worker_that_dies_ends_the_run(tmp_path):
+    with pytest.raises(WorkerDied, match=r"worker 1 is gone, in iteration [3-6]"):
+        run(tiny(model=Dies), results=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("sync", ["bsp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ssp:1", "asp"))])
+def test_the_rest_goes_on_if_it_may(tmp_path, sync):
+    wanted = tiny(model=Dies, sync=sync, on_death="continue", pushes=80, cluster={"compute_s": 0.002})
+    result = run(wanted, results=tmp_path, progress=False)
+    assert result.manifest["pushes"] >= 77
+    (death,) = result.manifest["deaths"]
+    assert death["worker"] == 1
+    assert result.pushes[result.pushes.worker == 1].iteration.max() < death["iteration"]
+
+
+def test_divergence_is_a_result(tmp_path):
+    result = run(tiny(model=Diverges), results=tmp_path, progress=False)
+    assert result.manifest["outcome"] == "diverged"
+    assert set(result.manifest["diverged"]) == {"worker", "iteration"}
+    assert torch.isfinite(torch.from_numpy(result.weights)).all()
+
+
+def test_phases_follow_each_other(tmp_path):
+    wanted = tiny(sync="asp", prune="static:5%", pull="changed", cluster={"compute_s": 0.002, "bandwidth_bit_s": 1e8})
+    phases = run(wanted, results=tmp_path, progress=False).phases
+    whole = phases[phases.iteration < 8]
+    for _, rows in whole.groupby(["worker", "iteration"]):
+        ordered = rows.sort_values(["begin_s", "end_s"])
+        assert list(ordered.phase) == list(PHASES)
+        assert (ordered.end_s >= ordered.begin_s).all()
+        assert (ordered.begin_s.to_numpy()[1:] >= ordered.end_s.to_numpy()[:-1] - 1e-9).all()
+
+
+def test_bytes_are_the_length_of_the_frames(tmp_path):
+    pushes = run(tiny(sync="asp", prune="static:5%", pull="changed"), results=tmp_path, progress=False).pushes
+    assert (pushes.bytes_up_raw == 4 * 1930).all()
+    assert (pushes.bytes_up < 0.12 * pushes.bytes_up_raw).all()
+    answered = pushes[pushes.bytes_down > 0]
+    assert len(answered) >= 36
+    assert (answered.bytes_down < answered.bytes_down_raw).any()
+
+
+def test_the_pool_is_kept_between_runs(tmp_path):
+    from pslab.engines.processes import pool
+
+    run(tiny(seed=1), results=tmp_path, progress=False)
+    before = {p.pid for p in pool.acquire(4).processes.values()}
+    larger = tiny(seed=2, model=lambda: torch.nn.Sequential(net(), torch.nn.Linear(10, 10)))
+    run(larger, results=tmp_path, progress=False)
+    assert {p.pid for p in pool.acquire(4).processes.values()} == before
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_workers_on_a_gpu_do_what_workers_on_the_cpu_do():
+    here, there = (execute(resolve(tiny(device=d, pushes=20)), lambda news: None) for d in ("cpu", "cuda"))
+    assert torch.allclose(torch.from_numpy(here.weights), torch.from_numpy(there.weights), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_torchvision_model_trains(tmp_path):
+    wanted = tiny(model="torchvision:resnet18", data=colours, workers=2, batch_size=2, pushes=2, learning_rate=0.001)
+    assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 2
+
+
+def test_a_slow_link_is_not_a_dead_worker(tmp_path):
+    wanted = tiny(workers=2, pushes=2, lease_s=0.2, cluster={"bandwidth_bit_s": 8 * 1930 * 4 / 0.5, "latency_s": 0.3})
+    result = run(wanted, results=tmp_path, progress=False)
+    assert result.manifest["deaths"] == []
+    assert result.manifest["seconds"] >= 0.8  # the frame takes half a second, and the latency
+
+
+class Hangs(Raises):
+    """A model that never comes back; worker 1's only."""
+
+    def forward(self, x):
+        import multiprocessing
+        import threading
+
+        self.left -= 1
+        if self.left < 0 and multiprocessing.current_process().name == "pslab-worker 1":
+            threading.Event().wait()
+        return self.net(x)
+
+
+def test_a_worker_that_is_silent_beyond_its_lease_is_dead(tmp_path):
+    with pytest.raises(WorkerDied, match=r"worker 1 has been silent for longer than its lease of 0.3 s"):
+        run(tiny(model=Hangs, lease_s=0.3, workers=2), results=tmp_path, progress=False)

@@ -1,0 +1,74 @@
+"""Lines between worker and server: frames whole and in order, however the bytes come."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing import Pipe
+
+import pytest
+
+from pslab.engines.job.notes import PULL, PUSH, Note, pack
+from pslab.engines.local.framed_pipe import LENGTH_BYTES, Line, ready
+
+FRAMES = [[Note(PUSH, 1, 0, 7, 3, -1, 5, 0.25)], [Note(PULL, 1), Note(PULL, 2, 1, 9)], [Note(PUSH, 3)]]
+
+
+def raw(notes: list[Note]) -> bytes:
+    body = pack(notes)
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+
+
+@pytest.fixture
+def ends():
+    here, there = Pipe()
+    yield here, there
+    here.close()
+    there.close()
+
+
+def test_frames_arrive_whole_and_in_order(ends):
+    here, there = map(Line, ends)
+    for frame in FRAMES:
+        there.send(frame)
+    assert here.frames() == FRAMES
+    assert here.frames() == []
+
+
+@pytest.mark.parametrize("step", [1, 3, 50, 120])
+def test_a_frame_that_comes_in_pieces_is_one_frame(ends, step):
+    here, data, found = Line(ends[0]), b"".join(map(raw, FRAMES)), []
+    for at in range(0, len(data), step):
+        os.write(ends[1].fileno(), data[at : at + step])
+        found += here.frames()
+    assert found == FRAMES
+
+
+def test_what_was_sent_before_the_end_is_read_first(ends):
+    here, there = map(Line, ends)
+    there.send(FRAMES[0])
+    ends[1].close()
+    assert here.wait() == FRAMES[:1]
+    with pytest.raises(EOFError):
+        here.wait()
+
+
+def test_more_than_the_stream_holds_is_sent_as_it_is_read(ends):
+    import threading
+
+    here, there = map(Line, ends)
+    many = [Note(PUSH, iteration=i) for i in range(20_000)]  # 1.7 MB
+    sender = threading.Thread(target=there.send, args=(many,))
+    sender.start()
+    assert here.wait() == [many]
+    sender.join()
+
+
+def test_ready_gives_those_that_can_be_read_in_their_order(ends):
+    other_here, other_there = Pipe()
+    sources = [ends[0].fileno(), other_here.fileno()]
+    assert ready(sources, 0) == []
+    assert ready(sources, 1e-4) == []
+    other_there.send_bytes(b"x")
+    assert ready(sources) == sources[1:]
+    ends[1].close()
+    assert ready(sources) == sources  # an end is something to read

@@ -1,0 +1,101 @@
+"""An interrupt ends a run in order: what it finished is kept, and the pool serves the next run."""
+
+from __future__ import annotations
+
+import pytest
+from tiny import tiny
+
+from pslab.engines.local.engine import execute
+from pslab.engines.outcome import Interrupted
+from pslab.engines.processes import pool
+from pslab.lab.records.record import find, load
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
+
+LONG = tiny(pushes=100_000, cluster={"compute_s": 0.002}, eval_every=20)
+
+
+def interrupt_at(count):
+    """An on_progress that interrupts at its count-th call."""
+    calls = []
+
+    def on_progress(news):
+        if news:  # empty ones only ask whether to go on
+            calls.append(news)
+        if len(calls) == count:
+            raise KeyboardInterrupt
+
+    return calls, on_progress
+
+
+def test_what_was_finished_comes_with_the_interrupt():
+    calls, on_progress = interrupt_at(2)
+    with pytest.raises(Interrupted) as interrupt:
+        execute(resolve(LONG), on_progress)
+    outcome = interrupt.value.outcome
+    assert outcome.facts["outcome"] == "interrupted"
+    assert len(outcome.pushes) == outcome.facts["pushes"] > 0
+    assert outcome.accuracy[-1][0] == outcome.facts["pushes"]  # the last snapshot is evaluated first
+    assert len(calls) == 2
+
+
+def test_the_pool_stays_and_serves_the_next_run(tmp_path):
+    run(tiny(seed=1), results=tmp_path, progress=False)
+    before = {p.pid for p in pool.acquire(4).processes.values()}
+    with pytest.raises(Interrupted):
+        execute(resolve(LONG), interrupt_at(1)[1])
+    assert run(tiny(seed=2), results=tmp_path, progress=False).manifest["pushes"] == 40
+    assert {p.pid for p in pool.acquire(4).processes.values()} == before
+
+
+def test_an_interrupt_during_the_evaluation_afterwards_keeps_the_whole_run():
+    wanted = tiny(eval_every=4)
+    news = []
+
+    def on_progress(item):
+        news.append(item)
+        if "accuracy" in item:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as interrupt:
+        execute(resolve(wanted), on_progress)
+    assert interrupt.value.outcome.facts["outcome"] == "budget"
+    assert interrupt.value.outcome.facts["pushes"] == 40
+
+
+def test_an_interrupted_run_is_kept_apart_and_said_where(tmp_path, monkeypatch):
+    from pslab.lab.runs.progress import Progress
+
+    def update(self, news):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "update", update)
+    with pytest.raises(KeyboardInterrupt, match=r"interrupted after \d+ pushes; kept in .*interrupted"):
+        run(LONG, results=tmp_path, progress=False)
+    assert find(LONG, tmp_path) is None
+    (kept,) = (tmp_path / "interrupted").iterdir()
+    assert load(kept).manifest["outcome"] == "interrupted"
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_what_workers_do_is_told_while_they_do_it():
+    calls, on_progress = interrupt_at(2)
+    slow = LONG.but(sync="bsp", cluster={"compute_s": 0.002, "slow": {0: 500.0}})
+    with pytest.raises(Interrupted):
+        execute(resolve(slow), on_progress)
+    for news in calls:
+        states = {worker: state["doing"] for worker, state in enumerate(news["workers"])}
+        assert states[0] in ("computing", "transferring")
+        assert all(state["for"] == [0] for state in news["workers"][1:] if state["doing"] == "waiting")
+    assert any(state["doing"] == "waiting" for news in calls for state in news["workers"])
+
+
+def test_accuracy_grows_beside_the_run_if_wanted(tmp_path):
+    news = []
+    wanted = tiny(evaluate="beside", pushes=400, cluster={"compute_s": 0.005})
+    outcome = execute(resolve(wanted), news.append)
+    first = next(index for index, item in enumerate(news) if "accuracy" in item)
+    last = max(index for index, item in enumerate(news) if "workers" in item)
+    assert first < last
+    assert outcome.facts["disturbed"]
+    assert not execute(resolve(tiny()), news.append).facts["disturbed"]

@@ -1,0 +1,279 @@
+"""Runs that push and pull ranges: everything as without them, entries once and in time, links beside the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tiny import digits, net, tiny
+from torch import nn
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.job.notes import PULL_BYTES
+from pslab.engines.outcome import Outcome
+from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
+from pslab.engines.worker.range_schedule import SWEEP_COLUMNS
+from pslab.errors import ConfigError
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
+from pslab.tensors.codec.frames import START
+
+KEYS = 42  # of the tiny net
+SLOW = {"preset": "lab", "slow": {0: 2.0}}
+
+
+def quiet(news: dict) -> None:
+    """Nobody listens."""
+
+
+def ranged(size: object, **fields: object) -> Run:
+    return tiny(**{"engine": "virtual", "prune": f"range:{size}", "pull": "range", "cluster": SLOW, **fields})
+
+
+def pushes_of(outcome: Outcome) -> pd.DataFrame:
+    return pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
+
+
+FREE = {"compute_s": 0.02, "compute_sigma": 0.3, "slow": {0: 2.0}}  # what is sent takes no time
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:3", "asp", "eager", "eager:2", "local:2"])
+@pytest.mark.parametrize("cluster", [FREE, {**FREE, "bandwidth_bit_s": 1e5, "latency_s": 0.01}])
+def test_all_keys_are_plain_training_to_the_bit(sync, cluster):
+    if sync == "eager" and "latency_s" in cluster:
+        cluster = {**cluster, "slow": {}}
+    one, two = (execute(resolve(tiny(engine="virtual", sync=sync, cluster=cluster, schedule="linear", **fields)), quiet)
+                for fields in ({}, {"prune": f"range:{KEYS}", "pull": "range"}))  # fmt: skip
+    assert np.array_equal(one.weights, two.weights)
+    assert np.array_equal(one.pushes, two.pushes)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_on_real_processes(tmp_path, sync):
+    wanted = tiny(sync=sync, prune="range:10", pull="range", workers=2)
+    result = run(wanted, results=tmp_path, progress=False)
+    assert result.manifest["verdict"] == "valid"
+    first = result.pushes[result.pushes.worker == 0].sort_values("iteration")
+    assert (first.density.iloc[:5] * 1930).round().astype(int).tolist() == [500, 500, 500, 364, 66]
+    assert result.accuracy.accuracy.iloc[-1] > 0.5
+
+
+def test_bsp_on_real_processes_is_virtual_bsp():
+    """Nothing depends on who was first, so real processes and virtual time leave the same bits."""
+    cluster = {"compute_s": 0.001}
+    one, two = (execute(resolve(ranged(7, sync="bsp", engine=engine, cluster=cluster, workers=2)), quiet)
+                for engine in ("local", "virtual"))  # fmt: skip
+    assert np.array_equal(one.weights, two.weights)
+
+
+@pytest.mark.parametrize("sync", ["ssp:3", "eager", "bsp"])
+@pytest.mark.parametrize("size", [5, "fit"])
+def test_the_same_bits_on_any_number_of_hosts(monkeypatch, sync, size):
+    from pslab.engines.virtual import engine as virtual
+
+    found = []
+    for hosts in (1, 3):
+        monkeypatch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
+        outcome = execute(resolve(ranged(size, sync=sync, cluster={**SLOW, "bandwidth_bit_s": 2e6})), quiet)
+        found.append([outcome.weights.tobytes(), outcome.phases.tobytes(), outcome.pushes.tobytes()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp", "eager"])
+def test_the_timing_engine_knows_the_sizes(sync):
+    one, two = (execute(resolve(ranged(5, sync=sync, engine=engine, cluster={**SLOW, "bandwidth_bit_s": 1e6})), quiet)
+                for engine in ("virtual", "timing"))  # fmt: skip
+    columns = [name for name in PUSH_COLUMNS if name not in ("loss",)]
+    pd.testing.assert_frame_equal(pushes_of(one)[columns], pushes_of(two)[columns])
+    assert np.array_equal(one.phases, two.phases)
+
+
+# -- what is applied -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", ["asp", "eager"])
+@pytest.mark.parametrize("size", [1, 5, 17])
+@pytest.mark.parametrize("cluster", [FREE, {**FREE, "bandwidth_bit_s": 1e5, "latency_s": 0.03}])
+def test_one_worker_that_reads_its_writes_is_serial_training(tmp_path, sync, size, cluster):
+    """Whatever is on its way, its weights are the initial ones less all its gradients: as if nothing were ranged."""
+    alone = {"workers": 1, "dtype": "float64", "pushes": 30}
+    plain = run(tiny(engine="virtual", sync="bsp", cluster=FREE, **alone), results=tmp_path, progress=False)
+    mine = run(ranged(size, sync=sync, cluster=cluster, **alone), results=tmp_path, progress=False)
+    assert mine.pushes.loss.to_numpy() == pytest.approx(plain.pushes.loss.to_numpy(), abs=1e-9)
+
+
+def test_who_does_not_apply_its_own_computes_on_the_servers_weights(tmp_path):
+    alone = {"workers": 1, "pushes": 30}
+    own, servers = (run(ranged(5, sync="asp", **{**alone, "prune": f"range:5{more}"}), results=tmp_path, progress=False)
+                    for more in ("", ",local_apply=off"))  # fmt: skip
+    assert own.pushes.loss.iloc[0] == servers.pushes.loss.iloc[0]
+    assert own.pushes.loss.iloc[5] != servers.pushes.loss.iloc[5]
+
+
+def unit() -> nn.Module:
+    """Five keys of one entry; the gradient of each is a constant, whatever the weights are."""
+    return Constant()
+
+
+class Constant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(5, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Ones.apply(self.w).sum() + torch.zeros(len(x), 10)
+
+
+class _Ones(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w):
+        return w.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.ones_like(gradient)
+
+
+def test_the_vector_of_five_keys():
+    found = []
+    for pushes in (1, 2, 3, 4):
+        outcome = execute(resolve(tiny(model=unit, engine="virtual", sync="asp", workers=1, prune="range:2",
+                                       pull="range", pushes=pushes, learning_rate=1.0, cluster=FREE)), quiet)
+        found.append((-outcome.weights).tolist())
+    assert found == [[1, 1, 0, 0, 0], [1, 1, 2, 2, 0], [1, 1, 2, 2, 3], [4, 4, 2, 2, 3]]
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "eager", "dssp:1,4", "elastic:4"])
+def test_each_gradient_is_applied_once_and_in_time(sync):
+    """After n iterations of each worker a key lacks at most K - 1 of its gradients, and has none twice."""
+    cluster = {"compute_s": 0.02, "bandwidth_bit_s": 1e4}
+    outcome = execute(resolve(tiny(model=unit, engine="virtual", sync=sync, workers=2, prune="range:2", pull="range",
+                                   pushes=40, push_weight=None if sync == "bsp" else 1.0, learning_rate=1.0,
+                                   cluster=cluster)), quiet)
+    pushed = pushes_of(outcome)
+    expected, weight = np.zeros(5), 0.5 if sync == "bsp" else 1.0
+    for _, own in pushed.groupby("worker"):
+        last = np.array([0, 0, 0, 0, 0])
+        for iteration in sorted(own.iteration.astype(int)):
+            keys = slice(2 * (iteration % 3), 2 * (iteration % 3) + 2)
+            expected[keys] += weight * (iteration + 1 - last[keys])
+            last[keys] = iteration + 1
+        assert (own.iteration.max() + 1 - last <= 2).all()
+    assert (-outcome.weights).tolist() == expected.tolist()
+
+
+def test_it_learns_what_whole_pushes_learn(tmp_path):
+    fields = {"sync": "asp", "pushes": 160, "cluster": FREE}
+    whole = run(tiny(engine="virtual", **fields), results=tmp_path, progress=False)
+    part, dropped = (run(ranged(11, **{**fields, **more}), results=tmp_path, progress=False)
+                     for more in ({}, {"prune": "range:11,residual=off"}))  # fmt: skip
+    assert part.accuracy.accuracy.iloc[-1] > whole.accuracy.accuracy.iloc[-1] - 0.05
+    assert dropped.accuracy.loss.iloc[-1] > part.accuracy.loss.iloc[-1]
+    assert part.pushes.bytes_up.sum() < 0.4 * whole.pushes.bytes_up.sum()
+
+
+# -- how long it takes -----------------------------------------------------------------------------
+
+
+def even() -> nn.Module:
+    """200 keys of 50 entries: 200 bytes a key."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(49, 200))
+
+
+BYTE_S = 2000.0  # a tenth of a second for a key
+FIXED_S = (PULL_BYTES + START + 16) / BYTE_S  # the request, a header, two runs
+LINK = {"compute_s": 10.0, "bandwidth_bit_s": 8 * BYTE_S, "latency_s": 1 - FIXED_S / 2}  # alpha = 2 s, beta = 0.1 s
+
+
+def middle(outcome: Outcome, worker: int = 0) -> tuple[float, float]:
+    """Idle seconds of a worker, and unused ones of its link, in an iteration in the middle of a run."""
+    phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
+    own = phases[phases.worker == worker].set_index("iteration")
+    computing = own[own.phase == PHASES.index("compute")].iloc[10:20]
+    pulled = own[own.phase == PHASES.index("pull")].loc[computing.index]
+    idle = computing.begin_s.shift(-1) - computing.end_s
+    unused = computing.begin_s.shift(-1) - pulled.end_s
+    return float(idle.dropna().mean()), float(unused.dropna().mean())
+
+
+@pytest.mark.parametrize(("size", "idle", "unused"), [(100, 2.0, 0.0), (50, 0.0, 3.0), (80, 0.0, 0.0)])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_idle_and_unused_time_by_hand(size, idle, unused, workers):
+    outcome = execute(resolve(ranged(size, sync="eager", engine="timing", model=even, cluster=LINK, workers=workers,
+                                     pushes=30 * workers)), quiet)  # fmt: skip
+    # the last range of 80, 80, 40 is shorter
+    found = middle(outcome) if size != 80 else (0.0, 0.0)
+    assert found == (pytest.approx(idle, abs=0.01), pytest.approx(unused, abs=0.01))
+
+
+def sweeps_of(outcome: Outcome) -> pd.DataFrame:
+    return pd.DataFrame(outcome.facts["sweeps"], columns=SWEEP_COLUMNS)
+
+
+def test_it_is_fitted_from_a_cold_start_within_three_sweeps():
+    outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=LINK, pushes=60,
+                                     workers=2)), quiet)  # fmt: skip
+    for _, own in sweeps_of(outcome).groupby("worker"):
+        assert own["keys"].tolist()[:3] == [200, 100, 200]
+        assert set(own["keys"].iloc[3:]) <= {79, 80}
+        assert own.alpha_s.iloc[-1] == pytest.approx(2.0, abs=0.05)
+        assert own.beta_s.iloc[-1] == pytest.approx(0.1, abs=0.001)
+        assert own.iteration.tolist()[:5] == [0, 1, 3, 4, 7]  # ranges tile the keys
+    assert middle(outcome)[0] == pytest.approx(0, abs=0.2)
+
+
+def test_a_range_of_its_own_for_every_worker():
+    cluster = {**LINK, "slow": {1: 1.5}}
+    outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=80,
+                                     workers=2)), quiet)  # fmt: skip
+    last = sweeps_of(outcome).groupby("worker")["keys"].last().tolist()
+    assert last == [pytest.approx(80, abs=1), pytest.approx(130, abs=1)]
+
+
+def test_it_follows_a_bandwidth_that_halves():
+    cluster = {**LINK, "bandwidth_at": {300.0: 4 * BYTE_S}}
+    outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=400,
+                                     workers=1)), quiet)  # fmt: skip
+    own = sweeps_of(outcome)
+    assert own["keys"].iloc[5] == pytest.approx(80, abs=1)
+    assert own["keys"].iloc[-1] == pytest.approx(40, abs=3)
+
+
+def test_without_overlap_the_whole_exchange_is_fitted():
+    outcome = execute(resolve(ranged("fit", sync="asp", engine="timing", model=even, cluster=LINK, pushes=60,
+                                     workers=1)), quiet)  # fmt: skip
+    own = sweeps_of(outcome)
+    assert own.beta_s.iloc[-1] == pytest.approx(0.2, abs=0.002)  # both ways, one after the other
+    assert own["keys"].iloc[-1] == pytest.approx((10 - 2) / 0.2, abs=1)
+
+
+def test_who_comes_later_asks_for_everything():
+    cluster = {**LINK, "join": {1: 100.0}}
+    outcome = execute(resolve(ranged(50, sync="asp", engine="timing", model=even, cluster=cluster, pushes=40,
+                                     workers=2)), quiet)  # fmt: skip
+    assert pushes_of(outcome).groupby("worker").size().min() > 3
+    late = ranged(5, sync="asp", cluster={**FREE, "slow": {}, "join": {1: 0.3}, "leave": {1: 0.6}}, workers=2)
+    assert execute(resolve(late), quiet).facts["outcome"] == "budget"
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"pull": "whole"}, "set pull='range'"), ({"pull": "changed"}, "set pull='range'"),
+     ({"prune": "none"}, "prune='range:300'"), ({"prune": "static:1%"}, "prune='range:300'"),
+     ({"optimizer": "adam"}, "local_apply=off"), ({"rate": "dynsgd"}, "local_apply=off"),
+     ({"engine": "local", "cluster": {**LINK, "bandwidth_at": {1.0: 1e6}}}, "virtual time")],
+)  # fmt: skip
+def test_what_does_not_go_together(fields, words):
+    with pytest.raises(ConfigError, match=words):
+        resolve(ranged(5, **fields))
+    resolve(ranged(5, prune="range:5,local_apply=off", optimizer="adam"))
+
+
+def test_the_tiny_net_is_what_these_numbers_say():
+    assert resolve(tiny(model=net, data=digits)).keyspace.keys == KEYS

@@ -1,0 +1,140 @@
+"""Virtual runs side by side: the bits of a run that is alone, and nothing left behind when one of them fails."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from tiny import Diverges, Raises, tiny
+
+from pslab.engines.execute import execute
+from pslab.engines.outcome import Outcome
+from pslab.engines.virtual import engine as virtual
+from pslab.engines.virtual import side_by_side as crowd
+from pslab.engines.virtual.whole_run import TABLES
+from pslab.errors import WorkerFailed
+from pslab.lab.commands.list import read_docstring
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import sweep
+from pslab.policies.table import SYNCS
+from pslab.tensors.workload.data import data_root, resolve_data
+
+CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
+KINDS = [{"sync": "bsp"}, {"sync": "bsp", "prune": "static:10%", "pull": "changed"},
+         {"sync": "ssp:1", "prune": "std:1"}, {"sync": "asp", "pull": "changed"},
+         {"sync": "asp", "optimizer": "adam", "workers": 3},
+         {"sync": "ssp:3", "target_accuracy": 0.3, "eval_every": 8, "pushes": 400}]  # fmt: skip
+
+
+KINDS.append({"sync": "eager", "prune": "static:10%", "pull": "changed"})
+KINDS += [{"sync": read_docstring(cls.__doc__)[2]["Example"]} for cls in SYNCS.values()]
+
+
+def quiet(news: dict) -> None:
+    """Nobody listens."""
+
+
+def mine(**fields: object):
+    return tiny(**{"engine": "virtual", "cluster": CLUSTER, "pushes": 24, **fields})
+
+
+def conduct(runs: list, heed=lambda: None) -> dict[int, Outcome]:
+    found = {}
+    for place, news in crowd.conduct([resolve(run) for run in runs], heed):
+        if isinstance(news, Outcome):
+            found[place] = news
+    return found
+
+
+def test_every_run_is_to_the_bit_what_it_is_alone():
+    runs = [mine(**kind) for kind in KINDS]
+    together = conduct(runs)
+    assert sorted(together) == list(range(len(runs)))
+    for place, run in enumerate(runs):
+        alone = execute(resolve(run), quiet)
+        for name in TABLES:
+            one, other = getattr(together[place], name), getattr(alone, name)
+            assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()), (run, name)
+        ours, theirs = together[place].facts, alone.facts
+        timings = {"preparation_s", "turning_s", "wall_s"}
+        assert {k: v for k, v in ours.items() if k not in timings} == {k: theirs[k] for k in ours.keys() - timings}
+        assert ours.keys() == theirs.keys()
+    assert [together[place].facts["outcome"] for place in range(6)] == ["budget"] * 5 + ["target"]
+
+
+def test_two_datasets_do_not_meet():
+    fewer = resolve_data("mnist:train=512,test=256", data_root())
+    model = {"model": "mlp:8", "pushes": 8}
+    runs = [mine(data=data, seed=seed, **model) for seed in (0, 1) for data in (fewer, "mnist:train=640,test=128")]
+    together = conduct(runs)
+    for place, run in enumerate(runs):
+        assert together[place].accuracy.tobytes() == execute(resolve(run), quiet).accuracy.tobytes()
+
+
+def test_runs_are_under_way_at_once_and_each_says_that_it_begins():
+    began, ended = [], []
+    for place, news in crowd.conduct([resolve(mine(seed=seed)) for seed in range(5)], lambda: None):
+        (ended if isinstance(news, Outcome) else began).append(place)
+        assert len(began) - len(ended) <= virtual.cores()
+    assert sorted(set(began)) == sorted(ended) == [0, 1, 2, 3, 4]
+
+
+def test_what_does_not_belong_into_a_crowd(monkeypatch: pytest.MonkeyPatch):
+    assert crowd.fits(resolve(mine()))
+    assert not crowd.fits(resolve(tiny()))
+    assert not crowd.fits(resolve(mine(engine="timing")))
+    monkeypatch.setattr(crowd, "LARGEST", 100)
+    assert not crowd.fits(resolve(mine()))
+
+
+def test_a_run_that_fails_is_named_and_the_others_are_recorded(tmp_path: Path):
+    runs = [mine(seed=0), mine(model=Raises(2)), mine(seed=1)]
+    with pytest.raises(WorkerFailed, match="the model broke here"):
+        sweep(runs, results=tmp_path, progress=False)
+    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {runs[0].digest, runs[2].digest}
+    assert [r.manifest["pushes"] for r in sweep([runs[0], runs[2]], results=tmp_path, progress=False)] == [24, 24]
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path: Path):
+    found = sweep([mine(model=Diverges(4)), mine()], results=tmp_path, progress=False)
+    assert [r.manifest["outcome"] for r in found] == ["diverged", "budget"]
+
+
+def test_a_sweep_keeps_its_order_and_its_records_are_those_of_single_runs(tmp_path: Path):
+    runs = [mine(sync=sync, seed=seed) for seed in (0, 1) for sync in ("asp", "bsp")]
+    together = sweep(runs, results=tmp_path / "together", progress=False)
+    assert [r.digest for r in together] == [run.digest for run in runs]
+    assert not any(r.cached for r in together)
+    for one in together:
+        alone = sweep([one.run], results=tmp_path / "alone", progress=False)[0]
+        assert one.manifest["weights_sha256"] == alone.manifest["weights_sha256"]
+        assert one.manifest["verdict"] == alone.manifest["verdict"] == "valid"
+        for name in ("accuracy", "phases", "pushes"):
+            assert (one.path / f"{name}.csv").read_bytes() == (alone.path / f"{name}.csv").read_bytes()
+
+
+def test_a_stop_ends_all_of_them_and_leaves_no_draft(tmp_path: Path):
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        sweep([mine(seed=seed) for seed in range(4)], results=tmp_path, progress=False, stop=stop)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_stop_in_the_middle_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stop, runs = threading.Event(), [mine(seed=seed) for seed in range(6)]
+    real = crowd.conduct
+
+    def stopping(*arguments):
+        for place, news in real(*arguments):
+            yield place, news
+            if isinstance(news, Outcome):
+                stop.set()  # after the first that ended
+
+    monkeypatch.setattr(crowd, "conduct", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, results=tmp_path, progress=False, stop=stop)
+    left = [path.name for path in (tmp_path / "runs").iterdir()]
+    assert 1 <= len(left) < 6
+    assert not [name for name in left if name.startswith(".")]

@@ -1,0 +1,162 @@
+"""Pictures on disk: whole, reproducible, and never the end of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.io as pio
+import pytest
+
+from pslab.errors import ExportError
+from pslab.lab.plots import export
+
+
+def picture(title: str = "a title") -> go.Figure:
+    figure = go.Figure([go.Scatter(x=[1, 2, 3], y=[2.0, 1.5, 3.25], name="one"), go.Bar(y=[1, 2])])
+    return figure.update_layout(title={"text": title}, width=400, height=300)
+
+
+@pytest.fixture
+def browser(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A stand-in for the browser that writes what it is asked for, with random identifiers as plotly's own."""
+    calls: list[dict[str, Any]] = []
+
+    def write(figures: list[go.Figure], files: list[Path], **options: Any) -> None:
+        calls.append({"figures": figures, "files": files, **options})
+        for figure, file in zip(figures, files, strict=True):
+            key = os.urandom(3).hex()
+            uids = " ".join(str(trace.uid) for trace in figure.data)
+            Path(file).write_text(f'<svg><defs id="topdefs-{key}"/><g clip-path="clip{key}xy"/>{uids}</svg>')
+
+    monkeypatch.setattr(pio, "write_images", write)
+    return calls
+
+
+def test_json_and_html_always(tmp_path: Path):
+    paths = export.write(picture(), "figure", tmp_path / "new" / "folder")
+    assert [path.name for path in paths] == ["figure.json", "figure.html"]
+    assert list(pio.read_json(paths[0]).data[0].y) == [2.0, 1.5, 3.25]
+
+
+def test_html_needs_nothing_from_outside(tmp_path: Path):
+    text = export.write(picture("a <b>title</b>"), "figure", tmp_path)[1].read_text()
+    assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=", text)
+    assert len(text) > 3_000_000  # plotly.js is inside
+    assert re.search(r"<title>[^<>]*title[^<>]*</title>", text)
+
+
+def test_equal_figures_give_equal_bytes_however_they_were_built(tmp_path: Path, browser: list):
+    one, other = picture(), go.Figure(json.loads(picture().to_json()))
+    other.data[0].uid = "another"
+    a, b = (export.write(figure, "figure", tmp_path / str(n), images=True) for n, figure in enumerate((one, other)))
+    assert len(browser) == 2
+    for left, right in zip(a, b, strict=True):
+        if left.suffix in (".json", ".html", ".svg"):
+            assert left.read_bytes() == right.read_bytes(), left.suffix
+
+
+def test_two_figures_in_one_page_have_different_identifiers(tmp_path: Path):
+    one, other = (export.page(picture(), name) for name in ("one", "other"))
+    keys = [re.search(r'id="(figure-[0-9a-f]{6})"', text) for text in (one, other)]
+    assert keys[0]
+    assert keys[1]
+    assert keys[0][1] != keys[1][1]
+
+
+def test_a_file_that_is_equal_is_not_touched(tmp_path: Path):
+    paths = export.write(picture(), "figure", tmp_path)
+    for path in paths:
+        os.utime(path, (1, 1))
+    export.write(picture(), "figure", tmp_path)
+    assert [path.stat().st_mtime for path in paths] == [1, 1]
+    export.write(picture("another"), "figure", tmp_path)
+    assert all(path.stat().st_mtime > 1 for path in paths)
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = export.replace(tmp_path / "file", b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ExportError, match=r"file \(3 bytes\) cannot be written.*No space left"):
+        export.replace(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_directory_that_is_a_file_is_refused(tmp_path: Path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(ExportError, match="cannot be written"):
+        export.write(picture(), "figure", tmp_path / "taken")
+
+
+def test_all_images_by_one_browser_in_the_figures_own_size(tmp_path: Path, browser: list):
+    figures = {"a": picture(), "b": picture().update_layout(width=700)}
+    paths = export.write_all(figures, tmp_path, images=True)
+    assert sorted(path.name for path in paths) == sorted(
+        f"{name}.{kind}" for name in "ab" for kind in ("json", "html", "png", "svg", "pdf"))  # fmt: skip
+    (call,) = browser
+    assert call["width"] == [400] * 3 + [700] * 3
+    assert call["height"] == [300] * 6
+    assert call["scale"] == [2, 1, 1] * 2
+    assert all(path.is_file() for path in paths)
+
+
+def test_images_from_json_files(tmp_path: Path, browser: list):
+    source, _ = export.write(picture(), "figure", tmp_path)
+    paths = export.write_images([(source, tmp_path / "0.1-figure")], formats=("svg",))
+    assert [path.name for path in paths] == ["0.1-figure.svg"]  # a dot in the name is no suffix
+    assert [trace.uid for trace in browser[0]["figures"][0].data] == ["000000", "000001"]
+
+
+def test_exporting_images_leaves_the_figure_as_it_was(tmp_path: Path, browser: list):
+    figure = picture()
+    before = figure.to_json(remove_uids=False)
+    export.write(figure, "figure", tmp_path, images=True)
+    assert figure.to_json(remove_uids=False) == before
+
+
+@pytest.mark.parametrize(("error", "words"), [
+    (RuntimeError("Kaleido requires Google Chrome\nto be installed."), "no Chrome or Chromium was found"),
+    (TimeoutError("after 90 s"), "TimeoutError: after 90 s"),
+    (ValueError("a\nb"), "ValueError: a b"),
+])  # fmt: skip
+def test_what_goes_wrong_in_the_browser_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, error: Exception, words: str
+):
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pio, "write_images", broken)
+    paths = export.write(picture(), "figure", tmp_path, images=True)
+    assert [path.suffix for path in paths] == [".json", ".html"]
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".html", ".json"]
+
+
+def test_nothing_to_export_starts_no_browser(browser: list):
+    assert export.write_images([]) == []
+    assert browser == []
+
+
+@pytest.mark.slow
+def test_a_real_browser_writes_real_images(tmp_path: Path, capsys: pytest.CaptureFixture):
+    found = [export.write(picture(), "figure", tmp_path / n, images=True) for n in ("0", "1")]
+    if "no Chrome or Chromium was found" in capsys.readouterr().err:
+        pytest.skip("no Chrome or Chromium here")
+    heads = {path.suffix: path.read_bytes()[:4] for path in found[0]}
+    assert heads[".png"] == b"\x89PNG"
+    assert heads[".pdf"] == b"%PDF"
+    assert heads[".svg"] == b"<svg"
+    width = int.from_bytes(found[0][2].read_bytes()[16:20], "big")
+    assert width == 800  # twice the figure's
+    assert found[0][3].read_bytes() == found[1][3].read_bytes()

@@ -1,0 +1,237 @@
+"""Trace events: exact times, spans that nest, flows with both ends, counters; and a strict reading of the format."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import handmade
+import pytest
+
+from pslab.config.run import Run
+from pslab.errors import ExportError
+from pslab.lab.plots.perfetto import LINKS, SERVER, WORKERS, perfetto, write_perfetto
+from pslab.lab.records.record import Result
+
+REQUIRED = {"X": {"name", "cat", "pid", "tid", "ts", "dur", "args"}, "M": {"name", "pid", "tid", "args"},
+            "C": {"name", "pid", "ts", "args"}, "s": {"name", "cat", "id", "pid", "tid", "ts"},
+            "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"}}  # fmt: skip
+METADATA = {"process_name": "name", "process_sort_index": "sort_index",
+            "thread_name": "name", "thread_sort_index": "sort_index"}  # fmt: skip
+
+RUNS = {"bsp": handmade.bsp, "asp": handmade.asp,
+        "two ranges, bsp": lambda folder: handmade.two_ranges(handmade.bsp(folder)),
+        "two ranges, asp": lambda folder: handmade.two_ranges(handmade.asp(folder)),
+        "empty": lambda folder: handmade.record(folder, Run(workers=2), [], [])}  # fmt: skip
+
+
+@pytest.fixture(params=list(RUNS))
+def result(request: pytest.FixtureRequest, tmp_path: Path) -> Result:
+    return RUNS[request.param](tmp_path)
+
+
+def events(result: Result, **window: float) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = perfetto(result, **window)["traceEvents"]
+    return found
+
+
+def names(found: list[dict[str, Any]]) -> dict[int, str]:
+    """The threads' names."""
+    return {e["tid"]: e["args"]["name"] for e in found if e["ph"] == "M" and e["name"] == "thread_name"}
+
+
+def spans_of(found: list[dict[str, Any]], pid: int, thread: str) -> list[tuple[str, float, float]]:
+    tids = {tid for tid, name in names(found).items() if name == thread}
+    return [(e["name"], e["ts"], e["dur"]) for e in found if e["ph"] == "X" and e["pid"] == pid and e["tid"] in tids]
+
+
+def around(found: list[dict[str, Any]], flow: dict[str, Any]) -> dict[str, Any]:
+    """What a reader binds the flow to: the last span of its thread that has begun, in the file's order."""
+    before = found[: found.index(flow)]
+    span = [e for e in before if e["ph"] == "X" and (e["pid"], e["tid"]) == (flow["pid"], flow["tid"])][-1]
+    assert span["ts"] <= flow["ts"] <= span["ts"] + span["dur"]
+    return span
+
+
+def flows(found: list[dict[str, Any]], name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The spans that each flow of this name joins."""
+    ends = {(e["ph"], e["id"]): e for e in found if e["ph"] in "sf" and e["name"] == name}
+    return [(around(found, e), around(found, ends["f", number])) for (ph, number), e in ends.items() if ph == "s"]
+
+
+# -- the format ------------------------------------------------------------------------------------
+
+
+def test_every_event_has_what_the_format_requires(result: Result):
+    for event in events(result):
+        assert set(event) >= REQUIRED[event["ph"]]
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        assert isinstance(event.get("tid", 0), int)
+        if event["ph"] == "M":
+            assert set(event["args"]) == {METADATA[event["name"]]}
+        else:
+            assert event["ts"] >= 0
+        assert event.get("dur", 0.0) >= 0
+        if event["ph"] == "C":
+            assert all(isinstance(value, int) and value >= 0 for value in event["args"].values())
+
+
+def test_events_come_in_the_order_of_time(result: Result):
+    times = [e["ts"] for e in events(result) if e["ph"] != "M"]
+    assert times == sorted(times)
+
+
+def test_every_thread_has_one_name_and_no_number_twice(result: Result):
+    found = events(result)
+    named = [(e["pid"], e["tid"]) for e in found if e["ph"] == "M" and e["name"] == "thread_name"]
+    assert len({tid for _, tid in named}) == len(named)
+    assert {(e["pid"], e["tid"]) for e in found if e["ph"] == "X"} <= set(named)
+    assert not {tid for _, tid in named} & {WORKERS, SERVER, LINKS}  # a reader takes tid = pid for a main thread
+    assert [e["pid"] for e in found if e["name"] == "process_name"] == [WORKERS, SERVER, LINKS]
+
+
+def test_spans_of_a_thread_are_apart_or_nested(result: Result):
+    open_: dict[tuple[int, int], list[float]] = {}
+    for event in (e for e in events(result) if e["ph"] == "X"):
+        stack, end = open_.setdefault((event["pid"], event["tid"]), []), round(event["ts"] + event["dur"], 3)
+        while stack and stack[-1] <= event["ts"]:
+            stack.pop()
+        assert not stack or (end <= stack[-1] and event["pid"] == SERVER)
+        stack.append(end)
+
+
+def test_flows_have_both_ends_forward_in_time_at_a_span(result: Result):
+    found = events(result)
+    ends = Counter((e["id"], e["ph"]) for e in found if e["ph"] in "sf")
+    assert set(ends.values()) <= {1}
+    assert {number for number, ph in ends if ph == "s"} == {number for number, ph in ends if ph == "f"}
+    begin = {e["id"]: e["ts"] for e in found if e["ph"] == "s"}
+    assert all(e["bp"] == "e" and e["ts"] >= begin[e["id"]] for e in found if e["ph"] == "f")
+    for name in ("application", "release"):
+        flows(found, name)
+
+
+def test_bytes_in_flight_come_back_to_nothing(result: Result):
+    last = [e for e in events(result) if e["ph"] == "C" and e["name"] == "bytes in flight"][-1:]
+    assert all(set(e["args"].values()) == {0} for e in last)
+
+
+# -- what it says ----------------------------------------------------------------------------------
+
+
+def test_times_are_exact_microseconds(tmp_path: Path):
+    assert spans_of(events(handmade.asp(tmp_path)), WORKERS, "worker 1") == [
+        ("compute", 0.0, 1e6), ("push", 1e6, 1e6), ("apply", 2e6, 1e5), ("serve", 2.1e6, 1e5), ("pull", 2.2e6, 8e5),
+        ("compute", 3e6, 5e5), ("push", 3.5e6, 1e6), ("apply", 4.5e6, 1e5), ("serve", 4.6e6, 1e5),
+        ("pull", 4.7e6, 8e5)]  # fmt: skip
+
+
+def test_nanoseconds_are_kept(tmp_path: Path):
+    rows = [(0, 0, "compute", 1234.567890123, 1234.567890124, -1)]
+    (span,) = [e for e in events(handmade.record(tmp_path, Run(workers=1), rows, [])) if e["ph"] == "X"]
+    assert (span["ts"], span["dur"]) == (1234567890.123, 0.001)
+
+
+def test_the_servers_answers_lie_in_what_they_interrupt(tmp_path: Path):
+    served = spans_of(events(handmade.bsp(tmp_path)), SERVER, "server")
+    assert served == [
+        ("apply", 2e6, 1e5), ("apply", 4e6, 3e5), ("serve", 4.2e6, 1e5), ("serve", 4.3e6, 1e5),
+        ("apply", 7e6, 1e5), ("apply", 9.6e6, 4e5), ("serve", 9.9e6, 1e5), ("serve", 10e6, 1e5)]  # fmt: skip
+
+
+def test_a_version_lasts_from_its_step_to_the_next(tmp_path: Path):
+    found = events(handmade.asp(tmp_path))
+    assert spans_of(found, SERVER, "range 0: versions") == [
+        ("version 1", 2.05e6, 2.5e6), ("version 2", 4.55e6, 0.5e6), ("version 3", 5.05e6, 0.95e6)]  # fmt: skip
+    assert [e["args"] for e in found if e["ph"] == "X" and e["name"] == "version 3"][-1] == {
+        "range": 0, "version": 3, "pushes": 1, "staleness": 2}  # fmt: skip
+
+
+def test_links_carry_pushes_up_and_pulls_down(tmp_path: Path):
+    found = events(handmade.asp(tmp_path))
+    assert spans_of(found, LINKS, "worker 1 up") == [("push", 1e6, 1e6), ("push", 3.5e6, 1e6)]
+    assert spans_of(found, LINKS, "worker 0 down") == [("pull", 5.2e6, 8e5)]
+
+
+def test_arguments_say_iteration_bytes_and_for_whom_it_waits(tmp_path: Path):
+    found = [e for e in events(handmade.bsp(tmp_path)) if e["ph"] == "X" and e["pid"] == WORKERS]
+    said = {(e["name"], e["args"]["worker"], e["args"]["iteration"]): e["args"] for e in found}
+    assert said["wait", 0, 0] == {"worker": 0, "iteration": 0, "waits_for": 1}
+    assert said["wait", 1, 0] == {"worker": 1, "iteration": 0}  # for nobody
+    assert said["push", 1, 1] == {"worker": 1, "iteration": 1, "bytes": 100, "staleness": 0}
+    assert said["pull", 1, 1] == {"worker": 1, "iteration": 1, "bytes": 30}
+
+
+def test_a_flow_leads_from_a_push_to_the_version_it_is_part_of(tmp_path: Path):
+    joined = flows(events(handmade.bsp(tmp_path)), "application")
+    assert [(a["name"], a["args"]["worker"], a["args"]["iteration"], b["name"]) for a, b in joined] == [
+        ("push", 0, 0, "version 1"), ("push", 1, 0, "version 1"),
+        ("push", 1, 1, "version 2"), ("push", 0, 1, "version 2")]  # fmt: skip
+
+
+def test_a_flow_leads_from_the_releasing_push_to_who_goes_on(tmp_path: Path):
+    joined = flows(events(handmade.bsp(tmp_path)), "release")
+    assert [(a["name"], a["args"]["worker"], a["pid"], b["name"], b["args"]["worker"], b["ts"]) for a, b in joined] == [
+        ("apply", 1, WORKERS, "serve", 0, 4.2e6), ("apply", 0, WORKERS, "serve", 1, 9.9e6)]  # fmt: skip
+    assert flows(events(handmade.asp(tmp_path)), "release") == []
+
+
+def test_counters(tmp_path: Path):
+    found = [(e["name"], e["ts"], e["args"]) for e in events(handmade.asp(tmp_path)) if e["ph"] == "C"]
+    assert [(ts, args["of the push"]) for name, ts, args in found if name == "staleness"] == [
+        (2.05e6, 0), (4.55e6, 0), (5.05e6, 2)]  # fmt: skip
+    moving = {ts: (args["up"], args["down"]) for name, ts, args in found if name == "bytes in flight"}
+    assert [moving[ts] for ts in (1e6, 2e6, 2.2e6, 3e6, 3.5e6, 4e6, 4.5e6, 4.7e6, 5e6, 5.2e6, 5.5e6, 6e6)] == [
+        (100, 0), (0, 0), (0, 30), (0, 0), (100, 0), (200, 0), (100, 0), (100, 30), (0, 30), (0, 60), (0, 30), (0, 0)]
+
+
+def test_requests_of_several_ranges_get_threads_of_their_own(tmp_path: Path):
+    found = events(handmade.two_ranges(handmade.asp(tmp_path)))
+    assert {"worker 1", "worker 1 (2)", "range 0: versions", "range 1: versions"} <= set(names(found).values())
+    assert len(flows(found, "application")) == 6
+
+
+def test_a_window_takes_what_lies_wholly_in_it(tmp_path: Path):
+    found = events(handmade.asp(tmp_path), begin_s=2.0, end_s=5.0)
+    assert spans_of(found, WORKERS, "worker 0") == [("push", 4e6, 1e6)]
+    assert spans_of(found, WORKERS, "worker 1")[0] == ("apply", 2e6, 1e5)
+    assert spans_of(found, SERVER, "range 0: versions") == [("version 1", 2.05e6, 2.5e6), ("version 2", 4.55e6, 0.45e6)]
+    assert [(a["args"], b["args"]["version"]) for a, b in flows(found, "application")] == [
+        ({"worker": 1, "iteration": 1, "bytes": 100, "staleness": 0}, 2)]  # fmt: skip
+
+
+def test_the_run_is_named(tmp_path: Path):
+    result = handmade.asp(tmp_path)
+    trace = perfetto(result)
+    assert trace["otherData"]["digest"] == result.digest
+    assert json.loads(trace["otherData"]["run"]) == result.run.plain()
+    assert trace["traceEvents"][0]["args"]["name"] == "workers (ASP, dense)"
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def test_the_file_is_the_trace_and_nothing_else_is_left(tmp_path: Path):
+    result = handmade.bsp(tmp_path / "results")
+    path = write_perfetto(result, tmp_path / "traces" / "bsp.json")
+    assert json.loads(path.read_text()) == perfetto(result)
+    assert [file.name for file in path.parent.iterdir()] == ["bsp.json"]
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="cannot be written"):
+        write_perfetto(handmade.bsp(tmp_path), tmp_path / "file" / "trace.json")
+
+
+def test_what_an_eager_worker_does_at_one_time_has_threads_of_its_own(tmp_path: Path):
+    found = perfetto(handmade.eager(tmp_path))["traceEvents"]
+    called, spans_ = names(found), [e for e in found if e["ph"] == "X" and e["pid"] == WORKERS]
+    by_thread = {called[e["tid"]]: {s["name"] for s in spans_ if s["tid"] == e["tid"]} for e in spans_}
+    assert by_thread["worker 0 computing"] == {"compute"}
+    assert by_thread["worker 0 pushing"] == {"push", "apply"}
+    assert set().union(*(kinds for name, kinds in by_thread.items() if "pulling" in name)) >= {"pull", "wait", "serve"}
+    assert sum(e["ph"] == "s" and e["name"] == "application" for e in found) == 2

@@ -1,0 +1,150 @@
+"""Records: whole or not there at all."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pslab.config.run import Run
+from pslab.errors import RecordError
+from pslab.lab.records import record
+from pslab.lab.records.record import FILES, Draft, Live, drafts, find, load
+
+TABLES = {
+    "accuracy": pd.DataFrame({"pushes": [0, 4], "iteration": [0.0, 1.0], "seconds": [0.0, 0.1 + 0.2],
+                              "accuracy": [0.1, 0.9], "loss": [2.3, 1e-17]}),
+    "phases": pd.DataFrame({"worker": [0], "iteration": [0], "phase": ["compute"], "begin_s": [0.0], "end_s": [0.1],
+                            "waits_for": [-1]}),
+    "pushes": pd.DataFrame({"push": [1], "worker": [0]}),
+}  # fmt: skip
+WEIGHTS = np.arange(4, dtype=np.float32)
+FACTS = {"outcome": "budget", "seconds": 0.3, "pushes": 4}
+
+
+def written(results, run=None):
+    return Draft(run or Run(), results).save(TABLES, WEIGHTS, FACTS)
+
+
+def test_what_is_written_is_read(tmp_path):
+    made = written(tmp_path)
+    assert not made.cached
+    found = find(Run(), tmp_path)
+    assert found.cached
+    assert sorted(p.name for p in found.path.iterdir()) == sorted(FILES)
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(found, name), TABLES[name], check_exact=True)
+    assert (found.weights == WEIGHTS).all()
+    assert found.manifest["outcome"] == "budget"
+    assert load(found.path).run == Run()
+
+
+def test_another_run_is_not_found(tmp_path):
+    written(tmp_path)
+    assert find(Run(seed=1), tmp_path) is None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_record_without_one_of_its_files_is_not_one(tmp_path, name):
+    (written(tmp_path).path / name).unlink()
+    with pytest.raises(RecordError, match=name.replace(".", r"\.")):
+        find(Run(), tmp_path)
+
+
+def test_a_table_that_was_cut_off_is_noticed(tmp_path):
+    path = written(tmp_path).path / "accuracy.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(RecordError, match="1 rows, not 2"):
+        _ = find(Run(), tmp_path).accuracy
+
+
+def test_a_damaged_manifest_is_noticed(tmp_path):
+    (written(tmp_path).path / "manifest.json").write_text("{")
+    with pytest.raises(RecordError, match="cannot be read"):
+        find(Run(), tmp_path)
+
+
+def test_weights_are_never_unpickled(tmp_path):
+    made = written(tmp_path)
+    np.save(made.path / "weights.npy", np.array([object()]), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        _ = find(Run(), tmp_path).weights
+
+
+@pytest.mark.parametrize("broken", ["numpy.save", "pandas.DataFrame.to_csv"])
+def test_a_full_disk_leaves_nothing_and_says_where(tmp_path, monkeypatch, broken):
+    written(tmp_path, Run(seed=1))
+
+    def full(*arguments, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(broken, full)
+    with pytest.raises(RecordError, match="No space left"):
+        written(tmp_path)
+    monkeypatch.undo()
+    assert [p.name for p in (tmp_path / "runs").iterdir()] == [Run(seed=1).digest]
+    assert find(Run(seed=1), tmp_path).accuracy.accuracy.iloc[-1] == 0.9
+
+
+def test_writing_again_replaces(tmp_path):
+    written(tmp_path)
+    Draft(Run(), tmp_path).save(TABLES, WEIGHTS, {**FACTS, "outcome": "target"})
+    assert find(Run(), tmp_path).manifest["outcome"] == "target"
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_what_a_run_says_is_read_as_it_comes(tmp_path):
+    draft = Draft(Run(), tmp_path)
+    (place,) = drafts(tmp_path)
+    live = Live(place)
+    (first,) = live.news()
+    assert first == {"digest": Run().digest, "run": Run().plain()}
+    assert live.news() == []
+    draft.note({"pushes": 1})
+    with (place / "live.jsonl").open("a") as file:
+        file.write('{"pushes": ')  # half a line is not read before it is whole
+    assert live.news() == [{"pushes": 1}]
+    with (place / "live.jsonl").open("a") as file:
+        file.write("2}\n")
+    assert live.news() == [{"pushes": 2}]
+    draft.save(TABLES, WEIGHTS, FACTS)
+    assert (live.news(), drafts(tmp_path)) == ([], [])
+
+
+def test_what_was_interrupted_is_kept_and_not_taken_for_a_result(tmp_path):
+    kept = Draft(Run(), tmp_path).set_aside(TABLES, WEIGHTS, FACTS)
+    assert kept.path == tmp_path / "interrupted" / Run().digest
+    assert load(kept.path).accuracy.accuracy.iloc[-1] == 0.9
+    assert find(Run(), tmp_path) is None
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
+    import os
+    import platform
+    import subprocess
+    import sys
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    runs = tmp_path / "runs"
+    dead, mine, elsewhere = (runs / f".d.{host}.{pid}.x" for host, pid in
+                             [(platform.node(), ended.pid), (platform.node(), os.getpid()), ("other", ended.pid)])
+    for draft in (dead, mine, elsewhere):
+        draft.mkdir(parents=True)
+    record.clean(tmp_path)
+    assert not dead.exists()
+    assert mine.exists()
+    assert elsewhere.exists()
+
+
+def test_an_objects_record_cannot_make_the_run_again_but_says_so(tmp_path):
+    made = written(tmp_path, Run(sync=Policy()))
+    assert "class Policy" in json.loads((made.path / "manifest.json").read_text())["run"]["sync"]
+    assert load(made.path).run.sync.startswith("class Policy")  # its source, which is no name
+
+
+class Policy:
+    """Something with source text."""

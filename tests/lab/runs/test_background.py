@@ -1,0 +1,86 @@
+"""Runs in a thread: they end, are stopped, say what went wrong, and never meet others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import Raises, tiny
+
+import pslab.engines.local.engine
+from pslab.errors import StartFailed
+from pslab.lab.records.record import load
+from pslab.lab.runs.background import Background, current
+from pslab.lab.runs.run import run
+
+LIMIT_S = 60.0
+LONG = {"pushes": 100_000, "cluster": {"compute_s": 0.005}, "evaluate": "beside"}
+
+
+@pytest.fixture
+def pushed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a run has made its first push."""
+    seen, real = threading.Event(), pslab.engines.local.engine.execute
+
+    def watched(experiment: object, on_progress: Callable[[dict], None]):
+        def heard(news: dict) -> None:
+            if news.get("pushes"):
+                seen.set()
+            on_progress(news)
+
+        return real(experiment, heard)
+
+    monkeypatch.setattr(pslab.engines.local.engine, "execute", watched)
+    return seen
+
+
+def test_runs_are_executed_and_the_caller_goes_on(tmp_path: Path):
+    wanted = [tiny(sync=sync) for sync in ("bsp", "asp")]
+    background = Background(wanted, tmp_path)
+    assert current() is background
+    assert background.wait(LIMIT_S)
+    assert [result.digest for result in background.finished] == [each.digest for each in wanted]
+    assert (background.alive, background.error, background.note, current()) == (False, "", "", None)
+
+
+def test_a_stop_ends_the_run_in_order_and_keeps_it(tmp_path: Path, pushed: threading.Event):
+    background = Background([tiny(**LONG), tiny(**LONG, seed=1)], tmp_path)
+    assert pushed.wait(LIMIT_S)
+    background.stop()
+    assert background.wait(LIMIT_S)
+    assert (background.finished, background.error) == ([], "")
+    assert "kept in" in background.note
+    (kept,) = (tmp_path / "interrupted").iterdir()
+    assert (load(kept).run.seed, len(load(kept).accuracy) > 0) == (0, True)
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert run(tiny(), results=tmp_path, progress=False).manifest["pushes"] == 40
+
+
+def test_a_second_one_is_refused_while_one_is_under_way(tmp_path: Path, pushed: threading.Event):
+    background = Background([tiny(**LONG)], tmp_path)
+    try:
+        with pytest.raises(StartFailed, match="under way in this notebook already"):
+            Background([tiny()], tmp_path)
+        assert pushed.wait(LIMIT_S)
+        with pytest.raises(StartFailed, match="in the background"):
+            run(tiny(seed=5), results=tmp_path, progress=False)
+    finally:
+        background.stop()
+        background.wait(LIMIT_S)
+    assert run(tiny(seed=5), results=tmp_path, progress=False).manifest["pushes"] == 40
+
+
+def test_what_is_wrong_is_said_with_its_field(tmp_path: Path):
+    background = Background([tiny(sync="bps")], tmp_path)
+    assert background.wait(LIMIT_S)
+    assert background.field == "sync"
+    assert "did you mean 'bsp'" in background.error
+
+
+def test_what_a_model_raises_is_said(tmp_path: Path):
+    background = Background([tiny(model=Raises)], tmp_path)
+    assert background.wait(LIMIT_S)
+    assert "the model broke here" in background.error
+    assert background.field == ""

@@ -1,0 +1,41 @@
+"""A run retold on another cluster is the run that would have been there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny import tiny
+
+from pslab.errors import ConfigError
+from pslab.lab.runs.replayed import retimed
+from pslab.lab.runs.run import run
+
+SLOW, FAST = {"preset": "lab-slow-net", "bandwidth_bit_s": 1e6}, "lab"
+
+
+@pytest.mark.parametrize("fields", [
+    {}, {"prune": "static:5%", "pull": "changed"}, {"prune": "dgc:5%,warm_up=0", "pull": "changed"},
+    {"prune": "dynamic:mode=literal", "pull": "changed"}, {"pull": "changed", "workers": 3, "pushes": 39},
+])  # fmt: skip
+def test_it_is_what_would_have_been(tmp_path: Path, fields: dict):
+    here = run(tiny(engine="virtual", cluster=SLOW, **fields), results=tmp_path, progress=False)
+    there = run(tiny(engine="virtual", cluster=FAST, **fields), results=tmp_path, progress=False)
+    told = retimed(here, FAST)
+    assert told.run == there.run
+    assert told.manifest["seconds"] == there.manifest["seconds"] < here.manifest["seconds"]
+    for name in ("accuracy", "pushes", "phases"):
+        one, other = (getattr(result, name).reset_index(drop=True) for result in (told, there))
+        pd.testing.assert_frame_equal(one, other, check_exact=name == "phases", rtol=1e-5)
+    np.testing.assert_array_equal(told.accuracy.seconds, there.accuracy.seconds)
+
+
+def test_other_gradients_are_not_retold(tmp_path: Path):
+    asynchronous = run(tiny(engine="virtual", sync="asp", cluster=FAST), results=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match="other gradients"):
+        retimed(asynchronous, SLOW)
+    whole = run(tiny(engine="virtual", cluster=FAST), results=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match="workers that stay"):
+        retimed(whole, {"preset": "lab", "leave": {1: 0.1}})

@@ -1,0 +1,106 @@
+"""The fit of a range's size: the vectors by hand, what is clamped, and what it follows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslab.policies.planning.range_size import (
+    BETA_MIN,
+    P0,
+    P_MAX,
+    PROBES,
+    Fit,
+    Line,
+    best_size,
+    exchange_s,
+    fitted,
+    idle_s,
+    unused_s,
+)
+
+
+def line(*pairs: tuple[float, float], forgetting: float = 1.0) -> Line:
+    found = Line()
+    for size, seconds in pairs:
+        found = fitted(found, size, seconds, forgetting)
+    return found
+
+
+def test_the_vector_of_three_exchanges():
+    two = line((10, 12), (20, 22))
+    three = fitted(two, 40, 42, 1.0)
+    for found in (two, three):
+        assert (found.alpha_s, found.beta_s) == (pytest.approx(2, abs=1e-3), pytest.approx(1, abs=1e-4))
+    assert best_size(Line(2, 1), 32, 1000) == 30
+    assert best_size(three, 32.01, 1000) == 30
+
+
+def test_the_vector_of_idle_and_unused_time():
+    found = Line(2.0, 0.1)
+    assert best_size(found, 10, 1000) == 80
+    assert (idle_s(found, 100, 10), unused_s(found, 100, 10)) == (2.0, 0.0)
+    assert (idle_s(found, 50, 10), unused_s(found, 50, 10)) == (0.0, 3.0)
+    assert idle_s(found, 80, 10) == unused_s(found, 80, 10) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("known", "compute_s", "size"),
+    [(Line(2, 0.1), 1000, 60), (Line(2, 0.1), 1.5, 1), (Line(2, 0.1), 2.0, 1), (Line(-5, 0.1), 3, 30),
+     (Line(2, -0.1), 10, 60), (Line(0, 0), 1e-15, 1)],
+)  # fmt: skip
+def test_what_is_clamped(known: Line, compute_s: float, size: int):
+    assert best_size(known, compute_s, 60) == size
+    assert exchange_s(known, 60) >= 60 * BETA_MIN
+
+
+@given(st.lists(st.tuples(st.integers(1, 2000), st.floats(0, 10)), min_size=3, max_size=12))
+def test_it_is_weighted_least_squares(pairs: list[tuple[int, float]]):
+    """With the same prior, and older exchanges counting less: solved at once by numpy."""
+    found = line(*pairs, forgetting=0.98)
+    weights = 0.98 ** np.arange(len(pairs))[::-1]
+    x = np.array([[1.0, size] for size, _ in pairs])
+    a = (x * weights[:, None]).T @ x + 0.98 ** len(pairs) / P0 * np.eye(2)
+    b = (x * weights[:, None]).T @ np.array([seconds for _, seconds in pairs])
+    theta = np.linalg.solve(a, b)
+    for size, _ in pairs:  # where it was asked; elsewhere numbers of one size only say little
+        assert found.alpha_s + found.beta_s * size == pytest.approx(theta @ [1, size], abs=1e-2)
+
+
+def test_sizes_that_no_longer_vary_are_not_forgotten_for_ever():
+    found = line((1000, 1.2), (500, 0.7))
+    for _ in range(5000):
+        found = fitted(found, 700, 0.9)
+    assert max(found.p, found.s) <= P_MAX
+    assert math.isfinite(found.alpha_s)
+    assert found.alpha_s + 700 * found.beta_s == pytest.approx(0.9)
+    slower = fitted(found, 700, 1.8)
+    for _ in range(200):
+        slower = fitted(slower, 700, 1.8)
+    assert slower.alpha_s + 700 * slower.beta_s == pytest.approx(1.8, rel=0.02)
+
+
+def test_a_cold_start_probes_two_sizes_and_then_fits():
+    fit, sizes = Fit(), []
+    for sweep in range(PROBES + 1):
+        sizes.append(fit.size(sweep, 1500))
+        fit = fit.computed(0.1).exchanged(sizes[-1], 0.01 + 2e-4 * sizes[-1])
+    assert sizes == [1500, 750, 1500, 450]
+    assert Fit().computed(0.1).exchanged(1500, 1.0).exchanged(1500, 1.0).size(7, 1500) == 750  # one size says nothing
+
+
+def test_computing_times_are_smoothed():
+    fit = Fit().computed(1.0)
+    assert fit.compute_s == 1.0
+    assert fit.computed(2.0).compute_s == pytest.approx(1.1)
+
+
+def test_a_low_quantile_of_computing_times():
+    fit = Fit()
+    for seconds in [9.0] * 100 + [1.0, 2.0, 3.0, 4.0, 5.0] * 8:
+        fit = fit.computed(seconds, 0.25)
+    assert fit.compute_s == 2.0  # of the last forty

@@ -1,0 +1,116 @@
+"""ZipLine and its variants: vectors by hand, every plan there is of thousands of small instances, what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pslab.policies.planning.baselines import BASELINES, full_grid_scan, grid_scan, naive
+from pslab.policies.planning.zipline import ZIPLINES, Plan, _pruned, _searched, zipline
+
+VECTORS = {
+    "Z1": ([(2, 4, 6), (3, 6, 9)], Plan(0, 6, (3, 2))),
+    "Z2": ([(3, 6, 9, 12, 15), (4, 8, 12, 16, 20), (5, 10, 15, 20, 25)], Plan(1, 16, (5, 4, 3))),
+    "Z3": ([(1, 4, 7), (2, 5, 8), (9, 10, 11)], Plan(2, 9, (3, 3, 1))),
+    "Z4": ([(10, 20, 30, 40), (11, 21, 31, 41), (14, 24, 34, 44)], Plan(4, 14, (1, 1, 1))),  # the first of equal optima
+    "Z5": ([(1, 7), (7, 21), (5, 20), (20, 22)], Plan(13, 20, (2, 1, 2, 1))),
+}
+OPTIMAL = {**ZIPLINES, "naive": naive}
+
+
+@pytest.mark.parametrize("name", OPTIMAL)
+@pytest.mark.parametrize("vector", VECTORS)
+def test_vectors(vector, name):
+    points, plan = VECTORS[vector]
+    assert OPTIMAL[name](points) == plan
+
+
+def instance(rng: random.Random, workers: int, count: int, span: int) -> list[list[float]]:
+    """Rows of different lengths; instants of a small span, so that many are equal."""
+    return [sorted(rng.randint(0, span) for _ in range(rng.randint(1, count))) for _ in range(workers)]
+
+
+def test_ten_thousand_small_instances_against_every_plan():
+    rng = random.Random(2019)
+    for _ in range(10_000):
+        points = instance(rng, rng.randint(1, 4), 4, rng.choice((6, 30)))
+        best = naive(points)
+        for name, search in ZIPLINES.items():
+            assert search(points) == best, (name, points)
+
+
+rows = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4).map(sorted)
+
+
+@given(st.lists(rows, min_size=1, max_size=4))
+def test_instances_of_any_floats(points):
+    best = naive(points)
+    assert all(search(points) == best for search in ZIPLINES.values())
+
+
+@pytest.mark.parametrize(("workers", "count"), [(2, 500), (30, 40), (200, 5)])
+def test_larger_instances_have_one_plan(workers, count):
+    rng = random.Random(workers)
+    for _ in range(5):
+        points = [[begin + step * count for count in range(1, count + 1)]
+                  for begin, step in ((rng.random(), rng.uniform(1.0, 1.5)) for _ in range(workers))]  # fmt: skip
+        plans = {search(points) for search in ZIPLINES.values()}
+        assert len(plans) == 1
+        (plan,) = plans
+        chosen = [row[place - 1] for row, place in zip(points, plan.idx, strict=True)]
+        assert (max(chosen) - min(chosen), max(chosen)) == plan[:2]
+        assert plan.spread <= full_grid_scan(points).spread <= grid_scan(points).spread
+
+
+@pytest.mark.parametrize(("line", "heads"), [
+    (_searched, [None, 2, 3, None, 6, None]),  # the head goes when it was looked at; 6A leaves the line without 3B
+    (_pruned, [None, 2, 3, 3, 6, 6]),
+])  # fmt: skip
+def test_the_first_vector_step_by_step(line, heads):
+    found = list(line([2, 3, 4, 6, 6, 9], [0, 1, 0, 0, 1, 1], 2))
+    assert found == [-math.inf if head is None else head for head in heads]
+
+
+def test_heuristics_are_never_better_and_sometimes_worse():
+    rng, worse = random.Random(1), Counter()
+    for _ in range(4000):
+        points = instance(rng, rng.randint(2, 4), 4, 30)
+        best = zipline(points).spread
+        for name in ("grid", "fullgrid"):
+            found = BASELINES[name](points)
+            chosen = [row[place - 1] for row, place in zip(points, found.idx, strict=True)]
+            assert found[:2] == (max(chosen) - min(chosen), max(chosen))
+            assert found.spread >= best
+            worse[name] += found.spread > best
+    assert 0 < worse["fullgrid"] < worse["grid"] < 1000
+
+
+def test_where_the_heuristics_fail():
+    points, best = VECTORS["Z5"]
+    assert (best.spread, full_grid_scan(points).spread, grid_scan(points).spread) == (13, 14, 15)
+
+
+def test_one_worker_and_equal_instants():
+    for search in OPTIMAL.values():
+        assert search([(4.0, 5.0)]) == Plan(0.0, 4.0, (1,))
+        assert search([(1.0, 1.0), (1.0, 1.0, 2.0)]) == Plan(0.0, 1.0, (2, 2))
+        assert search([(0.0, 3.0)] * 3) == Plan(0.0, 0.0, (1, 1, 1))
+
+
+@pytest.mark.parametrize("name", [*ZIPLINES, *BASELINES])
+@pytest.mark.parametrize(("points", "words"), [
+    ([], "there are no workers"),
+    ([(1.0,), ()], "worker 1 has no instants"),
+    ([(1.0, 2.0), (6.0, 5.0)], "worker 1's instants are not ascending: 5.0 after 6.0"),
+    ([(1.0, math.nan, 2.0)], "worker 0's instants are not finite: nan at place 2"),
+    ([(math.nan,)], "worker 0's instants are not finite: nan at place 1"),
+    ([(1.0,), (2.0, math.inf)], "worker 1's instants are not finite: inf at place 2"),
+])  # fmt: skip
+def test_what_is_refused(name, points, words):
+    with pytest.raises(ValueError, match=words):
+        {**ZIPLINES, **BASELINES}[name](points)

@@ -1,0 +1,80 @@
+"""Local SGD: the vectors by hand, end to end in virtual time, and its limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scalar import scalar, traced
+from tiny import tiny
+
+from pslab.config.spec import build
+from pslab.errors import ConfigError
+from pslab.lab.runs.run import run
+from pslab.policies.sync.local_sgd import LocalSGD
+from pslab.policies.table import SYNCS
+from pslab.protocol.messages import begins, gradients
+
+
+def means(steps: list[tuple]) -> list[float]:
+    """The weight after each round."""
+    return [step[-1] for step in steps[::2]]
+
+
+@pytest.mark.parametrize(
+    ("sync", "pushes", "expected"),
+    [
+        ("local:2", 8, [1.5, 1.875]),
+        ("local:1", 8, [1.0, 1.5, 1.75, 1.875]),
+        ("local:2,after=2", 8, [1.0, 1.5, 1.875]),  # from 1.5 as in the second round of local:2
+    ],
+)
+def test_by_hand(monkeypatch, sync, pushes, expected):
+    steps, outcome = traced(monkeypatch, scalar(sync, 0.0, 4.0, pushes=pushes))
+    assert means(steps) == expected
+    assert outcome.facts["pushes"] == outcome.facts["accepted"] == pushes
+    assert outcome.facts["seconds"] == pushes / 2 * 10.0  # a push takes as long as its gradients
+
+
+def test_one_averaging_at_the_end(monkeypatch):
+    steps, _ = traced(monkeypatch, scalar("local:4", 0.0, 4.0, pushes=8))
+    assert means(steps) == [(0.0 + 4 * (1 - 0.5**4)) / 2]
+
+
+def test_a_schedule_counts_gradients(monkeypatch):
+    steps, _ = traced(monkeypatch, scalar("local:2", 4.0, schedule="linear", pushes=4))
+    w = 0.0
+    for step in range(4):
+        w -= 0.5 * (1 - step / 4) * (w - 4.0)
+    assert steps[-1][-1] == pytest.approx(w, abs=1e-15)
+
+
+@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"optimizer": "adam"}])
+def test_a_period_of_one_is_bsp(tmp_path, fields):
+    local, bsp = (
+        run(tiny(engine="virtual", sync=sync, cluster="steady", schedule="linear", **fields), results=tmp_path,
+            progress=False)
+        for sync in ("local:1", "bsp")
+    )  # fmt: skip
+    assert np.array_equal(local.weights, bsp.weights)
+    assert local.pushes.equals(bsp.pushes)
+
+
+def test_real_processes_make_the_virtual_weights(tmp_path):
+    fields = {"sync": "local:3,after=2", "prune": "static:5%", "pull": "changed", "schedule": "linear", "pushes": 44}
+    here = run(tiny(engine="virtual", cluster="steady", **fields), results=tmp_path, progress=False)
+    there = run(tiny(**fields), results=tmp_path, progress=False)
+    assert np.array_equal(here.weights, there.weights)
+    assert len(here.pushes) == 4 * (2 + 3)  # two rounds of one gradient, three of three
+    assert there.manifest["accepted"] == 44
+
+
+def test_gradients_of_a_push():
+    sync = LocalSGD(4, after=2)
+    assert [begins(sync, t) for t in range(5)] == [0, 1, 2, 6, 10]
+    assert [gradients(sync, t) for t in range(4)] == [1, 1, 4, 4]
+
+
+@pytest.mark.parametrize("text", ["local:0", "local:2,after=-1"])
+def test_what_cannot_be_is_refused(text):
+    with pytest.raises(ConfigError):
+        build("sync", text, SYNCS)

@@ -1,0 +1,37 @@
+"""How a model is cut into ranges."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslab.config.spec import build
+from pslab.errors import ConfigError
+from pslab.policies.partition import Cut, Layers, Whole
+from pslab.policies.table import RANGES
+
+MODEL = [slice(0, 10), slice(10, 14), slice(14, 15)]
+
+
+def test_the_whole_model_is_one_range():
+    assert Whole().cut(MODEL) == (Cut(0, 0, 15),)
+    assert not Whole().layered
+
+
+def test_each_layer_is_a_range():
+    assert Layers().cut(MODEL) == (Cut(0, 0, 10), Cut(1, 10, 14), Cut(2, 14, 15))
+    assert Layers().layered
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 10, 99])
+def test_slices_cover_their_layer_and_are_no_larger_than_wanted(most: int):
+    cuts = Layers(most).cut(MODEL)
+    assert [element for cut in cuts for element in range(cut.start, cut.stop)] == list(range(15))
+    assert all(MODEL[cut.layer].start <= cut.start < cut.stop <= MODEL[cut.layer].stop for cut in cuts)
+    assert all(cut.stop - cut.start <= most for cut in cuts)
+    assert len(cuts) == sum(-(-(layer.stop - layer.start) // most) for layer in MODEL)
+
+
+def test_by_name():
+    assert build("ranges", "layers:40000", RANGES) == Layers(40000)
+    with pytest.raises(ConfigError, match="at least 1 parameter"):
+        build("ranges", "layers:0", RANGES)

@@ -1,0 +1,88 @@
+"""Two small records written by hand, whose spans, releases, steps and flows a reader can check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pslab.config.run import Run
+from pslab.lab.records.record import Draft, Result
+
+PHASE_COLUMNS = ["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"]
+PUSH_COLUMNS = ["push", "worker", "iteration", "version_pulled", "version_applied", "staleness", "seconds"]
+
+#: Worker 0 waits for worker 1 in iteration 0, and the other way round in iteration 1.
+BSP = [
+    (0, 0, "compute", 0.0, 1.0, -1), (0, 0, "select", 1.0, 1.1, -1), (0, 0, "encode", 1.1, 1.2, -1),
+    (0, 0, "push", 1.2, 2.0, -1), (0, 0, "apply", 2.0, 2.1, -1), (0, 0, "wait", 2.1, 4.2, 1),
+    (0, 0, "serve", 4.2, 4.3, -1), (0, 0, "pull", 4.3, 5.0, -1), (0, 0, "decode", 5.0, 5.1, -1),
+    (1, 0, "compute", 0.0, 3.0, -1), (1, 0, "push", 3.2, 4.0, -1), (1, 0, "apply", 4.0, 4.3, -1),
+    (1, 0, "wait", 4.3, 4.3, -1), (1, 0, "serve", 4.3, 4.4, -1), (1, 0, "pull", 4.4, 5.1, -1),
+    (1, 0, "decode", 5.1, 5.2, -1),
+    (0, 1, "compute", 5.1, 8.8, -1), (0, 1, "push", 8.8, 9.6, -1), (0, 1, "apply", 9.6, 10.0, -1),
+    (0, 1, "wait", 10.0, 10.0, -1), (0, 1, "serve", 10.0, 10.1, -1), (0, 1, "pull", 10.1, 10.6, -1),
+    (1, 1, "compute", 5.2, 6.2, -1), (1, 1, "push", 6.2, 7.0, -1), (1, 1, "apply", 7.0, 7.1, -1),
+    (1, 1, "wait", 7.1, 9.9, 0), (1, 1, "serve", 9.9, 10.0, -1), (1, 1, "pull", 10.0, 10.5, -1),
+]  # fmt: skip
+BSP_PUSHES = [(1, 0, 0, 0, 1, 0, 4.1), (2, 1, 0, 0, 1, 0, 4.1), (3, 0, 1, 1, 2, 0, 9.7), (4, 1, 1, 1, 2, 0, 9.7)]
+
+#: Worker 1 pushes twice while worker 0 computes.
+ASP = [
+    (0, 0, "compute", 0.0, 4.0, -1), (0, 0, "push", 4.0, 5.0, -1), (0, 0, "apply", 5.0, 5.1, -1),
+    (0, 0, "serve", 5.1, 5.2, -1), (0, 0, "pull", 5.2, 6.0, -1),
+    (1, 0, "compute", 0.0, 1.0, -1), (1, 0, "push", 1.0, 2.0, -1), (1, 0, "apply", 2.0, 2.1, -1),
+    (1, 0, "serve", 2.1, 2.2, -1), (1, 0, "pull", 2.2, 3.0, -1),
+    (1, 1, "compute", 3.0, 3.5, -1), (1, 1, "push", 3.5, 4.5, -1), (1, 1, "apply", 4.5, 4.6, -1),
+    (1, 1, "serve", 4.6, 4.7, -1), (1, 1, "pull", 4.7, 5.5, -1),
+]  # fmt: skip
+ASP_PUSHES = [(1, 1, 0, 0, 1, 0, 2.05), (2, 1, 1, 1, 2, 0, 4.55), (3, 0, 0, 0, 3, 2, 5.05)]
+
+
+#: Weights come, and the last push goes, while worker 0 computes; it waits half a second for the last ones.
+EAGER = [
+    (0, 0, "compute", 0.0, 4.0, -1), (0, 0, "wait", 0.1, 0.1, -1), (0, 0, "serve", 0.1, 0.2, -1),
+    (0, 0, "pull", 0.2, 2.0, -1), (0, 0, "decode", 4.0, 4.0, -1), (0, 0, "push", 4.0, 6.0, -1),
+    (0, 0, "apply", 6.0, 6.1, -1),
+    (0, 1, "compute", 4.0, 8.0, -1), (0, 1, "wait", 4.1, 4.1, -1), (0, 1, "serve", 4.1, 4.2, -1),
+    (0, 1, "pull", 4.2, 8.5, -1), (0, 1, "push", 8.5, 10.0, -1), (0, 1, "apply", 10.0, 10.1, -1),
+    (0, 2, "compute", 8.5, 12.0, -1), (0, 2, "wait", 8.6, 12.5, -1),
+]  # fmt: skip
+EAGER_PUSHES = [(1, 0, 0, 0, 1, 0, 6.05), (2, 0, 1, 0, 2, 1, 10.05)]
+
+
+def eager(folder: Path) -> Result:
+    return record(folder, Run(sync="eager", workers=1, pushes=2), EAGER, EAGER_PUSHES)
+
+
+def bsp(folder: Path) -> Result:
+    return record(folder, Run(sync="bsp", workers=2, pushes=4), BSP, BSP_PUSHES)
+
+
+def asp(folder: Path) -> Result:
+    return record(folder, Run(sync="asp", workers=2, pushes=3), ASP, ASP_PUSHES)
+
+
+def record(folder: Path, run: Run, phases: Iterable[tuple], pushes: Iterable[tuple]) -> Result:
+    """A finished run with these tables; every push takes 100 bytes, its pull 30."""
+    table = pd.DataFrame(list(phases), columns=PHASE_COLUMNS)
+    applied = pd.DataFrame(list(pushes), columns=PUSH_COLUMNS).assign(
+        range=0, loss=1.0, density=1.0, bytes_up=100, bytes_up_raw=100, bytes_down=30, bytes_down_raw=30)  # fmt: skip
+    evaluated = pd.DataFrame({"pushes": [0], "iteration": [0.0], "seconds": [0.0], "accuracy": [0.1], "loss": [2.3]})
+    facts = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {}, "disturbed": False,
+             "seconds": 11.0, "pushes": len(applied)}  # fmt: skip
+    tables = {"accuracy": evaluated, "phases": table, "pushes": applied}
+    return Draft(run, folder).save(tables, np.zeros(2, np.float32), facts)
+
+
+def two_ranges(result: Result) -> Result:
+    """The same run with its weights in two ranges, whose requests overlap: the second's a quarter second later."""
+    transfers = result.phases[result.phases.phase.isin(["push", "apply", "wait", "serve", "pull"])]
+    later = transfers.assign(begin_s=transfers.begin_s + 0.25, end_s=transfers.end_s + 0.25)
+    phases = pd.concat([result.phases, later], ignore_index=True)
+    second = result.pushes.assign(range=1, seconds=result.pushes.seconds + 0.25)
+    pushes = pd.concat([result.pushes, second], ignore_index=True)
+    object.__setattr__(result, "__dict__", {**result.__dict__, "phases": phases, "pushes": pushes})
+    return result

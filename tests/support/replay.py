@@ -1,0 +1,65 @@
+"""What the recorded pushes alone say about the final weights: a sequential replay, without processes or protocol."""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from torch.nn import functional
+
+from pslab.engines.job.experiment import Experiment
+from pslab.policies.rates import Applied
+from pslab.protocol.messages import Push
+from pslab.protocol.server import Step
+from pslab.tensors.pruning.pruner import Pruner, Setting
+from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update.store import Store
+from pslab.tensors.workload.data import Batches, batch
+
+
+def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
+    """The final weights that follow from the list of (push, version pulled), in the order of application.
+
+    Of the weights that workers compute on without ever pushing, the list does not tell: a rate that asks for the
+    stalest of them cannot be replayed.
+    """
+    run, data, keyspace = experiment.run, experiment.dataset, experiment.keyspace
+    dtype = experiment.weights.dtype
+    store = Store(experiment.weights.clone(), experiment.parts, experiment.optimizer)
+    held, gradient = torch.empty_like(experiment.weights), torch.empty_like(experiment.weights)
+    keyspace.bind(experiment.shell, held, gradient)
+    batches = [Batches(len(data.train_y), run.workers, w, run.batch_size, run.seed) for w in range(run.workers)]
+    layers = [layer.flat for layer in keyspace.layers]
+    settings = [Setting(run.seed, w, run.workers, batches[w].rounds) for w in range(run.workers)]
+    pruners = [Pruner.of(experiment.prune, keyspace, dtype, setting=setting) for setting in settings]
+    versions = {0: store.weights.clone()}
+    server = rating.at_server(experiment.rate, experiment.parts, layers, dtype)
+    squares = [rating.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
+
+    def compute(worker: int, iteration: int, version: int):
+        held.copy_(versions[version])
+        gradient.zero_()
+        rows = torch.from_numpy(batches[worker].at(iteration))
+        x = batch(data.train_x[rows], dtype, data.mean, data.std)
+        functional.cross_entropy(experiment.shell(x), data.train_y[rows]).backward()
+        if squares[worker] is not None:
+            squares[worker].divide(gradient, out=gradient)
+        if not experiment.sparse:
+            return gradient.clone()
+        return experiment.parts[0].inside(*pruners[worker].prune(gradient, iteration))
+
+    torch.set_num_threads(1)
+    applied, anybody = 0, range(len(pushes) + 1)  # nobody is known to be the last to push for a version
+    for version, group in pushes.groupby("version_applied", sort=True):
+        gradients = [compute(p.worker, p.iteration, p.version_pulled) for p in group.itertuples()]
+        aggregate = run.sync == "bsp"
+        stale = int(group.staleness.max())
+        told = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stalest=stale, seen=stale)
+        progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
+        rate = run.learning_rate * experiment.schedule.factor(progress) * experiment.rate.scale(told)
+        if server is not None:
+            messages = tuple(Push(p.worker, 0, p.iteration, p.version_pulled) for p in group.itertuples())
+            gradients = server.rate(Step(0, messages, aggregate, version), gradients, anybody)
+        store.step(0, gradients, rate)
+        versions[version] = store.weights.clone()
+        applied += len(group)
+    return store.weights

@@ -1,0 +1,71 @@
+"""A problem that trains in milliseconds: real digits, few of them, and a model that is small but not trivial."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from pslab.config.run import Run
+from pslab.tensors.workload.data import Dataset, data_root, resolve_data
+
+
+@lru_cache(maxsize=1)
+def digits() -> Dataset:
+    """1,024 digits for training and 256 for testing, of 7 x 7 pixels."""
+    full = resolve_data("mnist:train=1024,test=256", data_root())
+    train_x, test_x = (x[:, :, 2::4, 2::4].contiguous() for x in (full.train_x, full.test_x))
+    return Dataset("digits", train_x, full.train_y, test_x, full.test_y, mean=full.mean, std=full.std, classes=10)
+
+
+def colours() -> Dataset:
+    """Eight pictures of 3 x 32 x 32 that are nothing, for models that want colours."""
+    x = torch.arange(8 * 3 * 32 * 32, dtype=torch.uint8).view(8, 3, 32, 32)
+    y = torch.arange(8) % 2
+    return Dataset("colours", x, y, x, y, mean=0.5, std=0.25, classes=2)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(49, 32), nn.Tanh(), nn.Linear(32, 10))
+
+
+def tiny(**fields: object) -> Run:
+    """A run on it: 4 workers, 16 examples each."""
+    defaults = {"model": net, "data": digits, "batch_size": 16, "pushes": 40, "learning_rate": 0.2}
+    return Run.of({**defaults, **fields})
+
+
+class Raises(nn.Module):
+    """A model that raises once it has seen `good` batches."""
+
+    def __init__(self, good: int = 6) -> None:
+        super().__init__()
+        self.net, self.left = net(), good
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("the model broke here")
+        return self.net(x)
+
+
+class Dies(Raises):
+    """A model whose process ends at once, as if it had been killed; worker 1's only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        import multiprocessing
+        import os
+
+        self.left -= 1
+        if self.left < 0 and multiprocessing.current_process().name == "pslab-worker 1":
+            os._exit(9)
+        return self.net(x)
+
+
+class Diverges(Raises):
+    """A model whose output is not a number after a while."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left -= 1
+        return self.net(x) * (float("nan") if self.left < 0 else 1.0)

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import config, njit
+
+from pslab.tensors.selection import blocks, kernels
+from pslab.tensors.selection import cpu as select_cpu
+from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection.kernels import SPARE
+
+DTYPES = (np.dtype("f4"), np.dtype("f8"))
+LENGTHS = (0, 1, 63, 64, 65, 200, 1024, 1025, 5000)
+
+
+def drawn(n: int, dtype: np.dtype[Any], seed: int = 1) -> np.ndarray:
+    """Entries of which some are zero, some equal."""
+    x = np.random.default_rng(seed).standard_normal(n + 4)[:n].astype(dtype)
+    x[::7], x[3::11] = -0.0, -1.5
+    return x
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    for dtype in DTYPES:
+        select_cpu.loops(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("many", [False, True])
+def test_search(dtype: np.dtype[Any], many: bool) -> None:
+    for n in LENGTHS:
+        x = drawn(n, dtype)
+        for edge in (-1, 0, 0.3, 1.5, 99):
+            expected = np.flatnonzero(np.abs(x) > dtype.type(edge))
+            indices, magnitudes = np.zeros(n + SPARE, np.int64), np.zeros(n + SPARE, dtype)
+            found = kernels.search(x, dtype.type(edge), many, indices, magnitudes, n)
+            assert indices[:found].tolist() == expected.tolist()
+            assert magnitudes[:found].tolist() == np.abs(x[expected]).tolist()
+            total, squares, also = kernels.moments(x, 0.5, dtype.type(edge), many, indices, magnitudes, n)
+            assert indices[:also].tolist() == expected.tolist()
+            shifted = x.astype(np.float64) - 0.5
+            assert (total, squares) == pytest.approx((shifted.sum(), np.square(shifted).sum()), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_nothing_is_written_beyond_the_room(many: bool) -> None:
+    x = np.ones(5000, np.float32)
+    for room in (0, 1000, 2048, 4999):
+        indices, magnitudes = np.full(room + SPARE + 9, -7), np.full(room + SPARE + 9, -7, np.float32)
+        assert kernels.search(x, np.float32(0), many, indices[:-9], magnitudes[:-9], room) == -1
+        *sums, found = kernels.moments(x, 0.0, np.float32(0), many, indices[:-9], magnitudes[:-9], room)
+        assert (sums, found) == ([5000, 5000], -1)  # the sums go on
+        assert (indices[-9:] == -7).all()
+        assert (magnitudes[-9:] == -7).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tails(dtype: np.dtype[Any]) -> None:
+    for n in LENGTHS:
+        x, (edge, *bounds) = drawn(n, dtype), (dtype.type(b) for b in (0.1, 0.4, 0.6, 0.9, 1.2))
+        low, high, deep, last = bounds
+        m = np.abs(x)
+        for room in (n, 0):
+            lists = tuple(np.zeros(n + SPARE, dtype) for _ in range(3))
+            indices = np.zeros(n + SPARE, np.int64)
+            total, count, low_total, low_count, *lengths = kernels.tails(
+                x, edge, tuple(bounds), indices, lists, (room, room, room)
+            )
+            assert (count, low_count) == ((m > edge).sum(), (m > low).sum())
+            exact = m.astype(np.float64)
+            assert (total, low_total) == pytest.approx((exact[m > edge].sum(), exact[m > low].sum()), rel=1e-12)
+            if not room:
+                assert lengths == [-(n > 0), -(low_count > 0), -(low_count > 0)]
+                continue
+            masks = m > last, (m > low) & (m <= high), m > deep
+            for found, length, wanted in zip(lists, lengths, masks, strict=True):
+                assert found[:length].tolist() == m[wanted].tolist()
+            assert indices[: lengths[0]].tolist() == np.flatnonzero(m > last).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tail_moves_what_exceeds_to_the_front(dtype: np.dtype[Any]) -> None:
+    for n in LENGTHS:
+        m = np.abs(drawn(n, dtype))
+        kept = m[m > dtype.type(0.7)]
+        total, found = kernels.tail(m, dtype.type(0.7))
+        assert m[:found].tolist() == kept.tolist()
+        assert total == pytest.approx(kept.astype(np.float64).sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_kth_and_largest(dtype: np.dtype[Any]) -> None:
+    integer = np.dtype(f"i{dtype.itemsize}")
+    outlier = np.full(4000, 1.5, dtype)
+    outlier[::2] += np.finfo(dtype).eps
+    outlier[7], outlier[9] = np.finfo(dtype).max, 0  # nearly all share their leading bits
+    for m in (np.abs(drawn(5000, dtype)), np.zeros(100, dtype), outlier, np.ones(1, dtype)):
+        ordered = np.argsort(-m, kind="stable")
+        for k in {1, len(m) // 3 + 1, len(m) - 1 or 1, len(m)}:
+            edge = kernels.kth(m.view(integer), k)
+            assert np.array(edge, integer).view(dtype) == m[ordered[k - 1]]
+            out = np.empty(k + 1, np.int64)
+            kernels.largest(np.arange(len(m)) * 2, m.view(integer), integer.type(edge), out)
+            assert out[:k].tolist() == (np.sort(ordered[:k]) * 2).tolist()
+
+
+def test_a_sample_comes_from_everywhere() -> None:
+    for n in (10, 4096, 100_003):
+        x, out = np.arange(n, dtype=np.float64), np.empty(4096)
+        kernels.sample(x, out)
+        assert np.abs(out - (np.arange(4096) + 0.5) * n / 4096).max() <= n / 4096 / 2 + 1
+        assert len(np.unique(out.astype(np.int64) % 64)) == min(n, 64)
+
+
+def test_the_bounds_from_a_sample() -> None:
+    m = np.abs(drawn(4096, np.dtype("f4")))
+    tail = m[m > np.float32(0.5)].astype(np.float64)
+    expected = (len(tail), tail.mean(), tail.std() / np.sqrt(len(tail)) / tail.mean())
+    assert kernels.spread(m, np.float32(0.5)) == pytest.approx(expected, rel=1e-9)
+    assert kernels.spread(m, np.float32(1e9)) == (0, 0.0, 0.0)
+
+
+def test_sums_lose_nothing_over_many_blocks() -> None:
+    """Equal entries round the same way in every block: the total must make it good."""
+    x = np.full(3_000_000, 0.1)
+    at, magnitudes = np.empty(SPARE, np.int64), np.empty(SPARE)
+    total, _, _ = kernels.moments(x, 0.0, np.inf, False, at, magnitudes, 0)
+    assert total / len(x) == pytest.approx(0.1, rel=2e-15)
+
+
+# --- code that is kept ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one loop, not yet compiled."""
+    def call(dtype: np.dtype[Any]) -> None:
+        kernels.keep(np.zeros(2, np.int64), np.ones(2, dtype), dtype.type(1), np.zeros(3, np.int64))
+
+    monkeypatch.setattr(kernels, "LOOPS", ["keep"])
+    monkeypatch.setattr(kernels, "_call_all", call)
+    monkeypatch.setattr(kernels, "keep", njit(kernels.keep.py_func))  # type: ignore[attr-defined]
+
+
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(kernels, "keep", njit(kernels.keep.py_func))  # type: ignore[attr-defined]
+    kernels.warm(np.dtype("f4"))
+    out = np.zeros(3, np.int64)
+    assert kernels.keep(np.array([4, 5]), np.array([1, 3], np.float32), np.float32(2), out) == 1
+    assert out[0] == 5
+    return kernels.keep
+
+
+@pytest.mark.usefixtures("one_loop")
+def test_compiled_code_is_kept_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    assert not fresh(monkeypatch).stats.cache_hits
+    assert list(tmp_path.rglob("*.nbi"))
+    assert fresh(monkeypatch).stats.cache_hits
+    assert str(tmp_path) == config.CACHE_DIR
+
+
+@pytest.mark.usefixtures("one_loop")
+def test_kept_code_of_other_sources_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    fresh(monkeypatch)
+    other = tmp_path / "lanes.py"
+    other.write_text(Path(lanes.__file__).read_text() + "\n")
+    monkeypatch.setattr(lanes, "__file__", str(other))
+    assert not fresh(monkeypatch).stats.cache_hits
+
+
+@pytest.mark.usefixtures("one_loop")
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04."])
+def test_kept_code_that_is_damaged_is_left(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    fresh(monkeypatch)
+    for pattern in ("*.nbc", "*.nbi"):
+        for file in tmp_path.rglob(pattern):
+            file.write_bytes(content)
+        fresh(monkeypatch)
+
+
+@pytest.mark.usefixtures("one_loop")
+def test_a_place_that_cannot_be_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file"))
+    assert not fresh(monkeypatch).stats.cache_hits
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "file" / "kernels.py"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    fresh(monkeypatch)
+    assert list((tmp_path / "user" / "pslab").rglob("*.nbi"))
+
+
+@pytest.mark.usefixtures("one_loop")
+def test_a_full_disk_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert not fresh(monkeypatch).stats.cache_hits
+
+
+def test_numba_is_not_imported_before_something_is_pruned() -> None:
+    code = "import sys, pslab.tensors.pruning.pruner; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_processor_without_wide_registers_chooses_the_same(tmp_path: Path) -> None:
+    code = """
+import torch
+from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection import select
+from pslab.tensors.selection import reference as select_torch
+assert not lanes.SQUEEZES
+for dtype in (torch.float32, torch.float64):
+    v = torch.randn(50_001, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    for k in (5, 500, 9000):
+        assert torch.equal(select.top(v, k), select_torch.top(v, k))
+    for sigmas in (1, 3):
+        assert torch.equal(select.deviation(v, sigmas), select_torch.above(v, sigmas * select_torch.std(v)))
+    for passes in (1, 5):
+        assert torch.equal(select.dynamic(v, passes)[0], select_torch.dynamic(v, passes)[0])
+"""
+    plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=os.environ | plain, check=True)
+
+
+def test_blocks_are_what_the_lists_allow_for() -> None:
+    assert select_cpu.SPARE == blocks.SPARE
+    assert select_cpu.BLOCK >= 2 * kernels.BLOCK

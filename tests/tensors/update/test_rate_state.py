@@ -1,0 +1,369 @@
+"""Which gradients are really applied: the vectors by hand, and what holds for any history, dense, sparse, in ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pslab.protocol.messages import Push
+from pslab.protocol.server import Step
+from pslab.tensors.codec.frames import Entries
+from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update.directions import REFRESH
+from pslab.tensors.update.optimizers import resolve_optimizer
+from pslab.tensors.update.store import Part, Store
+from pslab.tensors.update.vectors import cuts, dense, inside, mean, outside, plus
+
+SIZE = 6
+WHOLE = (Part((slice(0, SIZE),)),)
+RANGES = (Part((slice(0, 2), slice(3, 5))), Part((slice(2, 3), slice(5, 6))))
+LAYERS = (slice(0, 3), slice(3, SIZE))
+
+
+@dataclass
+class Asks:
+    """A rate that asks for `needs`; shares are given by staleness."""
+
+    needs: str
+    eps: float = 1e-10
+    clamp: float = 10.0
+    shares: dict = field(default_factory=dict)
+
+    def share(self, staleness: int, pushes: int) -> float:
+        return self.shares.get(staleness, 1.0)
+
+
+class Server:
+    """Weights under a rate: workers pull and push whole vectors; weights are what was applied, with its sign turned."""
+
+    def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2, size=SIZE):
+        self.parts, self.size = parts, size
+        self.rating = rating.at_server(rate, parts, layers, torch.float64)
+        self.store = Store(torch.zeros(size, dtype=torch.float64), parts, resolve_optimizer("sgd"))
+        self.version = 0
+        self.held = dict.fromkeys(range(workers), 0)
+        self.computing = dict(self.held)
+        self.places: set[int] = set()  #: memory in which applied gradients were
+
+    @property
+    def moved(self) -> torch.Tensor:
+        return -self.store.weights
+
+    def push(self, *pushes, sparse=False) -> torch.Tensor:
+        """(worker, vector) each, as one step; by how much the weights move."""
+        before, aggregate = self.moved.clone(), len(pushes) > 1
+        self.version += 1
+        for worker, _ in pushes:
+            self.computing.pop(worker, None)
+        vectors = [torch.as_tensor(v, dtype=torch.float64) for _, v in pushes]
+        for index, part in enumerate(self.parts):
+            messages = tuple(Push(worker, index, 0, self.held[worker]) for worker, _ in pushes)
+            gradients = [entries(part, v) for v in vectors] if sparse else vectors
+            kept = [outside(inside(part, g)).values.copy() for g in gradients]
+            applied = self.rating.rate(Step(index, messages, aggregate, self.version), gradients,
+                                       list(self.computing.values()))  # fmt: skip
+            self.store.step(index, applied, 1.0)
+            self.places |= {g.values.ctypes.data for g in applied if isinstance(g, Entries)}
+            for g, before_ in zip(gradients, kept, strict=True):
+                assert np.array_equal(outside(inside(part, g)).values, before_)  # they belong to the workers
+            if sparse:
+                assert all(g.indices is not None for g in applied)
+                for g in gradients:
+                    g.values.fill(1e9)  # their memory is the workers' again
+        for v in vectors:
+            v.fill_(1e9)
+        return self.moved - before
+
+    def pull(self, *workers):
+        for worker in workers:
+            self.held[worker] = self.computing[worker] = self.version
+
+
+def entries(part: Part, vector: torch.Tensor) -> Entries:
+    """What is not zero."""
+    indices = vector.nonzero().flatten()
+    return part.inside(indices, vector[indices].clone())
+
+
+def full(*values: float) -> list[float]:
+    return [*values, *[0.0] * (SIZE - len(values))]
+
+
+def one(server: Server, worker: int, value: float) -> float:
+    server.push((worker, full(value)))
+    return float(server.moved[0])
+
+
+# --- versions -----------------------------------------------------------------------------------------------------
+
+
+def test_pushes_for_one_version_are_its_mean():
+    server = Server(Asks("versions"))
+    assert [one(server, 0, 1), one(server, 1, 3)] == [1, 2]
+    server = Server(Asks("versions"), workers=3)
+    assert [one(server, worker, value) for worker, value in enumerate((1, 3, 8))] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("parts", [WHOLE, RANGES])
+def test_the_vector_of_a_late_push(parts, sparse):
+    server, found = Server(Asks("versions"), parts=parts), []
+    for worker, value in ((0, 1), (0, 1), (0, 1), (1, 3), (1, 2)):
+        server.push((worker, full(value, 0, 0, value)), sparse=sparse)
+        server.pull(worker)
+        found.append(server.moved[[0, 3]].tolist())
+    assert found == [[w, w] for w in (1, 2, 3, 4, 6)]
+
+
+def test_a_superstep_is_its_mean_and_nothing_is_kept_of_it():
+    server = Server(Asks("versions"), workers=3)
+    for _ in range(3):
+        vectors = [torch.randn(SIZE, dtype=torch.float64) for _ in range(3)]
+        expected = sum(vectors) / 3
+        moved = server.push(*enumerate([v.clone() for v in vectors]))
+        assert torch.allclose(moved, expected, rtol=1e-14, atol=1e-15)
+        server.pull(0, 1, 2)
+        assert not server.rating.ranges[0].means
+
+
+@dataclass
+class Reference:
+    """The version store to the letter, on dense vectors, with nothing ever dropped."""
+
+    workers: int
+    newest: int = -1
+    means: dict = field(default_factory=dict)
+    members: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.joins = dict.fromkeys(range(self.workers), 0)
+
+    def push(self, worker, vector):
+        v = self.joins[worker]
+        self.members[v] = self.members.get(v, 0) + 1
+        old = self.means.get(v, torch.zeros_like(vector))
+        self.means[v] = old + (vector - old) / self.members[v]
+        self.newest = max(self.newest, v)
+
+    def pull(self, worker):
+        self.joins[worker] = self.newest + 1
+
+
+numbers = st.integers(-8, 8)
+supports = st.lists(numbers, min_size=SIZE, max_size=SIZE)
+turns = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True), supports),
+                 min_size=1, max_size=25)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(turns, st.booleans(), st.sampled_from([WHOLE, RANGES]))
+def test_weights_are_the_sum_of_the_means(history, sparse, parts):
+    server, reference = Server(Asks("versions"), workers=3, parts=parts), Reference(3)
+    for workers, values in history:
+        vectors = [torch.tensor([v + (v != 0) * w for v in values], dtype=torch.float64) for w in workers]
+        for worker, vector in zip(workers, vectors, strict=True):
+            reference.push(worker, vector)
+        server.push(*zip(workers, [v.clone() for v in vectors], strict=True), sparse=sparse)
+        for worker in workers:
+            reference.pull(worker)
+        server.pull(*workers)
+        total = sum(reference.means.values())
+        assert torch.allclose(server.moved, total, rtol=1e-11, atol=1e-11)
+        assert all(len(here.means) <= 3 for here in server.rating.ranges)
+
+
+def test_a_mean_is_dropped_when_nobody_can_join_it():
+    server = Server(Asks("versions"))
+    for _ in range(5):
+        one(server, 0, 1)
+        server.pull(0)
+    (here,) = server.rating.ranges
+    assert list(here.means) == [0]  # the other worker's; of those between nobody holds the weights
+    one(server, 1, 1)
+    assert not here.means
+
+
+def test_a_push_that_outlived_its_version_joins_the_oldest():
+    server = Server(Asks("versions"), workers=3)
+    one(server, 0, 4)
+    server.pull(0, 1)
+    del server.computing[2]  # it is gone; but its push is held
+    assert one(server, 0, 2) == 6
+    server.pull(0)
+    assert one(server, 2, 6) == 8  # the mean of 2 and 6: worker 1 may still join them
+
+
+def test_memory_is_used_again():
+    server = Server(Asks("versions"), workers=3)
+    for turn in range(30):
+        one(server, turn % 3, 1)
+        server.pull(turn % 3)
+    assert len(server.places) <= 6
+
+
+def test_a_sparse_step_is_the_union_of_the_supports():
+    server = Server(Asks("versions"))
+    server.push((0, full(2, 0, 4)), sparse=True)
+    assert server.push((1, full(0, 6, 4)), sparse=True).tolist() == full(-1, 3, 0)
+
+
+def test_a_full_frame_among_sparse_ones():
+    server = Server(Asks("versions"))
+    server.push((0, full(2, 0, 4)), sparse=True)
+    assert server.push((1, [2.0] * SIZE)).tolist() == [0, 1, -1, 1, 1, 1]
+
+
+# --- squares ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("parts", [WHOLE, RANGES])
+def test_squares_by_hand(parts, sparse):
+    server, found = Server(Asks("squares"), parts=parts), []
+    for value in (3, 4, 0):
+        server.push((0, full(value, 0, 0, value)), sparse=sparse)
+        found.append((0.1 * server.moved[[0, 3]]).tolist())
+    assert np.array(found) == pytest.approx(np.array([[0.1, 0.1], [0.18, 0.18], [0.18, 0.18]]), rel=1e-9)
+
+
+def test_a_supersteps_mean_is_squared():
+    server = Server(Asks("squares"))
+    server.push((0, full(6)), (1, full(0, 8)))
+    assert server.push((0, full(4)))[0] == pytest.approx(0.8)  # the mean was 3: 4 / 5
+
+
+def test_a_workers_own_squares():
+    squares = rating.at_worker(Asks("own squares"), lambda: torch.zeros(3, dtype=torch.float64))
+    gradient = torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64)
+    assert squares.divide(gradient, out=gradient).tolist() == pytest.approx([1, 1, 0])
+    assert squares.divide(torch.tensor([4.0, 1.0, 0.0]), out=gradient).tolist() == pytest.approx([0.8, 2**-0.5, 0])
+    assert squares.total.tolist() == [25, 2, 0]
+
+
+# --- directions ---------------------------------------------------------------------------------------------------
+
+FLAT = (slice(0, SIZE),)
+
+
+@pytest.mark.parametrize(
+    ("shares", "gradients", "applied"),
+    [
+        ((1, 1), ((3, 0), (0, 4)), ((3.5355, 0), (0, 3.5355))),
+        ((0.5, 1), ((3, 0), (0, 4)), ((2.2361, 0), (0, 4.4721))),
+        ((3, 4), ((3, 0), (0, 4)), ((3, 0), (0, 4))),
+        ((1, 1 / 3), ((3, 4), (6, 8)), ((6.75, 9), (2.25, 3))),
+    ],
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_directions_by_hand(shares, gradients, applied, sparse):
+    server = Server(Asks("directions", shares=dict(enumerate(shares))), layers=FLAT)
+    server.version = 1
+    server.held = {0: 1, 1: 0}  # the staleness of each is its number
+    both = [(worker, full(*g)) for worker, g in enumerate(gradients)]
+    whole = server.push(*both, sparse=sparse)
+    assert whole[:2].tolist() == pytest.approx(np.mean(applied, 0), abs=5e-5)
+    for (worker, gradient), expected in zip(both, applied, strict=True):
+        server.held[worker] = server.version - worker
+        assert server.push((worker, gradient), sparse=sparse)[:2].tolist() == pytest.approx(expected, abs=5e-5)
+
+
+def test_no_gradient_counts_for_nothing():
+    server = Server(Asks("directions"), layers=FLAT)
+    assert server.push((0, full(0))).tolist() == full(0)
+    assert server.push((1, full(3, 4))).tolist() == pytest.approx(full(3, 4))
+    assert server.push((0, full(0))).tolist() == full(0)
+
+
+def test_where_directions_cancel_nothing_is_lengthened_beyond_the_clamp():
+    server = Server(Asks("directions", clamp=10.0), layers=FLAT)
+    server.push((0, full(1)))
+    assert server.push((1, full(-4))).tolist() == pytest.approx(full(-1.5))  # 3, by equal shares of 2
+    server.push((0, full(1, 1e-6)))
+    moved = server.push((1, full(-4)))
+    assert moved.tolist() == pytest.approx(full(-40))
+
+
+def test_each_layer_is_for_itself():
+    server = Server(Asks("directions"))
+    server.push((0, [3, 0, 0, 1, 0, 0]))
+    assert server.push((1, [0, 4, 0, 0, 1, 0])).tolist() == pytest.approx([0, 12.5**0.5, 0, 0, 1, 0])
+
+
+def test_a_range_re_schedules_its_share_of_a_layer():
+    whole, ranges = Server(Asks("directions")), Server(Asks("directions"), parts=RANGES)
+    for server in (whole, ranges):
+        server.push((0, [3, 0, 0, 1, 0, 0]))
+        server.moved_last = server.push((1, [0, 4, 0, 0, 1, 0]))
+    assert torch.allclose(whole.moved_last, ranges.moved_last)  # what each has of a layer is all that is not zero
+    assert cuts(RANGES[0], LAYERS) == [slice(0, 2), slice(2, 4)]
+    assert cuts(RANGES[1], LAYERS) == [slice(0, 1), slice(1, 2)]
+    assert cuts(RANGES[1], (slice(0, 2), slice(2, SIZE))) == [slice(0, 2)]
+
+
+def test_who_is_gone_no_longer_counts():
+    server = Server(Asks("directions"), layers=FLAT)
+    server.push((0, full(3)))
+    assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 12.5**0.5))
+    server.rating.leave(0)
+    assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 4))
+
+
+@settings(max_examples=80, deadline=None)
+@given(turns, st.booleans(), st.sampled_from([LAYERS, FLAT]))
+def test_the_sum_keeps_its_length_and_the_clamp_holds(history, sparse, layers):
+    shares = {tau: 1 / (1 + tau) for tau in range(99)}
+    server = Server(Asks("directions", shares=shares, clamp=10.0), workers=3, layers=layers)
+    latest: dict[int, tuple[torch.Tensor, float]] = {}
+    for (worker, *_), values in history:
+        gradient = torch.tensor([v + (v != 0) * worker for v in values], dtype=torch.float64)
+        latest[worker] = gradient, shares[server.version - server.held[worker]]
+        moved = server.push((worker, gradient.clone()), sparse=sparse)
+        server.pull(worker)
+        for layer in layers:
+            parts = [(g[layer], alpha) for g, alpha in latest.values() if g[layer].any()]
+            if not gradient[layer].any():
+                assert not moved[layer].any()
+                continue
+            directed = sum(alpha * g / g.norm() for g, alpha in parts).norm()
+            total = sum(g for g, _ in parts).norm()
+            length = float(gradient[layer].norm())
+            assert moved[layer].norm() <= 10 * length * (1 + 1e-9)
+            if directed > 1e-6:  # t times each share of a direction keeps the sum's length, unless it is clamped
+                t = float(total / directed)
+                expected = min(t * latest[worker][1], 10 * length)
+                assert moved[layer].tolist() == pytest.approx((expected * gradient[layer] / length).tolist(), abs=1e-7)
+                assert float(sum(t * alpha * g / g.norm() for g, alpha in parts).norm()) == pytest.approx(float(total))
+
+
+def test_many_pushes_leave_no_rounding():
+    server = Server(Asks("directions"), layers=FLAT)
+    for worker in (0, 1):
+        server.push((worker, torch.full((SIZE,), 1e17)))
+    for turn in range(2 * REFRESH):
+        server.push((turn % 2, full(3) if turn % 2 else full(0, 4)))
+    server.store.weights.zero_()
+    assert server.push((1, full(3))).tolist() == pytest.approx(full(12.5**0.5), rel=1e-12)
+
+
+# --- vectors of a range -------------------------------------------------------------------------------------------
+
+
+def test_sums_of_dense_and_sparse_vectors():
+    a, b = (entries(WHOLE[0], torch.tensor(v, dtype=torch.float64)) for v in (full(1, 0, 2), full(0, 3, 4)))
+    union = plus(a, b, -1.0)
+    assert union.indices.tolist() == [0, 1, 2]
+    assert dense(union).tolist() == full(1, -3, -2)
+    assert plus(dense(a), b).tolist() == full(1, 3, 6)
+    assert dense(mean([a, b])).tolist() == full(0.5, 1.5, 3)
+    assert mean([a]) is a
+
+
+def test_who_needs_nothing_gets_nothing():
+    assert rating.at_server(object(), WHOLE, LAYERS, torch.float64) is None
+    assert rating.at_server(Asks("own squares"), WHOLE, LAYERS, torch.float64) is None
+    assert rating.at_worker(Asks("squares"), lambda: torch.zeros(1)) is None

@@ -1,0 +1,130 @@
+"""The store: dense and sparse steps, ranges of several slices, and what changed since a version."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pslab.tensors.codec.frames import Entries
+from pslab.tensors.update.optimizers import resolve_optimizer
+from pslab.tensors.update.store import Part, Store
+
+PARTS = (Part((slice(0, 6), slice(10, 14))), Part((slice(6, 10), slice(14, 20))))
+WHOLE = (Part((slice(0, 20),)),)
+
+
+def random(seed: int) -> torch.Tensor:
+    return torch.randn(20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def entries(*pairs: tuple[int, float], n: int = 20) -> Entries:
+    return Entries(n, np.array([i for i, _ in pairs]), np.array([v for _, v in pairs]))
+
+
+def dense(e: Entries) -> torch.Tensor:
+    full = torch.zeros(e.n, dtype=torch.float64)
+    full[torch.from_numpy(e.indices)] = torch.from_numpy(e.values)
+    return full
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam", "adagrad", "rmsprop:weight_decay=0.1"])
+@pytest.mark.parametrize("parts", [WHOLE, PARTS])
+def test_steps_are_torchs(optimizer, parts):
+    spec = resolve_optimizer(optimizer)
+    store, alone = Store(random(0), parts, spec), random(0)
+    made = spec.make([alone], 0.1)
+    for step in range(5):
+        gradients = [random(10 * step + g) for g in range(3)]
+        alone.grad = torch.stack(gradients).mean(0)
+        made.step()
+        for index in range(len(parts)):
+            store.step(index, gradients, 0.1)
+    assert torch.allclose(store.weights, alone, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam"])
+def test_sparse_gradients_step_like_dense_ones(optimizer):
+    spec = resolve_optimizer(optimizer)
+    here, there = Store(random(0), WHOLE, spec), Store(random(0), WHOLE, spec)
+    for step in range(4):
+        some = [entries((step, 1.0), (7, -2.0)), entries((7, 0.5), (19, 3.0))]
+        here.step(0, some, 0.1)
+        there.step(0, [dense(e) for e in some], 0.1)
+    assert torch.allclose(here.weights, there.weights, rtol=1e-13, atol=1e-15)
+
+
+def test_a_step_touches_only_its_range():
+    store = Store(random(0), PARTS, resolve_optimizer("adam"))
+    store.step(0, [random(1)], 0.1)
+    moved = store.weights != random(0)
+    assert moved.tolist() == [i < 6 or 10 <= i < 14 for i in range(20)]
+
+
+def test_positions_inside_a_range():
+    indices = torch.tensor([1, 5, 6, 12, 19])
+    inside = [part.inside(indices, indices.double()) for part in PARTS]
+    assert [e.indices.tolist() for e in inside] == [[1, 5, 8], [0, 9]]
+    assert [e.values.tolist() for e in inside] == [[1.0, 5.0, 12.0], [6.0, 19.0]]
+    back = torch.zeros(20, dtype=torch.float64)
+    for part, e in zip(PARTS, inside, strict=True):
+        part.put(back, e)
+    assert back.nonzero().flatten().tolist() == [1, 5, 6, 12, 19]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam"])
+@pytest.mark.parametrize("parts", [WHOLE, PARTS])
+def test_what_changed_brings_any_older_copy_up_to_date(optimizer, parts):
+    store = Store(random(0), parts, resolve_optimizer(optimizer), track_changes=True)
+    copies = {0: store.weights.clone()}
+    for step in range(6):
+        for index, part in enumerate(parts):
+            store.step(index, [entries((step % part.size, 1.0), n=part.size)], 0.1)
+        copies[step + 1] = store.weights.clone()
+    for version, copy in copies.items():
+        for index, part in enumerate(parts):
+            changed = store.changed(index, version)
+            if changed is None:
+                for there, new in zip(part.views(copy), part.views(store.weights), strict=True):
+                    there.copy_(new)
+            else:
+                part.put(copy, changed)
+        assert torch.equal(copy, store.weights)
+
+
+def test_only_what_changed_is_sent():
+    store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
+    store.step(0, [entries((3, 1.0), (4, 2.0))], 0.1)
+    store.step(0, [entries((4, 1.0))], 0.1)
+    assert store.changed(0, 0).indices.tolist() == [3, 4]
+    assert store.changed(0, 1).indices.tolist() == [4]
+    assert store.changed(0, 2).indices.tolist() == []
+    store.step(0, [random(1)], 0.1)
+    assert store.changed(0, 2) is None
+
+
+def test_workers_of_one_round_get_the_same_and_those_of_the_next_what_is_new():
+    store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
+    store.step(0, [entries((3, 1.0))], 0.1)
+    first = store.changed(0, 0)
+    assert store.changed(0, 0) is first  # so it need not be encoded again
+    store.step(0, [entries((3, 1.0), (5, 1.0))], 0.1)
+    second = store.changed(0, 0)
+    assert second.indices.tolist() == [3, 5]
+    assert second.values[0] == store.weights[3] != first.values[0]
+    store.step(0, [random(1)], 0.1)
+    store.step(0, [entries((6, 1.0))], 0.1)
+    assert store.changed(0, 2) is None  # the dense step is among them
+    assert store.changed(0, 3).indices.tolist() == [6]
+
+
+def test_momentum_changes_what_no_gradient_touched():
+    store = Store(random(0), WHOLE, resolve_optimizer("sgd:momentum=0.9"), track_changes=True)
+    store.step(0, [entries((3, 1.0))], 0.1)
+    store.step(0, [entries((4, 1.0))], 0.1)
+    assert store.changed(0, 1).indices.tolist() == [3, 4]
+
+
+def test_changes_must_be_tracked():
+    with pytest.raises(ValueError, match="track"):
+        Store(random(0), WHOLE, resolve_optimizer("sgd")).changed(0, 0)

@@ -1,0 +1,435 @@
+"""Every trainable number has one key; key ranges tile the flat vector; autograd works in it."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import sys
+from collections.abc import Callable
+
+import cloudpickle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from pslab.errors import ConfigError
+from pslab.tensors.workload.keyspace import KeyRange, Keyspace
+from pslab.tensors.workload.models import CNN, MLP
+
+
+class Tied(nn.Module):
+    """A small language model whose output layer is its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.hidden = nn.Linear(4, 4)
+        self.output = nn.Linear(4, 7)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.hidden(self.embedding(x)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, num_layers=2, proj_size=2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x)[0]
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
+class Scaled(nn.Module):
+    """Parameters without dimensions, and of one element, in the root module itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.shift = nn.Parameter(torch.tensor([1.0]))
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * self.scale + self.shift
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    module[2].requires_grad_(False)
+    module[4].bias.requires_grad_(False)
+    return module
+
+
+def sparse_gradients() -> nn.Module:
+    return nn.Sequential(nn.Embedding(6, 3, sparse=True), nn.Linear(3, 2))
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "mlp": (lambda: MLP(12, 5, 3), lambda: torch.randn(4, 3, 4)),
+    "cnn": (CNN, lambda: torch.randn(2, 1, 28, 28)),
+    "linear": (lambda: nn.Linear(3, 2), lambda: torch.randn(2, 3)),
+    "no bias": (lambda: nn.Linear(3, 2, bias=False), lambda: torch.randn(2, 3)),
+    "tied": (Tied, lambda: torch.tensor([[0, 3], [6, 3]])),
+    "shared module": (lambda: nn.Sequential(*[nn.Linear(3, 3)] * 2, nn.Linear(3, 2)), lambda: torch.randn(2, 3)),
+    "lstm": (Recurrent, lambda: torch.randn(2, 5, 3)),
+    "attention": (Attending, lambda: torch.randn(2, 5, 4)),
+    "frozen": (frozen, lambda: torch.randn(2, 3)),
+    "transposed": (lambda: nn.ConvTranspose2d(2, 5, 3), lambda: torch.randn(2, 2, 4, 4)),
+    "scalars": (Scaled, lambda: torch.randn(2, 3)),
+    "sparse gradients": (sparse_gradients, lambda: torch.tensor([[0, 3], [5, 3]])),
+}
+each_module = pytest.mark.parametrize("name", MODULES)
+
+
+def made(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
+    """A module of MODULES in float64, and an input for it."""
+    torch.manual_seed(seed)
+    factory, sample = MODULES[name]
+    module, x = factory().double(), sample()
+    return module, x.double() if x.is_floating_point() else x
+
+
+def loss_of(module: nn.Module, x: Tensor) -> Tensor:
+    y = module(x)
+    return (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)).square().sum()
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+# --- layout ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_mlp_of_the_thesis_has_932362_parameters_and_1546_keys() -> None:
+    keyspace = Keyspace.of(MLP())
+    assert (keyspace.size, keyspace.keys, keyspace.dtype) == (932_362, 1546, torch.float32)
+    assert [layer.name for layer in keyspace.layers] == ["hidden1", "hidden2", "hidden3", "output"]
+    assert [layer.keys for layer in keyspace.layers] == [
+        KeyRange(0, 512),
+        KeyRange(512, 1024),
+        KeyRange(1024, 1536),
+        KeyRange(1536, 1546),
+    ]
+    assert keyspace.layers[1].flat == slice(401_920, 664_576)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("linear", [("Linear", 2)]),
+        ("tied", [("embedding", 7), ("hidden", 4), ("output", 7)]),
+        ("shared module", [("0", 3), ("2", 2)]),
+        ("transposed", [("weight", 2), ("bias", 5)]),
+        (
+            "lstm",
+            [("lstm.weight_ih_l0", 16), ("lstm.weight_hr_l0", 2), ("lstm.weight_ih_l1", 16), ("lstm.weight_hr_l1", 2)],
+        ),
+        ("attention", [("attention.in_proj_weight", 12), ("attention.bias_k", 1), ("attention.out_proj", 4)]),
+        ("frozen", [("0", 4), ("4", 2)]),
+        ("scalars", [("Scaled", 1), ("linear", 2)]),
+    ],
+)
+def test_layers_are_modules_or_their_parts_with_equally_many_rows(name: str, layers: list[tuple[str, int]]) -> None:
+    assert [(layer.name, len(layer.keys)) for layer in Keyspace.of(made(name)[0]).layers] == layers
+
+
+@each_module
+def test_every_element_belongs_to_exactly_one_key(name: str) -> None:
+    module, _ = made(name)
+    keyspace = Keyspace.of(module)
+    owners = torch.zeros(keyspace.size, dtype=torch.int64)
+    for key in range(keyspace.keys):
+        for part in keyspace.slices(KeyRange(key, key + 1)):
+            owners[part] += 1
+    assert keyspace.size == sum(p.numel() for p in trainable(module))
+    assert owners.tolist() == [1] * keyspace.size
+
+
+def test_a_key_is_a_neuron_with_its_incoming_weights_and_its_bias() -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    keyspace = Keyspace.of(module)
+    flat = keyspace.flatten(module)
+    value = torch.cat([flat[part] for part in keyspace.slices(KeyRange(3, 4))])
+    assert value.tolist() == [*module[1].weight[1].tolist(), module[1].bias[1].item()]
+
+
+@each_module
+def test_a_layer_and_the_whole_model_are_one_slice(name: str) -> None:
+    keyspace = Keyspace.of(made(name)[0])
+    assert keyspace.slices(keyspace.whole) == (slice(0, keyspace.size),)
+    for number, layer in enumerate(keyspace.layers):
+        assert keyspace.slices(keyspace.range_of(number)) == (layer.flat,)
+
+
+def test_slices_of_a_range_across_layers() -> None:
+    keyspace = Keyspace.of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 2)))
+    # elements: weights 0-5, biases 6-7 | 8-11, 12-13 | 14-17, 18-19
+    assert keyspace.slices(KeyRange(1, 5)) == (slice(3, 6), slice(7, 16), slice(18, 19))
+    assert keyspace.slices(KeyRange(0, 1)) == (slice(0, 3), slice(6, 7))
+    assert keyspace.slices(KeyRange(2, 6)) == (slice(8, 20),)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(MODULES)), st.data())
+def test_slices_of_a_partition_tile_the_vector(name: str, data: st.DataObject) -> None:
+    keyspace = KEYSPACES[name]
+    cuts = data.draw(st.sets(st.integers(1, keyspace.keys - 1), max_size=6)) if keyspace.keys > 1 else set()
+    seen = torch.zeros(keyspace.size, dtype=torch.int64)
+    for start, stop in itertools.pairwise([0, *sorted(cuts), keyspace.keys]):
+        parts = keyspace.slices(KeyRange(start, stop))
+        assert all(a.stop < b.start for a, b in itertools.pairwise(parts)), "ascending, and merged where adjacent"
+        single = [p for key in range(start, stop) for p in keyspace.slices(KeyRange(key, key + 1))]
+        assert sum(p.stop - p.start for p in parts) == sum(p.stop - p.start for p in single)
+        for part in parts:
+            seen[part] += 1
+    assert bool((seen == 1).all())
+
+
+KEYSPACES = {name: Keyspace.of(made(name)[0]) for name in MODULES}
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (3, 2), (-1, 2), (0, 6), (5, 6)])
+def test_an_empty_or_foreign_range_is_refused_with_the_limits(start: int, stop: int) -> None:
+    keyspace = Keyspace.of(nn.Linear(2, 5))
+    with pytest.raises(ValueError, match=r"0 <= start < stop <= 5"):
+        keyspace.slices(KeyRange(start, stop))
+
+
+def test_a_keyspace_is_plain_data() -> None:
+    keyspace = Keyspace.of(MLP())
+    assert pickle.loads(pickle.dumps(keyspace)) == keyspace
+    assert len(pickle.dumps(keyspace)) < 2000
+    assert hash(keyspace) == hash(Keyspace.of(MLP()))
+
+
+# --- living in flat vectors -----------------------------------------------------------------------------------------
+
+
+@each_module
+def test_gradients_arrive_in_the_flat_vector_and_equal_those_of_an_unbound_copy(name: str) -> None:
+    module, x = made(name)
+    reference = copy.deepcopy(module)
+    keyspace = Keyspace.of(module)
+    weights, gradient = keyspace.flatten(module), torch.zeros(keyspace.size, dtype=torch.float64)
+    keyspace.bind(module, weights, gradient)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):  # the views must outlive zero_() and backward()
+        step = torch.randn(keyspace.size, generator=generator, dtype=torch.float64) / 10
+        weights += step
+        begin = 0
+        with torch.no_grad():
+            for p in trainable(reference):
+                p += step[begin : begin + p.numel()].view(p.shape)
+                begin += p.numel()
+        gradient.zero_()
+        loss_of(module, x).backward()
+        wanted = torch.autograd.grad(loss_of(reference, x), trainable(reference))
+        dense = [g.to_dense().reshape(-1) for g in wanted]
+        torch.testing.assert_close(gradient, torch.cat(dense), rtol=1e-10, atol=1e-10)
+        assert gradient.abs().sum() > 0
+    for p, slot in zip(trainable(module), keyspace.parameters, strict=True):
+        assert p.data_ptr() == weights.data_ptr() + slot.offset * 8
+        assert p.grad is not None
+        assert p.grad.data_ptr() == gradient.data_ptr() + slot.offset * 8
+
+
+def test_backward_adds_to_what_the_gradient_holds() -> None:
+    module, x = made("mlp")
+    keyspace = Keyspace.of(module)
+    gradient = torch.zeros(keyspace.size, dtype=torch.float64)
+    keyspace.bind(module, keyspace.flatten(module), gradient)
+    loss_of(module, x).backward()
+    once = gradient.clone()
+    loss_of(module, x).backward()
+    torch.testing.assert_close(gradient, 2 * once)
+
+
+def test_a_module_moves_between_two_gradient_vectors() -> None:
+    module, x = made("cnn")
+    keyspace = Keyspace.of(module)
+    weights = keyspace.flatten(module)
+    pair = [torch.zeros(keyspace.size, dtype=torch.float64) for _ in range(2)]
+    for gradient in pair:
+        keyspace.bind(module, weights, gradient)
+        loss_of(module, x).backward()
+    assert pair[0].abs().sum() > 0
+    torch.testing.assert_close(pair[0], pair[1])
+
+
+def test_frozen_parameters_keep_their_place_and_get_no_gradient() -> None:
+    module, x = made("frozen")
+    before = module[2].weight.clone()
+    keyspace = Keyspace.of(module)
+    weights, gradient = torch.zeros(2, keyspace.size, dtype=torch.float64)
+    keyspace.bind(module, weights, gradient)
+    loss_of(module, x).backward()
+    assert torch.equal(module[2].weight, before)
+    assert module[2].weight.grad is None
+
+
+def test_without_a_gradient_vector_there_are_no_gradients() -> None:
+    module, x = made("mlp")
+    loss_of(module, x).backward()
+    keyspace = Keyspace.of(module)
+    keyspace.bind(module, keyspace.flatten(module), None)
+    assert all(p.grad is None for p in module.parameters())
+
+
+@each_module
+def test_flatten_is_the_parameters_in_module_order(name: str) -> None:
+    module, _ = made(name)
+    flat = Keyspace.of(module).flatten(module)
+    assert torch.equal(flat, nn.utils.parameters_to_vector(trainable(module)))
+    assert not flat.requires_grad
+
+
+def test_flatten_takes_other_memory_layouts() -> None:
+    module = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    flat = Keyspace.of(module).flatten(module)
+    assert torch.equal(flat[:108].view(4, 3, 3, 3), module.weight)
+
+
+@pytest.mark.parametrize(
+    ("flat", "problem"),
+    [
+        (torch.zeros(7), r"\[8\]"),
+        (torch.zeros(2, 4), r"\[2, 4\]"),
+        (torch.zeros(8, dtype=torch.float64), "float64"),
+        (torch.zeros(16)[::2], "contiguous"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_refused(flat: Tensor, problem: str) -> None:
+    module = nn.Linear(3, 2)
+    keyspace = Keyspace.of(module)
+    with pytest.raises(ValueError, match=f"weights .*{problem}"):
+        keyspace.bind(module, flat)
+    with pytest.raises(ValueError, match=f"gradient .*{problem}"):
+        keyspace.bind(module, torch.zeros(8), flat)
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [
+        (nn.Linear(3, 2, bias=False), "bias"),
+        (nn.Linear(2, 3), r"\[3, 2\]"),
+        (nn.Linear(3, 2).double(), "float64"),
+        (nn.Sequential(nn.Linear(3, 2)), "0.weight"),
+    ],
+)
+def test_another_module_is_refused_and_left_as_it_is(other: nn.Module, problem: str) -> None:
+    keyspace = Keyspace.of(nn.Linear(3, 2))
+    before = [p.clone() for p in other.parameters()]
+    with pytest.raises(ValueError, match=problem):
+        keyspace.bind(other, torch.zeros(8))
+    assert all(torch.equal(a, b) for a, b in zip(before, other.parameters(), strict=True))
+
+
+# --- shells ---------------------------------------------------------------------------------------------------------
+
+
+@each_module
+def test_a_shell_travels_light_and_becomes_the_module_again(name: str) -> None:
+    module, x = made(name)
+    keyspace = Keyspace.of(module)
+    shell = keyspace.shell(module)
+    assert sum(p.numel() for p in trainable(shell)) == 0
+    shell, keyspace = cloudpickle.loads(cloudpickle.dumps((shell, keyspace)))
+    weights, gradient = keyspace.flatten(module), torch.zeros(keyspace.size, dtype=torch.float64)
+    keyspace.bind(shell, weights, gradient)
+    assert torch.equal(shell(x), module(x))
+    loss_of(shell, x).backward()
+    loss_of(module, x).backward()
+    wanted = [p.grad.to_dense().reshape(-1) for p in trainable(module) if p.grad is not None]
+    torch.testing.assert_close(gradient, torch.cat(wanted))
+    assert {n: p.requires_grad for n, p in shell.named_parameters()} == {
+        n: p.requires_grad for n, p in module.named_parameters()
+    }
+
+
+def test_a_shell_of_the_mlp_takes_a_thousandth_of_it() -> None:
+    module = MLP()
+    assert len(cloudpickle.dumps(Keyspace.of(module).shell(module))) < 932_362 * 4 // 500
+
+
+def test_making_a_shell_leaves_the_module_alone_and_keeps_its_buffers() -> None:
+    module, x = made("cnn")
+    module(x)
+    keyspace = Keyspace.of(module)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    shell = keyspace.shell(module)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(shell.norm1.running_mean, module.norm1.running_mean)
+    assert shell.norm1.running_mean.data_ptr() != module.norm1.running_mean.data_ptr()
+
+
+def test_weights_stay_tied_in_a_shell() -> None:
+    module, _ = made("tied")
+    keyspace = Keyspace.of(module)
+    shell = pickle.loads(pickle.dumps(keyspace.shell(module)))
+    assert shell.output.weight is shell.embedding.weight
+    keyspace.bind(shell, keyspace.flatten(module))
+    assert shell.output.weight.data_ptr() == shell.embedding.weight.data_ptr()
+
+
+def test_a_shell_has_no_values_to_flatten_and_no_keyspace_of_its_own() -> None:
+    module = nn.Linear(3, 2)
+    keyspace = Keyspace.of(module)
+    with pytest.raises(ValueError, match=r"weight holds no storage: bind\(\)"):
+        keyspace.flatten(keyspace.shell(module))
+    with pytest.raises(ConfigError, match=r"before shell\(\)"):
+        Keyspace.of(keyspace.shell(module))
+
+
+def test_a_module_that_cannot_be_copied_is_refused() -> None:
+    module = nn.Linear(2, 2)
+    module.stream = sys.stdout
+    with pytest.raises(ConfigError, match="cannot be copied to the workers"):
+        Keyspace.of(module).shell(module)
+
+
+# --- refused models -------------------------------------------------------------------------------------------------
+
+
+class One(nn.Module):
+    def __init__(self, *parameters: nn.Parameter) -> None:
+        super().__init__()
+        self.all = nn.ParameterList(parameters)
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    [
+        (nn.ReLU(), "no trainable parameters"),
+        (nn.Linear(2, 2).requires_grad_(False), "requires_grad=True"),
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()),
+            "0.weight is torch.float32, 1.weight is torch.float64",
+        ),
+        (One(nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "all.0 is complex"),
+        (One(nn.Parameter(torch.zeros(2, 2).to_sparse())), "all.0 is sparse"),
+        (One(nn.Parameter(torch.zeros(0, 2))), "all.0 has no elements"),
+        (nn.LazyLinear(2), "weight is lazy"),
+    ],
+)
+def test_models_without_a_keyspace_are_refused(module: nn.Module, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        Keyspace.of(module)
+    assert caught.value.field == "model"
+
+
+def test_frozen_parameters_may_have_any_dtype() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double().requires_grad_(False))
+    assert Keyspace.of(module).dtype == torch.float32

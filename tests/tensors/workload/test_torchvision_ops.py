@@ -1,0 +1,97 @@
+"""torchvision works beside this torch, whichever build it is, and nobody imports it without need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import cloudpickle
+import pytest
+import torch
+
+from pslab.tensors.workload import torchvision_ops as vision
+from pslab.tensors.workload.keyspace import Keyspace
+
+LOADED = "any(name.partition('.')[0] == 'torchvision' for name in sys.modules)"
+
+
+@pytest.fixture
+def undisturbed() -> Iterator[None]:
+    """A failed import drops torchvision's modules; other tests go on with those that they have."""
+    loaded = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "torchvision"}
+    yield
+    sys.modules.update(loaded)
+
+
+def test_models_build_and_run() -> None:
+    models = vision.torchvision().models
+    with torch.no_grad():
+        assert models.resnet18(weights=None).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
+    with torch.device("meta"):  # half a gigabyte otherwise
+        assert sum(p.numel() for p in models.vgg16(weights=None).parameters()) == 138_357_544
+
+
+def test_datasets_and_transforms_are_there() -> None:
+    package = vision.torchvision()
+    assert package.datasets.CIFAR10.__name__ == "CIFAR10"
+    assert package.transforms.Normalize([0.5], [0.5])(torch.ones(1, 1, 2)).tolist() == [[[1.0, 1.0]]]
+
+
+def test_a_second_call_gives_the_same_package() -> None:
+    assert vision.torchvision() is vision.torchvision()
+
+
+def test_importing_models_and_data_does_not_import_it() -> None:
+    code = f"import sys, pslab.tensors.workload.models, pslab.tensors.workload.data; sys.exit({LOADED})"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_fresh_process_unpickles_a_model_of_torchvision() -> None:
+    resnet = vision.torchvision().models.resnet18(weights=None)
+    keyspace = Keyspace.of(resnet)
+    sent = cloudpickle.dumps((keyspace, keyspace.shell(resnet), float(keyspace.flatten(resnet).sum())))
+    assert len(sent) < keyspace.size // 100
+    child = (
+        "import sys, functools, torch, cloudpickle\n"
+        "from pslab.tensors.workload.torchvision_ops import with_operators\n"
+        "keyspace, shell, _ = with_operators(functools.partial(cloudpickle.loads, sys.stdin.buffer.read()))\n"
+        "keyspace.bind(shell, torch.zeros(keyspace.size))\n"
+        "assert shell(torch.zeros(2, 3, 32, 32)).abs().sum() == 0\n"
+        # a part that a failed import left behind would be loaded, but not be an attribute of the package
+        "package = sys.modules['torchvision']\n"
+        "parts = [name.split('.') for name in sys.modules if name.startswith('torchvision.')]\n"
+        "assert all(hasattr(package, part[1]) for part in parts)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", child], input=sent, check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_a_missing_operator_is_declared_and_the_import_tried_again() -> None:
+    missing = ["pslab_test_a", "pslab_test_b"]
+
+    def load() -> str:
+        for name in missing:
+            if not hasattr(torch.ops.torchvision, name):
+                raise RuntimeError(f"operator torchvision::{name} does not exist")
+        return "loaded"
+
+    assert vision.with_operators(load) == "loaded"
+
+
+@pytest.mark.parametrize("message", ["something else", "operator other::nms does not exist"])
+def test_another_error_is_not_hidden(message: str) -> None:
+    def load() -> None:
+        raise RuntimeError(message)
+
+    with pytest.raises(RuntimeError, match=message):
+        vision.with_operators(load)
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_an_operator_that_stays_missing_is_an_error_and_no_endless_loop() -> None:
+    def load() -> None:
+        raise RuntimeError("operator torchvision::pslab_test_never does not exist")
+
+    with pytest.raises(RuntimeError, match="pslab_test_never"):
+        vision.with_operators(load)
