@@ -20,7 +20,6 @@ from pslab.lab.judge.capabilities import Rules
 from pslab.lab.judge.phases import PHASES_JUDGED, SLACK_S, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History, Unreadable
 from pslab.lab.judge.replay import replay
-from pslab.policies.table import RANGES, SYNCS
 
 FEW = 5  # violations that a manifest tells
 
@@ -178,7 +177,7 @@ class _Judgement:
         ranges = self.run.ranges
         if isinstance(ranges, str):
             try:
-                ranges = build("ranges", ranges, RANGES)
+                ranges = build("ranges", ranges)
             except ConfigError:
                 return True
         return bool(getattr(ranges, "layered", True))
@@ -188,7 +187,7 @@ class _Judgement:
         sync = self.run.sync
         if isinstance(sync, str):
             try:
-                sync = build("sync", sync, SYNCS)
+                sync = build("sync", sync)
             except ConfigError:
                 named = sync if len(sync) < 40 else "its source text"
                 problem = f"the policy cannot be made again from its record ({named})"
