@@ -76,7 +76,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Mnist:
-    """The first `train` training and `test` test examples of MNIST, in the order of its files (it is well mixed)."""
+    """MNIST (LeCun et al., 1998): its first `train` training and `test` test examples, in the order of its files."""
 
     train: int = TRAIN
     test: int = TEST
