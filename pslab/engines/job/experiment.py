@@ -12,8 +12,8 @@ from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
-from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync
 from pslab.tensors.pruning.pruner import Memory, memories
 from pslab.tensors.pruning.rules import PRUNERS, Whole
 from pslab.tensors.update import rate_state as rating
