@@ -21,10 +21,10 @@ from pslab.policies.table import ORDERS, RANGES, RATES, SCHEDULES, SYNCS
 from pslab.protocol.traits import REQUIRED, traits_of
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import PRUNERS, Whole
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
-from pslab.tensors.workload import layer_costs as operations
+from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model, check_model, kept_chance
@@ -83,7 +83,7 @@ def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
 
 def _shares(
     ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
-) -> tuple[operations.Share, ...]:
+) -> tuple[layer_costs.Share, ...]:
     """Of an iteration's time, what each layer takes."""
     if not ranges.layered:
         return ()
@@ -91,9 +91,9 @@ def _shares(
         if len(given) != len(keyspace.layers):
             problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
             raise ConfigError("cluster.layer_shares", given, problem)
-        return operations.normalized(given)
+        return layer_costs.normalized(given)
     with torch.device(sample.device), kept_chance():
-        return operations.shares(copy.deepcopy(module), keyspace, sample)
+        return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
 
 
 def _policy(field: str, value: Any) -> Any:
@@ -190,8 +190,8 @@ def _check_ranges(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_rate(run: Run, rate: Any) -> None:
-    if (asked := rating.needs(rate)) not in rating.NEEDS:
-        problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rating.NEEDS))}"
+    if (asked := rate_state.needs(rate)) not in rate_state.NEEDS:
+        problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rate_state.NEEDS))}"
         raise ConfigError("rate", run.rate, problem)
     if run.push_weight is not None and not getattr(rate, "weighted", True):
         users = ", ".join(name for name, cls in RATES.items() if getattr(cls, "weighted", True))
