@@ -13,8 +13,8 @@ from pslab.config.run import Run
 from pslab.config.table import find
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
-from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync
 from pslab.tensors.pruning.pruner import Memory, memories
 from pslab.tensors.pruning.rules import Whole
 from pslab.tensors.update import rate_state

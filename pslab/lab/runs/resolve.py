@@ -18,6 +18,7 @@ from pslab.config.table import ROWS
 from pslab.engines.job.experiment import Experiment
 from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
+from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Whole
 from pslab.tensors.update import rate_state
@@ -111,7 +112,7 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("prune", run.prune, problem)
     if run.engine == "timing" and run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
-    if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
+    if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
     _check_layers(run, policies)
@@ -125,14 +126,14 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
             problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
             raise ConfigError("order", run.order, problem)
         return
-    sync = policies["sync"]
+    traits = traits_of(policies["sync"])
     if isinstance(policies["prune"], Ranges):
         problem = "a range of keys is in turn, whatever layers it is of: use ranges='whole', or another rule"
         raise ConfigError("prune", run.prune, problem)
-    if getattr(sync, "eager", False):
+    if traits.eager:
         problem = "asks for the whole model as a worker begins to compute: use ranges='whole', or another policy"
         raise ConfigError("sync", run.sync, problem)
-    if hasattr(sync, "begins"):
+    if traits.accumulates:
         problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
     if getattr(policies["prune"], "clip", None) is not None:
