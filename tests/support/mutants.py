@@ -16,8 +16,8 @@ from pslab.policies.table import SYNCS
 
 SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
-MODULES = ("protocol.window", "protocol.messages", "protocol.requests", "protocol.server", "protocol.worker",
-           "policies.sync.ssp", "policies.sync.bsp", "policies.sync.asp", "policies.sync.eager",
+MODULES = ("protocol.window", "protocol.messages", "protocol.traits", "protocol.requests", "protocol.server",
+           "protocol.worker", "policies.sync.ssp", "policies.sync.bsp", "policies.sync.asp", "policies.sync.eager",
            "policies.sync.local_sgd", "policies.sync.backup", "policies.planning.zipline", "policies.sync.dssp",
            "policies.sync.elastic")  # fmt: skip
 

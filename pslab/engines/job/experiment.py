@@ -12,11 +12,11 @@ from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
-from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync
 from pslab.tensors.pruning.pruner import Memory, memories
 from pslab.tensors.pruning.rules import PRUNERS, Whole
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -93,4 +93,5 @@ class Experiment:
         """What each worker keeps from one gradient to the next."""
         size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
         pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
-        return {**pruned, **({SQUARES: Memory(size, dtype)} if rating.needs(self.rate) in rating.AT_WORKER else {})}
+        squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
+        return {**pruned, **({SQUARES: Memory(size, dtype)} if squares else {})}

@@ -23,7 +23,7 @@ from pslab.protocol.messages import begins
 from pslab.tensors.codec.frames import Entries, decode, encode_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, is_finite, zeros
 from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import rounds
 
@@ -77,7 +77,7 @@ class Producer:
         self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
                         if job.sparse else None)  # fmt: skip
         self._came: list[Entries] = []  # of a range, since the last gradient
-        self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
+        self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
         """Once per module, before the run begins."""

@@ -22,6 +22,7 @@ from pslab.engines.check.result import Explored
 from pslab.engines.check.worker import FAULTS
 from pslab.errors import ConfigError, ExportError, PslabError, nearest
 from pslab.policies.table import SYNCS
+from pslab.protocol.traits import REQUIRED, traits_of
 
 CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
 #: Iterations per worker that a minute allows for 1, 2, 3 and 4 pairs of a worker and a range: without faults, with one
@@ -130,10 +131,10 @@ def resolve_sync(value: Any) -> Any:
             value = found() if isinstance(found, type) else found
         except TypeError as error:
             raise ConfigError("sync", value, f"cannot be made without parameters: {error}; name an object") from None
-    missing = [name for name in ("window", "initial", "step") if not hasattr(value, name)]
+    missing = [name for name in REQUIRED if not hasattr(value, name)]
     if missing or isinstance(value, type):
         problem = "is a class: give an object of it" if isinstance(value, type) else f"has no {', '.join(missing)}"
-        raise ConfigError("sync", value, f"{problem}; a sync policy needs window, initial, step")
+        raise ConfigError("sync", value, f"{problem}; a sync policy needs {', '.join(REQUIRED)}")
     return value
 
 
@@ -158,7 +159,7 @@ def plan(
     _positive("faults_max", faults_max)
     if bound is not None and bound < 0:
         raise ConfigError("bound", bound, "must be 0 or more iterations ahead of the slowest")
-    several_max = 2 if hasattr(sync, "variants") else len(FAULTS)
+    several_max = 2 if traits_of(sync).plans else len(FAULTS)
     return [
         Task(name, sync, w, r, iterations or allowed, each,
              faults_max or (several_max if r == 1 else 2), states_max, bound, layered)
@@ -172,19 +173,19 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
 
     0 where nothing is explored unless it is asked for.
     """
-    plans = hasattr(sync, "variants")
-    kinds = ((plans, PLANNED), (getattr(sync, "eager", False), EAGER), (hasattr(sync, "begins"), COUNTS),
-             (getattr(sync, "whole", False), WHOLE), (True, ITERATIONS))  # fmt: skip
+    traits = traits_of(sync)
+    kinds = ((traits.plans, PLANNED), (traits.eager, EAGER), (traits.accumulates, COUNTS), (traits.whole, WHOLE),
+             (True, ITERATIONS))  # fmt: skip
     table: Sequence[tuple[int, ...]] = next(table for holds, table in kinds if holds)
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
-    if len(faults) > 1 and workers * ranges > 3 and (sync.window or 0) > allowed:
+    if len(faults) > 1 and workers * ranges > 3 and (traits.window or 0) > allowed:
         return 0  # a window that so few iterations cannot fill leaves ASP, which is explored
     if faults or not allowed:
         return allowed
     if bound is not None:
-        return max(allowed, bound + 1 + PLANS_AFTER * plans)
-    return max(allowed, min(sync.window or 0, BOUND_MAX))
+        return max(allowed, bound + 1 + PLANS_AFTER * traits.plans)
+    return max(allowed, min(traits.window or 0, BOUND_MAX))
 
 
 def check(*policies: Any, processes: int | None = None, on_explored: OnExplored = lambda each: None,

@@ -21,6 +21,7 @@ from pslab.lab.judge.phases import PHASES_JUDGED, SLACK_S, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History, Unreadable
 from pslab.lab.judge.replay import replay
 from pslab.policies.table import RANGES, SYNCS
+from pslab.protocol.traits import REQUIRED
 
 FEW = 5  # violations that a manifest tells
 
@@ -95,7 +96,7 @@ class _Judgement:
             self.missing.append(str(problem))
             phases = None
         if phases is not None:
-            self._phases(history, phases, sync)
+            self._phases(history, phases)
         self._dropped(history, phases)
         if sync is not None and not self.violations:
             self._replay(history, phases, sync)
@@ -105,12 +106,12 @@ class _Judgement:
         self.violations += found
         return not found
 
-    def _phases(self, history: History, phases: Phases, sync: Any) -> None:
+    def _phases(self, history: History, phases: Phases) -> None:
         for name, check in PHASES_JUDGED.items():
             if not self._hold(name, check(phases, history)):
                 return
-        if sync is not None and sync.window is not None:
-            self._hold("the bound of the policy's window", phases.beyond(sync.window))
+        if (window := history.rules.traits.window) is not None:
+            self._hold("the bound of the policy's window", phases.beyond(window))
         if history.rules.barrier and not history.rules.layered:  # else a range changes while others are computed on
             self._hold("no step while somebody computes", phases.steps_inside(history))
 
@@ -193,9 +194,9 @@ class _Judgement:
                 named = sync if len(sync) < 40 else "its source text"
                 problem = f"the policy cannot be made again from its record ({named})"
                 return None, [f"{problem}: its bound and its decisions were not judged"]
-        if all(hasattr(sync, name) for name in ("window", "initial", "step")):
+        if all(hasattr(sync, name) for name in REQUIRED):
             return sync, []
-        return None, [f"{sync!r} is no synchronization policy: it needs window, initial and step"]
+        return None, [f"{sync!r} is no synchronization policy: it needs {', '.join(REQUIRED)}"]
 
     def _replay(self, history: History, phases: Phases | None, sync: Any) -> None:
         begun = [worker for worker in range(self.run.workers) if self.moved_s.get(worker, [0.0])[0] == 0.0]

@@ -72,7 +72,7 @@ class Background:
         try:
             from pslab.lab.runs.run import sweep
 
-            self.finished = sweep(self.runs, results=self.results, progress=False, stop=self._stop)
+            self.finished = list(sweep(self.runs, results=self.results, progress=False, stop=self._stop))
         except KeyboardInterrupt as interrupt:
             self.note = str(interrupt)
         except Exception as error:  # a user's model or policy may raise anything; the view says it

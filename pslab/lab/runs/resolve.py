@@ -18,12 +18,13 @@ from pslab.engines.job.experiment import Experiment
 from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
 from pslab.policies.table import ORDERS, RANGES, RATES, SCHEDULES, SYNCS
+from pslab.protocol.traits import REQUIRED, traits_of
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import PRUNERS, Whole
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
-from pslab.tensors.workload import layer_costs as operations
+from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model, check_model, kept_chance
@@ -31,7 +32,7 @@ from pslab.tensors.workload.models import build_model, check_model, kept_chance
 IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
 #: what an object must be able to do to stand where a name could
 METHODS: dict[str, tuple[dict[str, type], tuple[str, ...]]] = {
-    "sync": (SYNCS, ("window", "initial", "step")),
+    "sync": (SYNCS, REQUIRED),
     "rate": (RATES, ("scale",)),
     "ranges": (RANGES, ("cut", "layered")),
     "order": (ORDERS, ("pick",)),
@@ -82,7 +83,7 @@ def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
 
 def _shares(
     ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
-) -> tuple[operations.Share, ...]:
+) -> tuple[layer_costs.Share, ...]:
     """Of an iteration's time, what each layer takes."""
     if not ranges.layered:
         return ()
@@ -90,9 +91,9 @@ def _shares(
         if len(given) != len(keyspace.layers):
             problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
             raise ConfigError("cluster.layer_shares", given, problem)
-        return operations.normalized(given)
+        return layer_costs.normalized(given)
     with torch.device(sample.device), kept_chance():
-        return operations.shares(copy.deepcopy(module), keyspace, sample)
+        return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
 
 
 def _policy(field: str, value: Any) -> Any:
@@ -130,7 +131,7 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
         raise ConfigError("prune", run.prune, problem)
     if run.engine == "timing" and run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
-    if getattr(policies["sync"], "eager", False) and getattr(policies["sync"], "rmw", True):
+    if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
     _check_layers(run, policies)
@@ -144,14 +145,14 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
             problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
             raise ConfigError("order", run.order, problem)
         return
-    sync = policies["sync"]
+    traits = traits_of(policies["sync"])
     if isinstance(policies["prune"], Ranges):
         problem = "a range of keys is in turn, whatever layers it is of: use ranges='whole', or another rule"
         raise ConfigError("prune", run.prune, problem)
-    if getattr(sync, "eager", False):
+    if traits.eager:
         problem = "asks for the whole model as a worker begins to compute: use ranges='whole', or another policy"
         raise ConfigError("sync", run.sync, problem)
-    if hasattr(sync, "begins"):
+    if traits.accumulates:
         problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
     if getattr(policies["prune"], "clip", None) is not None:
@@ -189,8 +190,8 @@ def _check_ranges(run: Run, policies: Mapping[str, Any]) -> None:
 
 
 def _check_rate(run: Run, rate: Any) -> None:
-    if (asked := rating.needs(rate)) not in rating.NEEDS:
-        problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rating.NEEDS))}"
+    if (asked := rate_state.needs(rate)) not in rate_state.NEEDS:
+        problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rate_state.NEEDS))}"
         raise ConfigError("rate", run.rate, problem)
     if run.push_weight is not None and not getattr(rate, "weighted", True):
         users = ", ".join(name for name, cls in RATES.items() if getattr(cls, "weighted", True))

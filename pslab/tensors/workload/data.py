@@ -20,8 +20,8 @@ from torch import Tensor
 from pslab.config import spec
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
-from pslab.tensors.workload import torchvision_ops as vision
 from pslab.tensors.workload.models import import_named
+from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 RAW = Path("MNIST", "raw")
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -274,7 +274,7 @@ def _of_torchvision(text: str, name: str, root: Path) -> Dataset:
     if name.lower() not in (known := {n.lower(): n for n in VISION}):
         raise ConfigError("data", text, f"unknown dataset {name!r}; {nearest(name, known)}")
     name = known[name.lower()]
-    kind, parts = getattr(vision.torchvision().datasets, name), []
+    kind, parts = getattr(torchvision().datasets, name), []
     for train in (True, False):
         try:
             source = kind(str(root), train=train, download=True)
@@ -306,7 +306,7 @@ def _returned(name: str, function: Any) -> Dataset:
             f"is {type(function).__name__}: must be a callable or a Dataset, or one of {', '.join((*DATA, *FORMS))}",
         )
     try:
-        found = vision.with_operators(function)
+        found = with_operators(function)
     except Exception as error:
         raise ConfigError("data", name, f"the function raised {type(error).__name__}: {error}") from error
     if isinstance(found, Dataset):

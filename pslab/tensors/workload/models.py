@@ -18,7 +18,7 @@ from torch.nn import functional
 from pslab.config.spec import build
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import seed_of
-from pslab.tensors.workload import torchvision_ops as vision
+from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 Factory = Callable[[], nn.Module]
 FORMS = ("package.module:factory", "torchvision:NAME")
@@ -120,7 +120,7 @@ def build_model(value: object, seed: int) -> nn.Module:
     factory = resolve_model(value)
     with kept_chance(seed):
         try:
-            module = vision.with_operators(factory)
+            module = with_operators(factory)
         except Exception as error:
             raise ConfigError("model", _short(value), f"the factory raised {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
@@ -168,7 +168,7 @@ def import_named(field: str, text: str) -> Any:
     if not colon or not all(part.isidentifier() for part in (*path.split("."), *attributes.split("."))):
         raise ConfigError(field, text, "must have the form package.module:name")
     try:
-        found: Any = vision.with_operators(lambda: importlib.import_module(path))
+        found: Any = with_operators(lambda: importlib.import_module(path))
     except Exception as error:
         raise ConfigError(field, text, f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     for attribute in attributes.split("."):
@@ -200,14 +200,14 @@ def _by_name(text: str) -> object:
 
 
 def _of_torchvision(text: str, name: str) -> Factory:
-    known = vision.torchvision().models.list_models()
+    known = torchvision().models.list_models()
     if name.lower() not in known:
         raise ConfigError("model", text, f"torchvision has no model {name!r} without arguments; {nearest(name, known)}")
     return functools.partial(_torchvision_model, name.lower())
 
 
 def _torchvision_model(name: str) -> nn.Module:
-    model: nn.Module = vision.torchvision().models.get_model(name, weights=None)
+    model: nn.Module = torchvision().models.get_model(name, weights=None)
     return model
 
 
