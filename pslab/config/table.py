@@ -119,7 +119,7 @@ ROWS = _table(
     Row("rate", "adagrad", "pslab.policies.rates:AdaGrad", source="Duchi et al. (JMLR 2011); Tsai (slides 2017)",
         example="adagrad:server", label="AdaGrad, {accumulator}", colour="#D55E00", marker="star"),
     Row("rate", "split", "pslab.policies.rates:Split", source="Tsai (slides 2017)", label="split, {alpha}",
-        colour="#88AA33", marker="diamond"),
+        colour="#A3C644", marker="diamond"),
     Row("rate", "modulated", "pslab.policies.rates:Modulated",
         source="Jin et al. (TPDS 2022); Zhang et al. (arXiv 2015)",
         label="modulated, {form}", colour="#117733", marker="square"),

@@ -15,6 +15,7 @@ from pslab.config.run import Run
 from pslab.config.spec import build, read, split
 from pslab.config.table import KINDS, find
 from pslab.errors import ConfigError
+from pslab.lab.records.results import single
 from pslab.protocol.server import first_step
 
 if TYPE_CHECKING:
@@ -215,16 +216,11 @@ def averages(run: Run) -> bool:
     """Whether a step of this run's policy is the mean of several pushes: then no push has a weight of its own."""
     try:
         row = find("sync", run.sync)
-        sync = build("sync", run.sync, {row.name: row.load()}) if isinstance(run.sync, str) and row else run.sync
+        sync: Any = build("sync", run.sync, {row.name: row.load()}) if isinstance(run.sync, str) and row else run.sync
         step = first_step(sync, 1)
     except (ConfigError, AttributeError):
         return False  # a record that holds the source text of a policy alone
     return step is not None and step.aggregate
-
-
-def single(run: Run, others: Iterable[Run]) -> bool:
-    """Whether this is the single machine beside runs of several workers."""
-    return run.workers == 1 and any(other.workers > 1 for other in others)
 
 
 #: Said in every caption, and said where they are not Run's default.
@@ -232,7 +228,7 @@ SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer"
 UNLESS_DEFAULT = ("schedule", "rate", "order", "ranges", "device", "dtype")
 
 
-def caption(results: Sequence[Result], shown: Iterable[str] = (), spread: str = "median and range of") -> list[str]:
+def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = "median and range of") -> list[str]:
     """What these runs share, a line each: the experiment, the cluster; the columns that the figure shows are left out.
 
     Args:
@@ -284,7 +280,8 @@ def _seeds(runs: Sequence[Run], spread: str) -> str:
 MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("*", "the machine was too slow for the emulated cluster: its seconds are not to be trusted",
      lambda manifest: manifest.get("honest") is False),
-    ("†", "evaluated beside the training, which disturbs its seconds", lambda manifest: bool(manifest.get("disturbed"))),
+    ("†", "evaluated beside the training, which disturbs its seconds",
+     lambda manifest: bool(manifest.get("disturbed"))),
     ("‡", "judged invalid: the run broke a rule of its policy", lambda manifest: manifest.get("verdict") == "invalid"),
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ BEHIND = "#9A9A9A"  # the curve that stands behind the others of each panel
 FONT = "Inter, Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 
 #: Of names without a reserved colour; no policy has them.
-OTHERS = ("#2F6FBF", "#D1603D", "#4F8A2B", "#8E4EA6", "#B08A4A", "#1F9AA6", "#D670A4", "#5A5A5A")
+OTHERS = ("#1878D8", "#D89060", "#306018", "#A81860", "#18C0A8", "#6018D8", "#C090D8", "#781890")
 NUMBERS = ("#F2C14E", "#D9603B", "#8C2D62", "#2B1055")  # from the smallest to the largest
 DASHES = ("solid", "6px,2.5px", "2px,2.5px", "8px,2.5px,2px,2.5px", "12px,3px", "10px,2.5px,2px,2.5px,2px,2.5px")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross")
@@ -58,7 +58,7 @@ class Look:
 
     def mark(self, size: Any = MARK) -> dict[str, Any]:
         """Plotly's marker. A white edge sets it off its own line."""
-        edge = {"color": self.colour if "open" in self.marker else "white", "width": 1.0 if "open" in self.marker else 0.5}
+        edge = {"color": self.colour, "width": 1.0} if "open" in self.marker else {"color": "white", "width": 0.5}
         return {"symbol": self.marker, "color": self.colour, "size": size, "opacity": 1, "line": edge}
 
 
@@ -114,7 +114,7 @@ def _leading(column: str, values: Sequence[Any]) -> list[Look]:
         ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
         return [plain_look(ranks[value], ramp(NUMBERS, ranks[value] / max(1, len(ranks) - 1))) for value in values]
     free = iter(range(len(values)))
-    found = {}
+    found: dict[str, Look] = {}
     for family in dict.fromkeys(row.name for row in rows if row is not None and row.ramp):
         own = [value for value, row in zip(values, rows, strict=True) if row is not None and row.name == family]
         found |= dict(zip(map(repr, own), _on_ramp(ROWS[column][family], own), strict=True))

@@ -1,10 +1,9 @@
-"""Curves of evaluations with bands over seeds; and points, joined or not, of summaries and of other tables."""
+"""Curves of evaluations: accuracy, or another quantity, against iterations, time or bytes, with bands over seeds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +12,14 @@ import plotly.graph_objects as go
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.figure import Axis, Line, Page, axis
-from pslab.lab.plots.labels import SPACE, caption, column_name, marks, notes_of, single, size
-from pslab.lab.plots.style import BEHIND, SINGLE, Look, looks
+from pslab.lab.plots.labels import SPACE, caption, column_name, marks, notes_of, size
+from pslab.lab.plots.page.axes import Axis, axis
+from pslab.lab.plots.page.panels import Curve, Names, cells, compose, headline, listed, shared_looks, words_of
+from pslab.lab.plots.style import BEHIND, SINGLE, Look
+from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, evaluations
+from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
-
-Names = str | Sequence[str]
 
 
 class Quantity(NamedTuple):
@@ -50,72 +49,6 @@ QUANTITIES: dict[str, Quantity] = {
 }
 FAR = 3.0  # times the median curve's length: then time and bytes are logarithmic
 VISIBLE = 45.0  # per cent below the best end that the frame shows at most
-COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "rate": "learning-rate policy",
-           "order": "request order", "learning_rate": "learning rate", "push_weight": "push weight"}  # fmt: skip
-
-
-# -- what is drawn ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One curve and its places; a facet or row of ... is every panel's."""
-
-    label: str
-    look: Look
-    facet: Any = None
-    row: Any = None
-    behind: bool = False
-    sign: str = ""
-    frames: Mapping[tuple[str, str], pd.DataFrame] = field(default_factory=dict)  #: (x, y) -> x, y, low, high, hover
-    crosses: Mapping[tuple[str, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
-
-
-class Cell(NamedTuple):
-    """What a panel shows."""
-
-    facet: Any
-    row: Any
-    x: str
-    y: str
-
-
-def cells(facets: Sequence[Any], rows: Sequence[Any], xs: Sequence[str], ys: Sequence[str]) -> list[list[Cell]]:
-    """The panels: facets, or several x or y, side by side; rows, or what is left of those, one under the other.
-
-    Raises:
-        ConfigError: there is no place left for several x or y.
-    """
-    several = [name for name, values in (("x", xs), ("y", ys)) if len(values) > 1]
-    across = "facet" if facets else several.pop(0) if several else ""
-    down = "row" if rows else several.pop(0) if several else ""
-    if several:
-        raise ConfigError(several[0], [*xs, *ys], "facet and row leave no place for a panel each; draw two figures")
-    axes = {"facet": facets, "row": rows, "x": xs, "y": ys, "": [None]}
-    first = {"facet": None, "row": None, "x": xs[0], "y": ys[0]}
-    return [[Cell(**{name: value for name, value in {**first, down: below, across: beside}.items() if name})
-             for beside in axes[across]] for below in axes[down]]  # fmt: skip
-
-
-def compose(
-    drawn: Sequence[Curve], grid: Sequence[Sequence[Cell]], x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis], *,
-    heads: Sequence[str] = (), sides: Sequence[str] = (), width: str = "page", **how: Any,
-) -> Page:  # fmt: skip
-    """A page with each curve in its panels; `how` goes to every Line."""
-    page = Page([[x_axes[cell.x] for cell in line] for line in grid], [[y_axes[cell.y] for cell in line] for line in grid],
-                heads, sides, width)  # fmt: skip
-    for row, line in enumerate(grid):
-        for column, cell in enumerate(line):
-            own = [each for each in drawn if each.facet in (cell.facet, ...) and each.row in (cell.row, ...)]
-            for each in sorted(own, key=lambda curve: not curve.behind):
-                frame, lowest = each.frames.get((cell.x, cell.y)), y_axes[cell.y].low
-                if frame is None or not len(frame):
-                    continue
-                crosses = [(x, max(lowest, y)) for x, y in each.crosses.get((cell.x, cell.y), ())]
-                page.add(row, column, Line(
-                    each.label, each.look, frame.x, frame.y, frame.low, frame.high, list(frame.hover), crosses, each.sign,
-                    **how))  # fmt: skip
-    return page
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -124,8 +57,8 @@ def compose(
 def curves(
     results: Iterable[Result], x: Names = "seconds", y: Names = "accuracy", *, by: Names = "label",
     facet: str | None = None, row: str | None = None, behind: Any = None, goal: float | None = None,
-    log: str | None = None, zoom: tuple[float, float] | bool | None = None, title: Any = None, notes: Iterable[str] = (),
-    width: str = "page",
+    log: str | None = None, zoom: tuple[float, float] | bool | None = None, title: Any = None,
+    notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """A quantity of each evaluation against another: the median over seeds, a band over their range.
 
@@ -148,37 +81,40 @@ def curves(
     for name in (*xs, *ys):
         if name not in QUANTITIES:
             raise ConfigError("x" if name in xs else "y", name, nearest(str(name), QUANTITIES))
-    runs = [result.run for result in found]
-    crowd = Results(*_kept(found, lambda run: not single(run, runs)))
+    crowd, alone = apart(found)
     pairs = [(x_, y_) for x_ in xs for y_ in ys]
-    one = facet is not None and listed(by) == [facet]
-    grouped = groups(crowd, by, **{name: each for name, each in (("facet", facet), ("row", row)) if each is not None})
-    names, shown = columns_of(crowd, by), columns_of(crowd, by, *filter(None, (facet, row)))
-    keys = {key: dict(zip(shown, key, strict=True)) for key in grouped}
-    styled = dict(zip(keys, _looks(list(keys.values()), names, [*filter(None, (facet, row))]), strict=True))
+    panels = [*filter(None, (facet, row))]
+    names, shown = own_columns(crowd, by, panels), columns_of(crowd, by, *panels)
+    grouped = groups(crowd, by, **{word: each for word, each in (("facet", facet), ("row", row)) if each is not None})
+    keys = [dict(zip(shown, key, strict=True)) for key in grouped]
+    one = facet is not None and {*names} <= {facet}  # each panel has its own curve, and its heading names it
     drawn = []
-    for key, group in grouped.items():
-        values, back = keys[key], behind is not None and behind in (keys[key][name] for name in names)
-        label = ", ".join(filter(None, (column_name(name, values[name], group[0].run) for name in names)))
-        sign = marks(group)
+    for values, look, group in zip(keys, shared_looks(keys, names, panels), grouped.values(), strict=True):
+        back = behind is not None and behind in (values[name] for name in names)
+        label, sign = label_of(values, names, group[0].run), marks(group)
         drawn.append(Curve(
-            label + ("" if facet or row else sign), Look(BEHIND) if back else styled[key],
-            ... if back and one else values.get(facet), values.get(row), back, sign if facet or row else "",
+            label if panels else label + sign, Look(BEHIND) if back else look,
+            ... if back and one else values.get(facet or ""), values.get(row or ""), back, sign if panels else "",
             {pair: _band(group, *pair, crowd) for pair in pairs},
-            {pair: _ends([r for r in group if diverged(r)], *pair, crowd) for pair in pairs}))  # fmt: skip
-    for group in groups(Results(*_kept(found, lambda run: single(run, runs))), "label").values():
-        drawn.append(Curve("single machine" + marks(group), SINGLE, ..., ..., True, "",
-                           {pair: _band(group, *pair, crowd) for pair in pairs if not pair[0].startswith("bytes")}))
+            {pair: _ends(filter(diverged, group), *pair, crowd) for pair in pairs}))  # fmt: skip
+    told = columns_of(alone, "label")
+    for key, group in groups(alone, "label").items() if len(alone) else ():
+        own = [label_of(dict(zip(told, key, strict=True)), told, group[0].run)] if told else []
+        label = ", ".join(["single machine", *own])
+        frames = {pair: _band(group, *pair, crowd) for pair in pairs if not pair[0].startswith("bytes")}
+        drawn.append(Curve(label + marks(group), SINGLE, ..., ..., behind=True, frames=frames))
     facets = [value for value in crowd.levels(facet) if not (one and value == behind)] if facet else []
     rows = crowd.levels(row) if row else []
     x_axes = {x_: _x_axis(x_, [c.frames[x_, ys[0]] for c in drawn if (x_, ys[0]) in c.frames], log, crowd) for x_ in xs}
-    y_axes = {y_: _y_axis(y_, [f for c in drawn for (_, each), f in c.frames.items() if each == y_], log, zoom) for y_ in ys}
-    page = compose(drawn, cells(facets, rows, xs, ys), x_axes, y_axes, width=width,
-                   heads=_heads(facet, facets, crowd), sides=_heads(row, rows, crowd))  # fmt: skip
+    y_axes = {y_: _y_axis(y_, [f for c in drawn for (_, each), f in c.frames.items() if each == y_], log, zoom)
+              for y_ in ys}  # fmt: skip
+    page = compose(drawn, cells(facets, rows, xs, ys), x_axes, y_axes, heads_of(facet, facets, crowd),
+                   heads_of(row, rows, crowd), width)  # fmt: skip
     if goal is not None and "accuracy" in ys:
         page.level(100 * goal, f"{100 * goal:g}{SPACE}%", y_axes["accuracy"])
-    told = [*caption(list(found), shown), *_below(drawn, y_axes.get("accuracy")), *found.notes(), *notes_of(found), *notes]
-    return page.finish(words_of(title) or _headline(xs, ys, shown), told, () if one else None)
+    told = [*caption(found, shown), *_below(drawn, y_axes.get("accuracy")), *found.notes(), *notes_of(found), *notes]
+    what, against = ([QUANTITIES[name].words or QUANTITIES[name].title for name in each] for each in (ys, xs))
+    return page.finish(words_of(title) or headline(what, against, shown), told, () if one else None)
 
 
 def as_results(results: Iterable[Result]) -> Results:
@@ -186,36 +122,28 @@ def as_results(results: Iterable[Result]) -> Results:
     return results if isinstance(results, Results) else Results(results)
 
 
-def listed(names: Names) -> list[str]:
-    """One name, or several."""
-    return [names] if isinstance(names, str) else list(names)
+def apart(results: Results) -> tuple[Results, Results]:
+    """The runs of several workers, and the single machine beside them."""
+    runs = [result.run for result in results]
+    return (results.keep(lambda run, place: not single(run, runs)), results.keep(lambda run, place: single(run, runs)))
 
 
-def words_of(title: Any) -> str:
-    """The sentence of a title, which may be a Claim."""
-    return title if isinstance(title, str) else str(getattr(title, "title", "") or "")
+def own_columns(results: Results, by: Names, panels: Sequence[str]) -> list[str]:
+    """The columns that tell curves of one panel apart: "label" leaves to the panels what they show."""
+    return [name for name in columns_of(results, by) if name not in panels or name in listed(by)]
 
 
-def _kept(results: Results, test: Callable[[Run], bool]) -> tuple[list[Result], list[Any], dict[str, Any]]:
-    places = [(result, own) for result, own in zip(results, results.columns, strict=True) if test(result.run)]
-    return [result for result, _ in places], [own for _, own in places], dict(results._levels)
+def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
+    """A curve's name: the values of its columns in words; where nothing differs, its policy and its rule."""
+    words = (column_name(name, values.get(name, getattr(run, name, None)), run) for name in names or ("sync", "prune"))
+    return ", ".join(filter(None, words))
 
 
-def _looks(keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str]) -> list[Look]:
-    """The same look in all panels."""
-    places: dict[str, list[str]] = {}
-    for key in keys:
-        places.setdefault(repr([key[name] for name in names]), []).append(repr([key[name] for name in panels]))
-    distinct = {repr([key[name] for name in names]): {name: key[name] for name in names} for key in keys}
-    found = dict(zip(distinct, looks(list(distinct.values()), list(places.values())), strict=True))
-    return [found[repr([key[name] for name in names])] for key in keys]
-
-
-def _heads(column: str | None, values: Sequence[Any], results: Results) -> list[str]:
+def heads_of(column: str | None, values: Sequence[Any], results: Results) -> list[str]:
+    """The headings of panels: the values of their column in words."""
     if column is None:
         return []
-    runs = {value: results.where(**{column: value})[0].run for value in values}
-    return [column_name(column, value, run) or str(value) for value, run in runs.items()]
+    return [column_name(column, value, results.where(**{column: value})[0].run) or str(value) for value in values]
 
 
 # -- the numbers -----------------------------------------------------------------------------------
@@ -228,8 +156,8 @@ def _series(result: Result, x: str, y: str, crowd: Results) -> pd.DataFrame:
         table = table.assign(density=_density(result, table.pushes.to_numpy()))
     workers = {run.workers for run in (each.run for each in crowd)}
     table = table.assign(iteration=table.pushes / (workers.pop() if len(workers) == 1 else 1))
-    hover = [f"{100 * row.accuracy:.2f}{SPACE}%, loss {row.loss:.3f}<br>{row.pushes} pushes, {row.seconds:.2f}{SPACE}s<br>"
-             f"{size(row.bytes_up)} up, {size(row.bytes_down)} down" for row in table.itertuples()]  # fmt: skip
+    hover = [f"{100 * row.accuracy:.2f}{SPACE}%, loss {row.loss:.3f}<br>{row.pushes} pushes, {row.seconds:.2f}{SPACE}s"
+             f"<br>{size(row.bytes_up)} up, {size(row.bytes_down)} down" for row in records(table)]  # fmt: skip
     return pd.DataFrame({"x": table[x] * QUANTITIES[x].factor, "y": table[y] * QUANTITIES[y].factor, "hover": hover})
 
 
@@ -268,7 +196,8 @@ def _ends(results: Iterable[Result], x: str, y: str, crowd: Results) -> list[tup
 def _x_axis(x: str, frames: Sequence[pd.DataFrame], log: str | None, crowd: Results) -> Axis:
     what = QUANTITIES[x]
     ends = [float(frame.x.max()) for frame in frames if len(frame)]
-    turned = "x" in log if log is not None else what.turns_log and bool(ends) and max(ends) > FAR * float(np.median(ends))
+    far = what.turns_log and bool(ends) and max(ends) > FAR * float(np.median(ends))
+    turned = far if log is None else "x" in log
     values = [value for frame in frames for value in frame.x]
     return axis(values, _x_title(x, crowd), log=turned, zero=True, form=what.form, pad=0.02)
 
@@ -309,11 +238,5 @@ def _below(drawn: Sequence[Curve], shown: Axis | None) -> list[str]:
         return []
     ends = {curve.label: float(frame.y.iloc[-1]) for curve in drawn for (_, y), frame in curve.frames.items()
             if y == "accuracy" and len(frame) and frame.y.iloc[-1] < shown.low}  # fmt: skip
-    return [f"below the frame: {', '.join(f'{label} ends at {end:.0f}{SPACE}%' for label, end in ends.items())}"] if ends else []
-
-
-def _headline(xs: Sequence[str], ys: Sequence[str], shown: Sequence[str]) -> str:
-    what, against = (" and ".join(QUANTITIES[name].words or QUANTITIES[name].title for name in names) for names in (ys, xs))
-    *others, last = [COLUMNS.get(name, name.replace("_", " ")) for name in shown] or [""]
-    by = f", by {' and '.join(filter(None, [', '.join(others), last]))}" if last else ""
-    return f"{what[0].upper()}{what[1:]} against {against}{by}"
+    words = ", ".join(f"{label} ends at {end:.0f}{SPACE}%" for label, end in ends.items())
+    return [f"below the frame: {words}"] if ends else []
