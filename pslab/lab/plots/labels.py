@@ -215,8 +215,7 @@ def column_name(field: str, value: Any, run: Run) -> str:
 def averages(run: Run) -> bool:
     """Whether a step of this run's policy is the mean of several pushes: then no push has a weight of its own."""
     try:
-        row = find("sync", run.sync)
-        sync: Any = build("sync", run.sync, {row.name: row.load()}) if isinstance(run.sync, str) and row else run.sync
+        sync: Any = build("sync", run.sync) if isinstance(run.sync, str) else run.sync
         step = first_step(sync, 1)
     except (ConfigError, AttributeError):
         return False  # a record that holds the source text of a policy alone
