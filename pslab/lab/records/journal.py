@@ -1,6 +1,5 @@
 """What a notebook does while the batch executes it: one line of JSON each, in the file that PSLAB_JOURNAL names.
 
-    {"package": path}                         the pslab that the kernel imported
     {"asked": [digests], "missing": n}        a sweep starts
     {"progress": {"done", "of", "left_s"}}    ... and how far it is
     {"read": [folders], "swept_s": s}         records that were read, relative to results/; what the sweep took
