@@ -157,6 +157,25 @@ def waiting_by_worker(result: Result) -> list[float]:
     return [float(shares.get(worker, 0.0)) for worker in sorted(table.worker.unique())]
 
 
+def lead(result: Result) -> int:
+    """The most iterations by which a worker was ahead of the slowest one when it started one.
+
+    Of events at one instant the lower worker's come first, and a start follows the push that allowed it.
+    """
+    waits, pushed, started = (result.phases[result.phases.phase == name] for name in ("wait", "push", "compute"))
+    released = {(w.worker, w.iteration + 1): w.waits_for for w in records(waits) if w.waits_for != NOBODY}
+    events = [(p.end_s, p.worker, 0, p.worker, p.iteration + 1) for p in records(pushed)]
+    events += [(c.begin_s, released.get((c.worker, c.iteration), c.worker), 1, c.worker, c.iteration)
+               for c in records(started)]  # fmt: skip
+    clocks, most = [0] * result.run.workers, 0
+    for _, _, starts, worker, clock in sorted(events):
+        if starts:
+            most = max(most, clock - min(clocks))
+        else:
+            clocks[worker] = clock
+    return most
+
+
 def duration(result: Result) -> float:
     """Seconds until the last phase or push."""
     ends = [*result.phases.end_s, *result.pushes.seconds]

@@ -17,7 +17,7 @@ import pandas as pd
 
 from pslab.config.run import KINDS
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.intervals import waiting_by_worker
+from pslab.lab.records.intervals import lead, waiting_by_worker
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import CHOICE, Choice, Results, evaluations, key_of, single
 
@@ -121,6 +121,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "iteration_s": Measure("time per iteration", "s", lambda r, _: iteration_s(r), of_seconds=True),
     "waiting": Measure("time waiting", "share", lambda r, _: waiting(r), of_seconds=True, exchange=True),
     "staleness": Measure("mean staleness", "steps", lambda r, _: float(r.pushes.staleness.mean())),
+    "lead": Measure("largest lead", "iterations", lambda r, _: float(lead(r))),
     "bytes_up": Measure("bytes pushed", "B", _total("bytes_up"), exchange=True),
     "bytes_down": Measure("bytes pulled", "B", _total("bytes_down"), exchange=True),
 })  # fmt: skip
