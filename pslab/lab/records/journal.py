@@ -2,7 +2,8 @@
 
     {"asked": [digests], "missing": n}        a sweep starts
     {"progress": {"done", "of", "left_s"}}    ... and how far it is
-    {"read": [folders], "swept_s": s}         records that were read, relative to results/; what the sweep took
+    {"swept_s": s}                            ... and what it took
+    {"read": folder}                          a record was read or written: its folder, relative to results/
     {"figure": name}                          a figure was saved
     {"claim": {"text", "value", "holds", "why"}}
 

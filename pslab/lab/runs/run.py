@@ -72,7 +72,7 @@ def sweep(
             clean(place)
             found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
     done = [result for _, result in sorted(found.items()) if result is not None]
-    journal.note(read=[f"runs/{result.digest}" for result in done], swept_s=time.monotonic() - begun_s)
+    journal.note(swept_s=time.monotonic() - begun_s)
     _warn_of_invalid(done)
     return wanted.finished(done)
 

@@ -48,9 +48,9 @@ class Watch:
 
     def line(self) -> str:
         """How far the notebook under way and the batch are."""
-        count, entry = len(self._todo), self._todo[max(0, self._place - 1)]
-        words = [f"[{max(1, self._place)}/{count}] {entry.name}: {self._sweeping()}"]
-        later = [other.expected_s() for other in self._todo[self._place :]]
+        at = max(1, self._place)
+        words = [f"[{at}/{len(self._todo)}] {self._todo[at - 1].name}: {self._sweeping()}"]
+        later = [other.expected_s() for other in self._todo[at:]]
         known = [seconds for seconds in later if seconds is not None]
         if later:
             ahead = [f"then {len(later)} notebook{'s' if len(later) > 1 else ''}"]
@@ -61,7 +61,8 @@ class Watch:
 
     def _sweeping(self) -> str:
         found = journal.entries(self._journal) if self._journal else []
-        latest: dict[str, Any] = next((entry for entry in reversed(found) if {"progress", "asked", "swept_s"} & set(entry)), {})
+        sweeping = [entry for entry in found if {"progress", "asked", "swept_s"} & set(entry)]
+        latest: dict[str, Any] = sweeping[-1] if sweeping else {}
         if latest.get("missing"):
             return f"{latest['missing']} runs"
         if "progress" not in latest:
