@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from pslab.lab.commands import figures
+from pslab.__main__ import main
 from pslab.lab.studies import batch
 from pslab.lab.studies.parameters import CELL, code_cells, of_notebook
 
@@ -54,7 +54,8 @@ def test_its_parameters_are_in_the_first_code_cell(path: Path):
 
 
 def executed(results: Path, *only: str) -> int:
-    return figures.main(["--tiny", "--results", str(results), "--no-images", *(f"--only={name}" for name in only)])
+    chosen = [f"--only={name}" for name in only]
+    return main(["figures", "--tiny", "--results", str(results), "--no-images", *chosen])
 
 
 @pytest.fixture(scope="module")

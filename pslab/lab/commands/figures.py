@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pslab.errors import ConfigError, PslabError
+from pslab.errors import ConfigError
 from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import Entry, folder, plan
 from pslab.lab.studies.claims import PLAIN, RED
@@ -19,29 +19,23 @@ from pslab.lab.studies.execution import execute, reason
 from pslab.lab.studies.watch import Watch
 
 
-def main(arguments: list[str]) -> int:
-    """Execute what is not up to date; exit status 1 if a notebook failed or a claim does not hold, 2 for bad
-    parameters."""
-    try:
-        options = _options().parse_args(arguments)
-        return _batch(chosen(options), options.images)
-    except PslabError as error:
-        print(f"pslab figures: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
-        print("pslab figures: interrupted; what is finished is kept, the next call goes on", file=sys.stderr)
-        return 130
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("pslab figures", description="Execute the notebooks, and draw every figure.")
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser("figures", help="execute the notebooks of notebooks/batch.yaml and export their figures")
     parser.add_argument("--results", type=Path, help="where records, figures and notebooks go (default: results/)")
     parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, or a variant")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes each, into the folder that --results names")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
-    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Execute what is not up to date; exit status 1 if a notebook failed or a claim does not hold."""
+    try:
+        return _batch(chosen(options), options.images)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; what is completed is kept, the next call goes on") from None
 
 
 def chosen(options: argparse.Namespace) -> list[Entry]:

@@ -14,6 +14,7 @@ import nbformat
 import plotly.graph_objects as go
 import pytest
 
+from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.commands import figures
@@ -65,7 +66,7 @@ class Bench:
 
     def __call__(self, *arguments: str) -> int:
         self.executed, self.exported = [], []
-        return figures.main(["--results", str(self.results), "--notebooks", str(self.notebooks), *arguments])
+        return main(["figures", "--results", str(self.results), "--notebooks", str(self.notebooks), *arguments])
 
     def kernel(self, entry: Entry, draft: Path, place: Path) -> None:
         self.executed.append(entry.name)
@@ -226,7 +227,7 @@ def test_a_given_parameter_concerns_the_notebooks_that_have_it(bench: Bench):
 def test_tiny_parameters_need_a_folder_of_their_own(bench: Bench, capsys: pytest.CaptureFixture):
     assert [dict(entry.values) for entry in plan(bench.notebooks, bench.results, tiny=True)] == [
         {"pushes": 4}, {"live": False}, {"pushes": 16}]  # fmt: skip
-    assert figures.main(["--notebooks", str(bench.notebooks), "--tiny"]) == 2
+    assert main(["figures", "--notebooks", str(bench.notebooks), "--tiny"]) == 2
     assert "name a folder with --results" in capsys.readouterr().err
 
 
@@ -423,8 +424,8 @@ def test_a_second_call_needs_no_torch_and_no_papermill(bench: Bench, first: Call
     import subprocess
     import sys
 
-    script = ("import sys; from pslab.lab.commands import figures; "
-              f"assert figures.main(['--results', {str(bench.results)!r}, '--notebooks', {str(bench.notebooks)!r}, "
+    script = ("import sys; from pslab.__main__ import main; "
+              f"assert main(['figures', '--results', {str(bench.results)!r}, '--notebooks', {str(bench.notebooks)!r}, "
               "'--only', 'two', '--no-images']) == 0; assert not {'torch', 'papermill'} & {*sys.modules}")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
