@@ -1,4 +1,4 @@
-"""Which driver an experiment's engine is."""
+"""Which module is an experiment's engine. A new engine is a folder beside these and a row of the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pslab.engines.outcome import OnProgress, Outcome
 ENGINES = {
     "local": "pslab.engines.local.engine",
     "virtual": "pslab.engines.virtual.engine",
-    "timing": "pslab.engines.virtual.engine",
+    "timing": "pslab.engines.virtual.timing",
 }
 
 

@@ -56,6 +56,7 @@ class Ack(NamedTuple):
     worker: int
     range: int
     iteration: int
+    payload: Any = None
 
 
 # --- what a synchronization policy hears --------------------------------------------------------------------------

@@ -15,10 +15,12 @@ from pslab.config.run import Run
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.layout import Layout
 from pslab.engines.job.shared_memory import Arena, aligned
+from pslab.engines.job.wire import WHOLE
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -90,6 +92,19 @@ class Job:
         for index, part in enumerate(self.parts):
             found.setdefault(part.layer, []).append(index)
         return tuple(tuple(found[layer]) for layer in sorted(found))
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """Of each range its part of the model: what handling it costs of what the whole model costs."""
+        return tuple(part.size / self.layout.size for part in self.parts)
+
+    @cached_property
+    def _whole_bytes(self) -> tuple[int, ...]:
+        return tuple(frame_bytes(part.size, self.layout.dtype.itemsize) for part in self.parts)
+
+    def payload_bytes(self, index: int, size_bytes: int) -> int:
+        """What a payload of a range takes on a link: its size, or that of a frame of all entries if it is WHOLE."""
+        return self._whole_bytes[index] if size_bytes == WHOLE else size_bytes
 
     def learning_rate(self, applied: int) -> float:
         """The scheduled learning rate once so many gradients have been applied."""

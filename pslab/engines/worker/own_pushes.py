@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pslab.engines.job.job import Job
-from pslab.engines.job.notes import Note
 from pslab.engines.worker.tensors import Write
 from pslab.policies.rates import Applied
 from pslab.protocol.worker import EagerWorker, Worker
@@ -18,6 +17,5 @@ def own_writes(job: Job, machine: Worker) -> list[Write]:
         behind = push.iteration - machine.own[push.range]
         told = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
         rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(told)
-        payload: Note = push.payload
-        found.append(Write(push.range, push.iteration, rate, payload.size_bytes))
+        found.append(Write(push.range, push.iteration, rate, push.payload.size_bytes))
     return found
