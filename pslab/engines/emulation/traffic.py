@@ -36,7 +36,7 @@ class Traffic(Network):
         """Requests of a layered worker go one by one; those of an eager one wait for no push's bytes."""
         if self._job.layered:
             return [[message] for message in frame]
-        if self._job.eager:
+        if self._job.traits.eager:
             pulls = [message for message in frame if type(message) is Pull]
             others = [message for message in frame if type(message) is not Pull]
             return [part for part in (pulls, others) if part]

@@ -18,8 +18,8 @@ from pslab.engines.job.shared_memory import Arena, aligned
 from pslab.engines.job.wire import WHOLE
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
-from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
@@ -66,6 +66,7 @@ class Job:
 
     run: Run
     sync: Sync
+    traits: Traits
     rate: Rate
     order: Order
     schedule: Schedule
@@ -81,7 +82,6 @@ class Job:
     sparse: bool
     trains: bool
     portable: bool
-    eager: bool
     own: bool
     layered: bool
 
@@ -115,6 +115,6 @@ class Job:
     @classmethod
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
-        same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "layer_shares", "sparse", "trains", "portable", "eager", "own", "layered")  # fmt: skip
+        same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell",
+                "keyspace", "parts", "layer_shares", "sparse", "trains", "portable", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

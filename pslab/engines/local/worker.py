@@ -132,7 +132,7 @@ class LocalWorker(Evaluating):
         if isinstance(message, Ack):
             return self.driver.acknowledged(message, now)
         self.driver.arrived(message, now)
-        if self.job.eager:
+        if self.job.traits.eager:
             self.pulled.append(Pulled.of(message))
             return self.driver.installed(message, now, None)
         self.producer.install(Pulled.of(message))

@@ -8,7 +8,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.server.ledger import Ledger
 from pslab.errors import ProtocolError
 from pslab.policies.rates import Applied
-from pslab.protocol.messages import Push, gradients
+from pslab.protocol.messages import Push
 from pslab.protocol.server import Discard, Reply, Step
 
 
@@ -36,7 +36,7 @@ class Books:
         before, computing = step.version - 1, self._computing[step.range]
         stale = before - min([push.version for push in step.pushes])
         stalest = max(stale, before - next(iter(computing.values()), before))
-        seen = max([push.seen for push in step.pushes]) if job.eager else stale
+        seen = max([push.seen for push in step.pushes]) if job.traits.eager else stale
         for push in step.pushes:
             computing.pop((push.worker, push.iteration), None)
         applied = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, stale, stalest, seen)
@@ -51,7 +51,7 @@ class Books:
         for push in step.pushes:
             self.ledger.applied(push, step.version, now)
         if complete := [push for push in step.pushes if self._complete(push)]:
-            self.applied += sum([gradients(self._job.sync, push.iteration) for push in complete])
+            self.applied += sum([self._job.traits.gradients(push.iteration) for push in complete])
             self.ledger.snapshot_if_due(self.applied, now)
 
     def replied(self, reply: Reply) -> None:

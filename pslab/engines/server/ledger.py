@@ -55,7 +55,7 @@ class Ledger:
         row = self._unanswered.pop(key, None)
         if row is not None:
             row[BYTES_DOWN:] = sizes
-        elif job.eager:
+        elif job.traits.eager:
             self._early[key] = sizes
 
     def snapshot_if_due(self, pushes: int, now: float) -> None:

@@ -15,7 +15,7 @@ from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec.frames import Entries, decode, encode_into
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Gradient, Part, Store
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -28,7 +28,7 @@ class TensorShard:
         weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
         self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
-        self._rating = rating.at_server(job.rate, job.parts, layers, job.layout.dtype)
+        self._rating = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]

@@ -73,7 +73,7 @@ def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
             fitted; several ranges; workers that leave or join.
     """
     run, cluster = experiment.run, experiment.cluster
-    if not getattr(experiment.sync, "barrier", False):
+    if not experiment.traits.barrier:
         raise ConfigError("sync", run.sync, "without a barrier another cluster means other gradients: run it there")
     if getattr(experiment.prune, "fitted", False):
         raise ConfigError("prune", run.prune, "is fitted to its cluster: another means other gradients: run it there")

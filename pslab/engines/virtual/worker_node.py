@@ -57,7 +57,7 @@ class WorkerNode:
         self._started = False  # whether a gradient is started, and its result not yet taken
         self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
         # what a fitted range will be is known when its computation begins, and not before
-        self._late = job.eager or (self.driver.turns is not None and job.prune.fitted)
+        self._late = job.traits.eager or (self.driver.turns is not None and job.prune.fitted)
 
     # --- present or not -------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class WorkerNode:
     def settled(self, weights: Weights, now: float) -> None:
         """The server has read weights for this worker. With those of the last range its next gradient can be computed
         while they travel. An eager worker is still computing the one before."""
-        if self._job.eager or weights.payload.size_bytes != WHOLE:
+        if self._job.traits.eager or weights.payload.size_bytes != WHOLE:
             self._pulled.append(Pulled.of(weights))
         self._settled += 1
         if self._settled == len(self._job.parts) and not self._late:

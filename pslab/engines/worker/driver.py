@@ -16,7 +16,7 @@ from pslab.engines.worker.own_pushes import own_writes
 from pslab.engines.worker.phases import PhaseLog, Row
 from pslab.engines.worker.range_schedule import Turn, turns_of
 from pslab.engines.worker.tensors import Write
-from pslab.protocol.messages import Ack, Pull, Push, Weights, gradients
+from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.worker import Compute, Effect, LayeredWorker, worker_of
 
 Send = Callable[[Frame, float], None]  # hand a frame to the transport, at an instant
@@ -62,7 +62,7 @@ class WorkerDriver:
 
     def modelled_s(self, iteration: int) -> float:
         """How long an iteration's gradients take in the modelled cluster; to be asked once for each."""
-        return sum([self._times.draw() for _ in range(gradients(self._job.sync, iteration))])
+        return sum([self._times.draw() for _ in range(self._job.traits.gradients(iteration))])
 
     def computed(
         self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float
@@ -99,7 +99,7 @@ class WorkerDriver:
         """A push was dealt with."""
         if self.turns:
             self.turns.acknowledged(ack)
-        if self._job.eager:  # else its weights tell
+        if self._job.traits.eager:  # else its weights tell
             self._pushed(ack.range, ack.iteration, *ack.payload)
         return self._perform(self.machine.ack(ack), now)
 
@@ -111,7 +111,7 @@ class WorkerDriver:
     def installed(self, weights: Weights, arrived_s: float, now: float | None) -> int | None:
         """Weights are in their place since now, or, if that is None, will be when the next iteration begins."""
         iteration, answer = weights.iteration - 1, weights.payload
-        if self._job.eager:
+        if self._job.traits.eager:
             self._log.answered(weights, answer.asked_s, arrived_s)
         else:
             self._pushed(weights.range, iteration, answer.taken_s, answer.done_s)

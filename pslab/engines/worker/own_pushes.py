@@ -10,7 +10,7 @@ from pslab.protocol.worker import EagerWorker, Worker
 
 def own_writes(job: Job, machine: Worker) -> list[Write]:
     """Read my writes: each with the rate by which the server is going to apply it, if nobody comes between."""
-    if not isinstance(machine, EagerWorker) or not getattr(job.sync, "rmw", True):
+    if not isinstance(machine, EagerWorker) or not job.traits.reads_own:
         return []
     run, found = job.run, []
     for push in machine.missing():

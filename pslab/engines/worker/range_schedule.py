@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pslab.engines.job.job import Job
 from pslab.policies.planning.range_size import Fit
 from pslab.policies.rates import Applied
-from pslab.protocol.messages import Ack, Weights, begins
+from pslab.protocol.messages import Ack, Weights
 from pslab.protocol.server import first_step
 from pslab.protocol.worker import Worker
 from pslab.tensors.pruning.range_rule import Ranges, keys_of, ranges_in
@@ -100,7 +100,7 @@ class Turns:
         """A push was dealt with; where it overlaps with its pull, that came before."""
         iteration, (taken_s, done_s) = ack.iteration, ack.payload
         before_s, self._done_s = self._done_s, done_s
-        if not self._job.eager:
+        if not self._job.traits.eager:
             return
         self._taken_s[iteration] = taken_s
         pushed_s, pull = self._pushed_s.pop(iteration, None), self._pulls_s.pop(iteration, None)
@@ -119,7 +119,7 @@ class Turns:
         asked_s = self._asked_s.pop(iteration, None)
         if asked_s is None:
             return
-        if self._job.eager:  # it waits from when the server hears of it
+        if self._job.traits.eager:  # it waits from when the server hears of it
             self._pulls_s[iteration] = asked_s, now - asked_s - (answer.released_s - answer.asked_s)
         elif (pushed_s := self._pushed_s.pop(iteration, None)) is not None:
             self._exchanged(iteration, now - pushed_s - (answer.released_s - answer.done_s))
@@ -147,11 +147,11 @@ class Turns:
     def _rate(self, iteration: int, version: int) -> float:
         """By what the server is going to move the weights for what this worker pushes."""
         job, run = self._job, self._job.run
-        if self._step is None or not (job.own or job.eager):
+        if self._step is None or not (job.own or job.traits.eager):
             return 0.0
         pushes, aggregate = len(self._step.pushes), self._step.aggregate
         told = Applied(run.workers, pushes, aggregate, run.push_weight, 0, 0, 0)
-        applied = version * pushes * begins(job.sync, iteration) / max(1, iteration)
+        applied = version * pushes * job.traits.gradients_before(iteration) / max(1, iteration)
         return job.learning_rate(round(applied)) * job.rate.scale(told) / pushes
 
 

@@ -19,11 +19,11 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.job.wire import WHOLE, Gradient
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import Turn
-from pslab.protocol.messages import Weights, begins
+from pslab.protocol.messages import Weights
 from pslab.tensors.codec.frames import Entries, decode, encode_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, is_finite, zeros
 from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import rounds
 
@@ -89,7 +89,7 @@ class Producer:
         self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
                         if job.sparse else None)  # fmt: skip
         self._came: list[Entries] = []  # of a range, since the last gradient
-        self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
+        self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
         """Once per module, before the run begins."""
@@ -111,15 +111,15 @@ class Producer:
         self._turn = turn
         if isinstance(self._pruner, RangePruner) and turn is not None:
             self._own_ranges(self._pruner, writes, turn)
-        elif self._job.eager:
+        elif self._job.traits.eager:
             self._shared_weights.copy_(self._held)
             for write in writes:
                 self._read_own(*write)
             self._to_device()
         if self._computing is None:
             return math.nan
-        job, buffer = self._job, self._buffer(iteration)
-        steps = range(begins(job.sync, iteration), begins(job.sync, iteration + 1))
+        job, buffer, before = self._job, self._buffer(iteration), self._job.traits.gradients_before
+        steps = range(before(iteration), before(iteration + 1))
         if len(steps) == 1:
             return self._computing.gradient(steps[0], buffer)
         return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
@@ -144,7 +144,7 @@ class Producer:
             if self._gradients[buffer] is not self._shared_gradients[buffer]:
                 self._shared_gradients[buffer][span].copy_(gradient)
             return [Gradient(WHOLE, job.parts[i].size, loss) for i in ranges], time.monotonic()
-        pruner, step = self._pruner, begins(job.sync, iteration)
+        pruner, step = self._pruner, job.traits.gradients_before(iteration)
         if layer is None or isinstance(pruner, RangePruner):
             chosen = pruner.prune(gradient, step)
         else:
@@ -168,11 +168,11 @@ class Producer:
             entries = decode(in_turn(self._down, iteration)[offset : offset + size_bytes], n=part.size)
             part.put(self._held, entries)
             self._came += [entries] if self._reads_own else []
-        elif self._job.eager:
+        elif self._job.traits.eager:
             for here, there in zip(part.views(self._held), part.views(in_turn(self._arrivals, iteration)),
                                    strict=True):  # fmt: skip
                 here.copy_(there)
-        if not self._job.eager and not self._job.own:
+        if not self._job.traits.eager and not self._job.own:
             self._to_device(part)
 
     def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: Turn) -> None:
@@ -182,7 +182,7 @@ class Producer:
             for write in writes:
                 self._add_again(write)
         self._came = []
-        if self._job.eager or self._job.own:
+        if self._job.traits.eager or self._job.own:
             self._shared_weights.copy_(self._held)
             self._to_device()
         if self._job.own and pruner.residual is not None:
@@ -198,7 +198,7 @@ class Producer:
     @property
     def _reads_own(self) -> bool:
         """Whether own pushes of ranges may be missing in weights that come, and are to be in them."""
-        return self._job.eager and isinstance(self._pruner, RangePruner) and getattr(self._job.sync, "rmw", True)
+        return self._job.traits.reads_own and isinstance(self._pruner, RangePruner)
 
     def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
         """An own push, still in its buffer, as the server is going to apply it."""

@@ -57,7 +57,7 @@ def measure(sections: Sequence[str], quick: bool) -> list[Row]:
     rows: list[Row] = []
     for name in sections:
         print(f"{name}: {SECTIONS[name]}", flush=True)
-        found: Callable[[bool], list[Row]] = import_module(f"pslab.lab.bench.{name}").rows
+        found: Callable[[bool], list[Row]] = import_module(f"pslab.lab.bench.sections.{name}").rows
         new = found(quick)
         print(table(new), flush=True)
         rows += new

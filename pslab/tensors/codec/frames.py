@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.errors import FrameError, nearest
-from pslab.tensors.codec import run_length as runs
-from pslab.tensors.codec import varint
+from pslab.tensors.codec import run_length, varint
 
 Array = NDArray[Any]
 
@@ -56,7 +55,7 @@ def frame_bytes(n: int, itemsize: int) -> int:
 def largest_frame_bytes(n: int, itemsize: int) -> int:
     """A buffer of this size holds any frame of a vector of length n, whatever the density and the codec."""
     # coordinates of everything: only the run of a single entry is longer
-    return START + max(n * (itemsize + 4), (itemsize + runs.RUN_BYTES) * min(n, 1))
+    return START + max(n * (itemsize + 4), (itemsize + run_length.RUN_BYTES) * min(n, 1))
 
 
 def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "auto") -> int:
@@ -65,7 +64,7 @@ def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "a
     if k == n and codec in ("auto", "dense"):
         return frame_bytes(n, itemsize)
     skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
-    places = {"coordinates": 4 * k, "bitmap": -(-n // 8), "runs": runs.RUN_BYTES * len(slices),
+    places = {"coordinates": 4 * k, "bitmap": -(-n // 8), "runs": run_length.RUN_BYTES * len(slices),
               "varint": k - len(slices) + varint.size_bytes(np.array(skipped, np.uint32))}  # fmt: skip
     return int(START + k * itemsize + (min(places.values()) if codec == "auto" else places[codec]))
 
@@ -193,8 +192,8 @@ def _header(view: memoryview) -> tuple[str, np.dtype[Any], int, int]:
 
 def _shortest(indices: Array, n: int) -> str:
     k, bitmap = len(indices), -(-n // 8)
-    most = min(bitmap, 4 * k) // runs.RUN_BYTES
-    lengths = [(bitmap, "bitmap"), (runs.RUN_BYTES * runs.count(indices, most), "runs")]
+    most = min(bitmap, 4 * k) // run_length.RUN_BYTES
+    lengths = [(bitmap, "bitmap"), (run_length.RUN_BYTES * run_length.count(indices, most), "runs")]
     if k < bitmap:  # a varint takes a byte at least
         lengths += [(varint.size_bytes(varint.gaps_of(indices)), "varint"), (4 * k, "coordinates")]
     return min(lengths)[1]
@@ -238,12 +237,12 @@ _WRITERS: dict[str, Callable[[Array, int], Array]] = {
     "coordinates": _write_coordinates,
     "bitmap": _write_bitmap,
     "varint": varint.write,
-    "runs": runs.write,
+    "runs": run_length.write,
 }
 _READERS: dict[str, Callable[[Array, int, int], Array | None]] = {
     "dense": _read_dense,
     "coordinates": _read_coordinates,
     "bitmap": _read_bitmap,
     "varint": varint.read,
-    "runs": runs.read,
+    "runs": run_length.read,
 }

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection import simd
 
 Array = NDArray[Any]
 Part = TypeVar("Part", bound=Callable[..., Any])
@@ -39,16 +39,16 @@ def few(y: Array, edge: Any, floor: Any, first: int, indices: Array, magnitudes:
     """
     start, count = found, 0
     for i in range(0, len(y) - 63, 64):
-        count += lanes.ones(lanes.above(y, i, floor))
-        word = lanes.above(y, i, edge)
-        after = found + lanes.ones(word)
-        indices[found] = first + i + lanes.lowest(word)
+        count += simd.ones(simd.above(y, i, floor))
+        word = simd.above(y, i, edge)
+        after = found + simd.ones(word)
+        indices[found] = first + i + simd.lowest(word)
         word &= word - np.uint64(1)
-        indices[found + 1] = first + i + lanes.lowest(word)
+        indices[found + 1] = first + i + simd.lowest(word)
         word &= word - np.uint64(1)
         found += 2
         while word:
-            indices[found] = first + i + lanes.lowest(word)
+            indices[found] = first + i + simd.lowest(word)
             word &= word - np.uint64(1)
             found += 1
         found = after
@@ -65,12 +65,12 @@ def few(y: Array, edge: Any, floor: Any, first: int, indices: Array, magnitudes:
 def many(y: Array, edge: Any, first: int, indices: Array, magnitudes: Array, found: int, places: Array) -> int:
     """Where many do: they are moved together in registers, at one speed whatever their number."""
     top, width, k, m = y.dtype.type(np.inf), 64 // y.itemsize, 0, found
-    whole = len(y) // 64 * 64 if lanes.SQUEEZES else 0
+    whole = len(y) // 64 * 64 if simd.SQUEEZES else 0
     for i in range(0, whole, 64):
-        k = lanes.squeeze(y, i, edge, top, places, k)
-        k = lanes.squeeze(y, i + 32, edge, top, places, k)
+        k = simd.squeeze(y, i, edge, top, places, k)
+        k = simd.squeeze(y, i + 32, edge, top, places, k)
         for j in range(i, i + 64, width):
-            m = lanes.squeeze(y, j, edge, top, magnitudes, m)
+            m = simd.squeeze(y, j, edge, top, magnitudes, m)
     for i in range(whole, len(y)):
         places[k], magnitudes[m] = i, abs(y[i])
         k, m = k + (abs(y[i]) > edge), m + (abs(y[i]) > edge)
@@ -84,9 +84,9 @@ def many(y: Array, edge: Any, first: int, indices: Array, magnitudes: Array, fou
 def between(y: Array, low: Any, high: Any, out: Array, found: int) -> int:
     """Moves the magnitudes with low < |y| <= high to out[found:], which may be y itself."""
     width = 64 // y.itemsize
-    whole = len(y) // width * width if lanes.SQUEEZES else 0
+    whole = len(y) // width * width if simd.SQUEEZES else 0
     for i in range(0, whole, width):
-        found = lanes.squeeze(y, i, low, high, out, found)
+        found = simd.squeeze(y, i, low, high, out, found)
     for i in range(whole, len(y)):
         magnitude = abs(y[i])
         out[found] = magnitude
@@ -115,7 +115,7 @@ def sum_above(y: Array, edge: Any) -> float:
 def count_above(y: Array, edge: Any) -> int:
     count = 0
     for i in range(0, len(y) - 63, 64):
-        count += lanes.ones(lanes.above(y, i, edge))
+        count += simd.ones(simd.above(y, i, edge))
     for i in range(len(y) // 64 * 64, len(y)):
         count += abs(y[i]) > edge
     return count

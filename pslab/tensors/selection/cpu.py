@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pslab.tensors.selection import reference as select_torch
+from pslab.tensors.selection import reference
 from pslab.tensors.selection.reference import ENOUGH, LOWERED, cast_to, exceed, reach
 
 Array = NDArray[Any]
@@ -142,7 +142,7 @@ def dynamic(x: Array, passes: int) -> tuple[Indices, list[float]]:
     """The indices above the last of the thresholds, or those that reach it if there are none, and the thresholds."""
     thresholds, found = _thresholds(x, passes)
     if not all(map(math.isfinite, thresholds)):  # a sum of large float64 overflows
-        thresholds, found = select_torch.dynamic_thresholds(torch.from_numpy(np.abs(x)), passes), None
+        thresholds, found = reference.dynamic_thresholds(torch.from_numpy(np.abs(x)), passes), None
     if not thresholds:
         return np.empty(0, np.int64), []
     edge = exceed(thresholds[-1], x.dtype)
@@ -170,7 +170,7 @@ def _deviation(x: Array, total: float, squares: float) -> float:
         shift = shift + mean if attempt else float(x[0])  # by the first entry a constant vector is exactly 0
         total, squares = _moments(x, shift)
     if squares and not NORMAL[0] < squares / len(x) < NORMAL[1]:
-        return select_torch.std(torch.from_numpy(x))
+        return reference.std(torch.from_numpy(x))
     return math.sqrt(max(variance, 0.0))
 
 

@@ -2,7 +2,7 @@
 
 Each goes through a vector once, block by block: a block is small enough to be in a core's first cache for everything
 that is done with it. A `room` is how many entries an array takes; it is SPARE longer: whole registers are written.
-Sums are in float64 and in no fixed order, which changes them far less than select_torch.TIE.
+Sums are in float64 and in no fixed order, which changes them far less than reference.TIE.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import numpy as np
 from numba import config, njit
 from numpy.typing import NDArray
 
-from pslab.tensors.selection import blocks
-from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection import blocks, simd
 from pslab.tensors.selection.blocks import SPARE
 
 Array = NDArray[Any]
@@ -236,7 +235,7 @@ def _keep_compiled() -> Path | None:
     numba looks whether this file has changed; the folder's name says it of the files that this one is compiled with.
     Returns the folder; None if nothing can be kept.
     """
-    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (lanes, blocks))
+    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (simd, blocks))
     name = f"loops-{sha256(sources).hexdigest()[:16]}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     before = config.CACHE_DIR

@@ -16,31 +16,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pslab.tensors.selection import cpu as select_cpu
-from pslab.tensors.selection import reference as select_torch
+from pslab.tensors.selection import cpu, reference
 
 
 def top(v: torch.Tensor, k: int) -> torch.Tensor:
     """The indices of exactly k entries of largest |v|; of equal ones, those of lower index. 0 <= k <= n."""
     if not 0 <= k <= len(v):
         raise ValueError(f"k={k}: from 0 to the {len(v)} entries of the layer")
-    return torch.from_numpy(select_cpu.top(_array(v), k)) if _on_cpu(v) else select_torch.top(v, k)
+    return torch.from_numpy(cpu.top(_array(v), k)) if _on_cpu(v) else reference.top(v, k)
 
 
 def above(v: torch.Tensor, threshold: float) -> torch.Tensor:
     """The indices of the entries with |v| > threshold."""
     if not _on_cpu(v):
-        return select_torch.above(v, threshold)
+        return reference.above(v, threshold)
     x = _array(v)
-    return torch.from_numpy(select_cpu.above(x, select_torch.exceed(threshold, x.dtype)))
+    return torch.from_numpy(cpu.above(x, reference.exceed(threshold, x.dtype)))
 
 
 def reaching(v: torch.Tensor, threshold: float) -> torch.Tensor:
     """The indices of the entries with |v| >= threshold."""
     if not _on_cpu(v):
-        return select_torch.reaching(v, threshold)
+        return reference.reaching(v, threshold)
     x = _array(v)
-    return torch.from_numpy(select_cpu.reaching(x, select_torch.reach(threshold, x.dtype)))
+    return torch.from_numpy(cpu.reaching(x, reference.reach(threshold, x.dtype)))
 
 
 def share(fraction: float, n: int) -> int:
@@ -70,8 +69,8 @@ def sampled(v: torch.Tensor, fraction: float, part: float, draw: int) -> torch.T
         return top(v, k)
     first, rank = draw % stride, share(fraction, n // stride)
     if not _on_cpu(v):
-        return select_torch.sampled(v, k, first, stride, rank)
-    return torch.from_numpy(select_cpu.sampled(_array(v), k, first, stride, rank))
+        return reference.sampled(v, k, first, stride, rank)
+    return torch.from_numpy(cpu.sampled(_array(v), k, first, stride, rank))
 
 
 def sample_stride(n: int, fraction: float, part: float) -> int:
@@ -88,14 +87,14 @@ def sample_stride(n: int, fraction: float, part: float) -> int:
 
 def std(v: torch.Tensor) -> float:
     """The population standard deviation (ddof 0), in float64; exactly 0 for a constant layer."""
-    return select_cpu.std(_array(v)) if _on_cpu(v) else select_torch.std(v)
+    return cpu.std(_array(v)) if _on_cpu(v) else reference.std(v)
 
 
 def deviation(v: torch.Tensor, sigmas: float) -> torch.Tensor:
     """The indices of the entries with |v| > sigmas * std(v); the mean is not subtracted from v."""
     if _on_cpu(v):
-        return torch.from_numpy(select_cpu.deviation(_array(v), sigmas))
-    return select_torch.above(v, sigmas * select_torch.std(v))
+        return torch.from_numpy(cpu.deviation(_array(v), sigmas))
+    return reference.above(v, sigmas * reference.std(v))
 
 
 def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
@@ -106,15 +105,15 @@ def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
     one of a single entry are not starved. Zeros are never sent.
     """
     if _on_cpu(v):
-        indices, thresholds = select_cpu.dynamic(_array(v), passes)
+        indices, thresholds = cpu.dynamic(_array(v), passes)
         return torch.from_numpy(indices), thresholds
-    return select_torch.dynamic(v, passes)
+    return reference.dynamic(v, passes)
 
 
 def prepare(dtype: torch.dtype) -> None:
     """Loads what the CPU's functions need for vectors of this dtype, which their first call would otherwise do."""
     if dtype in (torch.float32, torch.float64):
-        select_cpu.loops(np.dtype(str(dtype).removeprefix("torch.")))
+        cpu.loops(np.dtype(str(dtype).removeprefix("torch.")))
 
 
 def _on_cpu(v: torch.Tensor) -> bool:

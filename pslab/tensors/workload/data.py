@@ -17,11 +17,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pslab.config import spec
+from pslab.config.spec import build
+from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
-from pslab.tensors.workload import torchvision_ops as vision
 from pslab.tensors.workload.models import import_named
+from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 RAW = Path("MNIST", "raw")
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -29,7 +30,6 @@ TRAIN, TEST, SIDE = 60_000, 10_000, 28
 MEAN, STD = 0.1307, 0.3081  # of MNIST's training pixels, as everybody rounds them
 CHUNK_BYTES = 1 << 20
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
-FORMS = ("package.module:function", "torchvision:NAME")
 NUMBERS = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -76,7 +76,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Mnist:
-    """The first `train` training and `test` test examples of MNIST, in the order of its files (it is well mixed)."""
+    """MNIST (LeCun et al., 1998): its first `train` training and `test` test examples, in the order of its files."""
 
     train: int = TRAIN
     test: int = TEST
@@ -85,9 +85,6 @@ class Mnist:
         for name, value, limit in (("train", self.train, TRAIN), ("test", self.test, TEST)):
             if not 1 <= value <= limit:
                 raise ValueError(f"{name}={value} must be from 1 to {limit}")
-
-
-DATA: dict[str, type[Mnist]] = {"mnist": Mnist}
 
 
 def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | None = None) -> Tensor:
@@ -133,14 +130,12 @@ def resolve_data(value: object, root: Path | None = None) -> Dataset:
     if isinstance(value, str):
         head, colon, rest = value.partition(":")
         name = head.strip().lower()
-        if name in DATA:
-            chosen = spec.build("data", value, DATA)
+        if name in ROWS["data"] or not colon:
+            chosen = build("data", value)
             raw = root / RAW
             return _mnist(value, raw, _stamps(raw), chosen)
         if name == "torchvision" and colon:
             return _of_torchvision(value, rest.strip(), root)
-        if not colon:
-            raise ConfigError("data", value, f"unknown name {name!r}; {nearest(name, (*DATA, *FORMS))}")
         return _returned(value, import_named("data", value))
     if isinstance(value, Dataset):
         return value
@@ -274,7 +269,7 @@ def _of_torchvision(text: str, name: str, root: Path) -> Dataset:
     if name.lower() not in (known := {n.lower(): n for n in VISION}):
         raise ConfigError("data", text, f"unknown dataset {name!r}; {nearest(name, known)}")
     name = known[name.lower()]
-    kind, parts = getattr(vision.torchvision().datasets, name), []
+    kind, parts = getattr(torchvision().datasets, name), []
     for train in (True, False):
         try:
             source = kind(str(root), train=train, download=True)
@@ -303,10 +298,10 @@ def _returned(name: str, function: Any) -> Dataset:
         raise ConfigError(
             "data",
             name,
-            f"is {type(function).__name__}: must be a callable or a Dataset, or one of {', '.join((*DATA, *FORMS))}",
+            f"is {type(function).__name__}: must be a callable or a Dataset, or one of {', '.join(names('data'))}",
         )
     try:
-        found = vision.with_operators(function)
+        found = with_operators(function)
     except Exception as error:
         raise ConfigError("data", name, f"the function raised {type(error).__name__}: {error}") from error
     if isinstance(found, Dataset):

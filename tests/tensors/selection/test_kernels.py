@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from numba import config, njit
 
-from pslab.tensors.selection import blocks, kernels
-from pslab.tensors.selection import cpu as select_cpu
-from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection import blocks, cpu, kernels, simd
 from pslab.tensors.selection.kernels import SPARE
 
 DTYPES = (np.dtype("f4"), np.dtype("f8"))
@@ -29,7 +27,7 @@ def drawn(n: int, dtype: np.dtype[Any], seed: int = 1) -> np.ndarray:
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     for dtype in DTYPES:
-        select_cpu.loops(dtype)
+        cpu.loops(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -171,9 +169,9 @@ def test_compiled_code_is_kept_and_found(tmp_path: Path, monkeypatch: pytest.Mon
 def test_kept_code_of_other_sources_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     fresh(monkeypatch)
-    other = tmp_path / "lanes.py"
-    other.write_text(Path(lanes.__file__).read_text() + "\n")
-    monkeypatch.setattr(lanes, "__file__", str(other))
+    other = tmp_path / "simd.py"
+    other.write_text(Path(simd.__file__).read_text() + "\n")
+    monkeypatch.setattr(simd, "__file__", str(other))
     assert not fresh(monkeypatch).stats.cache_hits
 
 
@@ -216,23 +214,23 @@ def test_numba_is_not_imported_before_something_is_pruned() -> None:
 def test_a_processor_without_wide_registers_chooses_the_same(tmp_path: Path) -> None:
     code = """
 import torch
-from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection import simd
 from pslab.tensors.selection import select
-from pslab.tensors.selection import reference as select_torch
-assert not lanes.SQUEEZES
+from pslab.tensors.selection import reference
+assert not simd.SQUEEZES
 for dtype in (torch.float32, torch.float64):
     v = torch.randn(50_001, generator=torch.Generator().manual_seed(1), dtype=dtype)
     for k in (5, 500, 9000):
-        assert torch.equal(select.top(v, k), select_torch.top(v, k))
+        assert torch.equal(select.top(v, k), reference.top(v, k))
     for sigmas in (1, 3):
-        assert torch.equal(select.deviation(v, sigmas), select_torch.above(v, sigmas * select_torch.std(v)))
+        assert torch.equal(select.deviation(v, sigmas), reference.above(v, sigmas * reference.std(v)))
     for passes in (1, 5):
-        assert torch.equal(select.dynamic(v, passes)[0], select_torch.dynamic(v, passes)[0])
+        assert torch.equal(select.dynamic(v, passes)[0], reference.dynamic(v, passes)[0])
 """
     plain = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=os.environ | plain, check=True)
 
 
 def test_blocks_are_what_the_lists_allow_for() -> None:
-    assert select_cpu.SPARE == blocks.SPARE
-    assert select_cpu.BLOCK >= 2 * kernels.BLOCK
+    assert cpu.SPARE == blocks.SPARE
+    assert cpu.BLOCK >= 2 * kernels.BLOCK

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pslab.tensors.selection import cpu as select_cpu
-from pslab.tensors.selection import reference as select_torch
-from pslab.tensors.selection import select
+from pslab.tensors.selection import cpu, reference, select
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -83,9 +81,9 @@ vectors = st.sampled_from(["f4", "f8"]).flatmap(
 @pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that large layers go through, in layers of a few hundred entries, and with poorer bounds."""
-    monkeypatch.setattr(select_cpu, "SMALL", 32)
-    monkeypatch.setattr(select_cpu, "DRAWN", (64, 64))
-    monkeypatch.setattr(select_cpu, "BLOCK", 0)
+    monkeypatch.setattr(cpu, "SMALL", 32)
+    monkeypatch.setattr(cpu, "DRAWN", (64, 64))
+    monkeypatch.setattr(cpu, "BLOCK", 0)
 
 
 def same(a: torch.Tensor | np.ndarray, b: torch.Tensor) -> None:
@@ -98,7 +96,7 @@ def same(a: torch.Tensor | np.ndarray, b: torch.Tensor) -> None:
 
 def test_a_tie_goes_to_the_lower_index() -> None:
     assert select.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
-    assert select_torch.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
+    assert reference.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -109,7 +107,7 @@ def test_standard_deviation_vectors(dtype: torch.dtype) -> None:
     assert select.std(torch.tensor([1, -1, 2, -2, 0, 0, 0, 6], dtype=dtype)) == pytest.approx(2.2776, abs=5e-5)
 
 
-@pytest.mark.parametrize("dynamic", [select.dynamic, select_torch.dynamic])
+@pytest.mark.parametrize("dynamic", [select.dynamic, reference.dynamic])
 def test_dynamic_vector(dynamic: Callable[..., tuple[torch.Tensor, list[float]]]) -> None:
     v = torch.tensor([1.0, -2.0, 3.0, -4.0])
     assert [dynamic(v, passes)[1] for passes in (1, 2, 3, 4)] == [[2.5], [2.5, 3.5], [2.5, 3.5, 4], [2.5, 3.5, 4]]
@@ -124,7 +122,7 @@ def test_dynamic_starves_no_layer(name: str, expected: list[int]) -> None:
     v = {"zeros": torch.zeros(9), "one": torch.tensor([-0.1]), "constant": torch.full((9,), -0.1),
          "one of each": torch.tensor([0, 1e-3, -0.1, 5])}[name]  # fmt: skip
     for dtype in DTYPES:
-        for dynamic in (select.dynamic, select_torch.dynamic):
+        for dynamic in (select.dynamic, reference.dynamic):
             assert dynamic(v.to(dtype), 50)[0].tolist() == expected
 
 
@@ -149,15 +147,13 @@ def test_the_stride_of_a_sample(n: int, fraction: float, stride: int) -> None:
     assert stride == 1 or n // stride >= max(math.ceil(0.01 * n), math.ceil(2 / fraction))
 
 
-@pytest.mark.parametrize("choose", [select, select_torch])
+@pytest.mark.parametrize("choose", [select, reference])
 def test_a_sampled_selection_keeps_its_bounds(choose: object) -> None:
     v = torch.randn(100_000, generator=torch.Generator().manual_seed(11))
     magnitudes, k, stride, sizes = v.abs(), 100, 49, set()
     for first in range(stride):
-        if choose is select:
-            found = select.sampled(v, 0.001, 0.01, first)
-        else:
-            found = select_torch.sampled(v, k, first, stride, 3)
+        found = (select.sampled(v, 0.001, 0.01, first) if choose is select
+                 else reference.sampled(v, k, first, stride, 3))  # fmt: skip
         assert 80 <= len(found) <= k
         sizes.add(len(found))
         threshold = float(magnitudes[first::stride].topk(3).values[-1])
@@ -183,7 +179,7 @@ def test_a_threshold_is_lowered_ten_times_at_most() -> None:
     assert len(found) == 300  # 0.2 is reached at the eighth time
     v[v < 1] = 0.1
     assert len(select.sampled(v, 0.03, 0.01, 0)) == 104  # 0.1 never is: 0.8 ** 10 is 0.107
-    same(select_torch.sampled(v, 300, 0, stride, 4), select.sampled(v, 0.03, 0.01, 0))
+    same(reference.sampled(v, 300, 0, stride, 4), select.sampled(v, 0.03, 0.01, 0))
 
 
 @layer
@@ -194,7 +190,7 @@ def test_sampled_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
         found = select.sampled(v, fraction, 0.01, draw)
         if stride > 1:
             rank = select.share(fraction, n // stride)
-            same(select_torch.sampled(v, k, draw % stride, stride, rank), found)
+            same(reference.sampled(v, k, draw % stride, stride, rank), found)
         assert len(found) <= k
 
 
@@ -203,7 +199,7 @@ def test_reaching_is_a_comparison(v: torch.Tensor, threshold: float) -> None:
     edge = v.new_tensor(threshold * (1 - 2.0**-40))
     expected = np.array([i for i, x in enumerate(v) if x.abs() >= edge], np.int64)
     same(expected, select.reaching(v, threshold))
-    same(expected, select_torch.reaching(v, threshold))
+    same(expected, reference.reaching(v, threshold))
 
 
 # --- against the rules themselves -----------------------------------------------------------------------------------
@@ -213,7 +209,7 @@ def test_reaching_is_a_comparison(v: torch.Tensor, threshold: float) -> None:
 def test_top_is_what_sorting_gives(v: torch.Tensor, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(v)))
     same(by_sorting(v, k), select.top(v, k))
-    same(by_sorting(v, k), select_torch.top(v, k))
+    same(by_sorting(v, k), reference.top(v, k))
 
 
 @given(vectors, st.floats(-1, 3))
@@ -221,21 +217,21 @@ def test_above_is_a_comparison(v: torch.Tensor, threshold: float) -> None:
     edge = v.new_tensor(threshold * (1 + 2.0**-40))
     expected = [i for i, x in enumerate(v) if x.abs() > edge]
     same(np.array(expected, np.int64), select.above(v, threshold))
-    same(np.array(expected, np.int64), select_torch.above(v, threshold))
+    same(np.array(expected, np.int64), reference.above(v, threshold))
 
 
 @given(vectors)
 def test_std_is_the_population_deviation(v: torch.Tensor) -> None:
     exact = exact_std(v)
     assert select.std(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
-    assert select_torch.std(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
+    assert reference.std(v) == pytest.approx(exact, rel=1e-12, abs=1e-300)
 
 
 @given(vectors, st.integers(1, 6))
 def test_dynamic_thresholds_are_the_means(v: torch.Tensor, passes: int) -> None:
     integers = (v * 10).round()  # no mean of these is near another entry without being equal to it
     exact = [float(t) for t in exact_thresholds(integers, passes)]
-    for found, thresholds in (select.dynamic(integers, passes), select_torch.dynamic(integers, passes)):
+    for found, thresholds in (select.dynamic(integers, passes), reference.dynamic(integers, passes)):
         assert thresholds == pytest.approx(exact, rel=1e-12)
         if exact:
             above = (integers.abs().double() > exact[-1] * (1 + 1e-12)).nonzero().flatten()
@@ -249,7 +245,7 @@ def test_std_of_a_constant_layer_is_zero() -> None:
         for value in (0.1, -3.3e7, 1e-30, 0.0):
             for dtype in DTYPES:
                 assert select.std(torch.full((n,), value, dtype=dtype)) == 0
-                assert select_torch.std(torch.full((n,), value, dtype=dtype)) == 0
+                assert reference.std(torch.full((n,), value, dtype=dtype)) == 0
 
 
 def test_std_far_from_zero() -> None:
@@ -260,7 +256,7 @@ def test_std_far_from_zero() -> None:
 
 
 def test_std_of_nothing_is_zero() -> None:
-    assert select.std(torch.empty(0)) == select_torch.std(torch.empty(0)) == 0
+    assert select.std(torch.empty(0)) == reference.std(torch.empty(0)) == 0
     assert not len(select.dynamic(torch.empty(0), 3)[0])
 
 
@@ -273,18 +269,18 @@ def test_top_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
     for k in (0, 1, n // 1000, n // 100, n // 7, n - 1, n):
         found = select.top(v, k)
         assert len(found) == k
-        same(select_torch.top(v, k), found)
+        same(reference.top(v, k), found)
 
 
 @layer
 def test_other_kernels_agree(n: int, dtype: torch.dtype, name: str) -> None:
     v = adversarial(n, dtype)[name]
-    assert select.std(v) == pytest.approx(select_torch.std(v), rel=1e-12)
+    assert select.std(v) == pytest.approx(reference.std(v), rel=1e-12)
     for sigmas in (0.5, 2):
-        same(select_torch.above(v, sigmas * select_torch.std(v)), select.deviation(v, sigmas))
+        same(reference.above(v, sigmas * reference.std(v)), select.deviation(v, sigmas))
     for passes in (1, 3, 20):
         found, thresholds = select.dynamic(v, passes)
-        expected, means = select_torch.dynamic(v, passes)
+        expected, means = reference.dynamic(v, passes)
         same(expected, found)
         assert thresholds == pytest.approx(means, rel=1e-12)
         assert len(found) > 0 or not v.any()
@@ -297,10 +293,10 @@ def test_kernels_agree_on_poor_samples() -> None:
     def agree(n: int, dtype: torch.dtype, data: st.DataObject) -> None:
         v = adversarial(n, dtype)[data.draw(st.sampled_from(list(adversarial(1, dtype))))]
         k, sigmas = data.draw(st.integers(0, n)), data.draw(st.sampled_from([0.1, 1, 2]))
-        same(select_torch.top(v, k), select.top(v, k))
-        same(select_torch.above(v, sigmas * select_torch.std(v)), select.deviation(v, sigmas))
+        same(reference.top(v, k), select.top(v, k))
+        same(reference.above(v, sigmas * reference.std(v)), select.deviation(v, sigmas))
         passes = data.draw(st.integers(1, 9))
-        same(select_torch.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
+        same(reference.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
 
     agree()
 
@@ -322,28 +318,28 @@ def test_a_misleading_sample_costs_no_entry(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     v = torch.randn(20_000, generator=torch.Generator().manual_seed(5), dtype=dtype)
-    monkeypatch.setattr(select_cpu, "_drawn", SAMPLES[name])
+    monkeypatch.setattr(cpu, "_drawn", SAMPLES[name])
     agree_everywhere(v)
 
 
 def test_lists_that_are_too_short_cost_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     v = torch.randn(20_000, generator=torch.Generator().manual_seed(5))
     for room in (0, 1, 1100, 5000):
-        monkeypatch.setattr(select_cpu, "_room", lambda n, count, size, room=room: room)
+        monkeypatch.setattr(cpu, "_room", lambda n, count, size, room=room: room)
         agree_everywhere(v)
 
 
 def agree_everywhere(v: torch.Tensor) -> None:
     for k in (1, 100, 9000):
-        same(select_torch.top(v, k), select.top(v, k))
+        same(reference.top(v, k), select.top(v, k))
     for sigmas in (0.5, 1, 3):
-        same(select_torch.above(v, sigmas * select_torch.std(v)), select.deviation(v, sigmas))
+        same(reference.above(v, sigmas * reference.std(v)), select.deviation(v, sigmas))
     for passes in (1, 2, 3, 5, 30):
-        (found, thresholds), (expected, means) = select.dynamic(v, passes), select_torch.dynamic(v, passes)
+        (found, thresholds), (expected, means) = select.dynamic(v, passes), reference.dynamic(v, passes)
         same(expected, found)
         assert thresholds == pytest.approx(means, rel=1e-12)
     for threshold in (-1.0, 0.0, 0.5, 9.0):
-        same(select_torch.above(v, threshold), select.above(v, threshold))
+        same(reference.above(v, threshold), select.above(v, threshold))
 
 
 EXTREMES = [(torch.float32, s) for s in (1e-45, 1e-39, 1e30, 3e38)] + [
@@ -356,10 +352,10 @@ EXTREMES = [(torch.float32, s) for s in (1e-45, 1e-39, 1e30, 3e38)] + [
 def test_entries_near_the_ends_of_a_dtype(dtype: torch.dtype, scale: float, n: int) -> None:
     generator = torch.Generator().manual_seed(6)
     v = ((torch.rand(n, generator=generator, dtype=torch.float64) * 2 - 1) * scale).to(dtype)
-    same(select_torch.top(v, n // 9), select.top(v, n // 9))
+    same(reference.top(v, n // 9), select.top(v, n // 9))
     for passes in (1, 4):
-        same(select_torch.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
-    same(select_torch.above(v, select_torch.std(v)), select.deviation(v, 1))
+        same(reference.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
+    same(reference.above(v, reference.std(v)), select.deviation(v, 1))
 
 
 @pytest.mark.parametrize("n", [*range(4), 63, 64, 65, 1023, 1025, 8192, 8193])
@@ -367,23 +363,23 @@ def test_entries_near_the_ends_of_a_dtype(dtype: torch.dtype, scale: float, n: i
 def test_every_length(n: int, dtype: torch.dtype) -> None:
     v = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=dtype)
     for k in {0, n // 100, n // 2, n}:
-        same(select_torch.top(v, k), select.top(v, k))
-    same(select_torch.above(v, select_torch.std(v)), select.deviation(v, 1))
+        same(reference.top(v, k), select.top(v, k))
+    same(reference.above(v, reference.std(v)), select.deviation(v, 1))
     for passes in (1, 2, 5):
-        same(select_torch.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
+        same(reference.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
 
 
 def test_one_pass_over_many_is_enough_where_a_sample_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a million entries, each rule reads all once and then only what its bounds have let through."""
     read: list[int] = []
-    loops = select_cpu.loops(np.dtype(np.float32))
+    loops = cpu.loops(np.dtype(np.float32))
 
     class Counted:
         def __getattr__(self, name: str) -> object:
             loop = getattr(loops, name)
             return lambda x, *rest: (read.append(len(x)) if name != "sample" else None, loop(x, *rest))[1]
 
-    monkeypatch.setattr(select_cpu, "loops", lambda dtype: Counted())
+    monkeypatch.setattr(cpu, "loops", lambda dtype: Counted())
     v = torch.randn(1_000_000, generator=torch.Generator().manual_seed(6))
     for choose in (lambda: select.top(v, 10_000), lambda: select.deviation(v, 3), lambda: select.dynamic(v, 5)):
         read.clear()
@@ -401,7 +397,7 @@ def test_the_vector_stays_as_it_is() -> None:
 
 def test_a_strided_vector() -> None:
     v = torch.randn(20_000, generator=torch.Generator().manual_seed(8))[::2]
-    same(select_torch.top(v, 99), select.top(v, 99))
+    same(reference.top(v, 99), select.top(v, 99))
 
 
 def test_k_beyond_the_layer_is_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors.codec.frames import Entries
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.directions import REFRESH
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part, Store
@@ -43,7 +43,7 @@ class Server:
 
     def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2, size=SIZE):
         self.parts, self.size = parts, size
-        self.rating = rating.at_server(rate, parts, layers, torch.float64)
+        self.rating = rate_state.at_server(rate, parts, layers, torch.float64)
         self.store = Store(torch.zeros(size, dtype=torch.float64), parts, resolve_optimizer("sgd"))
         self.version = 0
         self.held = dict.fromkeys(range(workers), 0)
@@ -238,7 +238,7 @@ def test_a_supersteps_mean_is_squared():
 
 
 def test_a_workers_own_squares():
-    squares = rating.at_worker(Asks("own squares"), lambda: torch.zeros(3, dtype=torch.float64))
+    squares = rate_state.at_worker(Asks("own squares"), lambda: torch.zeros(3, dtype=torch.float64))
     gradient = torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64)
     assert squares.divide(gradient, out=gradient).tolist() == pytest.approx([1, 1, 0])
     assert squares.divide(torch.tensor([4.0, 1.0, 0.0]), out=gradient).tolist() == pytest.approx([0.8, 2**-0.5, 0])
@@ -364,6 +364,6 @@ def test_sums_of_dense_and_sparse_vectors():
 
 
 def test_who_needs_nothing_gets_nothing():
-    assert rating.at_server(object(), WHOLE, LAYERS, torch.float64) is None
-    assert rating.at_server(Asks("own squares"), WHOLE, LAYERS, torch.float64) is None
-    assert rating.at_worker(Asks("squares"), lambda: torch.zeros(1)) is None
+    assert rate_state.at_server(object(), WHOLE, LAYERS, torch.float64) is None
+    assert rate_state.at_server(Asks("own squares"), WHOLE, LAYERS, torch.float64) is None
+    assert rate_state.at_worker(Asks("squares"), lambda: torch.zeros(1)) is None

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pslab.errors import ConfigError
-from pslab.tensors.workload import torchvision_ops as vision
 from pslab.tensors.workload.data import Batches, Dataset, _channels_first, batch, data_root, read_idx, resolve_data
+from pslab.tensors.workload.torchvision_ops import torchvision
 
 ROOT = Path(__file__).resolve().parents[3] / "data"
 OFFICIAL = {
@@ -275,7 +275,7 @@ def test_a_download_that_fails_teaches(tmp_path: Path) -> None:
 def test_every_named_dataset_exists_in_torchvision() -> None:
     from pslab.tensors.workload.data import VISION
 
-    assert all(hasattr(vision.torchvision().datasets, name) for name in VISION)
+    assert all(hasattr(torchvision().datasets, name) for name in VISION)
 
 
 def test_colours_come_first() -> None:
@@ -379,7 +379,7 @@ def test_a_dataset_that_cannot_be_is_refused(change: dict[str, object], problem:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_bytes_become_what_torchvisions_transforms_make_of_them(dtype: torch.dtype) -> None:
-    transforms = vision.torchvision().transforms
+    transforms = torchvision().transforms
     x = torch.arange(256, dtype=torch.uint8).view(2, 1, 8, 16)
     wanted = transforms.Normalize([0.1307], [0.3081])(x.to(dtype) / 255)
     assert torch.equal(batch(x, dtype, 0.1307, 0.3081), wanted)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from pslab.tensors.workload import torchvision_ops as vision
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.layer_costs import Uses, normalized, shares
 from pslab.tensors.workload.models import CNN, MLP
+from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 
 class Attention(nn.Module):
@@ -69,7 +69,7 @@ def test_a_pass_that_fails_leaves_no_hooks():
 
 def test_a_large_model_needs_no_memory_for_it():
     with torch.device("meta"):
-        module = vision.with_operators(lambda: vision.torchvision().models.vgg16(weights=None))
+        module = with_operators(lambda: torchvision().models.vgg16(weights=None))
         got = found(module, torch.empty(1, 3, 224, 224))
     convolutions = sum(map(sum, got[:13]))
     assert len(got) == 16

@@ -10,8 +10,8 @@ import cloudpickle
 import pytest
 import torch
 
-from pslab.tensors.workload import torchvision_ops as vision
 from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 LOADED = "any(name.partition('.')[0] == 'torchvision' for name in sys.modules)"
 
@@ -25,7 +25,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def test_models_build_and_run() -> None:
-    models = vision.torchvision().models
+    models = torchvision().models
     with torch.no_grad():
         assert models.resnet18(weights=None).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
     with torch.device("meta"):  # half a gigabyte otherwise
@@ -33,13 +33,13 @@ def test_models_build_and_run() -> None:
 
 
 def test_datasets_and_transforms_are_there() -> None:
-    package = vision.torchvision()
+    package = torchvision()
     assert package.datasets.CIFAR10.__name__ == "CIFAR10"
     assert package.transforms.Normalize([0.5], [0.5])(torch.ones(1, 1, 2)).tolist() == [[[1.0, 1.0]]]
 
 
 def test_a_second_call_gives_the_same_package() -> None:
-    assert vision.torchvision() is vision.torchvision()
+    assert torchvision() is torchvision()
 
 
 def test_importing_models_and_data_does_not_import_it() -> None:
@@ -48,7 +48,7 @@ def test_importing_models_and_data_does_not_import_it() -> None:
 
 
 def test_a_fresh_process_unpickles_a_model_of_torchvision() -> None:
-    resnet = vision.torchvision().models.resnet18(weights=None)
+    resnet = torchvision().models.resnet18(weights=None)
     keyspace = Keyspace.of(resnet)
     sent = cloudpickle.dumps((keyspace, keyspace.shell(resnet), float(keyspace.flatten(resnet).sum())))
     assert len(sent) < keyspace.size // 100
@@ -76,7 +76,7 @@ def test_a_missing_operator_is_declared_and_the_import_tried_again() -> None:
                 raise RuntimeError(f"operator torchvision::{name} does not exist")
         return "loaded"
 
-    assert vision.with_operators(load) == "loaded"
+    assert with_operators(load) == "loaded"
 
 
 @pytest.mark.parametrize("message", ["something else", "operator other::nms does not exist"])
@@ -85,7 +85,7 @@ def test_another_error_is_not_hidden(message: str) -> None:
         raise RuntimeError(message)
 
     with pytest.raises(RuntimeError, match=message):
-        vision.with_operators(load)
+        with_operators(load)
 
 
 @pytest.mark.usefixtures("undisturbed")
@@ -94,4 +94,4 @@ def test_an_operator_that_stays_missing_is_an_error_and_no_endless_loop() -> Non
         raise RuntimeError("operator torchvision::pslab_test_never does not exist")
 
     with pytest.raises(RuntimeError, match="pslab_test_never"):
-        vision.with_operators(load)
+        with_operators(load)

@@ -1,0 +1,178 @@
+"""Every name that a Run can use: one row each, and what else may stand in the name's place.
+
+To add a policy, pruning rule, model, dataset, codec or engine, write its page (a module with a docstring) and add its
+row here: the command line, `pslab list`, the documentation and the figures read this table. Nothing is imported before
+a row is loaded, so the table itself needs neither torch nor the policies.
+
+    ROWS["sync"]["ssp"].load()          the class SSP
+    find("sync", "ssp:3")               the row of "ssp"; also find("sync", SSP(3)); None for a user's own class
+    build("sync", "ssp:3")              in `pslab.config.spec`: SSP(3)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One name. A path is "module:attribute", or "module" where the module itself is meant.
+
+    Figures read the last four fields. A label is a template: "DSSP, s = {low}, up to {extra} more". Its first
+    placeholders are the first fields of the class, in their order; a part between commas whose parameter is not given
+    is left out; "{fraction:%}" is in per cent; the parameters that it does not mention follow it.
+    """
+
+    kind: str
+    name: str
+    path: str
+    what: str = ""  #: one line, where the docstring at `path` does not say it
+    source: str = ""  #: "Author (venue year)"
+    example: str = ""  #: with parameters; the name alone if ""
+    small: str = ""  #: the example that the checker explores; `example` if ""
+    label: str = ""  #: in figures; the name if ""
+    colour: str = ""  #: reserved: the same in every figure
+    marker: str = ""  #: reserved, where curves are told apart by this kind
+    ramp: Mapping[float, str] = field(default_factory=dict)  #: the colour by the first parameter, mildest first
+
+    def load(self) -> Any:
+        """The class, factory or module that the path names."""
+        module, _, attribute = self.path.partition(":")
+        found = import_module(module)
+        return getattr(found, attribute) if attribute else found
+
+    @property
+    def summary(self) -> str:
+        """One line without a full stop: what this is."""
+        return self.what or (inspect.getdoc(self.load()) or "").partition("\n")[0].rstrip(".")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one field of a Run can be, beside a name of the table."""
+
+    methods: tuple[str, ...] = ()  #: what an object must have to stand in a name's place
+    forms: tuple[str, ...] = ()  #: other strings
+    objects: str = ""  #: other values, in words
+
+
+KINDS: dict[str, Kind] = {
+    "sync": Kind(methods=("window", "initial", "step")),
+    "prune": Kind(methods=("select", "residual")),
+    "rate": Kind(methods=("scale",)),
+    "ranges": Kind(methods=("cut", "layered")),
+    "order": Kind(methods=("pick",)),
+    "schedule": Kind(methods=("factor", "needs_budget")),
+    "codec": Kind(),
+    "model": Kind(forms=("package.module:factory", "torchvision:NAME"), objects="a callable, an nn.Module"),
+    "data": Kind(forms=("package.module:function", "torchvision:NAME"), objects="a callable, a Dataset"),
+    "engine": Kind(),
+}
+
+
+def _table(*rows: Row) -> dict[str, dict[str, Row]]:
+    return {kind: {row.name: row for row in rows if row.kind == kind} for kind in KINDS}
+
+
+#: By kind and name. The order within a kind is kept: figures give dashes by it.
+ROWS = _table(
+    Row("sync", "bsp", "pslab.policies.sync.bsp:BSP", source="Valiant (CACM 1990)",
+        label="BSP", colour="#004488", marker="circle"),
+    Row("sync", "ssp", "pslab.policies.sync.ssp:SSP", source="Ho et al. (NIPS 2013)", example="ssp:3", small="ssp:1",
+        label="SSP, s = {staleness}", colour="#DDAA33", marker="diamond"),
+    Row("sync", "asp", "pslab.policies.sync.asp:ASP", source="Dean et al. (NIPS 2012)",
+        label="ASP", colour="#BB5566", marker="square"),
+    Row("sync", "dssp", "pslab.policies.sync.dssp:DSSP", source="Zhao et al. (ICDCS 2019)", example="dssp:3,12",
+        small="dssp:1,1", label="DSSP, s = {low}, up to {extra} more", colour="#00A08A", marker="triangle-up"),
+    Row("sync", "elastic", "pslab.policies.sync.elastic:ElasticBSP", source="Zhao et al. (ICDM 2019)",
+        example="elastic:15", small="elastic:2",
+        label="ElasticBSP, R = {iterations}", colour="#7FC4F0", marker="triangle-down"),
+    Row("sync", "eager", "pslab.policies.sync.eager:Eager", source="Jin et al. (TPDS 2022)",
+        label="eager pull, s = {staleness}", colour="#661133", marker="cross"),
+    Row("sync", "local", "pslab.policies.sync.local_sgd:LocalSGD", source="Stich (ICLR 2019)", example="local:8",
+        label="local SGD, {period} steps", colour="#7A6A00", marker="star"),
+    Row("sync", "backup", "pslab.policies.sync.backup:Backup", source="Chen et al. (ICLR workshop 2016)",
+        example="backup:1", label="backup workers, {spare} spare", colour="#8877CC", marker="hexagon"),
+
+    Row("prune", "none", "pslab.tensors.pruning.rules:Whole", label="dense", colour="#000000", marker="circle"),
+    Row("prune", "static", "pslab.tensors.pruning.rules:Static",
+        source="Tsai (thesis report 2018); Aji and Heafield (EMNLP 2017)", example="static:1%",
+        label="static {fraction:%}", ramp={0.1: "#F39A5B", 0.01: "#BF2F6B", 0.001: "#4A1466"}),
+    Row("prune", "std", "pslab.tensors.pruning.rules:Deviation", source="Tsai (thesis report 2018)", example="std:2",
+        label="std {sigmas} σ", ramp={1: "#86CF7E", 2: "#17788F", 3: "#1E3A85"}),
+    Row("prune", "dynamic", "pslab.tensors.pruning.rules:Dynamic", source="Tsai (thesis report 2018)",
+        example="dynamic:5", label="dynamic, {passes} passes", ramp={3: "#D9B44A", 5: "#A0662A", 8: "#5A2418"}),
+    Row("prune", "dgc", "pslab.tensors.pruning.rules:DGC", source="Lin et al. (ICLR 2018)", example="dgc:0.1%",
+        label="DGC {fraction:%}", ramp={0.1: "#BFA8F0", 0.01: "#7A55D8", 0.001: "#31197A"}),
+    Row("prune", "range", "pslab.tensors.pruning.range_rule:Ranges",
+        source="Tsai (slides 2017); Li et al. (OSDI 2014)", example="range:300", label="ranges of {size} keys"),
+
+    Row("rate", "constant", "pslab.policies.rates:Constant", source="Jiang et al. (SIGMOD 2017)"),
+    Row("rate", "dynsgd", "pslab.policies.rates:DynSGD",
+        source="Jiang et al. (SIGMOD 2017); Hermans (thesis 2017); Tsai (slides 2017)"),
+    Row("rate", "adagrad", "pslab.policies.rates:AdaGrad", source="Duchi et al. (JMLR 2011); Tsai (slides 2017)",
+        example="adagrad:server"),
+    Row("rate", "split", "pslab.policies.rates:Split", source="Tsai (slides 2017)"),
+    Row("rate", "modulated", "pslab.policies.rates:Modulated",
+        source="Jin et al. (TPDS 2022); Zhang et al. (arXiv 2015)"),
+
+    Row("ranges", "whole", "pslab.policies.partition:Whole"),
+    Row("ranges", "layers", "pslab.policies.partition:Layers", example="layers:40000", source=(
+        "Zhang et al. (ATC 2017); in slices Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019)")),
+
+    Row("order", "fifo", "pslab.policies.orders:FIFO", source="Tsai (thesis report 2018)", label="FIFO",
+        colour="#888888"),
+    Row("order", "filo", "pslab.policies.orders:FILO", source="Tsai (thesis report 2018)", label="FILO",
+        colour="#BB5566"),
+    Row("order", "stalest", "pslab.policies.orders:Stalest", source="Tsai (thesis report 2018)", label="stalest pull",
+        colour="#7FC4F0"),
+    Row("order", "advancing", "pslab.policies.orders:Advancing", source="Tsai (thesis report 2018)",
+        label="advancing push", colour="#DDAA33"),
+    Row("order", "needed", "pslab.policies.orders:Needed", source="Tsai (thesis report 2018)", label="needed",
+        colour="#004488"),
+    Row("order", "front", "pslab.policies.orders:Front",
+        source="Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019)", label="front first, credit {credit}",
+        colour="#00A08A"),
+    Row("order", "tic", "pslab.policies.orders:TIC", source="Hashemi et al. (MLSys 2019)", label="TIC",
+        colour="#8877CC"),
+    Row("order", "tac", "pslab.policies.orders:TAC", source="Hashemi et al. (MLSys 2019)", label="TAC",
+        colour="#661133"),
+
+    Row("schedule", "constant", "pslab.policies.schedules:Steady"),
+    Row("schedule", "linear", "pslab.policies.schedules:Linear"),
+    Row("schedule", "steps", "pslab.policies.schedules:Steps", example="steps:0.1,at=0.5/0.75"),
+
+    Row("codec", "auto", "pslab.tensors.codec.frames", "the shortest of the others for each message"),
+    Row("codec", "dense", "pslab.tensors.codec.frames", "every entry, without indices"),
+    Row("codec", "coordinates", "pslab.tensors.codec.frames", "each index as a 32-bit number"),
+    Row("codec", "bitmap", "pslab.tensors.codec.frames", "one bit per entry of the vector"),
+    Row("codec", "varint", "pslab.tensors.codec.varint", "LEB128 of each gap to the index before, less one"),
+    Row("codec", "runs", "pslab.tensors.codec.run_length", "start and length of each run of indices"),
+
+    Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64"),
+    Row("model", "cnn", "pslab.tensors.workload.models:CNN"),
+
+    Row("data", "mnist", "pslab.tensors.workload.data:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
+        example="mnist:train=4096,test=1000"),
+
+    Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),
+    Row("engine", "virtual", "pslab.engines.virtual.engine", "virtual time with real gradients, deterministic"),
+    Row("engine", "timing", "pslab.engines.virtual.timing", "virtual time without tensors: only when things happen"),
+)  # fmt: skip
+
+
+def find(kind: str, value: object) -> Row | None:
+    """The row of a string such as "ssp:3", or of an object of a class of the table; None if there is none."""
+    if isinstance(value, str):
+        return ROWS[kind].get(value.partition(":")[0].strip().lower())
+    path = f"{type(value).__module__}:{type(value).__qualname__}"
+    return next((row for row in ROWS[kind].values() if row.path == path), None)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """What a string of this kind may be, for an error: the names of the table and the other forms."""
+    return (*ROWS[kind], *KINDS[kind].forms)
