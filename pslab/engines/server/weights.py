@@ -119,7 +119,7 @@ class Keeper(Bookkeeper):
         super().__init__(job, Ledger(job, weights, snapshots, on_snapshot))
         self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
-        self._rating = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
+        self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
@@ -128,8 +128,8 @@ class Keeper(Bookkeeper):
 
     def leave(self, worker: int) -> None:
         super().leave(worker)
-        if self._rating is not None:
-            self._rating.leave(worker)
+        if self._rate_state is not None:
+            self._rate_state.leave(worker)
 
     def _lay(self, reply: Reply) -> int:
         pull, job = reply.pull, self._job
@@ -169,8 +169,8 @@ class Keeper(Bookkeeper):
 
     def _apply(self, step: Step, rate: float) -> None:
         gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes]
-        if self._rating is not None:
-            gradients = self._rating.rate(step, gradients, self._computing[step.range].values())
+        if self._rate_state is not None:
+            gradients = self._rate_state.adjust(step, gradients, self._computing[step.range].values())
         self._store.step(step.range, gradients, rate)
 
     def _gradient(self, push: Push) -> Gradient:
