@@ -171,3 +171,8 @@ def find(kind: str, value: object) -> Row | None:
         return ROWS[kind].get(value.partition(":")[0].strip().lower())
     path = f"{type(value).__module__}:{type(value).__qualname__}"
     return next((row for row in ROWS[kind].values() if row.path == path), None)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """What a string of this kind may be, for an error: the names of the table and the other forms."""
+    return (*ROWS[kind], *KINDS[kind].forms)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import (
-    NOBODY,
+    NO_WORKER,
     Aggregate,
     Apply,
     Asked,
@@ -36,10 +36,9 @@ from pslab.protocol.messages import (
     Pushed,
     Searched,
     Start,
-    Sync,
     SyncEvent,
-    gradients,
 )
+from pslab.protocol.traits import Sync, traits_of
 from pslab.protocol.window import Window
 
 
@@ -95,11 +94,11 @@ class _Range:
 
     __slots__ = ("answering", "asked", "clocks", "deferred", "held", "left", "state", "version", "window")
 
-    def __init__(self, workers: tuple[int, ...], sync: Sync) -> None:
+    def __init__(self, workers: tuple[int, ...], sync: Sync, *, whole: bool) -> None:
         self.window = Window(len(workers), sync.window)
         self.clocks = dict.fromkeys(workers, 0)  # the iteration that each worker pushes next
         self.left: dict[int, int] = {}  # the clocks of those who are gone
-        self.state: Any = None if getattr(sync, "whole", False) else sync.initial(workers)
+        self.state: Any = None if whole else sync.initial(workers)
         self.asked: dict[int, Pull] = {}  # pulls not yet answered
         self.held: dict[tuple[int, int], Push] = {}  # pushes counted, not yet applied
         self.deferred: list[tuple[Push, float]] = []
@@ -112,10 +111,10 @@ class Server:
 
     def __init__(self, workers: Iterable[int], ranges: int, sync: Sync) -> None:
         self.workers = tuple(workers)
-        self.sync = sync
-        self.ranges = [_Range(self.workers, sync) for _ in range(ranges)]
-        self.gate = _Gate(self.workers, sync) if getattr(sync, "whole", False) else None
-        self.eager = getattr(sync, "eager", False)
+        self.sync, self.traits = sync, traits_of(sync)
+        self.ranges = [_Range(self.workers, sync, whole=self.traits.whole) for _ in range(ranges)]
+        self.gate = _Gate(self.workers, sync) if self.traits.whole else None
+        self.eager = self.traits.eager
         self.accepted = 0  #: iterations whose push is complete on all ranges, and was not dropped, over all workers
         self.gradients = 0  #: that these pushes are made of: what a budget counts
         self._partial: dict[tuple[int, int], int] = {}
@@ -261,7 +260,7 @@ class Server:
 
     def _accept(self, iteration: int, count: int) -> None:
         self.accepted += count
-        self.gradients += count * gradients(self.sync, iteration)
+        self.gradients += count * self.traits.gradients(iteration)
 
     def _answering(self, part: _Range) -> bool:
         return any(each.answering for each in self.ranges) if self.gate else part.answering > 0
@@ -299,7 +298,7 @@ class Server:
         if pull is None or pull.iteration != start.iteration:
             raise ProtocolError(f"{self.sync} starts {start}, which nobody asked for")
         part.answering += 1
-        released_by = NOBODY if event.worker == start.worker else event.worker
+        released_by = NO_WORKER if event.worker == start.worker else event.worker
         own = part.clocks[start.worker] - sum(worker == start.worker for worker, _ in part.held) if self.eager else 0
         return Reply(pull, part.version, released_by, own)
 

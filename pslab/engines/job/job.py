@@ -17,8 +17,8 @@ from pslab.engines.job.layout import Layout
 from pslab.engines.job.shared_memory import Arena, aligned
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
-from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset

@@ -18,7 +18,7 @@ from pslab.engines.worker.own_pushes import own_writes
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES, pushed, way
 from pslab.engines.worker.range_schedule import turns_of
 from pslab.engines.worker.tensors import Producer
-from pslab.protocol.messages import NOBODY, Ack, Push, Weights, gradients
+from pslab.protocol.messages import NO_WORKER, Ack, Push, Weights, gradients
 from pslab.protocol.requests import Request
 from pslab.protocol.worker import Compute, Effect, Send, worker_of
 from pslab.tensors.pruning.pruner import NonFinite
@@ -179,7 +179,7 @@ class Working:
             self._log(note.iteration - 1, "decode", arrived_s, time.monotonic())
         return self.machine.weights(Weights(self.worker, note.range, note.iteration, note.version, own=note.own))
 
-    def _log(self, iteration: int, phase: str, begin_s: float, end_s: float, waits_for: int = NOBODY) -> None:
+    def _log(self, iteration: int, phase: str, begin_s: float, end_s: float, waits_for: int = NO_WORKER) -> None:
         zero = self.began_s
         row = (self.worker, iteration, PHASES.index(phase), begin_s - zero, end_s - zero, waits_for)
         self.rows.append(row)

@@ -24,7 +24,7 @@ from pslab.engines.worker.own_pushes import own_writes
 from pslab.engines.worker.phases import PHASES, pushed, way
 from pslab.engines.worker.range_schedule import Turn, Turns, turns_of
 from pslab.engines.worker.tensors import Write
-from pslab.protocol.messages import NOBODY, Ack, Pull, Push, Searched, Weights, gradients
+from pslab.protocol.messages import NO_WORKER, Ack, Pull, Push, Searched, Weights, gradients
 from pslab.protocol.requests import Request
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.worker import Compute, LayeredWorker, Send, worker_of
@@ -467,6 +467,6 @@ class Clockwork:
         heappush(self.heap, Event(at, phase, worker, self.sequence, content))
 
     def _log(
-        self, worker: int, iteration: int, phase: str, begin_s: float, end_s: float, waits_for: int = NOBODY
+        self, worker: int, iteration: int, phase: str, begin_s: float, end_s: float, waits_for: int = NO_WORKER
     ) -> None:
         self.rows.append((worker, iteration, NUMBER[phase], begin_s, end_s, waits_for))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pslab.engines.job.notes import ACK, Note
-from pslab.protocol.messages import NOBODY
+from pslab.protocol.messages import NO_WORKER
 
 PHASES = ("compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode")
 PHASE_COLUMNS = ("worker", "iteration", "phase", "begin_s", "end_s", "waits_for")
@@ -17,8 +17,8 @@ Row = tuple[int, str, float, float, int]  # iteration, phase, begin, end, the wo
 def pushed(note: Note, sent_s: dict[tuple[int, int], float]) -> Iterator[Row]:
     """The phases of a push that is acknowledged, or followed by this answer."""
     iteration = note.iteration if note.kind == ACK else note.iteration - 1
-    yield iteration, "push", sent_s.pop((note.range, iteration), note.begun_s), note.begun_s, NOBODY
-    yield iteration, "apply", note.begun_s, note.done_s, NOBODY
+    yield iteration, "push", sent_s.pop((note.range, iteration), note.begun_s), note.begun_s, NO_WORKER
+    yield iteration, "apply", note.begun_s, note.done_s, NO_WORKER
 
 
 def way(note: Note, sent_s: dict[tuple[int, int], float], arrived_s: float, *, eager: bool) -> Iterator[Row]:
@@ -28,5 +28,5 @@ def way(note: Note, sent_s: dict[tuple[int, int], float], arrived_s: float, *, e
     if not eager:
         yield from pushed(note, sent_s)
     yield iteration, "wait", note.value if eager else note.done_s, note.released_s, note.other
-    yield iteration, "serve", note.released_s, note.sent_s, NOBODY
-    yield iteration, "pull", note.sent_s, arrived_s, NOBODY
+    yield iteration, "serve", note.released_s, note.sent_s, NO_WORKER
+    yield iteration, "pull", note.sent_s, arrived_s, NO_WORKER

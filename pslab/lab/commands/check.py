@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pslab.config.spec import build
+from pslab.config.spec import resolve
+from pslab.config.table import ROWS
 from pslab.engines.check import invariants
 from pslab.engines.check.parallel import Task, explore_all
 from pslab.engines.check.result import Explored
 from pslab.engines.check.worker import FAULTS
 from pslab.errors import ConfigError, ExportError, PslabError, nearest
-from pslab.policies.table import SYNCS
+from pslab.protocol.traits import traits_of
 
 CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
 #: Iterations per worker that a minute allows for 1, 2, 3 and 4 pairs of a worker and a range: without faults, with one
@@ -38,8 +37,6 @@ COUNTS = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 0))
 PLANS_AFTER = 2  # iterations of everybody
 BOUND_MAX = 5  # iterations without faults that a bound may need
 STATES_MAX = 3_000_000  # of one exploration: some gigabytes
-#: What is checked by default instead of the example of a policy's docstring: what shows within few iterations.
-SMALL = {"ssp": ("ssp:1",), "dssp": ("dssp:1,1",), "elastic": ("elastic:2",)}
 HEAD = f"{'policy':<16}{'W':>3}{'ranges':>8}{'iterations':>12}  {'faults':<11}{'states':>10}{'seconds':>9}  verdict"
 
 
@@ -104,13 +101,8 @@ def row(each: Explored) -> str:
 
 
 def examples() -> list[str]:
-    """Every policy of the table, with small parameters or those of its docstring's example."""
-    return sorted(example for name in SYNCS for example in SMALL.get(name) or (_example(name),))
-
-
-def _example(name: str) -> str:
-    found = re.search(r"Example: (\S+)", inspect.getdoc(SYNCS[name]) or "")
-    return found[1] if found else name
+    """Every policy of the table, with small parameters or those of its example."""
+    return sorted(row.small or row.example or row.name for row in ROWS["sync"].values())
 
 
 def resolve_sync(value: Any) -> Any:
@@ -121,20 +113,16 @@ def resolve_sync(value: Any) -> Any:
     """
     if isinstance(value, str):
         head, _, rest = value.partition(":")
-        if head.strip().lower() in SYNCS or not rest.replace(".", "_").isidentifier():
-            return build("sync", value, SYNCS)
-        from pslab.tensors.workload.models import import_named
+        if head.strip().lower() not in ROWS["sync"] and rest.replace(".", "_").isidentifier():
+            from pslab.tensors.workload.models import import_named
 
-        found = import_named("sync", value)
-        try:
-            value = found() if isinstance(found, type) else found
-        except TypeError as error:
-            raise ConfigError("sync", value, f"cannot be made without parameters: {error}; name an object") from None
-    missing = [name for name in ("window", "initial", "step") if not hasattr(value, name)]
-    if missing or isinstance(value, type):
-        problem = "is a class: give an object of it" if isinstance(value, type) else f"has no {', '.join(missing)}"
-        raise ConfigError("sync", value, f"{problem}; a sync policy needs window, initial, step")
-    return value
+            found = import_named("sync", value)
+            try:
+                value = found() if isinstance(found, type) else found
+            except TypeError as error:
+                problem = f"cannot be made without parameters: {error}; name an object"
+                raise ConfigError("sync", value, problem) from None
+    return resolve("sync", value)
 
 
 def plan(
@@ -158,7 +146,7 @@ def plan(
     _positive("faults_max", faults_max)
     if bound is not None and bound < 0:
         raise ConfigError("bound", bound, "must be 0 or more iterations ahead of the slowest")
-    several_max = 2 if hasattr(sync, "variants") else len(FAULTS)
+    several_max = 2 if traits_of(sync).plans else len(FAULTS)
     return [
         Task(name, sync, w, r, iterations or allowed, each,
              faults_max or (several_max if r == 1 else 2), states_max, bound, layered)
@@ -172,19 +160,19 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
 
     0 where nothing is explored unless it is asked for.
     """
-    plans = hasattr(sync, "variants")
-    kinds = ((plans, PLANNED), (getattr(sync, "eager", False), EAGER), (hasattr(sync, "begins"), COUNTS),
-             (getattr(sync, "whole", False), WHOLE), (True, ITERATIONS))  # fmt: skip
+    traits = traits_of(sync)
+    kinds = ((traits.plans, PLANNED), (traits.eager, EAGER), (traits.accumulates, COUNTS), (traits.whole, WHOLE),
+             (True, ITERATIONS))  # fmt: skip
     table: Sequence[tuple[int, ...]] = next(table for holds, table in kinds if holds)
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
-    if len(faults) > 1 and workers * ranges > 3 and (sync.window or 0) > allowed:
+    if len(faults) > 1 and workers * ranges > 3 and (traits.window or 0) > allowed:
         return 0  # a window that so few iterations cannot fill leaves ASP, which is explored
     if faults or not allowed:
         return allowed
     if bound is not None:
-        return max(allowed, bound + 1 + PLANS_AFTER * plans)
-    return max(allowed, min(sync.window or 0, BOUND_MAX))
+        return max(allowed, bound + 1 + PLANS_AFTER * traits.plans)
+    return max(allowed, min(traits.window or 0, BOUND_MAX))
 
 
 def check(*policies: Any, processes: int | None = None, on_explored: OnExplored = lambda each: None,

@@ -115,6 +115,67 @@ def waiting(result: Result, begin_s: float, end_s: float) -> float:
     return seconds / whole if whole > 0 else 0.0
 
 
+#: What a worker is said to do where its phases overlap: the last of these.
+FOREMOST = ("push", "apply", "pull", "serve", "wait", "decode", "encode", "select", "compute")
+
+
+def budget(result: Result) -> pd.DataFrame:
+    """Seconds, and share of the worker's time, per worker, part and worker waited for (-1: none).
+
+    "gap" is what no phase covers. Every instant counts once: a transfer that overlaps with computing costs what it
+    takes beyond that.
+    """
+    parts = []
+    for worker, own in result.phases.groupby("worker"):
+        waits_for = own.waits_for.where(own.phase == "wait", NOBODY)
+        spent = pd.DataFrame({"phase": own.phase, "waits_for": waits_for, "seconds": _exposed(own)})
+        table = spent.groupby(["phase", "waits_for"])["seconds"].sum().reset_index()
+        gap = max(0.0, own.end_s.max() - own.begin_s.min() - table.seconds.sum())
+        table = pd.concat([table, pd.DataFrame([{"phase": "gap", "waits_for": NOBODY, "seconds": gap}])])
+        parts.append(table.assign(worker=worker, share=table.seconds / table.seconds.sum()))
+    columns = ["worker", "phase", "waits_for", "seconds", "share"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _exposed(phases: pd.DataFrame) -> np.ndarray:
+    """Of each phase of one worker the seconds in which no other one is foremost."""
+    begins, ends = phases.begin_s.to_numpy(float), phases.end_s.to_numpy(float)
+    instants = np.unique([begins, ends])
+    foremost = np.full(len(instants), -1)
+    firsts, lasts = np.searchsorted(instants, begins), np.searchsorted(instants, ends)
+    ranks = phases.phase.map({name: rank for rank, name in enumerate(FOREMOST)}).fillna(-1).to_numpy()
+    for row in np.lexsort((begins, ranks)):
+        foremost[firsts[row] : lasts[row]] = row
+    lengths = np.diff(instants, append=instants[-1:])
+    return np.bincount(foremost[foremost >= 0], lengths[foremost >= 0], minlength=len(phases))
+
+
+def waiting_by_worker(result: Result) -> list[float]:
+    """The share (0 to 1) of each worker's time, from its first phase to its last, in which all that it does is wait."""
+    table = budget(result)
+    shares = table[table.phase == "wait"].groupby("worker").share.sum()
+    return [float(shares.get(worker, 0.0)) for worker in sorted(table.worker.unique())]
+
+
+def lead(result: Result) -> int:
+    """The most iterations by which a worker was ahead of the slowest one when it started one.
+
+    Of events at one instant the lower worker's come first, and a start follows the push that allowed it.
+    """
+    waits, pushed, started = (result.phases[result.phases.phase == name] for name in ("wait", "push", "compute"))
+    released = {(w.worker, w.iteration + 1): w.waits_for for w in records(waits) if w.waits_for != NOBODY}
+    events = [(p.end_s, p.worker, 0, p.worker, p.iteration + 1) for p in records(pushed)]
+    events += [(c.begin_s, released.get((c.worker, c.iteration), c.worker), 1, c.worker, c.iteration)
+               for c in records(started)]  # fmt: skip
+    clocks, most = [0] * result.run.workers, 0
+    for _, _, starts, worker, clock in sorted(events):
+        if starts:
+            most = max(most, clock - min(clocks))
+        else:
+            clocks[worker] = clock
+    return most
+
+
 def duration(result: Result) -> float:
     """Seconds until the last phase or push."""
     ends = [*result.phases.end_s, *result.pushes.seconds]

@@ -17,6 +17,7 @@ import pandas as pd
 from pslab.config.run import Run
 from pslab.errors import RunError, StartFailed
 from pslab.lab.records.record import Draft, Result, clean, default_results, find
+from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.progress import Progress
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ def run(run: Run, *, results: Path | str | None = None, progress: bool | None = 
 def sweep(
     runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
     stop: threading.Event | None = None,
-) -> list[Result]:  # fmt: skip
-    """The results of many runs, in their order. What is missing is run in one pool, one after another; runs in virtual
-    time, whose results do not depend on what else the machine does, as many at a time as there are cores.
+) -> Results:  # fmt: skip
+    """The results of many runs, in their order and with the columns of their grid.
+
+    What is missing is run in one pool, one after another; runs in virtual time, whose results do not depend on what
+    else the machine does, as many at a time as there are cores.
 
     All of them are checked before the first one starts, and each is recorded as soon as it is finished. `stop`, set
     from another thread, does what an interrupt does.
@@ -55,7 +58,7 @@ def sweep(
     Raises:
         StartFailed: another thread of this process has runs under way. And what `run` raises.
     """
-    wanted = list(runs)
+    wanted = runs if isinstance(runs, Runs) else Runs(runs)
     place = default_results() if results is None else Path(results)
     found = {index: find(each, place) for index, each in enumerate(wanted)}
     missing = [index for index, result in found.items() if result is None]
@@ -65,7 +68,7 @@ def sweep(
             found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
     done = [result for _, result in sorted(found.items()) if result is not None]
     _warn_of_invalid(done)
-    return done
+    return wanted.finished(done)
 
 
 def _warn_of_invalid(results: list[Result]) -> None:

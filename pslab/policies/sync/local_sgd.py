@@ -39,7 +39,7 @@ class LocalSGD:
     def window(self) -> int:
         return 1
 
-    def begins(self, iteration: int) -> int:
+    def gradients_before(self, iteration: int) -> int:
         """The gradients that a worker has computed before this iteration."""
         return min(iteration, self.after) + max(0, iteration - self.after) * self.period
 
