@@ -20,7 +20,7 @@ from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.range_rule import Ranges
-from pslab.tensors.pruning.rules import Whole
+from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
@@ -97,16 +97,16 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
     if policies["schedule"].needs_budget and run.pushes is None:
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
     _check_rate(run, policies["rate"])
-    if isinstance(policies["prune"], Whole) and run.codec not in ("auto", "dense"):
+    if isinstance(policies["prune"], Dense) and run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
-    if not isinstance(policies["prune"], Whole) and run.codec == "dense":
+    if not isinstance(policies["prune"], Dense) and run.codec == "dense":
         problem = "pruned gradients are sparse: use auto, coordinates, bitmap, varint or runs"
         raise ConfigError("codec", run.codec, problem)
     if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
         problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
         raise ConfigError("cluster", run.cluster, problem)
     _check_ranges(run, policies)
-    whole = isinstance(policies["prune"], Whole) and run.pull == "whole"
+    whole = isinstance(policies["prune"], Dense) and run.pull == "whole"
     if run.engine == "timing" and not (whole or isinstance(policies["prune"], Ranges)):
         problem = "without tensors nothing can be pruned: use prune='none', pull='whole', or a range"
         raise ConfigError("prune", run.prune, problem)
@@ -136,14 +136,14 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.accumulates:
         problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
-    if getattr(policies["prune"], "clip", None) is not None:
+    if rule_traits(policies["prune"]).clip is not None:
         problem = "clip needs the norm of the whole gradient, which is not known as layers travel one by one"
         raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
 
 
 def _check_momentum(run: Run, prune: Any) -> None:
     """Momentum at the worker and at the server would be momentum of momentum."""
-    if getattr(prune, "momentum", 0.0) and not resolve_optimizer(run.optimizer).plain_sgd:
+    if rule_traits(prune).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
         told = f"momentum lives at the worker with prune={run.prune!r}, and the server takes plain steps by the mean"
         raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
 

@@ -1,13 +1,13 @@
-"""The rules of pruning: which entries of one layer, or of one of its tensors, a push carries.
+"""The pruning rules: which entries of one layer, or of one of its tensors, a push contains.
 
-A rule is a frozen value; what it needs from one gradient to the next is kept for it by
-`pslab.tensors.pruning.pruner.Pruner`.
+A rule is a frozen value. The Pruner (`pslab.tensors.pruning.pruner`) keeps what it needs from one gradient to the next.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -15,32 +15,46 @@ import torch
 
 from pslab.tensors.selection import select
 
-#: What is sent in the first epochs of a warm-up: a quarter, and a quarter of that with every step (Lin et al., 2018).
+#: The densities of a warm-up: a quarter, then a quarter of the one before (Lin et al., ICLR 2018).
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
 
 
 class Rule(Protocol):
-    """What a Pruner asks for: indices (int64, in any order) or a mask (bool) for one layer's vector v.
-
-    A rule may also have
-
-        at(epoch)               the rule that holds at this moment, in epochs from the begin
-        keeps = True            then select(v, kept) gets a float64 of this layer that lasts, 0 at first, and may set it
-        draws = True            then select(v, draw) gets a whole number by chance, another one for every gradient
-        by_tensor = True        it is asked for each tensor of a layer; those of one dimension are sent whole
-        momentum, nesterov, masking, clip       what happens to gradients before: see `DGC`
-    """
+    """What a Pruner needs. A rule may also have the attributes of `RuleTraits`."""
 
     @property
-    def residual(self) -> bool: ...
+    def residual(self) -> bool:
+        """Whether what is not sent is added to the next gradient."""
 
-    def select(self, v: torch.Tensor, /) -> Any: ...
+    @property
+    def select(self) -> Callable[..., Any]:
+        """select(v): the indices (integers, in any order) or a mask (bool [n]) of the entries of v [n] to send."""
+
+
+@dataclass(frozen=True)
+class RuleTraits:
+    """What else a rule may have, each with its default."""
+
+    at: Callable[[float], Rule] | None = None  #: at(epoch): the rule at this moment, in epochs from the start
+    keeps: bool = False  #: the call is select(v, kept), with a float64 tensor [1] of the layer, 0 at first, to be set
+    draws: bool = False  #: the call is select(v, draw), with a random integer, a new one for every gradient
+    by_tensor: bool = False  #: select is called for each tensor of a layer; those of one dimension are sent unpruned
+    momentum: float = 0.0  #: this, `nesterov` and `masking`: gradients are accumulated in a momentum first, as in `DGC`
+    nesterov: bool = False
+    masking: bool = False
+    clip: float | None = None  #: the norm that gradients are scaled down to, times the root of the number of workers
+
+
+def rule_traits(rule: object) -> RuleTraits:
+    """The traits of a rule, read from its attributes."""
+    values: dict[str, Any] = {f.name: getattr(rule, f.name, f.default) for f in dataclasses.fields(RuleTraits)}
+    return RuleTraits(**values)
 
 
 def warm(epoch: float, epochs: int) -> float | None:
-    """The density at a moment of a warm-up of so many epochs; None once it is over.
+    """The density at moment `epoch` of a warm-up of `epochs` epochs; None once it is over.
 
-    A shorter one than the list ends early, one entry an epoch; a longer one stays longer with every entry.
+    A warm-up shorter than the list takes one entry an epoch and ends early; a longer one stays longer at each entry.
     """
     if not 0 <= epoch < epochs:
         return None
@@ -48,8 +62,8 @@ def warm(epoch: float, epochs: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Everything is sent: no pruning.
+class Dense:
+    """No pruning: all entries are sent.
 
     Example: none
     """
@@ -66,8 +80,8 @@ class Static:
     """The largest `fraction` of each layer, k = max(1, ceil(fraction * n)); ties go to the lower index.
 
     The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
-    Deep Gradient Compression (ICLR 2018); without, they are dropped, as the report has it. Frozen, the k-th largest
-    magnitude of a layer's first gradient that has so many is its threshold from then on, and densities vary.
+    Deep Gradient Compression (ICLR 2018); without, they are dropped, as in the report. In mode `frozen` a layer's
+    threshold is the k-th largest magnitude of its first gradient that is not zero, and densities vary afterwards.
 
     Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
     Example: static:1%
@@ -75,8 +89,8 @@ class Static:
     Args:
         fraction (above 0 to 1): the share of each layer's entries that is sent
         residual: whether what is not sent is added to the next gradient
-        warm_up (from 0): epochs that begin with milder fractions: 25, 6.25, 1.5625, 0.4, 0.1 %
-        mode: each: the fraction of every gradient; frozen: a threshold, fixed once
+        warm_up (from 0): epochs with larger fractions first: 25, 6.25, 1.5625, 0.4, 0.1 %
+        mode: each: this fraction of every gradient; frozen: a threshold that is fixed once
     """
 
     fraction: float
@@ -92,20 +106,20 @@ class Static:
 
     @property
     def keeps(self) -> bool:
-        """Whether a layer's threshold lasts."""
+        """Whether a layer's threshold is kept from one gradient to the next."""
         return self.mode == "frozen"
 
     def at(self, epoch: float) -> Static:
-        """In the warm-up the list's fraction, but never less than its own."""
+        """During the warm-up the fraction of the list, but never less than the rule's own."""
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(max(density, self.fraction), self.residual)
 
     def count(self, n: int) -> int:
-        """How many of n entries are sent."""
+        """The number of entries sent of n."""
         return select.share(self.fraction, n)
 
     def select(self, v: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
-        """The indices of the k entries of largest |v|, or of those that reach the threshold that is `kept`; sorted."""
+        """The sorted indices of the k largest |v|, or of those that reach the `kept` threshold."""
         if self.mode == "frozen" and kept is not None and kept.item():
             return select.reaching(v, kept.item())
         found = select.top(v, self.count(len(v)))
@@ -119,7 +133,7 @@ class Deviation:
     """The entries with |v| above `sigmas` standard deviations (population) of their layer.
 
     The standard-deviation thresholds (1, 2, 3) of Tsai's thesis report (2018); `residual` as in Lin et al. (ICLR 2018).
-    Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant one everything, since its deviation is 0.
+    Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant layer all entries, since its deviation is 0.
 
     Source: Tsai (2018)
     Example: std:2
@@ -127,7 +141,7 @@ class Deviation:
     Args:
         sigmas (above 0): the threshold, in standard deviations of the layer
         residual: whether what is not sent is added to the next gradient
-        warm_up (from 0): epochs that begin with fractions instead: 25, 6.25, 1.5625, 0.4, 0.1 %
+        warm_up (from 0): epochs with fractions instead first: 25, 6.25, 1.5625, 0.4, 0.1 %
     """
 
     sigmas: float
@@ -142,33 +156,34 @@ class Deviation:
         _epochs("std", self.warm_up)
 
     def at(self, epoch: float) -> Deviation | Static:
-        """In the warm-up the list's fraction."""
+        """During the warm-up the fraction of the list."""
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(density, self.residual)
 
     def select(self, v: torch.Tensor) -> torch.Tensor:
-        """The indices with |v| > sigmas * std(v), sorted."""
+        """The sorted indices with |v| > sigmas * std(v)."""
         return select.deviation(v, self.sigmas)
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The entries above a threshold that is the mean of |v| over what exceeds the last threshold.
+    """The entries above a threshold that is the mean of |v| over the entries above the last threshold.
 
-    The dynamic threshold of Tsai's thesis report (2018), by default found anew for every gradient, in `passes` from 0
-    on: of a Gaussian layer five leave 1 %. To the letter each gradient finds the threshold of the next. A mean of what
-    exceeds it is always larger: the threshold only rises, until hardly anything is sent. A ratchet that nothing exceeds
-    starts again with the mean of |v|; with decay the threshold is taken times gamma before each gradient.
+    The dynamic threshold of Tsai's thesis report (2018). By default it is computed for every gradient, in `passes` that
+    start from 0; five passes leave 1 % of a Gaussian layer. In the report's literal form, each gradient gives the
+    threshold for the next one. Since the mean of the entries above a threshold is always larger than the threshold, it
+    only rises, until hardly any entry is sent. A ratchet starts again with the mean of |v| when no entry exceeds the
+    threshold; with decay, the threshold is multiplied by gamma before each gradient.
 
     Source: Tsai (2018)
     Example: dynamic:5
 
     Args:
-        passes (from 1): how often the threshold is raised to the mean of what exceeds it, in the mode of that name
+        passes (from 1): how often the threshold is raised to the mean of the entries above it, in mode `passes`
         residual: whether what is not sent is added to the next gradient
-        mode: passes: from 0 for every gradient; literal, ratchet, decay: the threshold comes from the gradient before
+        mode: passes: from 0 for every gradient; literal, ratchet, decay: the last gradient gives the threshold
         gamma (above 0, below 1): how fast the threshold decays
-        warm_up (from 0): epochs that begin with fractions instead: 25, 6.25, 1.5625, 0.4, 0.1 %
+        warm_up (from 0): epochs with fractions instead first: 25, 6.25, 1.5625, 0.4, 0.1 %
     """
 
     passes: int = 5
@@ -189,18 +204,18 @@ class Dynamic:
 
     @property
     def keeps(self) -> bool:
-        """Whether a layer's threshold lasts."""
+        """Whether a layer's threshold is kept from one gradient to the next."""
         return self.mode != "passes"
 
     def at(self, epoch: float) -> Dynamic | Static:
-        """In the warm-up the list's fraction."""
+        """During the warm-up the fraction of the list."""
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(density, self.residual)
 
     def select(self, v: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
-        """The indices above the threshold, sorted; `kept` is the one to compare with, and becomes the next.
+        """The sorted indices above the threshold in `kept`, which is then set to the next threshold.
 
-        By passes, and where a ratchet starts again, those that reach the threshold if none exceeds it.
+        In mode `passes`, and where a ratchet starts again, those that reach the threshold if none exceeds it.
         """
         if self.mode == "passes":
             return select.dynamic(v, self.passes)[0]
@@ -219,23 +234,23 @@ class Dynamic:
 class DGC:
     """Deep gradient compression: the largest `fraction` of each tensor's summed momentum, by a sampled threshold.
 
-    Each worker keeps a momentum u and what it has not sent v: u = m u + g, v = v + u; of v the largest entries are
-    sent, and both forget them (factor masking), so that a stale momentum does not carry on. Tensors of one dimension
-    are sent whole, as u. The server takes plain steps by the mean. Between 0.8 and 1 times `fraction` of a tensor is
-    sent: a sample gives a threshold, which is lowered by a fifth while too few reach it; of too many, the largest are
-    taken exactly (the authors' code drops the highest indices instead where they are at most 1.3 times too many).
+    Each worker keeps a momentum u and a residual v: u = m u + g, v = v + u. The largest entries of v are sent, and set
+    to 0 in both (factor masking), so that a stale momentum does not carry on. Tensors of one dimension are sent
+    unpruned, as u. The server takes plain steps with the mean. Between 0.8 and 1 times `fraction` of a tensor is sent:
+    a sample gives a threshold, which is lowered by a fifth while too few entries reach it; of too many, exactly the
+    largest are taken (the authors' code drops those of highest index if they are at most 1.3 times too many).
 
     Source: Lin et al. (ICLR 2018)
     Example: dgc:0.1%
 
     Args:
         fraction (above 0 to 1): the share of each tensor's entries that is sent
-        momentum (from 0, below 1): of u
-        nesterov: the momentum of Nesterov: u = m (u + g), v = v + u + g
-        clip (above 0, or none): a gradient with a larger norm than clip / sqrt(workers) is scaled down to it
-        masking: whether the momentum forgets what is sent
-        warm_up (from 0): epochs that begin with milder fractions: 25, 6.25, 1.5625, 0.4, 0.1 %
-        sample (above 0 to 1): the share of a tensor's entries that its threshold is taken from
+        momentum (from 0, below 1): m
+        nesterov: Nesterov's momentum: u = m (u + g), v = v + u + g
+        clip (above 0, or none): a gradient with a norm above clip / sqrt(workers) is scaled down to that norm
+        masking: whether the entries that are sent are set to 0 in the momentum
+        warm_up (from 0): epochs with larger fractions first: 25, 6.25, 1.5625, 0.4, 0.1 %
+        sample (above 0 to 1): the share of a tensor's entries that gives its threshold
     """
 
     residual: ClassVar[bool] = True
@@ -266,12 +281,12 @@ class DGC:
         _epochs("dgc", self.warm_up)
 
     def at(self, epoch: float) -> DGC:
-        """In the warm-up the list's fraction, but never less than its own."""
+        """During the warm-up the fraction of the list, but never less than the rule's own."""
         density = warm(epoch, self.warm_up)
         return self if density is None else dataclasses.replace(self, fraction=max(density, self.fraction), warm_up=0)
 
     def select(self, v: torch.Tensor, draw: int = 0) -> torch.Tensor:
-        """The indices of the about `fraction` n largest |v|, sorted; `draw` says where the sample begins."""
+        """The sorted indices of about `fraction` n of the largest |v|; `draw` says where the sample starts."""
         return select.sampled(v, self.fraction, self.sample, draw)
 
 
