@@ -156,7 +156,7 @@ ROWS = _table(
     Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64"),
     Row("model", "cnn", "pslab.tensors.workload.models:CNN"),
 
-    Row("data", "mnist", "pslab.tensors.workload.data:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
+    Row("data", "mnist", "pslab.tensors.workload.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000"),
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),

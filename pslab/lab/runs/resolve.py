@@ -27,7 +27,7 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import build_model, check_model, kept_chance
+from pslab.tensors.workload.models import build_model, check_model, temporary_seed
 
 IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
@@ -84,7 +84,7 @@ def _shares(
             problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
             raise ConfigError("cluster.layer_shares", given, problem)
         return layer_costs.normalized(given)
-    with torch.device(sample.device), kept_chance():
+    with torch.device(sample.device), temporary_seed():
         return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
 
 
