@@ -207,11 +207,6 @@ def test_a_full_disk_only_prevents_caching(tmp_path: Path, monkeypatch: pytest.M
     assert not fresh(monkeypatch).stats.cache_hits
 
 
-def test_numba_is_imported_only_when_a_gradient_is_pruned() -> None:
-    code = "import sys, pslab.tensors.pruning.pruner; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.slow
 def test_a_processor_without_wide_registers_selects_the_same(tmp_path: Path) -> None:
     code = """
