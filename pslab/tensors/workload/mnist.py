@@ -9,12 +9,13 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Annotated, BinaryIO, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pslab.config.parameters import Bounds, check
 from pslab.errors import ConfigError
 from pslab.tensors.workload.data import Dataset
 
@@ -29,13 +30,11 @@ CHUNK_BYTES = 1 << 20
 class Mnist:
     """MNIST (LeCun et al., 1998): its first `train` training and `test` test examples, in the order of its files."""
 
-    train: int = TRAIN
-    test: int = TEST
+    train: Annotated[int, Bounds(at_least=1, at_most=TRAIN), "training examples"] = TRAIN
+    test: Annotated[int, Bounds(at_least=1, at_most=TEST), "test examples"] = TEST
 
     def __post_init__(self) -> None:
-        for name, value, limit in (("train", self.train, TRAIN), ("test", self.test, TEST)):
-            if not 1 <= value <= limit:
-                raise ValueError(f"{name}={value} must be from 1 to {limit}")
+        check(self)
 
     def dataset(self, name: str, root: Path) -> Dataset:
         """These examples of the files in root/MNIST/raw; the same object again until the files change.
