@@ -21,14 +21,14 @@ from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.pruning.range_rule import Ranges
-from pslab.tensors.pruning.rules import Whole
+from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import build_model, check_model, kept_chance
+from pslab.tensors.workload.models import build_model, check_model, temporary_seed
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
@@ -109,7 +109,7 @@ def _shares(
         return layer_costs.normalized(given)
 
     def counted() -> tuple[layer_costs.Share, ...]:
-        with torch.device(sample.device), kept_chance():
+        with torch.device(sample.device), temporary_seed():
             return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
 
     return _once(run, "shares", counted)
@@ -146,9 +146,9 @@ def _check_rate(run: Run, rate: Any) -> None:
 
 
 def _check_codec(run: Run, rule: Any) -> None:
-    if isinstance(rule, Whole) and run.codec not in ("auto", "dense"):
+    if isinstance(rule, Dense) and run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, "without pruning, gradients are dense: use codec='auto' or 'dense'")
-    if not isinstance(rule, Whole) and run.codec == "dense":
+    if not isinstance(rule, Dense) and run.codec == "dense":
         sparse = ", ".join(name for name in ROWS["codec"] if name != "dense")
         raise ConfigError("codec", run.codec, f"pruned gradients are sparse: use {sparse}")
 
@@ -159,7 +159,7 @@ def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
         raise ConfigError("cluster", run.cluster, problem)
     if run.engine != "timing":
         return
-    if not isinstance(rule, Ranges) and not (isinstance(rule, Whole) and run.pull == "whole"):
+    if not isinstance(rule, Ranges) and not (isinstance(rule, Dense) and run.pull == "whole"):
         problem = "without tensors nothing can be pruned: use prune='none' with pull='whole', or a range"
         raise ConfigError("prune", run.prune, problem)
     if run.target_accuracy is not None:
@@ -182,7 +182,7 @@ def _check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...]
     """A message that is larger than the order's credit would never go."""
     credit = getattr(policies["order"], "credit", None)
     largest = max(frame_bytes(part.size, itemsize) for part in parts)
-    if credit is not None and isinstance(policies["prune"], Whole) and not policies["order"].admits(0, largest):
+    if credit is not None and isinstance(policies["prune"], Dense) and not policies["order"].admits(0, largest):
         problem = f"a message of {largest} bytes would never go on a credit of {credit}: use a larger credit"
         raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
 
@@ -199,7 +199,7 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead
 
 def _check_momentum(run: Run, rule: Any) -> None:
     """Momentum at the worker and at the server would be momentum of momentum."""
-    if getattr(rule, "momentum", 0.0) and not resolve_optimizer(run.optimizer).plain_sgd:
+    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
         problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
         raise ConfigError("optimizer", run.optimizer, f"{problem}: use optimizer='sgd', or momentum=0 in the rule")
 
@@ -221,7 +221,7 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.accumulates:
         problem = "pushes after several gradients, and no layer is ready earlier: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
-    if getattr(policies["prune"], "clip", None) is not None:
+    if rule_traits(policies["prune"]).clip is not None:
         problem = "clip needs the norm of the whole gradient, which is unknown while layers travel one by one"
         raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
 
