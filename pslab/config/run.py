@@ -12,15 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
 SEMANTICS = 2  # raise it whenever the same Run would give other results than before: old records are then not reused
 
 Named = str | object  # a short string, or an object that does the same
 CHOICES: dict[str, tuple[str, ...]] = {
-    "engine": ("local", "virtual", "timing"),
+    "engine": tuple(ROWS["engine"]),
     "pull": ("whole", "changed", "range"),
-    "codec": ("auto", "dense", "coordinates", "bitmap", "varint", "runs"),
+    "codec": tuple(ROWS["codec"]),
     "device": ("cpu", "cuda"),
     "dtype": ("float32", "float64"),
     "on_death": ("stop", "continue"),

@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
 from typing import Any
 
+from pslab.config.table import KINDS, ROWS, find, names
 from pslab.errors import ConfigError, nearest
 
 TRUE, FALSE = frozenset({"on", "true", "yes", "1"}), frozenset({"off", "false", "no", "0"})
@@ -33,7 +33,7 @@ def split(text: str) -> tuple[str, list[str], dict[str, str]]:
     return name.strip().lower(), positional, named
 
 
-def describe(cls: type) -> str:
+def describe(cls: Any) -> str:
     """The fields of a policy with their defaults: ``staleness, residual=True``."""
     parts = []
     for f in dataclasses.fields(cls):
@@ -61,23 +61,35 @@ def read(text: str, kind: Any) -> Any:
     raise ValueError(f"not a {getattr(kind, '__name__', kind)}")
 
 
-def build(field: str, text: str, table: Mapping[str, type[Any]]) -> Any:
-    """The object that a policy string names.
+def build(kind: str, text: str, field: str = "") -> Any:
+    """The object that a string names, such as ``build("sync", "ssp:3")``; an error names `field`, or else the kind.
 
     Raises:
-        ConfigError: unknown name, too many values, unknown or missing field, a value of the wrong type or range.
+        ConfigError: unknown name, too many values, unknown or missing parameter, a value of the wrong type or range.
+    """
+    name = split(text)[0]
+    if name not in ROWS[kind]:
+        raise ConfigError(field or kind, text, f"unknown name {name!r}; {nearest(name, names(kind))}")
+    return make(field or kind, text, ROWS[kind][name].load())
+
+
+def make(field: str, text: str, cls: Any) -> Any:
+    """An object of `cls` with the parameters of the string; what takes no parameters, such as a function, itself.
+
+    Raises:
+        ConfigError: as `build`.
     """
     name, positional, named = split(text)
-    if name not in table:
-        raise ConfigError(field, text, f"unknown name {name!r}; {nearest(name, table)}")
-    cls = table[name]
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        if ":" in text:
+            raise ConfigError(field, text, f"{name} takes no parameters")
+        return cls
     kinds = typing.get_type_hints(cls)
     fields = [f.name for f in dataclasses.fields(cls)]
     if len(positional) > len(fields):
         raise ConfigError(field, text, f"{name} takes {describe(cls)}; got {len(positional)} values")
-    values = {**dict(zip(fields, positional, strict=False)), **named}
     arguments = {}
-    for key, value in values.items():
+    for key, value in {**dict(zip(fields, positional, strict=False)), **named}.items():
         if key not in fields:
             raise ConfigError(field, text, f"{name} has no parameter {key!r}; it takes {describe(cls)}")
         try:
@@ -92,3 +104,20 @@ def build(field: str, text: str, table: Mapping[str, type[Any]]) -> Any:
         raise ConfigError(field, text, f"{name} needs {', '.join(missing)}, as in '{name}:VALUE'") from None
     except ValueError as error:
         raise ConfigError(field, text, str(error)) from None
+
+
+def resolve(kind: str, value: Any) -> Any:
+    """The policy that a string names, or the value itself if it can do what a policy of this kind must.
+
+    Raises:
+        ConfigError: as `build`; a class instead of an object of it; an object without a method that is needed.
+    """
+    if isinstance(value, str):
+        return build(kind, value)
+    methods = ", ".join(KINDS[kind].methods)
+    if isinstance(value, type):
+        raise ConfigError(kind, value, f"is a class: give an object of it; a {kind} policy needs {methods}")
+    missing = [name for name in KINDS[kind].methods if not hasattr(value, name)]
+    if missing and find(kind, value) is None:
+        raise ConfigError(kind, value, f"has no {', '.join(missing)}; a {kind} policy needs {methods}")
+    return value

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from pslab.protocol.messages import Decisions, SyncEvent
 from pslab.protocol.window import Window
 
-REQUIRED = ("window", "initial", "step")  # what an object needs to be a synchronization policy
-
 
 class Sync(Protocol):
     """A synchronization policy: one pure function on the clocks of a range.

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pslab
-from pslab.config.spec import build
+from pslab.config.spec import make, split
+from pslab.config.table import ROWS
 from pslab.engines.check.explorer import Machines, explore
 from pslab.engines.check.result import Explored
-from pslab.policies.table import SYNCS
 
 SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
@@ -71,8 +71,8 @@ def machines(fresh: dict[str, ModuleType]) -> Machines:
 
 def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
     """What the checker finds of these modules on the mutant's cluster."""
-    table = {name: getattr(fresh[cls.__module__.removeprefix("pslab.")], cls.__name__) for name, cls in SYNCS.items()}
-    sync = build("sync", mutant.policy, table)
+    module, _, name = ROWS["sync"][split(mutant.policy)[0]].path.removeprefix("pslab.").partition(":")
+    sync = make("sync", mutant.policy, getattr(fresh[module], name))
     return explore(sync, workers=mutant.workers, ranges=mutant.ranges, iterations=mutant.iterations,
                    faults=mutant.faults, layered=mutant.layered, machines=machines(fresh))  # fmt: skip
 

@@ -10,12 +10,13 @@ from torch import nn
 
 from pslab.config.cluster import Cluster
 from pslab.config.run import Run
+from pslab.config.table import find
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync
 from pslab.tensors.pruning.pruner import Memory, memories
-from pslab.tensors.pruning.rules import PRUNERS, Whole
+from pslab.tensors.pruning.rules import Whole
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
@@ -80,7 +81,7 @@ class Experiment:
         """
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
-        own = type(self.prune) in PRUNERS.values()
+        own = find("prune", self.prune) is not None
         return known and own and not list(self.shell.buffers()) and self.run.device == "cpu"
 
     @property

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pslab.config.spec import build
+from pslab.config.spec import resolve
+from pslab.config.table import ROWS
 from pslab.engines.check import invariants
 from pslab.engines.check.parallel import Task, explore_all
 from pslab.engines.check.result import Explored
 from pslab.engines.check.worker import FAULTS
 from pslab.errors import ConfigError, ExportError, PslabError, nearest
-from pslab.policies.table import SYNCS
-from pslab.protocol.traits import REQUIRED, traits_of
+from pslab.protocol.traits import traits_of
 
 CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
 #: Iterations per worker that a minute allows for 1, 2, 3 and 4 pairs of a worker and a range: without faults, with one
@@ -39,8 +37,6 @@ COUNTS = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 0))
 PLANS_AFTER = 2  # iterations of everybody
 BOUND_MAX = 5  # iterations without faults that a bound may need
 STATES_MAX = 3_000_000  # of one exploration: some gigabytes
-#: What is checked by default instead of the example of a policy's docstring: what shows within few iterations.
-SMALL = {"ssp": ("ssp:1",), "dssp": ("dssp:1,1",), "elastic": ("elastic:2",)}
 HEAD = f"{'policy':<16}{'W':>3}{'ranges':>8}{'iterations':>12}  {'faults':<11}{'states':>10}{'seconds':>9}  verdict"
 
 
@@ -105,13 +101,8 @@ def row(each: Explored) -> str:
 
 
 def examples() -> list[str]:
-    """Every policy of the table, with small parameters or those of its docstring's example."""
-    return sorted(example for name in SYNCS for example in SMALL.get(name) or (_example(name),))
-
-
-def _example(name: str) -> str:
-    found = re.search(r"Example: (\S+)", inspect.getdoc(SYNCS[name]) or "")
-    return found[1] if found else name
+    """Every policy of the table, with small parameters or those of its example."""
+    return sorted(row.small or row.example or row.name for row in ROWS["sync"].values())
 
 
 def resolve_sync(value: Any) -> Any:
@@ -122,20 +113,16 @@ def resolve_sync(value: Any) -> Any:
     """
     if isinstance(value, str):
         head, _, rest = value.partition(":")
-        if head.strip().lower() in SYNCS or not rest.replace(".", "_").isidentifier():
-            return build("sync", value, SYNCS)
-        from pslab.tensors.workload.models import import_named
+        if head.strip().lower() not in ROWS["sync"] and rest.replace(".", "_").isidentifier():
+            from pslab.tensors.workload.models import import_named
 
-        found = import_named("sync", value)
-        try:
-            value = found() if isinstance(found, type) else found
-        except TypeError as error:
-            raise ConfigError("sync", value, f"cannot be made without parameters: {error}; name an object") from None
-    missing = [name for name in REQUIRED if not hasattr(value, name)]
-    if missing or isinstance(value, type):
-        problem = "is a class: give an object of it" if isinstance(value, type) else f"has no {', '.join(missing)}"
-        raise ConfigError("sync", value, f"{problem}; a sync policy needs {', '.join(REQUIRED)}")
-    return value
+            found = import_named("sync", value)
+            try:
+                value = found() if isinstance(found, type) else found
+            except TypeError as error:
+                problem = f"cannot be made without parameters: {error}; name an object"
+                raise ConfigError("sync", value, problem) from None
+    return resolve("sync", value)
 
 
 def plan(

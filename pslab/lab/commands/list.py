@@ -16,28 +16,23 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pslab.config import cluster
-from pslab.config.run import CHOICES
-from pslab.engines.execute import ENGINES
-from pslab.lab.runs.resolve import METHODS
+from pslab.config.table import KINDS as KINDS_OF_RUN
+from pslab.config.table import ROWS, Row
 from pslab.lab.studies.studies import describe_cluster
-from pslab.tensors.codec import frames as wire
 from pslab.tensors.update.optimizers import ELEMENTWISE
-from pslab.tensors.workload import data, models
 
 WIDTH = 100
 KINDS = ("sync", "prune", "rate", "ranges", "order", "schedule", "codec", "optimizer", "model", "data", "cluster",
          "engine")  # fmt: skip
 #: What else a parameter of this kind may be.
 OTHERS: dict[str, str] = {
-    **{kind: f"an object with {', '.join(methods)}" for kind, (_, methods) in METHODS.items()},
+    **{kind: ", ".join((*what.forms, what.objects)) for kind, what in KINDS_OF_RUN.items() if what.objects},
+    **{kind: f"an object with {', '.join(what.methods)}" for kind, what in KINDS_OF_RUN.items() if what.methods},
     "optimizer": "a class of torch.optim that is one of these",
-    "model": ", ".join((*models.FORMS, "a callable, an nn.Module")),
-    "data": ", ".join((*data.FORMS, "a callable, a Dataset")),
     "cluster": "a mapping of Cluster's fields, perhaps over a preset",
 }
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,28 +84,26 @@ class Entry:
 
 def entries() -> list[Entry]:
     """Everything that has a name, by kind."""
-    found = [_of_class(kind, name, cls) for kind, (table, _) in METHODS.items() for name, cls in table.items()]
-    found += [_of_class("data", name, cls) for name, cls in data.DATA.items()]
+    found = [_of_row(row) for rows in ROWS.values() for row in rows.values()]
     found += [_optimizer(name, cls) for name, cls in ELEMENTWISE.items()]
-    found += [_of_class("model", name, models.SIZED.get(name, factory)) for name, factory in models.MODELS.items()]
     found += [_preset(name, fields) for name, fields in cluster.PRESETS.items()]
-    found += [_codec(name) for name in CHOICES["codec"]]
-    found += [_engine(name) for name in CHOICES["engine"]]
     return sorted(found, key=lambda entry: KINDS.index(entry.kind))
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _of_class(kind: str, name: str, cls: Any) -> Entry:
-    what, text, notes, args = read_docstring(cls.__doc__ or "")
+def _of_row(row: Row) -> Entry:
+    cls = row.load()
+    _, text, _, args = read_docstring(cls.__doc__ or "")
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     comments = _comments(cls)
     parameters = tuple(
         Parameter(f.name, _type(f.type), _shown(f.default), args.get(f.name) or comments.get(f.name, ""))
         for f in fields
     )
-    return Entry(kind, name, what, text, parameters, notes.get("Source", ""), _file(cls), notes.get("Example", name))
+    example = row.example or row.name
+    return Entry(row.kind, row.name, row.summary, text, parameters, row.source, _file(cls), example)
 
 
 def _optimizer(name: str, cls: type) -> Entry:
@@ -133,19 +126,6 @@ def _preset(name: str, fields: Mapping[str, Any]) -> Entry:
     what = describe_cluster(dict(fields))
     words = f"{what[0].upper()}{what[1:]}" if fields else "None emulated: as fast as this machine"
     return Entry("cluster", name, words, "", parameters, "", _file(cluster.Cluster), name)
-
-
-def _codec(name: str) -> Entry:
-    """What wire's docstrings say of a codec: in the module's table, or of `auto` where frames are written."""
-    cell = re.search(rf"(?:^|\s\s){name}\s\s+(\S.*?)(?:\s{{3,}}|$)", wire.__doc__ or "", re.MULTILINE)
-    said = cell or re.search(rf"`{name}` ([^.]+)", wire.encode_into.__doc__ or "")
-    return Entry("codec", name, said[1] if said else "", "", (), "", _file(wire.encode_into), name)
-
-
-def _engine(name: str) -> Entry:
-    module = import_module(ENGINES[name])
-    what, text, notes, _ = read_docstring(module.__doc__ or "")
-    return Entry("engine", name, what, text, (), notes.get("Source", ""), _relative(module.__file__ or ""), name)
 
 
 def read_docstring(text: str) -> tuple[str, str, dict[str, str], dict[str, str]]:

@@ -1,1 +1,21 @@
-"""Figures drawn from records."""
+"""Figures and tables of results: curves, points, bars, heat, time_budget, timeline, show; all from records."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pslab.lab.plots.evaluated import curves
+    from pslab.lab.plots.page.page import caption_of, paper
+
+__all__ = ["caption_of", "curves", "paper"]
+
+_PLACES = {"curves": "evaluated", "caption_of": "page.page", "paper": "page.page"}
+
+
+def __getattr__(name: str) -> Any:
+    """Plotly is loaded only where something is drawn."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -97,6 +97,6 @@ def current() -> Background | None:
 def names() -> dict[str, list[str]]:
     """The names that exist, for a view's controls: sync, prune, schedule and cluster."""
     from pslab.config.cluster import PRESETS
-    from pslab.policies.table import SCHEDULES, SYNCS
+    from pslab.config.table import ROWS
 
-    return {"sync": list(SYNCS), "schedule": list(SCHEDULES), "cluster": list(PRESETS)}
+    return {"sync": list(ROWS["sync"]), "schedule": list(ROWS["schedule"]), "cluster": list(PRESETS)}

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from pslab.config import spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.run import Run
-from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.engines.job.experiment import Experiment
 from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
-from pslab.policies.table import ORDERS, RANGES, RATES, SCHEDULES, SYNCS
-from pslab.protocol.traits import REQUIRED, traits_of
+from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.range_rule import Ranges
-from pslab.tensors.pruning.rules import PRUNERS, Whole
+from pslab.tensors.pruning.rules import Whole
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
@@ -30,15 +30,7 @@ from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model, check_model, kept_chance
 
 IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
-#: what an object must be able to do to stand where a name could
-METHODS: dict[str, tuple[dict[str, type], tuple[str, ...]]] = {
-    "sync": (SYNCS, REQUIRED),
-    "rate": (RATES, ("scale",)),
-    "ranges": (RANGES, ("cut", "layered")),
-    "order": (ORDERS, ("pick",)),
-    "schedule": (SCHEDULES, ("factor", "needs_budget")),
-    "prune": (PRUNERS, ("select", "residual")),
-}
+POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
 
 
 def resolve(run: Run) -> Experiment:
@@ -47,7 +39,7 @@ def resolve(run: Run) -> Experiment:
     Raises:
         ConfigError: the first thing that is wrong; no process has been started.
     """
-    policies: dict[str, Any] = {field: _policy(field, getattr(run, field)) for field in METHODS}
+    policies: dict[str, Any] = {kind: spec.resolve(kind, getattr(run, kind)) for kind in POLICIES}
     cluster = resolve_cluster(run.cluster)
     optimizer = resolve_optimizer(run.optimizer)
     _check_device(run)
@@ -94,17 +86,6 @@ def _shares(
         return layer_costs.normalized(given)
     with torch.device(sample.device), kept_chance():
         return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
-
-
-def _policy(field: str, value: Any) -> Any:
-    table, methods = METHODS[field]
-    if isinstance(value, str):
-        return build(field, value, table)
-    missing = [name for name in methods if not hasattr(value, name) and type(value) not in table.values()]
-    if missing or isinstance(value, type):
-        problem = "is a class: give an object of it" if isinstance(value, type) else f"has no {', '.join(missing)}"
-        raise ConfigError(field, value, f"{problem}; a {field} policy needs {', '.join(methods)}")
-    return value
 
 
 def _check_device(run: Run) -> None:
@@ -194,7 +175,7 @@ def _check_rate(run: Run, rate: Any) -> None:
         problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rate_state.NEEDS))}"
         raise ConfigError("rate", run.rate, problem)
     if run.push_weight is not None and not getattr(rate, "weighted", True):
-        users = ", ".join(name for name, cls in RATES.items() if getattr(cls, "weighted", True))
+        users = ", ".join(name for name, row in ROWS["rate"].items() if getattr(row.load(), "weighted", True))
         problem = f"the rate {run.rate!r} takes its place and would not read it; leave it None, or use rate: {users}"
         raise ConfigError("push_weight", run.push_weight, problem)
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pslab.config.table import find
 from pslab.errors import PslabError
 from pslab.tensors.pruning.range_rule import Ranges
-from pslab.tensors.pruning.rules import PRUNERS, Rule, Whole
+from pslab.tensors.pruning.rules import Rule, Whole
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.selection import select
 from pslab.tensors.workload.keyspace import Keyspace
@@ -90,7 +91,8 @@ class Pruner:
         self.kept = dict(kept) if kept is not None else {name: zeros(m, device) for name, m in lasting.items()}
         self.residual, self._momentum = self.kept.get("residual"), self.kept.get("momentum")
         self._clip: float | None = getattr(rule, "clip", None)
-        if type(rule) in PRUNERS.values() and not isinstance(rule, Whole) and torch.device(device).type == "cpu":
+        self._own = find("prune", rule) is not None  # of the project: its indices need no check
+        if self._own and not isinstance(rule, Whole) and torch.device(device).type == "cpu":
             select.prepare(dtype)  # here, and not while a run is timed
 
     @classmethod
@@ -181,7 +183,7 @@ class Pruner:
         if getattr(rule, "draws", False):
             more.append(seed_of(self.setting.seed, "sample", self.setting.worker, iteration, start))
         found = torch.as_tensor(select_from(v, *more), device=v.device)
-        if type(rule) in PRUNERS.values():
+        if self._own:
             return found
         if found.dtype == torch.bool and found.shape == v.shape:
             return found.nonzero().flatten()

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
-from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.selection import select
 
 #: What is sent in the first epochs of a warm-up: a quarter, and a quarter of that with every step (Lin et al., 2018).
@@ -274,10 +273,6 @@ class DGC:
     def select(self, v: torch.Tensor, draw: int = 0) -> torch.Tensor:
         """The indices of the about `fraction` n largest |v|, sorted; `draw` says where the sample begins."""
         return select.sampled(v, self.fraction, self.sample, draw)
-
-
-PRUNERS: dict[str, type] = {"none": Whole, "static": Static, "std": Deviation, "dynamic": Dynamic, "dgc": DGC,
-                            "range": Ranges}  # fmt: skip
 
 
 def _number(rule: str, field: str, value: object, allowed: str) -> None:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pslab.config import spec
+from pslab.config.spec import build
+from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.models import import_named
@@ -29,7 +30,6 @@ TRAIN, TEST, SIDE = 60_000, 10_000, 28
 MEAN, STD = 0.1307, 0.3081  # of MNIST's training pixels, as everybody rounds them
 CHUNK_BYTES = 1 << 20
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
-FORMS = ("package.module:function", "torchvision:NAME")
 NUMBERS = ("train_x", "train_y", "test_x", "test_y")
 
 
@@ -87,9 +87,6 @@ class Mnist:
                 raise ValueError(f"{name}={value} must be from 1 to {limit}")
 
 
-DATA: dict[str, type[Mnist]] = {"mnist": Mnist}
-
-
 def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | None = None) -> Tensor:
     """Inputs of any size as a model takes them: divided by 255 if uint8, then (x - mean) / std, in `dtype`.
 
@@ -133,14 +130,12 @@ def resolve_data(value: object, root: Path | None = None) -> Dataset:
     if isinstance(value, str):
         head, colon, rest = value.partition(":")
         name = head.strip().lower()
-        if name in DATA:
-            chosen = spec.build("data", value, DATA)
+        if name in ROWS["data"] or not colon:
+            chosen = build("data", value)
             raw = root / RAW
             return _mnist(value, raw, _stamps(raw), chosen)
         if name == "torchvision" and colon:
             return _of_torchvision(value, rest.strip(), root)
-        if not colon:
-            raise ConfigError("data", value, f"unknown name {name!r}; {nearest(name, (*DATA, *FORMS))}")
         return _returned(value, import_named("data", value))
     if isinstance(value, Dataset):
         return value
@@ -303,7 +298,7 @@ def _returned(name: str, function: Any) -> Dataset:
         raise ConfigError(
             "data",
             name,
-            f"is {type(function).__name__}: must be a callable or a Dataset, or one of {', '.join((*DATA, *FORMS))}",
+            f"is {type(function).__name__}: must be a callable or a Dataset, or one of {', '.join(names('data'))}",
         )
     try:
         found = with_operators(function)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pslab.config.spec import build
+from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 Factory = Callable[[], nn.Module]
-FORMS = ("package.module:factory", "torchvision:NAME")
 
 
 class MLP(nn.Module):
@@ -88,16 +88,12 @@ class CNN(nn.Module):
         return logits
 
 
-MODELS: dict[str, Factory] = {"mlp": MLP, "cnn": CNN}
-SIZED: dict[str, type[Any]] = {"mlp": Width}  # what may follow a name's colon
-
-
 def resolve_model(value: object) -> Factory:
     """The factory that a Run's `model` stands for.
 
-    A name of MODELS; "mlp:HIDDEN"; "torchvision:NAME" (its default number of classes, no weights, no arguments);
-    "package.module:factory", where the factory may be a class, a function or an nn.Module; a callable; an nn.Module,
-    of which every call returns a copy with its own weights.
+    A name of the table, such as "mlp:64"; "torchvision:NAME" (its default number of classes, no weights, no
+    arguments); "package.module:factory", where the factory may be a class, a function or an nn.Module; a callable; an
+    nn.Module, of which every call returns a copy with its own weights.
 
     Raises:
         ConfigError: none of these; it says which part is wrong and the nearest right name.
@@ -108,7 +104,7 @@ def resolve_model(value: object) -> Factory:
         return functools.partial(copy.deepcopy, value)
     if callable(value):
         return value
-    raise ConfigError("model", value, f"must be one of {', '.join((*MODELS, *FORMS))}, a callable or an nn.Module")
+    raise ConfigError("model", value, f"must be one of {', '.join(names('model'))}, a callable or an nn.Module")
 
 
 def build_model(value: object, seed: int) -> nn.Module:
@@ -185,14 +181,8 @@ def _by_name(text: str) -> object:
     name = head.strip().lower()
     if name == "torchvision" and colon:
         return _of_torchvision(text, rest.strip())
-    if name in SIZED and colon:
-        return build("model", text, SIZED)
-    if name in MODELS:
-        if colon:
-            raise ConfigError("model", text, f"{name} takes no parameters")
-        return MODELS[name]
-    if not colon:
-        raise ConfigError("model", text, f"unknown name {name!r}; {nearest(name, (*MODELS, *FORMS))}")
+    if name in ROWS["model"] or not colon:
+        return build("model", text)
     found = import_named("model", text)
     if not callable(found):  # an nn.Module is callable too
         raise ConfigError("model", text, f"is {type(found).__name__}: must be a class, a function or an nn.Module")

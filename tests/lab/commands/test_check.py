@@ -10,13 +10,13 @@ from ownpolicies import Eager
 
 import pslab
 from pslab.__main__ import main
+from pslab.config.table import ROWS
 from pslab.engines.check.worker import FAULTS
 from pslab.errors import ConfigError
 from pslab.lab.commands import check as checking
 from pslab.lab.commands.check import check, examples, resolve_sync
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.ssp import SSP
-from pslab.policies.table import SYNCS
 
 EAGER = "ownpolicies:Eager"  # as it is named on the command line
 SMALL = ["--workers", "1,2", "--iterations", "2", "--faults", "none", "--processes", "1"]
@@ -62,7 +62,7 @@ def test_everything_as_json(tmp_path, capsys):
 
 def test_by_default_every_policy_every_fault_alone_and_all():
     given = [resolve_sync(each) for each in examples()]
-    assert {type(each) for each in given} == set(SYNCS.values())
+    assert {type(each) for each in given} == {row.load() for row in ROWS["sync"].values()}
     assert SSP(1) in given
     assert given == [resolve_sync(each) for each in sorted(examples())]
     found = check("asp", workers=1, iterations=1, processes=1)

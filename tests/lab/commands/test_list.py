@@ -1,4 +1,4 @@
-"""What is listed is what there is: every table's names, their docstrings, and the README's table of policies."""
+"""What is listed is what there is: every table's names, and what their docstrings say."""
 
 from __future__ import annotations
 
@@ -11,37 +11,25 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.config.cluster import PRESETS
-from pslab.config.run import CHOICES, Run
+from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.config.table import ROWS, Row
 from pslab.lab.commands import list as catalog
 from pslab.lab.commands.list import Entry, entries, overview, page, read_docstring
-from pslab.lab.runs.resolve import METHODS
-from pslab.policies import table
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
-from pslab.tensors.workload.data import DATA
-from pslab.tensors.workload.models import MODELS
 
 ROOT = Path(__file__).parents[3]
 FOUND = entries()
 NAMED = {(entry.kind, entry.name): entry for entry in FOUND}
-CITED = re.compile(r"([A-Z][\w-]+)[^;]*?(\d{4})")  # a first author and a year
 
 
 def identified(entry: Entry) -> str:
     return f"{entry.kind}-{entry.name}"
 
 
-def readme() -> dict[str, tuple[str, str, str]]:
-    """The README's table of policies: name -> what, source, file."""
-    text = (ROOT / "README.md").read_text()
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|([^|]*)\| `(pslab/[^`]+)` \|$", text, re.MULTILINE)
-    return {form.partition(":")[0]: (what, source, file) for form, what, source, file in rows}
-
-
 def test_every_name_of_every_table_is_listed():
-    tables = {kind: set(names) for kind, (names, _) in METHODS.items()}
-    tables |= {"codec": set(CHOICES["codec"]), "engine": set(CHOICES["engine"]), "cluster": set(PRESETS),
-               "optimizer": set(ELEMENTWISE), "model": set(MODELS), "data": set(DATA)}  # fmt: skip
+    tables = {kind: set(rows) for kind, rows in ROWS.items()}
+    tables |= {"cluster": set(PRESETS), "optimizer": set(ELEMENTWISE)}
     listed = {kind: {entry.name for entry in FOUND if entry.kind == kind} for kind in tables}
     assert listed == tables
     assert {kind for kind, _ in NAMED} == set(catalog.KINDS)
@@ -56,20 +44,10 @@ def test_everything_says_what_it_is_and_where(entry: Entry):
 @pytest.mark.parametrize("entry", FOUND, ids=identified)
 def test_every_example_can_be_used(entry: Entry):
     run = Run(**{entry.kind: entry.example})
-    if entry.kind in METHODS:
-        build(entry.kind, entry.example, METHODS[entry.kind][0])
+    if entry.kind in ROWS:
+        build(entry.kind, entry.example)
     if entry.kind == "optimizer":
         resolve_optimizer(run.optimizer)
-
-
-@pytest.mark.parametrize("kind", ["sync", "rate", "order", "prune"])
-def test_the_readme_agrees_on_papers_and_files(kind: str):
-    rows = readme()
-    for entry in (entry for entry in FOUND if entry.kind == kind):
-        _, source, file = rows[entry.name]
-        assert entry.file == file
-        assert CITED.findall(entry.source) == CITED.findall(source), entry.name
-        assert bool(entry.source) == bool(source.strip())
 
 
 @pytest.mark.parametrize("kind", ["sync", "rate", "order", "schedule", "prune"])
@@ -83,18 +61,12 @@ def test_forms_and_parameters():
     assert (ssp.form, ssp.example) == ("ssp:STALENESS", "ssp:3")
     assert [(p.name, p.type, p.default) for p in ssp.parameters] == [("staleness", "int", None)]
     assert ssp.source == "Ho et al. (NIPS 2013)"
-    assert ssp.file == "pslab/policies/sync/bsp.py"
+    assert ssp.file == "pslab/policies/sync/ssp.py"
     assert steps.form == "steps[:FACTOR_EACH,AT]"
     assert {p.name: p.default for p in steps.parameters} == {"factor_each": "0.1", "at": "0.5/0.75"}
     assert {p.name: (p.default, p.what) for p in lab.parameters}["latency_s"] == ("0.0005", "one way")
     assert NAMED["prune", "static"].form == "static:FRACTION[,RESIDUAL,WARM_UP,MODE]"
     assert {p.name: p.default for p in NAMED["optimizer", "sgd"].parameters}["nesterov"] == "off"
-
-
-def test_codecs_are_described_by_the_codecs_own_words():
-    assert NAMED["codec", "bitmap"].what == "one bit per entry of the vector"
-    assert NAMED["codec", "dense"].what == "nothing: k = n"
-    assert NAMED["codec", "auto"].what == "takes the shortest codec"
 
 
 def test_a_docstring_is_taken_apart():
@@ -121,31 +93,24 @@ def test_a_docstring_is_taken_apart():
     assert read_docstring("") == ("", "", {}, {})
 
 
+@dataclass(frozen=True)
+class Patient:
+    """Waits a while.
+
+    Args:
+        while_s: seconds.
+    """
+
+    while_s: float
+
+
 def test_a_new_policy_is_listed_at_once(monkeypatch: pytest.MonkeyPatch):
-    @dataclass(frozen=True)
-    class Patient:
-        """Waits a while.
-
-        Source: Nobody (2030).
-        Example: patient:0.5
-
-        Args:
-            while_s: seconds.
-        """
-
-        while_s: float
-
-    class Bare:
-        pass
-
-    monkeypatch.setitem(table.SYNCS, "patient", Patient)
-    monkeypatch.setitem(table.SYNCS, "bare", Bare)
+    row = Row("sync", "patient", f"{__name__}:Patient", source="Nobody (2030)", example="patient:0.5")
+    monkeypatch.setitem(ROWS["sync"], "patient", row)
     found = {entry.name: entry for entry in entries() if entry.kind == "sync"}
     assert found["patient"].form == "patient:WHILE_S"
     assert "source   Nobody (2030)" in page(found["patient"])
     assert "Nobody (2030)" in overview(list(found.values()))
-    assert found["bare"].what == ""
-    assert "bare" in overview(list(found.values()))
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -170,7 +135,7 @@ def test_one_name_in_full(capsys: pytest.CaptureFixture):
     assert main(["list", "ssp:3"]) == 0
     out = capsys.readouterr().out
     for words in ("ssp:STALENESS  (sync)", "staleness  int  required  iterations", "source   Ho et al. (NIPS 2013)",
-                  "file     pslab/policies/sync/bsp.py", "python -m pslab run --sync ssp:3"):  # fmt: skip
+                  "file     pslab/policies/sync/ssp.py", "python -m pslab run --sync ssp:3"):  # fmt: skip
         assert words in out
 
 

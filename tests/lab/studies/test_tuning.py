@@ -10,6 +10,7 @@ from evaluated import Make, maker
 
 from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.studies import tuning, tuning_plots
 from pslab.lab.studies.studies import (
@@ -23,7 +24,6 @@ from pslab.lab.studies.studies import (
 )
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.bsp import BSP
-from pslab.policies.table import SYNCS
 
 #: Evaluations a second apart, by learning rate: too small, right, better in the end but later, diverging.
 WAYS = {0.1: [0.1, 0.5, 0.6, 0.7], 0.2: [0.1, 0.92, 0.92, 0.92], 0.4: [0.1, 0.3, 0.91, 0.96], 0.8: [0.1, 0.1, 0.1, 0.1]}
@@ -55,8 +55,8 @@ def test_every_policy_runs_with_every_weight_and_rate():
 
 
 def test_every_policy_of_the_table_is_there_and_can_be_built():
-    assert len(every_policy()) == len(SYNCS)
-    assert [type(build("sync", spec, SYNCS)) for spec in every_policy()] == list(SYNCS.values())
+    assert len(every_policy()) == len(ROWS["sync"])
+    assert [type(build("sync", spec)) for spec in every_policy()] == [row.load() for row in ROWS["sync"].values()]
 
 
 def test_a_policy_itself_says_whether_its_step_is_a_mean():

@@ -11,7 +11,6 @@ from pslab.config.spec import build
 from pslab.errors import ConfigError
 from pslab.lab.runs.run import run
 from pslab.policies.sync.local_sgd import LocalSGD
-from pslab.policies.table import SYNCS
 from pslab.protocol.traits import traits_of
 
 
@@ -77,4 +76,4 @@ def test_gradients_of_a_push():
 @pytest.mark.parametrize("text", ["local:0", "local:2,after=-1"])
 def test_what_cannot_be_is_refused(text):
     with pytest.raises(ConfigError):
-        build("sync", text, SYNCS)
+        build("sync", text)

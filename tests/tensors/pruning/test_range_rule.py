@@ -13,7 +13,7 @@ from pslab.errors import ConfigError
 from pslab.tensors.pruning.pruner import NonFinite, Pruner, memories, zeros
 from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
 from pslab.tensors.pruning.range_rule import Ranges, keys_of, ranges_in
-from pslab.tensors.pruning.rules import PRUNERS, Static
+from pslab.tensors.pruning.rules import Static
 from pslab.tensors.workload.keyspace import KeyRange, Keyspace
 
 
@@ -115,9 +115,9 @@ def test_what_gathers_lies_where_another_may_go_on_with_it():
 
 
 def test_by_name():
-    assert build("prune", "range:300", PRUNERS) == Ranges(300)
-    assert build("prune", "range:fit,quantile=0.25", PRUNERS) == Ranges("fit", quantile=0.25)
-    assert build("prune", "range:3,residual=off,local_apply=off", PRUNERS) == Ranges(3, False, False)
+    assert build("prune", "range:300") == Ranges(300)
+    assert build("prune", "range:fit,quantile=0.25") == Ranges("fit", quantile=0.25)
+    assert build("prune", "range:3,residual=off,local_apply=off") == Ranges(3, False, False)
     assert not Ranges(3, residual=False).applies  # there is nothing to apply
     assert (Ranges("fit").fitted, Ranges(3).fitted) == (True, False)
 
@@ -129,6 +129,6 @@ def test_by_name():
 )  # fmt: skip
 def test_what_is_no_range_is_refused(text: str, words: str):
     with pytest.raises(ConfigError, match=words):
-        build("prune", text, PRUNERS)
+        build("prune", text)
     with pytest.raises(ValueError, match="on \\(True\\) or off"):
         Ranges(3, residual=1)  # type: ignore[arg-type]

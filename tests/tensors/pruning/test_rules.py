@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pslab.config.spec import build
 from pslab.errors import ConfigError
-from pslab.tensors.pruning.rules import DGC, PRUNERS, WARM_UP, Deviation, Dynamic, Rule, Static, Whole, warm
+from pslab.tensors.pruning.rules import DGC, WARM_UP, Deviation, Dynamic, Rule, Static, Whole, warm
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_vectors_of_the_rules() -> None:
      ("dgc:0.1%,nesterov=on,masking=off,momentum=0.5", DGC(momentum=0.5, nesterov=True, masking=False))],
 )  # fmt: skip
 def test_rules_have_names(text: str, rule: Rule) -> None:
-    assert build("prune", text, PRUNERS) == rule
+    assert build("prune", text) == rule
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_rules_have_names(text: str, rule: Rule) -> None:
 )  # fmt: skip
 def test_impossible_rules_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        build("prune", text, PRUNERS)
+        build("prune", text)
 
 
 def test_impossible_values_are_refused() -> None:

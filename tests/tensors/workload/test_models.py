@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import generator, seed_of
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import CNN, MLP, MODELS, build_model, check_model, import_named, resolve_model
+from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, import_named, resolve_model
 
 SOURCE = """
 import torch
@@ -85,7 +86,7 @@ def test_the_cnn_takes_other_images(channels: int, side: int, classes: int) -> N
     assert CNN(channels, side, classes)(torch.zeros(2, channels, side, side)).shape == (2, classes)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ROWS["model"])
 def test_a_few_steps_on_one_batch_learn_it(name: str) -> None:
     model = build_model(name, 0)
     x = torch.randn(32, 1, 28, 28, generator=generator(0, "x"))

@@ -1,0 +1,112 @@
+"""Which panel shows what: curves by their columns, spread over facets and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from pslab.errors import ConfigError
+from pslab.lab.plots.page.axes import Axis
+from pslab.lab.plots.page.line import Line
+from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.style import Look, looks
+
+Names = str | Sequence[str]
+COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "rate": "learning-rate policy",
+           "order": "request order", "learning_rate": "learning rate", "push_weight": "push weight"}  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """What a panel shows."""
+
+    facet: Any
+    row: Any
+    x: str
+    y: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve and its places; where facet or row is ... it stands in every panel."""
+
+    label: str
+    look: Look
+    facet: Any = None
+    row: Any = None
+    behind: bool = False
+    sign: str = ""
+    frames: Mapping[tuple[str, str], pd.DataFrame] = field(default_factory=dict)  #: (x, y) -> x, y, low, high, hover
+    crosses: Mapping[tuple[str, str], Sequence[tuple[float, float]]] = field(default_factory=dict)
+    how: Mapping[str, Any] = field(default_factory=dict)  #: more fields of its Line
+
+
+def cells(facets: Sequence[Any], rows: Sequence[Any], xs: Sequence[str], ys: Sequence[str]) -> list[list[Cell]]:
+    """The panels: facets, or several x or y, side by side; rows, or what is left of those, one under the other.
+
+    Raises:
+        ConfigError: there is no place left for several x or y.
+    """
+    several = [name for name, values in (("x", xs), ("y", ys)) if len(values) > 1]
+    across = "facet" if facets else several.pop(0) if several else ""
+    down = "row" if rows else several.pop(0) if several else ""
+    if several:
+        names = [*xs] if several[0] == "x" else [*ys]
+        raise ConfigError(several[0], names, "facet and row leave no place for a panel each: draw a figure for each")
+    values: dict[str, Sequence[Any]] = {"facet": facets, "row": rows, "x": xs, "y": ys, "": [None]}
+    first = Cell(None, None, xs[0], ys[0])
+    return [[first._replace(**{name: value for name, value in ((down, below), (across, beside)) if name})
+             for beside in values[across]] for below in values[down]]  # fmt: skip
+
+
+def compose(
+    drawn: Sequence[Curve], grid: Sequence[Sequence[Cell]], x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis],
+    heads: Sequence[str] = (), sides: Sequence[str] = (), width: str = "page",
+) -> Page:  # fmt: skip
+    """A page with each curve in its panels, those that stand behind first."""
+    xs, ys = [[x_axes[cell.x] for cell in line] for line in grid], [[y_axes[cell.y] for cell in line] for line in grid]
+    page = Page(xs, ys, heads, sides, width)
+    for row, line in enumerate(grid):
+        for column, cell in enumerate(line):
+            own = [each for each in drawn if each.facet in (cell.facet, ...) and each.row in (cell.row, ...)]
+            for each in sorted(own, key=lambda curve: not curve.behind):
+                frame = each.frames.get((cell.x, cell.y))
+                if frame is None or not len(frame):
+                    continue
+                lowest = y_axes[cell.y].low
+                crosses = [(x, max(lowest, y)) for x, y in each.crosses.get((cell.x, cell.y), ())]
+                page.add(row, column, Line(
+                    each.label, each.look, list(frame.x), list(frame.y), list(frame.low), list(frame.high),
+                    list(frame.hover), crosses, each.sign, **each.how))  # fmt: skip
+    return page
+
+
+def shared_looks(keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str]) -> list[Look]:
+    """A look for each key, by the columns `names`, the same in all panels, which the columns `panels` make."""
+    own = [repr([key[name] for name in names]) for key in keys]
+    places: dict[str, list[str]] = {}
+    for which, key in zip(own, keys, strict=True):
+        places.setdefault(which, []).append(repr([key[name] for name in panels]))
+    distinct = {which: {name: key[name] for name in names} for which, key in zip(own, keys, strict=True)}
+    found = dict(zip(distinct, looks(list(distinct.values()), [places[which] for which in distinct]), strict=True))
+    return [found[which] for which in own]
+
+
+def listed(names: Names) -> list[str]:
+    """One name, or several."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def words_of(title: Any) -> str:
+    """The sentence of a title, which may be a Claim; "" for None."""
+    return title if isinstance(title, str) else str(getattr(title, "title", "") or "")
+
+
+def headline(what: Iterable[str], against: Iterable[str], columns: Iterable[str]) -> str:
+    """What a figure shows: ``"Test accuracy against time, by pruning rule"``."""
+    *others, last = [COLUMNS.get(name, name.replace("_", " ")) for name in columns] or [""]
+    text = " and ".join(what) + (f" against {' and '.join(against)}" if against else "")
+    by = f", by {' and '.join(filter(None, [', '.join(others), last]))}" if last else ""
+    return f"{text[0].upper()}{text[1:]}{by}"
