@@ -167,7 +167,7 @@ ROWS = _table(
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),
     Row("engine", "virtual", "pslab.engines.virtual.engine", "virtual time with real gradients, deterministic"),
-    Row("engine", "timing", "pslab.engines.virtual.engine", "virtual time without tensors: only when things happen"),
+    Row("engine", "timing", "pslab.engines.virtual.timing", "virtual time without tensors: only when things happen"),
 )  # fmt: skip
 
 

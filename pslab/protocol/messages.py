@@ -54,6 +54,7 @@ class Ack(NamedTuple):
     worker: int
     range: int
     iteration: int
+    payload: Any = None
 
 
 # --- what a synchronization policy hears --------------------------------------------------------------------------

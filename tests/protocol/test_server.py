@@ -134,7 +134,7 @@ def test_who_comes_back_repeats_nothing_and_is_waited_for_again():
     server.handle(push(1, 0), 1.0)
     server.leave(1, 1.0)  # its push is held for the round
     assert server.join(1) == 1
-    with pytest.raises(ProtocolError, match="there already"):
+    with pytest.raises(ProtocolError, match="present already"):
         server.join(1)
     assert server.handle(pull(1, 1), 2.0) == []  # the round is not at its end
     step, reply = server.handle(push(0, 0), 3.0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from pslab.engines.job.experiment import Experiment
 from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
+from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Whole
 from pslab.tensors.update import rate_state
@@ -48,10 +49,12 @@ def resolve(run: Run) -> Experiment:
     _check_batches(run, dataset)
     module, sample = _model(run, dataset)
     keyspace = Keyspace.of(module)
+    parts = _parts(policies["ranges"], keyspace)
+    _check_credit(run, policies, parts, keyspace.dtype.itemsize)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
-        weights=keyspace.flatten(module), parts=_parts(policies["ranges"], keyspace),
-        layer_shares=_shares(policies["ranges"], cluster, module, keyspace, sample),
+        weights=keyspace.flatten(module), parts=parts,
+        layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
@@ -59,13 +62,33 @@ def resolve(run: Run) -> Experiment:
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     """The model, and an input of it."""
     dtype = getattr(torch, run.dtype)
-    if run.engine == "timing" and str(run.model).startswith("torchvision:"):  # what it takes is never made
-        with torch.device("meta"):
-            return build_model(run.model, run.seed).to(dtype), torch.empty(IMAGE, dtype=dtype)
+    if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
+        return _without_memory(run.model, dtype)
     module = build_model(run.model, run.seed).to(dtype)
     sample = dataset.train_x[:2].to(torch.float32).to(dtype)
-    check_model(module, sample, dataset.train_y[:2])
+    _once(run, "check", lambda: check_model(module, sample, dataset.train_y[:2]))
     return module, sample
+
+
+@lru_cache(maxsize=4)
+def _without_memory(model: str, dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor]:
+    """A model whose layers' sizes and operations are known, and whose weights are never made; and an input of it."""
+    with torch.device("meta"):
+        return build_model(model, 0).to(dtype), torch.empty(IMAGE, dtype=dtype)
+
+
+def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
+    """A fact about a model, which a sweep may need hundreds of times: found once where model and data are names."""
+    if not (isinstance(run.model, str) and isinstance(run.data, str)):
+        return find()
+    key = fact, run.model, run.data, run.dtype, run.engine == "timing"
+    if key not in _FOUND:
+        _FOUND[key] = find()
+    return _FOUND[key]  # type: ignore[no-any-return]
+
+
+T = TypeVar("T")
+_FOUND: dict[tuple[Any, ...], Any] = {}
 
 
 def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
@@ -74,7 +97,7 @@ def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
 
 
 def _shares(
-    ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
+    run: Run, ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
 ) -> tuple[layer_costs.Share, ...]:
     """Of an iteration's time, what each layer takes."""
     if not ranges.layered:
@@ -84,8 +107,12 @@ def _shares(
             problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
             raise ConfigError("cluster.layer_shares", given, problem)
         return layer_costs.normalized(given)
-    with torch.device(sample.device), kept_chance():
-        return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+
+    def counted() -> tuple[layer_costs.Share, ...]:
+        with torch.device(sample.device), kept_chance():
+            return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+
+    return _once(run, "shares", counted)
 
 
 def _check_device(run: Run) -> None:
@@ -139,6 +166,15 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if getattr(policies["prune"], "clip", None) is not None:
         problem = "clip needs the norm of the whole gradient, which is not known as layers travel one by one"
         raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
+
+
+def _check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
+    """A message that is larger than the order's credit would never go."""
+    credit = getattr(policies["order"], "credit", None)
+    largest = max(frame_bytes(part.size, itemsize) for part in parts)
+    if credit is not None and isinstance(policies["prune"], Whole) and not policies["order"].admits(0, largest):
+        problem = f"a message of {largest} bytes would never go on a credit of {credit}: use a larger credit"
+        raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
 
 
 def _check_momentum(run: Run, prune: Any) -> None:
