@@ -140,6 +140,10 @@ class Placed(Sequence[T], Generic[T]):
         present = [value_of(run, place, name) for run, place in self._places() if name in place or name in KINDS]
         return [value for value in self._levels[name] if value in present]
 
+    def order(self, name: str) -> list[Any]:
+        """All values that a column has in the grid, also those of runs that are left out here."""
+        return list(self._levels.get(name, []))
+
     def differing(self) -> list[str]:
         """The columns, but for the seed, that together tell these runs apart, as few as the axes and fields allow."""
         rows = list(self._places())
