@@ -1,4 +1,4 @@
-"""Figures on disk: self-contained HTML, plotly's JSON, the caption as text; PNG, SVG and PDF where there is a browser."""
+"""Figures on disk: self-contained HTML, plotly's JSON, the caption; PNG, SVG and PDF where there is a browser."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def page(fig: go.Figure, name: str) -> str:
     titles = [note.text for note in fig.layout.annotations if note.name == "title"] or [fig.layout.title.text or name]
     headline = escape(re.sub(r"<[^>]*>", "", " ".join(titles)))
     lines = "".join(f"<p>{escape(line)}</p>" for line in caption_of(fig))
-    told = f'<div style="font: 13px {FONT}; max-width: {fig.layout.width or 700}px; color: {PALE}">{lines}</div>'
-    return text.replace("<head>", f"<head><title>{headline}</title>", 1).replace("</body>", f"{told if lines else ''}</body>")
+    style = f"font: 13px {FONT}; max-width: {fig.layout.width or 700}px; color: {PALE}"
+    told = f'<div style="{style}">{lines}</div></body>' if lines else "</body>"
+    return text.replace("<head>", f"<head><title>{headline}</title>", 1).replace("</body>", told)
 
 
 def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequence[str] = FORMATS) -> list[Path]:

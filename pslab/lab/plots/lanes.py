@@ -126,7 +126,7 @@ def timeline(
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / max(1, sum(result.run.workers + 1 for result in chosen))))
     stalest = max((int(own.staleness.max()) for each in chosen if len(own := _applied(each, begin, end))), default=0)
     looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
-                         names or ["sync"], [])  # fmt: skip
+                         names or ["sync"], [], {})  # fmt: skip
     panels = [
         _Panel(label_of(key, names, each.run) + marks([each]), look, each, begin, end, lane_px,
                WIDTHS[width] - MARGIN, stalest)

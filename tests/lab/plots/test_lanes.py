@@ -212,7 +212,8 @@ def test_overlapped_transfers_lie_under_the_computation(tmp_path: Path):
     assert -lanes.BAR / 2 < above < middle < below < lanes.BAR / 2
     widths = {t.name: set(t.width) for t in figure.data if t.type == "bar"}
     assert min(widths["compute"]) > 2 * max(widths["push"])
-    assert [t for trace in figure.data if trace.type == "bar" and trace.name == "compute" for t in trace.text] == ["0", "1", "2"]
+    computing = [trace for trace in figure.data if trace.type == "bar" and trace.name == "compute"]
+    assert [text for trace in computing for text in trace.text] == ["0", "1", "2"]
     edges = sorted((next(iter(ways[name])), max(widths[name])) for name in ways)
     assert all(a + wide / 2 <= b - thin / 2 for (a, wide), (b, thin) in pairwise(edges))  # none hides another
     (stale,) = set(marks(figure, "staleness").y)
