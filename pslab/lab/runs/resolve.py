@@ -21,14 +21,14 @@ from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.pruning.range_rule import Ranges
-from pslab.tensors.pruning.rules import Whole
+from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import build_model, check_model, kept_chance
+from pslab.tensors.workload.models import build_model, check_model, temporary_seed
 
 IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
@@ -109,7 +109,7 @@ def _shares(
         return layer_costs.normalized(given)
 
     def counted() -> tuple[layer_costs.Share, ...]:
-        with torch.device(sample.device), kept_chance():
+        with torch.device(sample.device), temporary_seed():
             return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
 
     return _once(run, "shares", counted)
@@ -124,16 +124,16 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
     if policies["schedule"].needs_budget and run.pushes is None:
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
     _check_rate(run, policies["rate"])
-    if isinstance(policies["prune"], Whole) and run.codec not in ("auto", "dense"):
+    if isinstance(policies["prune"], Dense) and run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
-    if not isinstance(policies["prune"], Whole) and run.codec == "dense":
+    if not isinstance(policies["prune"], Dense) and run.codec == "dense":
         problem = "pruned gradients are sparse: use auto, coordinates, bitmap, varint or runs"
         raise ConfigError("codec", run.codec, problem)
     if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
         problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
         raise ConfigError("cluster", run.cluster, problem)
     _check_ranges(run, policies)
-    whole = isinstance(policies["prune"], Whole) and run.pull == "whole"
+    whole = isinstance(policies["prune"], Dense) and run.pull == "whole"
     if run.engine == "timing" and not (whole or isinstance(policies["prune"], Ranges)):
         problem = "without tensors nothing can be pruned: use prune='none', pull='whole', or a range"
         raise ConfigError("prune", run.prune, problem)
@@ -163,7 +163,7 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.accumulates:
         problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
-    if getattr(policies["prune"], "clip", None) is not None:
+    if rule_traits(policies["prune"]).clip is not None:
         problem = "clip needs the norm of the whole gradient, which is not known as layers travel one by one"
         raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
 
@@ -172,14 +172,14 @@ def _check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...]
     """A message that is larger than the order's credit would never go."""
     credit = getattr(policies["order"], "credit", None)
     largest = max(frame_bytes(part.size, itemsize) for part in parts)
-    if credit is not None and isinstance(policies["prune"], Whole) and not policies["order"].admits(0, largest):
+    if credit is not None and isinstance(policies["prune"], Dense) and not policies["order"].admits(0, largest):
         problem = f"a message of {largest} bytes would never go on a credit of {credit}: use a larger credit"
         raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
 
 
 def _check_momentum(run: Run, prune: Any) -> None:
     """Momentum at the worker and at the server would be momentum of momentum."""
-    if getattr(prune, "momentum", 0.0) and not resolve_optimizer(run.optimizer).plain_sgd:
+    if rule_traits(prune).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
         told = f"momentum lives at the worker with prune={run.prune!r}, and the server takes plain steps by the mean"
         raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
 
