@@ -96,8 +96,8 @@ def write(
         ExportError: a file cannot be written.
     """
     from pslab.lab.plots.export import page, replace
+    from pslab.lab.plots.lanes import timeline
     from pslab.lab.plots.perfetto import write_perfetto
-    from pslab.lab.plots.timeline import timeline
 
     if out is None and html is None:
         out, html = folder / f"{result.digest}.json", folder / f"{result.digest}.html"

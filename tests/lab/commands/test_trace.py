@@ -81,7 +81,7 @@ def test_both_files_go_to_the_results(tmp_path: Path, results: dict[str, Result]
     files = [tmp_path / "traces" / f"{result.digest}.{kind}" for kind in ("json", "html")]
     assert capsys.readouterr().out.split() == [str(file) for file in files]
     assert json.loads(files[0].read_text()) == perfetto(result)
-    assert "who waits for whom" in files[1].read_text()
+    assert "Who waits for whom" in files[1].read_text()
 
 
 def test_only_the_requested_file_is_written(tmp_path: Path, results: dict[str, Result]):
