@@ -86,7 +86,7 @@ def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | 
 
 
 def data_root() -> Path:
-    """The folder of datasets: $PSLAB_DATA, else the nearest data/ with MNIST upwards, else the source tree's, else ./data."""
+    """The folder of datasets: $PSLAB_DATA, else the nearest data/ with MNIST upwards or of the sources, else ./data."""
     if given := os.environ.get("PSLAB_DATA"):
         return Path(given)
     here = Path.cwd()
