@@ -75,7 +75,7 @@ class Checked:
                 each, shortest = min(ways, key=lambda way: len(way[1].path))
                 many = f"{len(ways)} of {len(own)} explorations break a rule; the shortest way to it"
                 lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
-            if any(not each.whole for each in own):
+            if any(not each.complete for each in own):
                 lines += ["", f"{policy}: unfinished, an exploration ended at its limit of states: narrow or raise it"]
         return lines
 
@@ -265,7 +265,7 @@ class _Table:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("pslab check", description=(
         "Explore every order in which things can happen to a small cluster: the staleness bound is kept, every push is "
-        "applied exactly once, weights do not change while they are read, nobody waits for ever."))  # fmt: skip
+        "applied exactly once, weights do not change while they are read, no worker waits forever."))  # fmt: skip
     parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"ssp:3, package.module:name, ...; default: "
                         f"{' '.join(examples())}")  # fmt: skip
     parser.add_argument("--workers", type=_list, metavar="N[,N...]", help="default: 1,2,3, and 2 with two ranges")
