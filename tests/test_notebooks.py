@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from pslab.__main__ import main
 from pslab.config.run import KINDS
 from pslab.errors import ConfigError
 from pslab.lab.commands import figures
@@ -87,7 +88,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batch(results: Path) -> int:
     given = [f"--set={name}={json.dumps(value)}" for name, value in TINY.items()]
-    return figures.main(["--results", str(results), "--only", "10_pruning-static-bsp", "--no-images", *given])
+    return main(["figures", "--results", str(results), "--only", "10_pruning-static-bsp", "--no-images", *given])
 
 
 def test_papermill_executes_a_notebook_to_records_and_figures(executed: Path):

@@ -6,9 +6,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.errors import ConfigError, nearest
+
+SECONDS = Bounds(at_least=0, at_most=3600)
+BIT_S = Bounds(at_least=1, at_most=1e15)
 
 
 @dataclass(frozen=True)
@@ -19,31 +23,42 @@ class Cluster:
         ConfigError: a value that no cluster can have, such as a bandwidth of zero.
     """
 
-    bandwidth_bit_s: float | None = None  #: of each worker's link, per direction; None is no limit
-    latency_s: float = 0.0  #: one way
-    overhead_s: float = 0.0  #: by which each message keeps its worker's link busy, whatever its size
-    server_bandwidth_bit_s: float | None = None  #: of the server's link, shared by all workers, per direction
-    duplex: str = "full"  #: full: both directions at once; half: they share the bandwidth
-    compute_s: float | None = None  #: mean time of one iteration's gradient; None is as fast as the machine
-    layer_shares: Sequence[tuple[float, float]] = ()  #: of it, forward and backward by layer; by their operations if ()
-    compute_sigma: float = 0.0  #: log-normal jitter around that mean
-    stall_probability: float = 0.0  #: chance that an iteration stalls
-    stall_factor: float = 1.0  #: and then takes so many times as long
-    select_s: float = 0.0  #: virtual time only: to choose a gradient's entries, per iteration; see calibrate
-    encode_s: float = 0.0  #: ... to write their frames
-    apply_s: float = 0.0  #: ... to apply one push at the server
-    serve_s: float = 0.0  #: ... to lay the answer to one pull ready
-    find_s: float = 0.0  #: ... and to find and encode what has changed, where only that is sent
-    decode_s: float = 0.0  #: ... to install what was pulled
-    message_s: float = 0.0  #: ... to handle one frame at the server
-    search_s: float = 0.0  #: ... of a policy that plans ahead, per predicted point
-    slow: Mapping[int, float] = field(default_factory=dict)  #: permanent stragglers: worker -> factor
-    trace: Mapping[int, Sequence[float]] = field(default_factory=dict)  #: worker -> seconds of its gradients, again
-    leave: Mapping[int, float] = field(default_factory=dict)  #: virtual time only: worker -> when it is gone, in s
-    join: Mapping[int, float] = field(default_factory=dict)  #: ... when it comes, or comes back; until then it is not
-    bandwidth_at: Mapping[float, float] = field(default_factory=dict)  #: ... seconds -> bit/s of each link from then on
+    bandwidth_bit_s: Annotated[float | None, BIT_S, "of each worker's link, per direction; None: no limit"] = None
+    latency_s: Annotated[float, SECONDS, "one way"] = 0.0
+    overhead_s: Annotated[float, SECONDS, "for which each message occupies its worker's link, whatever its size"] = 0.0
+    server_bandwidth_bit_s: Annotated[
+        float | None, BIT_S, "of the server's link, which all workers share, per direction; None: no limit"
+    ] = None
+    duplex: Annotated[str, OneOf("full", "half"), "both directions at once, or they share the bandwidth"] = "full"
+    compute_s: Annotated[
+        float | None, Bounds(at_least=1e-6, at_most=3600), "mean time of one gradient; None: as fast as this machine"
+    ] = None
+    layer_shares: Annotated[
+        Sequence[tuple[float, float]], "forward and backward share of compute_s by layer; (): by their operations"
+    ] = ()
+    compute_sigma: Annotated[float, Bounds(at_least=0, at_most=3), "log-normal jitter around compute_s"] = 0.0
+    stall_probability: Annotated[float, Bounds(at_least=0, at_most=1), "that a gradient takes longer"] = 0.0
+    stall_factor: Annotated[float, Bounds(at_least=1, at_most=1e6), "by which it is then longer"] = 1.0
+    select_s: Annotated[float, SECONDS, "virtual time only: to select a gradient's entries; see calibrate"] = 0.0
+    encode_s: Annotated[float, SECONDS, "... to encode their frames"] = 0.0
+    apply_s: Annotated[float, SECONDS, "... to apply one push at the server"] = 0.0
+    serve_s: Annotated[float, SECONDS, "... to prepare the answer to one pull"] = 0.0
+    find_s: Annotated[float, SECONDS, "... to find and encode what has changed, where only that is sent"] = 0.0
+    decode_s: Annotated[float, SECONDS, "... to install what was pulled"] = 0.0
+    message_s: Annotated[float, SECONDS, "... to handle one frame at the server"] = 0.0
+    search_s: Annotated[float, SECONDS, "... of a policy that plans ahead, per predicted point"] = 0.0
+    slow: Annotated[Mapping[int, float], "permanent stragglers: worker -> factor"] = field(default_factory=dict)
+    trace: Annotated[Mapping[int, Sequence[float]], "worker -> seconds of its gradients, repeated"] = field(
+        default_factory=dict)
+    leave: Annotated[Mapping[int, float], "virtual time only: worker -> when it leaves, in s"] = field(
+        default_factory=dict)
+    join: Annotated[Mapping[int, float], "... worker -> when it joins or comes back; until then it is absent"] = field(
+        default_factory=dict)
+    bandwidth_at: Annotated[Mapping[float, float], "... seconds -> bit/s of each link from then on"] = field(
+        default_factory=dict)
 
     def __post_init__(self) -> None:
+        check(self, "cluster.")
         for name, plain in (("slow", float), ("trace", _times), ("leave", float), ("join", float)):
             given = {int(worker): plain(value) for worker, value in dict(getattr(self, name)).items()}
             object.__setattr__(self, name, given)
@@ -52,15 +67,7 @@ class Cluster:
         if not all(0 < at < math.inf and 1 <= bit_s <= 1e15 for at, bit_s in changes.items()):
             raise ConfigError("cluster.bandwidth_at", changes, "must map seconds above 0 to bit/s of at least 1")
         if changes and self.bandwidth_bit_s is None:
-            raise ConfigError("cluster.bandwidth_bit_s", None, "a bandwidth that changes must begin with one")
-        for name, low, high, words in LIMITS:
-            value = getattr(self, name)
-            if value is None and name in OPTIONAL:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"cluster.{name}", value, f"must be {words}")
-        if self.duplex not in ("full", "half"):
-            raise ConfigError("cluster.duplex", self.duplex, nearest(str(self.duplex), ("full", "half")))
+            raise ConfigError("cluster.bandwidth_bit_s", None, "a bandwidth that changes must start from one")
         for name, possible, words in BY_WORKER:
             for worker, value in getattr(self, name).items():
                 if worker < 0 or not possible(value):
@@ -90,7 +97,6 @@ class Cluster:
         """Whether messages take no modelled time."""
         return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
 
-
     def there(self, worker: int) -> bool:
         """Whether a worker is there when the run begins."""
         return worker not in self.join or self.leave.get(worker, math.inf) < self.join[worker]
@@ -101,19 +107,6 @@ def _times(values: Any) -> tuple[float, ...]:
 
 
 COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s", "message_s", "search_s")
-OPTIONAL = frozenset({"bandwidth_bit_s", "server_bandwidth_bit_s", "compute_s"})
-LIMITS: tuple[tuple[str, float, float, str], ...] = (
-    ("bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
-    ("server_bandwidth_bit_s", 1.0, 1e15, "at least 1 bit/s, or None for no limit"),
-    ("latency_s", 0.0, 3600.0, "from 0 to 3600 seconds"),
-    ("overhead_s", 0.0, 3600.0, "from 0 to 3600 seconds"),
-    ("compute_s", 1e-6, 3600.0, "from 1e-6 to 3600 seconds, or None for the machine's own speed"),
-    ("compute_sigma", 0.0, 3.0, "from 0 to 3"),
-    ("stall_probability", 0.0, 1.0, "from 0 to 1"),
-    ("stall_factor", 1.0, 1e6, "at least 1"),
-    *((name, 0.0, 3600.0, "from 0 to 3600 seconds") for name in COSTS),
-)
-
 BY_WORKER: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("slow", lambda factor: 0 < factor <= 1e6, "factors above 0"),
     ("trace", lambda times: len(times) > 0 and all(0 < t <= 3600 for t in times), "lists of seconds above 0"),

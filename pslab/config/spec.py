@@ -1,22 +1,20 @@
-"""Short strings for policies: ``"ssp:3"``, ``"static:1%,residual=off"``, ``"steps:0.1,at=0.5"``.
+"""Strings for policies: ``"ssp:3"``, ``"static:1%,residual=off"``, ``"steps:0.1,at=0.5"``.
 
     spec  = name [":" value {"," value}]
     value = text | field "=" text
 
-Each name stands for a frozen dataclass; values fill its fields in order or by name and are read by the field's type.
+Each name is a row of `pslab.config.table`, which stands for a frozen dataclass; values fill its fields in order or by
+name and are read by the field's type.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from typing import Any
 
+from pslab.config.parameters import parameters
 from pslab.config.table import KINDS, ROWS, find, names
 from pslab.errors import ConfigError, nearest
-
-TRUE, FALSE = frozenset({"on", "true", "yes", "1"}), frozenset({"off", "false", "no", "0"})
 
 
 def split(text: str) -> tuple[str, list[str], dict[str, str]]:
@@ -35,30 +33,8 @@ def split(text: str) -> tuple[str, list[str], dict[str, str]]:
 
 def describe(cls: Any) -> str:
     """The fields of a policy with their defaults: ``staleness, residual=True``."""
-    parts = []
-    for f in dataclasses.fields(cls):
-        parts.append(f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default}")
-    return ", ".join(parts) or "no parameters"
-
-
-def read(text: str, kind: Any) -> Any:
-    """Text -> a value of the annotated type `kind`; ValueError if it cannot be one."""
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if type(None) in options and text.lower() == "none":
-        return None
-    if typing.get_origin(kind) is typing.Literal:
-        if text in (choices := typing.get_args(kind)):
-            return text
-        raise ValueError(nearest(text, choices))
-    if bool in options and text.lower() in TRUE | FALSE:
-        return text.lower() in TRUE
-    if int in options and not (str in options and not text.lstrip("+-").isdigit()):
-        return int(text)
-    if float in options:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    if str in options:
-        return text
-    raise ValueError(f"not a {getattr(kind, '__name__', kind)}")
+    found = parameters(cls).items()
+    return ", ".join(f"{name}={p.shown}" if p.shown else name for name, p in found) or "no parameters"
 
 
 def build(kind: str, text: str, field: str = "") -> Any:
@@ -84,8 +60,7 @@ def make(field: str, text: str, cls: Any) -> Any:
         if ":" in text:
             raise ConfigError(field, text, f"{name} takes no parameters")
         return cls
-    kinds = typing.get_type_hints(cls)
-    fields = [f.name for f in dataclasses.fields(cls)]
+    fields = parameters(cls)
     if len(positional) > len(fields):
         raise ConfigError(field, text, f"{name} takes {describe(cls)}; got {len(positional)} values")
     arguments = {}
@@ -93,15 +68,14 @@ def make(field: str, text: str, cls: Any) -> Any:
         if key not in fields:
             raise ConfigError(field, text, f"{name} has no parameter {key!r}; it takes {describe(cls)}")
         try:
-            arguments[key] = read(value, kinds[key])
+            arguments[key] = fields[key].read(value)
         except ValueError as error:
             raise ConfigError(field, text, f"{key}={value!r} cannot be read: {error}") from None
+    missing = [key for key, p in fields.items() if p.default is dataclasses.MISSING and key not in arguments]
+    if missing:
+        raise ConfigError(field, text, f"{name} needs {', '.join(missing)}, as in '{name}:VALUE'")
     try:
         return cls(**arguments)
-    except TypeError:
-        missing = [f.name for f in dataclasses.fields(cls)
-                   if f.default is dataclasses.MISSING and f.name not in arguments]
-        raise ConfigError(field, text, f"{name} needs {', '.join(missing)}, as in '{name}:VALUE'") from None
     except ValueError as error:
         raise ConfigError(field, text, str(error)) from None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated
 
 import pytest
 
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.config.spec import build, describe, make, resolve, split
 from pslab.errors import ConfigError
 from pslab.policies.sync.ssp import SSP
@@ -14,15 +15,14 @@ from pslab.policies.sync.ssp import SSP
 
 @dataclass(frozen=True)
 class Rule:
-    share: float
+    share: Annotated[float, Bounds(above=0)]
     times: int = 3
     keep: bool = True
-    mode: Literal["one", "two"] = "one"
+    mode: Annotated[str, OneOf("one", "two")] = "one"
     cap: float | None = None
 
     def __post_init__(self) -> None:
-        if self.share <= 0:
-            raise ValueError("share must be above 0")
+        check(self)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_refused(text, words):
 def test_split_and_describe():
     assert split("a:b,c=d") == ("a", ["b"], {"c": "d"})
     assert split("a") == ("a", [], {})
-    assert describe(Rule).startswith("share, times=3, keep=True")
+    assert describe(Rule).startswith("share, times=3, keep=on")
 
 
 def test_build_reads_the_table_and_names_the_nearest():

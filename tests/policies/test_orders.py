@@ -178,7 +178,7 @@ def test_both_meanings_of_credit():
 
 
 def test_a_credit_that_admits_nothing_is_refused():
-    with pytest.raises(ConfigError, match="credit must be at least 1"):
+    with pytest.raises(ConfigError, match="credit=0: must be a whole number of at least 1, or None"):
         build("order", "front:0")
     assert build("order", "front:16000000,greedy=on") == Front(16_000_000, greedy=True)
 

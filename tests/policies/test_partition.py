@@ -32,5 +32,5 @@ def test_slices_cover_their_layer_and_are_no_larger_than_wanted(most: int):
 
 def test_by_name():
     assert build("ranges", "layers:40000") == Layers(40000)
-    with pytest.raises(ConfigError, match="at least 1 parameter"):
+    with pytest.raises(ConfigError, match="most=0: must be a whole number of at least 1"):
         build("ranges", "layers:0")

@@ -1,4 +1,4 @@
-"""python -m pslab check: every order in which things can happen to a small cluster, under every policy and fault."""
+"""pslab check: every order in which things can happen to a small cluster, under every policy and fault."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pslab.engines.check import invariants
 from pslab.engines.check.parallel import Task, explore_all
 from pslab.engines.check.result import Explored
 from pslab.engines.check.worker import FAULTS
-from pslab.errors import ConfigError, ExportError, PslabError, nearest
+from pslab.errors import ConfigError, ExportError, nearest
 from pslab.protocol.traits import traits_of
 
 CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
@@ -232,40 +231,13 @@ def _fault_sets(faults: Sequence[str] | str | None) -> list[tuple[str, ...]]:
 # --- the command line ---------------------------------------------------------------------------------------------
 
 
-def main(arguments: list[str]) -> int:
-    """Explore, and say what is found as it is found. Exit status: 1 violated or unfinished, 2 bad arguments."""
-    try:
-        given = vars(_options().parse_args(arguments))
-        policies, file = given.pop("policies"), given.pop("json")
-        found = check(*policies, on_explored=_Table(), **given)
-        print("\n".join(found.summary()))
-        if file:
-            _write(file, found)
-    except PslabError as error:
-        print(f"pslab check: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
-        print("pslab check: interrupted", file=sys.stderr)
-        return 130
-    return 0 if found.clean else 1
-
-
-class _Table:
-    """Prints a row for each exploration, under a head."""
-
-    begun = False
-
-    def __call__(self, each: Explored) -> None:
-        if not self.begun:
-            print(HEAD)
-        self.begun = True
-        print(row(each), flush=True)
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("pslab check", description=(
-        "Explore every order in which things can happen to a small cluster: the staleness bound is kept, every push is "
-        "applied exactly once, weights do not change while they are read, no worker waits forever."))  # fmt: skip
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser(
+        "check", help="is a policy safe? every order of events in a small cluster, with faults", description=(
+            "Explore every order in which things can happen to a small cluster: the staleness bound is kept, every "
+            "push is applied exactly once, weights do not change while they are read, no worker waits forever."),
+    )  # fmt: skip
     parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"ssp:3, package.module:name, ...; default: "
                         f"{' '.join(examples())}")  # fmt: skip
     parser.add_argument("--workers", type=_list, metavar="N[,N...]", help="default: 1,2,3, and 2 with two ranges")
@@ -279,7 +251,29 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--layered", action="store_true", help="workers push and wait range by range, in one pass")
     parser.add_argument("--processes", type=int, metavar="N", help="default: as many as cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything that was found")
-    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Explore, and print what is found as it is found. Exit status: 1 violated or unfinished, 2 bad arguments."""
+    given = dict(vars(options))
+    policies, file = given.pop("policies"), given.pop("json")
+    found = check(*policies, on_explored=_Table(), **given)
+    print("\n".join(found.summary()))
+    if file:
+        _write(file, found)
+    return 0 if found.clean else 1
+
+
+class _Table:
+    """Prints a row for each exploration, under a head."""
+
+    begun = False
+
+    def __call__(self, each: Explored) -> None:
+        if not self.begun:
+            print(HEAD)
+        self.begun = True
+        print(row(each), flush=True)
 
 
 def _list(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""python -m pslab doctor: what is well here, what is not, and what to do about it."""
+"""pslab doctor: what is well here, what is not, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import json
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from pslab.lab.commands import checks
 from pslab.lab.commands.checks import PROBLEM, Finding
@@ -38,11 +39,14 @@ def line(finding: Finding) -> str:
     return "\n".join(rows)
 
 
-def main(arguments: list[str]) -> int:
-    """Look at everything and say it; exit status 1 if there is a problem."""
-    parser = argparse.ArgumentParser("pslab doctor", description="Whether pslab can work here.")
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser("doctor", help="what is not well here, and what to do about it")
     parser.add_argument("--json", action="store_true", help="as JSON")
-    options = parser.parse_args(arguments)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Look at everything and report it; exit status 1 if there is a problem."""
     found = []
     for finding in examine():
         found.append(finding)

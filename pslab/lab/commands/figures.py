@@ -112,29 +112,23 @@ def plan(sources: Path, results: Path) -> list[Job]:
     return [Job("00_tour", {"live": False}, sources, results), *pruned, *others, compared]
 
 
-def main(arguments: list[str]) -> int:
-    """Execute what is not up to date; exit status 1 if a notebook failed, 2 for bad parameters."""
-    try:
-        options = _options().parse_args(arguments)
-        jobs = chosen(options)
-        return _batch(jobs, options.jobs, options.images)
-    except PslabError as error:
-        print(f"pslab figures: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    except KeyboardInterrupt:
-        print("pslab figures: interrupted; what is finished is kept, the next call goes on", file=sys.stderr)
-        return 130
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("pslab figures", description="Execute the notebooks, and draw every figure.")
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser("figures", help="execute the notebooks through papermill and export their figures")
     parser.add_argument("--results", type=Path, help="where records, figures and notebooks go (default: results/)")
     parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, or one of its figures")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--jobs", type=int, default=2, help="notebooks at once where nothing is left to run")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
-    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Execute what is not up to date; exit status 1 if a notebook failed, 2 for bad parameters."""
+    try:
+        return _batch(chosen(options), options.jobs, options.images)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; what is completed is kept, the next call goes on") from None
 
 
 def chosen(options: argparse.Namespace) -> list[Job]:

@@ -1,15 +1,14 @@
-"""python -m pslab trace: the time-line of a finished run, as a picture and for ui.perfetto.dev."""
+"""pslab trace: the timeline of a completed run, as a figure and for ui.perfetto.dev."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pslab.errors import ConfigError, PslabError, RecordError
+from pslab.errors import ConfigError, RecordError
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -17,32 +16,27 @@ if TYPE_CHECKING:
 NEAREST = 5  # records that are named after an unknown digest
 
 
-def main(arguments: list[str]) -> int:
-    """Write what is asked for, and print where it is. Exit status: 2 bad arguments, 1 no whole record, or no file."""
-    options = _options().parse_args(arguments)
-    try:
-        from pslab.lab.records.record import default_results
-
-        results = (options.results or default_results()).resolve()
-        result = find_record(options.record, results)
-        window = _window(result, options.begin_s, options.end_s)
-        for path in write(result, options.out, options.html, window, results / "traces"):
-            print(path)
-    except PslabError as error:
-        print(f"pslab trace: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    return 0
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("pslab trace", description="Who did what when in a finished run.")
-    parser.add_argument("record", help="a record's directory, or its digest, or the beginning of it")
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser("trace", help="the timeline of a completed run: a figure, and events for ui.perfetto.dev")
+    parser.add_argument("record", help="a record's directory, or its digest, or the start of its digest")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="Chrome trace events, for ui.perfetto.dev")
-    parser.add_argument("--html", type=Path, metavar="FILE.html", help="the picture; it needs no network")
+    parser.add_argument("--html", type=Path, metavar="FILE.html", help="the figure; it needs no network")
     parser.add_argument("--from", dest="begin_s", type=float, metavar="S", help="from this second of the run")
     parser.add_argument("--to", dest="end_s", type=float, metavar="S", help="to this second of the run")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
-    return parser
+
+
+def main(options: argparse.Namespace) -> int:
+    """Write what is asked for, and print where it is. Exit status: 2 bad arguments, 1 an incomplete record."""
+    from pslab.lab.records.record import default_results
+
+    results = (options.results or default_results()).resolve()
+    result = find_record(options.record, results)
+    window = _window(result, options.begin_s, options.end_s)
+    for path in write(result, options.out, options.html, window, results / "traces"):
+        print(path)
+    return 0
 
 
 def find_record(name: str, results: Path) -> Result:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pslab.config import parameters
 from pslab.config.cluster import COSTS, PRESETS, Cluster, resolve_cluster
 from pslab.config.run import Run
-from pslab.config.spec import build, read, split
+from pslab.config.spec import build, split
 from pslab.config.table import KINDS, find
 from pslab.errors import ConfigError
 from pslab.lab.records.results import single
@@ -73,7 +74,7 @@ def parts(value: object) -> tuple[str, list[str], dict[str, str]]:
 def number(text: str) -> float | None:
     """The number in a text, if it is one (``"1%"`` is 0.01)."""
     try:
-        return float(read(text, float))
+        return parameters.number(text)
     except ValueError:
         return None
 

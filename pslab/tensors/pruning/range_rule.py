@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.tensors.workload.keyspace import KeyRange
 
 FIT = "fit"
@@ -25,30 +26,23 @@ class Ranges:
     Needs pull="range". Overlap it with computing: sync="eager".
 
     Source: Tsai (slides 2017); Li et al. (OSDI 2014)
-    Example: range:300
-
-    Args:
-        size (from 1, or fit): keys in a range; as many as there are, or more: everything, as without ranges
-        residual: whether what is not sent is added to the next gradient; without: cyclic block-coordinate SGD
-        local_apply: whether a worker computes on weights to which it has applied what it has not yet sent; plain SGD
-        quantile (0 to 1): what fit takes for the computing time: a quantile of the last ones; none: their moving mean
     """
 
-    size: int | str
-    residual: bool = True
-    local_apply: bool = True
-    quantile: float | None = None
+    size: Annotated[int | str, Bounds(at_least=1), OneOf(FIT), "keys in a range; more than there are: all of them"]
+    residual: Annotated[
+        bool, "whether what is not sent is added to the next gradient; without: cyclic block-coordinate SGD"
+    ] = True
+    local_apply: Annotated[
+        bool, "whether a worker computes on weights to which it has applied what it has not yet sent; plain SGD"
+    ] = True
+    quantile: Annotated[
+        float | None, Bounds(at_least=0, at_most=1),
+        "what fit takes for the computing time: a quantile of the last ones; none: their moving mean",
+    ] = None
     pull: ClassVar[str] = "range"
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.size, int) and not isinstance(self.size, bool) and self.size >= 1
-        if not whole and self.size != FIT:
-            raise ValueError(f"range: size={self.size!r} must be a whole number of keys from 1, as in 300, or fit")
-        for name in ("residual", "local_apply"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"range: {name}={getattr(self, name)!r} must be on (True) or off (False)")
-        if self.quantile is not None and not 0 <= self.quantile <= 1:
-            raise ValueError(f"range: quantile={self.quantile} must be from 0 to 1, as in 0.25, or none")
+        check(self)
 
     @property
     def fitted(self) -> bool:

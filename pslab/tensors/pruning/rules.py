@@ -7,16 +7,18 @@ A rule is a frozen value; what it needs from one gradient to the next is kept fo
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.tensors.selection import select
 
 #: What is sent in the first epochs of a warm-up: a quarter, and a quarter of that with every step (Lin et al., 2018).
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
+WarmUp = Annotated[int, Bounds(at_least=0), "epochs that start with the fractions 25, 6.25, 1.5625, 0.4, 0.1 % instead"]
+SHARE = Bounds(above=0, at_most=1)
 
 
 class Rule(Protocol):
@@ -49,10 +51,7 @@ def warm(epoch: float, epochs: int) -> float | None:
 
 @dataclass(frozen=True)
 class Whole:
-    """Everything is sent: no pruning.
-
-    Example: none
-    """
+    """Everything is sent: no pruning."""
 
     residual: ClassVar[bool] = False
 
@@ -70,25 +69,15 @@ class Static:
     magnitude of a layer's first gradient that has so many is its threshold from then on, and densities vary.
 
     Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
-    Example: static:1%
-
-    Args:
-        fraction (above 0 to 1): the share of each layer's entries that is sent
-        residual: whether what is not sent is added to the next gradient
-        warm_up (from 0): epochs that begin with milder fractions: 25, 6.25, 1.5625, 0.4, 0.1 %
-        mode: each: the fraction of every gradient; frozen: a threshold, fixed once
     """
 
-    fraction: float
-    residual: bool = True
-    warm_up: int = 0
-    mode: Literal["each", "frozen"] = "each"
+    fraction: Annotated[float, SHARE, "of each layer's entries that is sent"]
+    residual: Annotated[bool, "whether what is not sent is added to the next gradient"] = True
+    warm_up: WarmUp = 0
+    mode: Annotated[str, OneOf("each", "frozen"), "a threshold for each gradient, or one for all of them"] = "each"
 
     def __post_init__(self) -> None:
-        _share("static", "fraction", self.fraction)
-        _switches("static", residual=self.residual)
-        _epochs("static", self.warm_up)
-        _choice("static", self.mode, ("each", "frozen"))
+        check(self)
 
     @property
     def keeps(self) -> bool:
@@ -122,24 +111,14 @@ class Deviation:
     Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant one everything, since its deviation is 0.
 
     Source: Tsai (2018)
-    Example: std:2
-
-    Args:
-        sigmas (above 0): the threshold, in standard deviations of the layer
-        residual: whether what is not sent is added to the next gradient
-        warm_up (from 0): epochs that begin with fractions instead: 25, 6.25, 1.5625, 0.4, 0.1 %
     """
 
-    sigmas: float
-    residual: bool = True
-    warm_up: int = 0
+    sigmas: Annotated[float, Bounds(above=0), "the threshold, in standard deviations of the layer"]
+    residual: Annotated[bool, "whether what is not sent is added to the next gradient"] = True
+    warm_up: WarmUp = 0
 
     def __post_init__(self) -> None:
-        _number("std", "sigmas", self.sigmas, "a number above 0, as in 2 or 2.5")
-        if not 0 < self.sigmas < math.inf:
-            raise ValueError(f"std: sigmas={self.sigmas} must be a number above 0, as in 2 or 2.5")
-        _switches("std", residual=self.residual)
-        _epochs("std", self.warm_up)
+        check(self)
 
     def at(self, epoch: float) -> Deviation | Static:
         """In the warm-up the list's fraction."""
@@ -161,31 +140,21 @@ class Dynamic:
     starts again with the mean of |v|; with decay the threshold is taken times gamma before each gradient.
 
     Source: Tsai (2018)
-    Example: dynamic:5
-
-    Args:
-        passes (from 1): how often the threshold is raised to the mean of what exceeds it, in the mode of that name
-        residual: whether what is not sent is added to the next gradient
-        mode: passes: from 0 for every gradient; literal, ratchet, decay: the threshold comes from the gradient before
-        gamma (above 0, below 1): how fast the threshold decays
-        warm_up (from 0): epochs that begin with fractions instead: 25, 6.25, 1.5625, 0.4, 0.1 %
     """
 
-    passes: int = 5
-    residual: bool = True
-    mode: Literal["passes", "literal", "ratchet", "decay"] = "passes"
-    gamma: float = 0.9
-    warm_up: int = 0
+    passes: Annotated[
+        int, Bounds(at_least=1), "how often the threshold is raised to the mean of what exceeds it, in the mode passes"
+    ] = 5
+    residual: Annotated[bool, "whether what is not sent is added to the next gradient"] = True
+    mode: Annotated[
+        str, OneOf("passes", "literal", "ratchet", "decay"),
+        "from 0 for every gradient; or the threshold comes from the gradient before",
+    ] = "passes"
+    gamma: Annotated[float, Bounds(above=0, below=1), "how fast the threshold decays"] = 0.9
+    warm_up: WarmUp = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.passes, bool) or not isinstance(self.passes, int) or self.passes < 1:
-            raise ValueError(f"dynamic: passes={self.passes!r} must be a whole number from 1, as in 5")
-        _switches("dynamic", residual=self.residual)
-        _choice("dynamic", self.mode, ("passes", "literal", "ratchet", "decay"))
-        _number("dynamic", "gamma", self.gamma, "above 0 and below 1, as in 0.9")
-        if not 0 < self.gamma < 1:
-            raise ValueError(f"dynamic: gamma={self.gamma} must be above 0 and below 1, as in 0.9")
-        _epochs("dynamic", self.warm_up)
+        check(self)
 
     @property
     def keeps(self) -> bool:
@@ -226,44 +195,26 @@ class DGC:
     taken exactly (the authors' code drops the highest indices instead where they are at most 1.3 times too many).
 
     Source: Lin et al. (ICLR 2018)
-    Example: dgc:0.1%
-
-    Args:
-        fraction (above 0 to 1): the share of each tensor's entries that is sent
-        momentum (from 0, below 1): of u
-        nesterov: the momentum of Nesterov: u = m (u + g), v = v + u + g
-        clip (above 0, or none): a gradient with a larger norm than clip / sqrt(workers) is scaled down to it
-        masking: whether the momentum forgets what is sent
-        warm_up (from 0): epochs that begin with milder fractions: 25, 6.25, 1.5625, 0.4, 0.1 %
-        sample (above 0 to 1): the share of a tensor's entries that its threshold is taken from
     """
 
     residual: ClassVar[bool] = True
     by_tensor: ClassVar[bool] = True
     draws: ClassVar[bool] = True
 
-    fraction: float = 0.001
-    momentum: float = 0.9
-    nesterov: bool = False
-    clip: float | None = None
-    masking: bool = True
-    warm_up: int = 4
-    sample: float = 0.01
+    fraction: Annotated[float, SHARE, "of each tensor's entries that is sent"] = 0.001
+    momentum: Annotated[float, Bounds(at_least=0, below=1), "of u"] = 0.9
+    nesterov: Annotated[bool, "the momentum of Nesterov: u = m (u + g), v = v + u + g"] = False
+    clip: Annotated[
+        float | None, Bounds(above=0), "a gradient with a norm above clip / sqrt(workers) is scaled down to it"
+    ] = None
+    masking: Annotated[bool, "whether the momentum forgets what is sent"] = True
+    warm_up: WarmUp = 4
+    sample: Annotated[float, SHARE, "of a tensor's entries that its threshold is taken from"] = 0.01
 
     def __post_init__(self) -> None:
-        _share("dgc", "fraction", self.fraction)
-        _share("dgc", "sample", self.sample)
-        _number("dgc", "momentum", self.momentum, "from 0 and below 1, as in 0.9")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"dgc: momentum={self.momentum} must be from 0 and below 1, as in 0.9")
+        check(self)
         if self.nesterov and not self.momentum:
             raise ValueError("dgc: nesterov=on needs a momentum above 0, as in momentum=0.9")
-        if self.clip is not None:
-            _number("dgc", "clip", self.clip, "above 0, or none, as in 5")
-            if not 0 < self.clip < math.inf:
-                raise ValueError(f"dgc: clip={self.clip} must be above 0, or none, as in 5")
-        _switches("dgc", nesterov=self.nesterov, masking=self.masking)
-        _epochs("dgc", self.warm_up)
 
     def at(self, epoch: float) -> DGC:
         """In the warm-up the list's fraction, but never less than its own."""
@@ -273,30 +224,3 @@ class DGC:
     def select(self, v: torch.Tensor, draw: int = 0) -> torch.Tensor:
         """The indices of the about `fraction` n largest |v|, sorted; `draw` says where the sample begins."""
         return select.sampled(v, self.fraction, self.sample, draw)
-
-
-def _number(rule: str, field: str, value: object, allowed: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{rule}: {field}={value!r} must be {allowed}")
-
-
-def _share(rule: str, field: str, value: float) -> None:
-    _number(rule, field, value, "above 0 and at most 1, as in 0.01 or 1%")
-    if not 0 < value <= 1:
-        raise ValueError(f"{rule}: {field}={value} must be above 0 and at most 1, as in 0.01 or 1%")
-
-
-def _switches(rule: str, **switches: object) -> None:
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"{rule}: {name}={value!r} must be on (True) or off (False)")
-
-
-def _choice(rule: str, mode: object, allowed: tuple[str, ...]) -> None:
-    if mode not in allowed:
-        raise ValueError(f"{rule}: mode={mode!r} must be one of {', '.join(allowed)}")
-
-
-def _epochs(rule: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{rule}: warm_up={value!r} must be a whole number of epochs from 0, as in 4")

@@ -10,13 +10,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pslab.config.parameters import Bounds, check
 from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
@@ -78,13 +79,11 @@ class Dataset:
 class Mnist:
     """MNIST (LeCun et al., 1998): its first `train` training and `test` test examples, in the order of its files."""
 
-    train: int = TRAIN
-    test: int = TEST
+    train: Annotated[int, Bounds(at_least=1, at_most=TRAIN), "training examples"] = TRAIN
+    test: Annotated[int, Bounds(at_least=1, at_most=TEST), "test examples"] = TEST
 
     def __post_init__(self) -> None:
-        for name, value, limit in (("train", self.train, TRAIN), ("test", self.test, TEST)):
-            if not 1 <= value <= limit:
-                raise ValueError(f"{name}={value} must be from 1 to {limit}")
+        check(self)
 
 
 def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | None = None) -> Tensor:

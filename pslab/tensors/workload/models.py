@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pslab.config.parameters import Bounds, check
 from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
@@ -47,19 +48,12 @@ class MLP(nn.Module):
 
 @dataclass(frozen=True)
 class Width:
-    """The MLP of Tsai's thesis (2018) at any width: 64 neurons make 59,210 parameters, for studies of many runs.
+    """The MLP of Tsai's thesis (2018) at any width: 64 neurons make 59,210 parameters, for studies of many runs."""
 
-    Example: mlp:64
-
-    Args:
-        hidden: neurons in each of the three hidden layers
-    """
-
-    hidden: int = 512
+    hidden: Annotated[int, Bounds(at_least=1), "neurons in each of the three hidden layers"] = 512
 
     def __post_init__(self) -> None:
-        if self.hidden < 1:
-            raise ValueError("a hidden layer needs at least 1 neuron")
+        check(self)
 
     def __call__(self) -> nn.Module:
         return MLP(hidden=self.hidden)

@@ -15,6 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from pslab.__main__ import main
 from pslab.config.cluster import PRESETS
 from pslab.config.run import Run
 from pslab.errors import ConfigError, WorkerFailed
@@ -168,7 +169,7 @@ class Bench:
 
     def __call__(self, *arguments: str) -> int:
         self.executed, self.exported, self.swept = [], [], []
-        return figures.main(["--results", str(self.results), "--notebooks", str(self.notebooks), *arguments])
+        return main(["figures", "--results", str(self.results), "--notebooks", str(self.notebooks), *arguments])
 
     def sweep(self, runs: list[Run], results: Path, progress: bool) -> None:
         for run in runs:

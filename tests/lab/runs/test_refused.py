@@ -6,10 +6,10 @@ import pytest
 import yaml
 from corpus import BAD
 
+from pslab.__main__ import main
 from pslab.config.run import KINDS, Run
 from pslab.engines.processes import pool
 from pslab.errors import ConfigError
-from pslab.lab.commands import run as command
 from pslab.lab.runs.run import run
 
 
@@ -37,7 +37,7 @@ def test_from_a_notebook(tmp_path, parameters, field):
 def test_from_a_file(tmp_path, capsys, parameters, field):
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(parameters))
-    assert command.main(["--file", str(file), "--results", str(tmp_path)]) == 2
+    assert main(["run", "--file", str(file), "--results", str(tmp_path)]) == 2
     assert f"pslab run: {field}=" in capsys.readouterr().err
 
 
@@ -47,16 +47,16 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
     for name, value in parameters.items():
         text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]
         words += [f"--{name.replace('_', '-')}", text.strip()]
-    assert command.main(words) == 2
+    assert main(["run", *words]) == 2
     wanted = field if field in KINDS or "." in field else "option"
     assert f"pslab run: {wanted}=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--workers"], "needs a value"), (["workers=3"], "option='workers=3'"),
+    [(["--workers"], "expected one argument"), (["workers=3"], "option='workers=3'"),
      (["--file", "/nowhere.yaml"], "cannot be read"), (["--wokers", "3"], "did you mean 'workers'")],
 )  # fmt: skip
 def test_command_lines_that_are_none(capsys, words, message):
-    assert command.main(words) == 2
+    assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err

@@ -220,7 +220,7 @@ def test_nothing_is_forecast_of_somebody_who_has_just_come():
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("dssp:-1,3", "low and extra must be 0 or more"), ("dssp:1,-3", "low and extra"),
+    ("dssp:-1,3", "low=-1: must be a whole number of at least 0"), ("dssp:1,-3", "extra=-3"),
     ("dssp:3,12,grant=litteral", "did you mean 'literal'"), ("dssp:3,12,interval=start", "allowed: push, release"),
     ("dssp:3,12,cap=maybe", "cap='maybe' cannot be read"),
 ])  # fmt: skip

@@ -251,8 +251,8 @@ def test_nobody_waits_for_ever_whatever_the_instants(seed):
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("elastic:0", "iterations and k must be at least 1"), ("elastic:15,k=0", "at least 1"),
-    ("elastic:15,weight=0", "weight must be above 0"), ("elastic:15,search=optb", "did you mean 'optbs'"),
+    ("elastic:0", "iterations=0: must be"), ("elastic:15,k=0", "k=0: must be"),
+    ("elastic:15,weight=0", "weight=0.0: must be a number above 0"), ("elastic:15,search=optb", "did you mean 'optbs'"),
     ("elastic:15,predict=mean", "allowed: ewma, last, median"),
 ])  # fmt: skip
 def test_what_is_refused(text, words):

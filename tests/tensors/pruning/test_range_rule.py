@@ -124,7 +124,7 @@ def test_by_name():
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("range", "needs size"), ("range:0", "from 1"), ("range:-3", "from 1"), ("range:1.5", "or fit"),
+    [("range", "needs size"), ("range:0", "at least 1, or fit"), ("range:-3", "at least 1"), ("range:1.5", "or fit"),
      ("range:fitt", "or fit"), ("range:3,quantile=2", "from 0 to 1"), ("range:3,drop=on", "no parameter 'drop'")],
 )  # fmt: skip
 def test_what_is_no_range_is_refused(text: str, words: str):
