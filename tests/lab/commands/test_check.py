@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from ownpolicies import Eager
+from ownpolicies import NeverWaits
 
 import pslab
 from pslab.__main__ import main
@@ -18,7 +18,7 @@ from pslab.lab.commands.check import check, examples, resolve_sync
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.ssp import SSP
 
-EAGER = "ownpolicies:Eager"  # as it is named on the command line
+NEVER_WAITS = "ownpolicies:NeverWaits"  # as it is named on the command line
 SMALL = ["--workers", "1,2", "--iterations", "2", "--faults", "none", "--processes", "1"]
 
 
@@ -35,21 +35,21 @@ def test_the_table_says_what_was_explored(capsys):
 
 
 def test_a_broken_rule_is_told_by_its_shortest_way(capsys):
-    assert main(["check", EAGER, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
+    assert main(["check", NEVER_WAITS, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
     out = capsys.readouterr().out
-    assert "ownpolicies:Ea…   2" in out
-    assert "ownpolicies:Eager: 2 of 3 explorations break a rule; the shortest way to it, with W = 2, none:" in out
-    assert "  9. worker 0's request for iteration 2 arrives; the server starts worker 0 with iteration 2" in out
+    assert "ownpolicies:Ne…   2" in out
+    assert "ownpolicies:NeverWaits: 2 of 3 explorations break a rule; the shortest way to it, with W = 2, none:" in out
+    assert "  9. worker 0's pull for iteration 2 arrives; the server starts worker 0 with iteration 2" in out
     assert "  => worker 0 is started with iteration 2, the slowest is at 0: bound 1 exceeded" in out
     assert out.count("=>") == 1
 
 
 def test_everything_as_json(tmp_path, capsys):
     file = tmp_path / "found.json"
-    assert main(["check", EAGER, "ssp:1", *SMALL, "--json", str(file)]) == 1
+    assert main(["check", NEVER_WAITS, "ssp:1", *SMALL, "--json", str(file)]) == 1
     content = json.loads(file.read_text())
     assert [(each["policy"], each["workers"], each["verdict"]) for each in content["explored"]] == [
-        (EAGER, 1, "clean"), (EAGER, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
+        (NEVER_WAITS, 1, "clean"), (NEVER_WAITS, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
     ]  # fmt: skip
     assert content["clean"] is False
     assert content["states"] == sum(each["states"] for each in content["explored"])
@@ -122,8 +122,8 @@ def test_an_exploration_that_does_not_end(capsys):
     [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: asp, backup, bsp, dssp, eager, elastic, local, ssp; "),
      (["ssp"], "ssp needs staleness"), (["ssp:-1"], "staleness=-1: must be a whole number of at least 0"),
      (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
-     (["ownpolicies:Eeger"], "did you mean 'Eager'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
-     (["ownpolicies:Asking"], "cannot be made without parameters"),
+     (["ownpolicies:NeverWait"], "did you mean 'NeverWaits'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
+     (["ownpolicies:NeedsArgument"], "cannot be made without parameters"),
      (["asp", "--faults", "kil"], "faults='kil': allowed: duplicate, kill, lose, rejoin, reorder; did you mean"),
      (["asp", "--workers", "0"], "workers=0: must be at least 1"), (["asp", "--ranges", "2,0"], "ranges=0"),
      (["asp", "--bound", "-1"], "bound=-1: must be 0 or more"),
@@ -142,16 +142,16 @@ def test_words_that_are_no_numbers():
 
 
 def test_from_a_notebook():
-    found = pslab.check(Eager(), workers=2, iterations=2, faults=())
+    found = pslab.check(NeverWaits(), workers=2, iterations=2, faults=())
     assert not found.clean
-    assert found.explored[0].policy == "Eager"
+    assert found.explored[0].policy == "NeverWaits"
     assert "=> worker 0 is started with iteration 2" in repr(found)
     assert pslab.check("asp", workers=1, iterations=1, faults=["kill"]).clean
     assert pslab.check("asp", SSP(1), workers=1, iterations=1, faults="kill").states == 38
     pairs = pslab.check("asp", workers=2, iterations=1, faults=["kill", "lose"], faults_max=1)
     assert "  1 of lose+kill " in checking.row(pairs.explored[0])
     with pytest.raises(ConfigError, match="is a class: give an object of it"):
-        pslab.check(Eager)
+        pslab.check(NeverWaits)
 
 
 @pytest.mark.slow
