@@ -1,4 +1,4 @@
-"""Which driver an experiment's engine is."""
+"""Which module is an experiment's engine. A new engine is a folder beside these and a row of `config.table`."""
 
 from __future__ import annotations
 

@@ -54,6 +54,7 @@ class Ack(NamedTuple):
     worker: int
     range: int
     iteration: int
+    payload: Any = None
 
 
 # --- the events of a synchronization policy -----------------------------------------------------------------------

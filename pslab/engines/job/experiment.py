@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -14,9 +15,9 @@ from pslab.config.table import find
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
-from pslab.protocol.traits import Sync
+from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.pruning.pruner import Memory, memories
-from pslab.tensors.pruning.rules import Whole
+from pslab.tensors.pruning.rules import Dense
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
@@ -49,19 +50,19 @@ class Experiment:
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
+    @cached_property
+    def traits(self) -> Traits:
+        """What the synchronization policy can do."""
+        return traits_of(self.sync)
+
     @property
     def in_place(self) -> bool:
-        """Whether workers compute on the server's own weights: nobody computes as they change.
+        """Whether workers compute on the server's own weights: no worker computes as they change.
 
         In wall-clock time also over no link: what an emulated one brings is to be brought.
         """
         alone = self.cluster.free or self.run.engine != "local"
-        return self.run.pull == "whole" and alone and getattr(self.sync, "barrier", False)
-
-    @property
-    def eager(self) -> bool:
-        """Whether weights arrive while their worker computes on older ones."""
-        return bool(getattr(self.sync, "eager", False))
+        return self.run.pull == "whole" and alone and self.traits.barrier
 
     @property
     def own(self) -> bool:
@@ -87,7 +88,7 @@ class Experiment:
     @property
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
-        return not isinstance(self.prune, Whole)
+        return not isinstance(self.prune, Dense)
 
     @property
     def memories(self) -> dict[str, Memory]:

@@ -143,7 +143,8 @@ def browser() -> Finding:
 
 def data() -> Finding:
     """The four files of MNIST, compared with the official digests."""
-    from pslab.tensors.workload.data import RAW, data_root
+    from pslab.tensors.workload.data import data_root
+    from pslab.tensors.workload.mnist import RAW
 
     raw = data_root() / RAW
     missing, changed = [], []

@@ -12,10 +12,10 @@ import plotly.graph_objects as go
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.labels import SPACE, caption, column_name, marks, notes_of, size
+from pslab.lab.plots.labels import SPACE, caption, column_name, marks, notes_of, round_size, size
 from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, headline, listed, shared_looks, words_of
-from pslab.lab.plots.style import BEHIND, SINGLE, Look
+from pslab.lab.plots.page.theme import BEHIND, SINGLE, Look
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
@@ -32,17 +32,13 @@ class Quantity(NamedTuple):
     turns_log: bool = False
 
 
-def _round_size(count: float) -> str:
-    return size(count).replace(".0", "")
-
-
 QUANTITIES: dict[str, Quantity] = {
     "pushes": Quantity("pushes"),
     "iteration": Quantity("iteration", words="iterations"),
     "seconds": Quantity("training time (s)", words="time", turns_log=True),
-    "bytes": Quantity("bytes sent, both ways", form=_round_size, words="bytes", turns_log=True),
-    "bytes_up": Quantity("bytes pushed", form=_round_size, turns_log=True),
-    "bytes_down": Quantity("bytes pulled", form=_round_size, turns_log=True),
+    "bytes": Quantity("bytes sent, both ways", form=round_size, words="bytes", turns_log=True),
+    "bytes_up": Quantity("bytes pushed", form=round_size, turns_log=True),
+    "bytes_down": Quantity("bytes pulled", form=round_size, turns_log=True),
     "accuracy": Quantity("test accuracy (%)", 100, words="test accuracy"),
     "loss": Quantity("test loss"),
     "density": Quantity("entries pushed (%)", 100, words="share of entries pushed"),

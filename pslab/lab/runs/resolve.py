@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,15 +19,16 @@ from pslab.engines.job.experiment import Experiment
 from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
+from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.pruning.range_rule import Ranges
-from pslab.tensors.pruning.rules import Whole
+from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import build_model, check_model, kept_chance
+from pslab.tensors.workload.models import build_model, check_model, temporary_seed
 
 IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
@@ -48,10 +49,12 @@ def resolve(run: Run) -> Experiment:
     _check_batches(run, dataset)
     module, sample = _model(run, dataset)
     keyspace = Keyspace.of(module)
+    parts = _parts(policies["ranges"], keyspace)
+    _check_credit(run, policies, parts, keyspace.dtype.itemsize)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
-        weights=keyspace.flatten(module), parts=_parts(policies["ranges"], keyspace),
-        layer_shares=_shares(policies["ranges"], cluster, module, keyspace, sample),
+        weights=keyspace.flatten(module), parts=parts,
+        layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
@@ -59,13 +62,33 @@ def resolve(run: Run) -> Experiment:
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     """The model, and an input of it."""
     dtype = getattr(torch, run.dtype)
-    if run.engine == "timing" and str(run.model).startswith("torchvision:"):  # what it takes is never made
-        with torch.device("meta"):
-            return build_model(run.model, run.seed).to(dtype), torch.empty(IMAGE, dtype=dtype)
+    if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
+        return _without_memory(run.model, dtype)
     module = build_model(run.model, run.seed).to(dtype)
     sample = dataset.train_x[:2].to(torch.float32).to(dtype)
-    check_model(module, sample, dataset.train_y[:2])
+    _once(run, "check", lambda: check_model(module, sample, dataset.train_y[:2]))
     return module, sample
+
+
+@lru_cache(maxsize=4)
+def _without_memory(model: str, dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor]:
+    """A model whose layers' sizes and operations are known, and whose weights are never made; and an input of it."""
+    with torch.device("meta"):
+        return build_model(model, 0).to(dtype), torch.empty(IMAGE, dtype=dtype)
+
+
+def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
+    """A fact about a model, which a sweep may need hundreds of times: found once where model and data are names."""
+    if not (isinstance(run.model, str) and isinstance(run.data, str)):
+        return find()
+    key = fact, run.model, run.data, run.dtype, run.engine == "timing"
+    if key not in _FOUND:
+        _FOUND[key] = find()
+    return _FOUND[key]  # type: ignore[no-any-return]
+
+
+T = TypeVar("T")
+_FOUND: dict[tuple[Any, ...], Any] = {}
 
 
 def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
@@ -74,7 +97,7 @@ def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
 
 
 def _shares(
-    ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
+    run: Run, ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
 ) -> tuple[layer_costs.Share, ...]:
     """Of an iteration's time, what each layer takes."""
     if not ranges.layered:
@@ -84,8 +107,12 @@ def _shares(
             problem = f"must have a pair for each of the model's {len(keyspace.layers)} layers, not {len(given)}"
             raise ConfigError("cluster.layer_shares", given, problem)
         return layer_costs.normalized(given)
-    with torch.device(sample.device), kept_chance():
-        return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+
+    def counted() -> tuple[layer_costs.Share, ...]:
+        with torch.device(sample.device), temporary_seed():
+            return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+
+    return _once(run, "shares", counted)
 
 
 def _check_device(run: Run) -> None:
@@ -97,16 +124,16 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
     if policies["schedule"].needs_budget and run.pushes is None:
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
     _check_rate(run, policies["rate"])
-    if isinstance(policies["prune"], Whole) and run.codec not in ("auto", "dense"):
+    if isinstance(policies["prune"], Dense) and run.codec not in ("auto", "dense"):
         raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
-    if not isinstance(policies["prune"], Whole) and run.codec == "dense":
+    if not isinstance(policies["prune"], Dense) and run.codec == "dense":
         problem = "pruned gradients are sparse: use auto, coordinates, bitmap, varint or runs"
         raise ConfigError("codec", run.codec, problem)
     if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
         problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
         raise ConfigError("cluster", run.cluster, problem)
     _check_ranges(run, policies)
-    whole = isinstance(policies["prune"], Whole) and run.pull == "whole"
+    whole = isinstance(policies["prune"], Dense) and run.pull == "whole"
     if run.engine == "timing" and not (whole or isinstance(policies["prune"], Ranges)):
         problem = "without tensors nothing can be pruned: use prune='none', pull='whole', or a range"
         raise ConfigError("prune", run.prune, problem)
@@ -136,14 +163,23 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.accumulates:
         problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)
-    if getattr(policies["prune"], "clip", None) is not None:
+    if rule_traits(policies["prune"]).clip is not None:
         problem = "clip needs the norm of the whole gradient, which is not known as layers travel one by one"
         raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
 
 
+def _check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
+    """A message that is larger than the order's credit would never go."""
+    credit = getattr(policies["order"], "credit", None)
+    largest = max(frame_bytes(part.size, itemsize) for part in parts)
+    if credit is not None and isinstance(policies["prune"], Dense) and not policies["order"].admits(0, largest):
+        problem = f"a message of {largest} bytes would never go on a credit of {credit}: use a larger credit"
+        raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
+
+
 def _check_momentum(run: Run, prune: Any) -> None:
     """Momentum at the worker and at the server would be momentum of momentum."""
-    if getattr(prune, "momentum", 0.0) and not resolve_optimizer(run.optimizer).plain_sgd:
+    if rule_traits(prune).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
         told = f"momentum lives at the worker with prune={run.prune!r}, and the server takes plain steps by the mean"
         raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
 

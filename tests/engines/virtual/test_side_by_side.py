@@ -13,7 +13,7 @@ from pslab.engines.execute import execute
 from pslab.engines.outcome import Outcome
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import side_by_side as crowd
-from pslab.engines.virtual.whole_run import TABLES
+from pslab.engines.virtual.side_by_side import TABLES
 from pslab.errors import WorkerFailed
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep

@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab import plots
 from pslab.lab.plots.evaluated import accuracy_range
-from pslab.lab.plots.style import BEHIND
+from pslab.lab.plots.page.theme import BEHIND
 from pslab.lab.records.results import Results
 from pslab.lab.runs.grid import alone, grid
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from pslab.lab.plots.style import MARK, Look, translucent
+from pslab.lab.plots.page.theme import MARK, Look, translucent
 
 MARKED = 11  # markers of a line with many points
 

@@ -12,7 +12,7 @@ from pslab.errors import ConfigError
 from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.line import Line
 from pslab.lab.plots.page.page import Page
-from pslab.lab.plots.style import Look, looks
+from pslab.lab.plots.page.theme import Look, looks
 
 Names = str | Sequence[str]
 COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "rate": "learning-rate policy",
@@ -106,7 +106,11 @@ def words_of(title: Any) -> str:
 
 def headline(what: Iterable[str], against: Iterable[str], columns: Iterable[str]) -> str:
     """What a figure shows: ``"Test accuracy against time, by pruning rule"``."""
-    *others, last = [COLUMNS.get(name, name.replace("_", " ")) for name in columns] or [""]
-    text = " and ".join(what) + (f" against {' and '.join(against)}" if against else "")
-    by = f", by {' and '.join(filter(None, [', '.join(others), last]))}" if last else ""
-    return f"{text[0].upper()}{text[1:]}{by}"
+    by = _enumerated(COLUMNS.get(name, name.replace("_", " ")) for name in columns)
+    text = " against ".join(filter(None, (_enumerated(what), _enumerated(against))))
+    return f"{text[0].upper()}{text[1:]}" + (f", by {by}" if by else "")
+
+
+def _enumerated(words: Iterable[str]) -> str:
+    *others, last = [*words] or [""]
+    return " and ".join(filter(None, (", ".join(others), last)))

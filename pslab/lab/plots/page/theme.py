@@ -203,7 +203,7 @@ def template() -> go.layout.Template:
     axis = {
         "showline": True, "linecolor": INK, "linewidth": 0.8, "ticks": "outside", "ticklen": 3, "tickwidth": 0.8,
         "tickcolor": INK, "gridcolor": GRID, "gridwidth": 0.7, "zeroline": False, "automargin": False,
-        "tickfont": {"size": TYPE}, "nticks": 6, "minor": {"showgrid": False},
+        "tickfont": {"size": TYPE}, "nticks": 6, "tickangle": 0,
     }  # fmt: skip
     return go.layout.Template(layout={
         "font": {"family": FONT, "size": TYPE, "color": INK},
