@@ -126,14 +126,3 @@ class Searched(NamedTuple):
 
 Decision = Start | Apply | Aggregate | Drop | Searched
 Decisions = tuple[Decision, ...]
-
-
-def begins(sync: Any, iteration: int) -> int:
-    """`Traits.gradients_before`, for those who have no traits yet."""
-    counted = getattr(sync, "gradients_before", None)
-    return iteration if counted is None else counted(iteration)
-
-
-def gradients(sync: Any, iteration: int) -> int:
-    """`Traits.gradients`, for those who have no traits yet."""
-    return begins(sync, iteration + 1) - begins(sync, iteration)
