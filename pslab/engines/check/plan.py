@@ -69,7 +69,7 @@ class Checked:
                 each, shortest = min(ways, key=lambda way: len(way[1].path))
                 many = f"{len(ways)} of {len(own)} explorations break a rule; the shortest path to it"
                 lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
-            if any(not each.whole for each in own):
+            if any(not each.complete for each in own):
                 lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
         return lines
 
