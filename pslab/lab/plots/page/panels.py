@@ -83,15 +83,24 @@ def compose(
     return page
 
 
-def shared_looks(keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str]) -> list[Look]:
+def shared_looks(
+    keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str], orders: Mapping[str, Sequence[Any]]
+) -> list[Look]:
     """A look for each key, by the columns `names`, the same in all panels, which the columns `panels` make."""
     own = [repr([key[name] for name in names]) for key in keys]
     places: dict[str, list[str]] = {}
     for which, key in zip(own, keys, strict=True):
         places.setdefault(which, []).append(repr([key[name] for name in panels]))
     distinct = {which: {name: key[name] for name in names} for which, key in zip(own, keys, strict=True)}
-    found = dict(zip(distinct, looks(list(distinct.values()), [places[which] for which in distinct]), strict=True))
+    made = looks(list(distinct.values()), [places[which] for which in distinct], orders)
+    found = dict(zip(distinct, made, strict=True))
     return [found[which] for which in own]
+
+
+def grey(drawn: Iterable[Curve], unlabelled: bool) -> list[str]:
+    """The name of the curve that stands behind the others, where no label does."""
+    found = dict.fromkeys(curve.label for curve in drawn if curve.behind and unlabelled)
+    return [f"grey: {', '.join(found)}"] if found else []
 
 
 def listed(names: Names) -> list[str]:
