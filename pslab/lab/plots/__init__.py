@@ -6,11 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pslab.lab.plots.budget import time_budget
     from pslab.lab.plots.charts.blocks import bars, heat
     from pslab.lab.plots.charts.scatter import points
     from pslab.lab.plots.charts.tables import show
     from pslab.lab.plots.evaluated import curves
     from pslab.lab.plots.labels import name
+    from pslab.lab.plots.lanes import timeline
     from pslab.lab.plots.page.axes import Axis
     from pslab.lab.plots.page.keys import Key
     from pslab.lab.plots.page.line import Line
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Axis", "Key", "Line", "Look", "Page", "bars", "caption_of", "curves", "heat", "name", "paper", "points", "show",
+    "time_budget", "timeline",
 ]  # fmt: skip
 
 _PLACES = {
     "curves": "evaluated", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
-    "show": "charts.tables", "caption_of": "page.page", "paper": "page.page", "name": "labels",
-    # of figures that no primitive draws
+    "show": "charts.tables", "time_budget": "budget", "timeline": "lanes", "caption_of": "page.page",
+    "paper": "page.page", "name": "labels",
+    # for figures that no primitive draws
     "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "Key": "page.keys", "Look": "page.theme",
 }  # fmt: skip
 

@@ -237,8 +237,11 @@ def summary(
             row |= dict(zip((name, f"{name}_low", f"{name}_high"), reduced, strict=True))
         rows.append(row)
         keys.append(key)
-    index = pd.MultiIndex.from_tuples(keys, names=names) if len(names) > 1 else (
-        pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
+    index = (
+        pd.MultiIndex.from_tuples(keys, names=names)
+        if len(names) > 1
+        else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
+    )
     table = pd.DataFrame(rows, index=index)
     table.attrs["goal"] = goal
     return table

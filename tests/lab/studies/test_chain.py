@@ -87,9 +87,7 @@ def iteration_s(run: Run) -> float:
      ("E2", "half", WHOLE, 24, 22, 20), ("E2", "full", WHOLE, 22, 22, 21), ("E2", "full", CUT, 17, 14, 14),
      ("E3", "half", WHOLE, 13, 13, 12), ("E3", "full", WHOLE, 12, 12, 12), ("E3", "full", CUT, 9, 8, 8)],
 )  # fmt: skip
-def test_each_order_takes_the_hand_computed_time(
-    name: str, duplex: str, ranges: str, fifo: int, filo: int, front: int
-):
+def test_each_order_takes_the_hand_computed_time(name: str, duplex: str, ranges: str, fifo: int, filo: int, front: int):
     found = [iteration_s(example(name, duplex, ranges, order)) for order in ("fifo", "filo", "front")]
     assert found == pytest.approx([fifo, filo, front], rel=1e-4)
 
@@ -166,8 +164,12 @@ def runs(draw: st.DrawFn) -> Run:
     """Any order on any chain of at most four layers."""
     layers = draw(st.lists(st.tuples(eighths, eighths, st.integers(1, 9)), min_size=1, max_size=4))
     forward_s, backward_s, sizes = zip(*layers, strict=True)
-    link = {"duplex": draw(st.sampled_from(("full", "half"))), "latency_s": draw(st.sampled_from((0.0, 0.5))),
-            "bandwidth_bit_s": draw(st.sampled_from((1e3, 4e3))), "overhead_s": draw(st.sampled_from((0.0, 0.25)))}
+    link = {
+        "duplex": draw(st.sampled_from(("full", "half"))),
+        "latency_s": draw(st.sampled_from((0.0, 0.5))),
+        "bandwidth_bit_s": draw(st.sampled_from((1e3, 4e3))),
+        "overhead_s": draw(st.sampled_from((0.0, 0.25))),
+    }
     return chained((forward_s[0] + 0.125, *forward_s[1:]), backward_s, tuple(10 * size for size in sizes),
                    order=draw(st.sampled_from(ORDERS)), ranges=draw(st.sampled_from(("layers", "layers:20"))),
                    cluster=link)  # fmt: skip
