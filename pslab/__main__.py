@@ -1,35 +1,75 @@
-"""python -m pslab VERB: the same parameters as the notebooks."""
+"""pslab VERB, or python -m pslab VERB: the same parameters as the notebooks."""
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+from pslab.errors import ConfigError, PslabError, nearest
 
 VERBS = {
-    "run": ("pslab.lab.commands.run", "one run: python -m pslab run --sync ssp:3 --prune static:1% [--file run.yaml]"),
-    "figures": ("pslab.lab.commands.figures", "execute the notebooks through papermill and export their figures"),
-    "list": ("pslab.lab.commands.list", "every policy, pruner, model, ... by name: pslab list [NAME] [--json]"),
-    "bench": ("pslab.lab.bench.command", "speed beside limits and peers: python -m pslab bench [SECTION] [--json F]"),
-    "trace": ("pslab.lab.commands.trace", "who did what when in a finished run: a picture, and for ui.perfetto.dev"),
-    "check": ("pslab.lab.commands.check", "is a policy safe? every order of events in a small cluster, with faults"),
-    "doctor": ("pslab.lab.commands.doctor", "what is not well here, and what to do about it [--json]"),
+    "run": "pslab.lab.commands.run",
+    "figures": "pslab.lab.commands.figures",
+    "list": "pslab.lab.commands.list",
+    "check": "pslab.lab.commands.check",
+    "trace": "pslab.lab.commands.trace",
+    "bench": "pslab.lab.bench.command",
+    "doctor": "pslab.lab.commands.doctor",
 }
+PIPE_CLOSED = 141  # as a shell says of a process that wrote to a closed pipe
 
 
-def main(arguments: list[str]) -> int:
-    """Do what the command line says; the exit status."""
-    if not arguments or arguments[0] not in VERBS:
-        from pslab.errors import nearest
+class Verb(argparse.ArgumentParser):
+    """The options of one verb, which are written in full."""
 
-        asked_for_help = bool(arguments) and arguments[0] in ("-h", "--help", "help")
-        if arguments and not asked_for_help:
-            print(f"pslab: unknown verb {arguments[0]!r}; {nearest(arguments[0], VERBS)}", file=sys.stderr)
-        lines = [f"  {verb:9}{words}" for verb, (_, words) in VERBS.items()]
-        print("\n".join(["usage: python -m pslab VERB ...", *lines]))
-        return 0 if asked_for_help else 2
-    status: int = import_module(VERBS[arguments[0]][0]).main(arguments[1:])
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says. Exit status: 2 bad parameters, 1 failed, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    verb = words[0] if words else ""
+    try:
+        return _main(verb, words)
+    except SystemExit as ended:  # argparse has printed help, or what is wrong
+        return int(ended.code or 0)
+    except PslabError as error:
+        print(f"pslab {verb}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt as interrupt:
+        print(f"pslab {verb}: {str(interrupt) or 'interrupted'}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more as it ends
+        return PIPE_CLOSED
+
+
+def _main(verb: str, words: list[str]) -> int:
+    parser = argparse.ArgumentParser("pslab", description="A workbench for parameter-server training.")
+    parser.add_argument("--version", action="version", version=f"pslab {version('pslab')}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)
+    for name in [verb] if verb in VERBS else VERBS:  # a verb alone loads only what it needs
+        import_module(VERBS[name]).add(verbs)
+    if not verb:
+        parser.print_help()
+        return 2
+    if verb not in VERBS and not verb.startswith("-"):
+        print(f"pslab: unknown verb {verb!r}; {nearest(verb, VERBS)}", file=sys.stderr)
+        return 2
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+        raise ConfigError("option", unknown[0], nearest(name, vars(options)))
+    status: int = import_module(VERBS[verb]).main(options)
+    sys.stdout.flush()
     return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

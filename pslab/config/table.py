@@ -98,7 +98,7 @@ ROWS = _table(
     Row("sync", "backup", "pslab.policies.sync.backup:Backup", source="Chen et al. (ICLR workshop 2016)",
         example="backup:1", label="backup workers, {spare} spare", colour="#8877CC", marker="hexagon"),
 
-    Row("prune", "none", "pslab.tensors.pruning.rules:Whole", label="dense", colour="#000000", marker="circle"),
+    Row("prune", "none", "pslab.tensors.pruning.rules:Dense", label="dense", colour="#000000", marker="circle"),
     Row("prune", "static", "pslab.tensors.pruning.rules:Static",
         source="Tsai (thesis report 2018); Aji and Heafield (EMNLP 2017)", example="static:1%",
         label="static {fraction:%}", ramp={0.1: "#F39A5B", 0.01: "#BF2F6B", 0.001: "#4A1466"}),
@@ -109,16 +109,20 @@ ROWS = _table(
     Row("prune", "dgc", "pslab.tensors.pruning.rules:DGC", source="Lin et al. (ICLR 2018)", example="dgc:0.1%",
         label="DGC {fraction:%}", ramp={0.1: "#BFA8F0", 0.01: "#7A55D8", 0.001: "#31197A"}),
     Row("prune", "range", "pslab.tensors.pruning.range_rule:Ranges",
-        source="Tsai (slides 2017); Li et al. (OSDI 2014)", example="range:300", label="ranges of {size} keys"),
+        source="Tsai (slides 2017); Li et al. (OSDI 2014)", example="range:300", label="ranges, {size} keys"),
 
-    Row("rate", "constant", "pslab.policies.rates:Constant", source="Jiang et al. (SIGMOD 2017)"),
+    Row("rate", "constant", "pslab.policies.rates:Constant", source="Jiang et al. (SIGMOD 2017)",
+        label="constant rate", colour="#000000", marker="circle"),
     Row("rate", "dynsgd", "pslab.policies.rates:DynSGD",
-        source="Jiang et al. (SIGMOD 2017); Hermans (thesis 2017); Tsai (slides 2017)"),
+        source="Jiang et al. (SIGMOD 2017); Hermans (thesis 2017); Tsai (slides 2017)",
+        label="DynSGD, {variant}", colour="#332288", marker="triangle-up"),
     Row("rate", "adagrad", "pslab.policies.rates:AdaGrad", source="Duchi et al. (JMLR 2011); Tsai (slides 2017)",
-        example="adagrad:server"),
-    Row("rate", "split", "pslab.policies.rates:Split", source="Tsai (slides 2017)"),
+        example="adagrad:server", label="AdaGrad, {accumulator}", colour="#D55E00", marker="star"),
+    Row("rate", "split", "pslab.policies.rates:Split", source="Tsai (slides 2017)", label="split, {alpha}",
+        colour="#A3C644", marker="diamond"),
     Row("rate", "modulated", "pslab.policies.rates:Modulated",
-        source="Jin et al. (TPDS 2022); Zhang et al. (arXiv 2015)"),
+        source="Jin et al. (TPDS 2022); Zhang et al. (arXiv 2015)",
+        label="modulated, {form}", colour="#117733", marker="square"),
 
     Row("ranges", "whole", "pslab.policies.partition:Whole"),
     Row("ranges", "layers", "pslab.policies.partition:Layers", example="layers:40000", source=(
@@ -142,9 +146,10 @@ ROWS = _table(
     Row("order", "tac", "pslab.policies.orders:TAC", source="Hashemi et al. (MLSys 2019)", label="TAC",
         colour="#661133"),
 
-    Row("schedule", "constant", "pslab.policies.schedules:Steady"),
-    Row("schedule", "linear", "pslab.policies.schedules:Linear"),
-    Row("schedule", "steps", "pslab.policies.schedules:Steps", example="steps:0.1,at=0.5/0.75"),
+    Row("schedule", "constant", "pslab.policies.schedules:Steady", label="constant schedule"),
+    Row("schedule", "linear", "pslab.policies.schedules:Linear", label="linear schedule"),
+    Row("schedule", "steps", "pslab.policies.schedules:Steps", example="steps:0.1,at=0.5/0.75",
+        label="schedule in steps, ×{factor_each}, at {at}"),
 
     Row("codec", "auto", "pslab.tensors.codec.frames", "the shortest of the others for each message"),
     Row("codec", "dense", "pslab.tensors.codec.frames", "every entry, without indices"),
@@ -153,15 +158,16 @@ ROWS = _table(
     Row("codec", "varint", "pslab.tensors.codec.varint", "LEB128 of each gap to the index before, less one"),
     Row("codec", "runs", "pslab.tensors.codec.run_length", "start and length of each run of indices"),
 
-    Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64"),
-    Row("model", "cnn", "pslab.tensors.workload.models:CNN"),
+    Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64",
+        label="MLP, width {hidden}"),
+    Row("model", "cnn", "pslab.tensors.workload.models:CNN", label="CNN"),
 
-    Row("data", "mnist", "pslab.tensors.workload.data:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
-        example="mnist:train=4096,test=1000"),
+    Row("data", "mnist", "pslab.tensors.workload.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
+        example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),
     Row("engine", "virtual", "pslab.engines.virtual.engine", "virtual time with real gradients, deterministic"),
-    Row("engine", "timing", "pslab.engines.virtual.engine", "virtual time without tensors: only when things happen"),
+    Row("engine", "timing", "pslab.engines.virtual.timing", "virtual time without tensors: only when things happen"),
 )  # fmt: skip
 
 
@@ -171,3 +177,8 @@ def find(kind: str, value: object) -> Row | None:
         return ROWS[kind].get(value.partition(":")[0].strip().lower())
     path = f"{type(value).__module__}:{type(value).__qualname__}"
     return next((row for row in ROWS[kind].values() if row.path == path), None)
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """What a string of this kind may be, for an error: the names of the table and the other forms."""
+    return (*ROWS[kind], *KINDS[kind].forms)

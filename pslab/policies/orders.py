@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+from pslab.config.parameters import Bounds, check
 from pslab.policies.planning.tictac import Operation, least, weights
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.requests import Request, View
@@ -24,7 +25,6 @@ class FIFO:
     """First in, first out: the request that became ready first.
 
     Source: Tsai (thesis report 2018).
-    Example: fifo
     """
 
     def pick(self, ready: Ready, view: View) -> Request:
@@ -36,7 +36,6 @@ class FILO:
     """First in, last out: the request that became ready last. The oldest one starves until computing waits for it.
 
     Source: Tsai (thesis report 2018).
-    Example: filo
     """
 
     def pick(self, ready: Ready, view: View) -> Request:
@@ -48,7 +47,6 @@ class Stalest:
     """Of the pulls the one whose weights here are the stalest; pushes first in, first out.
 
     Source: Tsai (thesis report 2018).
-    Example: stalest
     """
 
     def pick(self, ready: Ready, view: View) -> Request:
@@ -61,7 +59,6 @@ class Advancing:
     """Of the pushes the one that raises its range's low bound, for which others may wait; pulls first in, first out.
 
     Source: Tsai (thesis report 2018).
-    Example: advancing
     """
 
     def pick(self, ready: Ready, view: View) -> Request:
@@ -79,7 +76,6 @@ class Needed:
     low bound; then the stalest pull; then the oldest push.
 
     Source: Tsai (thesis report 2018).
-    Example: needed
     """
 
     def pick(self, ready: Ready, view: View) -> Request:
@@ -101,19 +97,15 @@ class Front:
     unless the order is greedy: it would never go.
 
     Source: Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019).
-    Example: front
-
-    Args:
-        credit: bytes that may be on their way at once, until the receiver says that it has them; one message if none
-        greedy: a message goes while any credit is left, however large it is
     """
 
-    credit: int | None = None
-    greedy: bool = False
+    credit: Annotated[
+        int | None, Bounds(at_least=1), "bytes that may be on their way until their receipt; none: one message"
+    ] = None
+    greedy: Annotated[bool, "a message goes while any credit is left, however large it is"] = False
 
     def __post_init__(self) -> None:
-        if self.credit is not None and self.credit < 1:
-            raise ValueError(f"credit must be at least 1 byte, not {self.credit}")
+        check(self)
 
     def pick(self, ready: Ready, view: View) -> Request:
         return min(ready, key=lambda r: (layer(r.range, view), isinstance(r, Push), r.range))
@@ -132,7 +124,6 @@ class TIC:
     TicTac's order without measured times. On a chain of layers it is the input's first, as TAC's is.
 
     Source: Hashemi et al. (MLSys 2019).
-    Example: tic
     """
 
     def pick(self, ready: Ready, view: View) -> Request:
@@ -150,7 +141,6 @@ class TAC:
     TicTac's order by the times of layers' forward passes and transfers.
 
     Source: Hashemi et al. (MLSys 2019).
-    Example: tac
     """
 
     def pick(self, ready: Ready, view: View) -> Request:

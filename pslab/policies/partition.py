@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
+
+from pslab.config.parameters import Bounds, check
 
 
 class Cut(NamedTuple):
@@ -17,10 +19,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole model is one range: one push and one pull an iteration.
-
-    Example: whole
-    """
+    """The whole model is one range: one push and one pull an iteration."""
 
     layered: ClassVar[bool] = False
 
@@ -37,18 +36,15 @@ class Layers:
     may be cut into slices, so that a large one does not keep the link from a more urgent one.
 
     Source: Zhang et al. (ATC 2017); in slices Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019)
-    Example: layers:40000
-
-    Args:
-        most: parameters in a slice at most; P3's limit is 40,000, ByteScheduler's 1,000,000; None does not cut
     """
 
-    most: int | None = None
+    most: Annotated[
+        int | None, Bounds(at_least=1), "parameters in a slice: 40,000 in P3, 1,000,000 in ByteScheduler; none: uncut"
+    ] = None
     layered: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.most is not None and self.most < 1:
-            raise ValueError("layers: a slice has at least 1 parameter")
+        check(self)
 
     def cut(self, layers: Sequence[slice]) -> tuple[Cut, ...]:
         """The layers' slices; the last one of a layer may be shorter."""

@@ -14,11 +14,10 @@ Without tensors there is only the factor. A rate that does not read Run's `push_
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
-from pslab.errors import nearest
+from pslab.config.parameters import Bounds, OneOf, check
 
 
 class Applied(NamedTuple):
@@ -52,7 +51,6 @@ class Constant:
     moves the weights by the same total step under every policy, and push_weight=1 leaves single pushes undivided.
 
     Source: Jiang et al. (SIGMOD 2017).
-    Example: constant
     """
 
     foreseen: ClassVar[bool] = True
@@ -75,17 +73,13 @@ class DynSGD:
     staleness of the weights that any worker computes on), for every push, as in Tsai's slides.
 
     Source: Jiang et al. (SIGMOD 2017); Hermans (thesis 2017); Tsai (slides 2017)
-    Example: dynsgd
-
-    Args:
-        variant: which of the three.
     """
 
-    variant: Literal["versions", "inverse", "stalest"] = "versions"
+    variant: Annotated[str, OneOf("versions", "inverse", "stalest"), "which of the three"] = "versions"
     weighted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        check(self)
 
     @property
     def needs(self) -> str:
@@ -106,20 +100,14 @@ class AdaGrad:
     for all workers, and of a superstep it is the mean that is squared.
 
     Source: Duchi et al. (JMLR 2011); Tsai (slides 2017)
-    Example: adagrad:server
-
-    Args:
-        accumulator: whose squares are summed.
-        eps (above 0): added to the root.
     """
 
-    accumulator: Literal["worker", "server"] = "worker"
-    eps: float = 1e-10
+    accumulator: Annotated[str, OneOf("worker", "server"), "whose squares are summed"] = "worker"
+    eps: Annotated[float, Bounds(above=0), "added to the root"] = 1e-10
     weighted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_above_zero("eps", self.eps)
+        check(self)
 
     @property
     def needs(self) -> str:
@@ -141,20 +129,16 @@ class Split:
     the worker's pushes, so that the slow ones count more.
 
     Source: Tsai (slides 2017)
-    Example: split:equal
-
-    Args:
-        alpha: by what the distances are shared out.
-        clamp (above 0): the most by which a gradient may be lengthened.
     """
 
-    alpha: Literal["staleness", "equal", "identity", "speed"] = "staleness"
-    clamp: float = 10.0
+    alpha: Annotated[
+        str, OneOf("staleness", "equal", "identity", "speed"), "by what the distances are shared out"
+    ] = "staleness"
+    clamp: Annotated[float, Bounds(above=0), "the most by which a gradient may be lengthened"] = 10.0
     weighted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_choices(self)
-        _check_above_zero("clamp", self.clamp)
+        check(self)
 
     @property
     def needs(self) -> str:
@@ -179,17 +163,13 @@ class Modulated:
     M - 1, is not punished. `inverse`: 1 / (1 + staleness). `reciprocal`: 1 / max(1, staleness), of staleness-aware SGD.
 
     Source: Jin et al. (TPDS 2022); Zhang et al. (arXiv 2015)
-    Example: modulated
-
-    Args:
-        form: which of the three.
     """
 
-    form: Literal["offset", "inverse", "reciprocal"] = "offset"
+    form: Annotated[str, OneOf("offset", "inverse", "reciprocal"), "which of the three"] = "offset"
     foreseen: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        check(self)
 
     def scale(self, step: Applied) -> float:
         return self.modulation(step.seen, step.workers) * (1.0 if step.aggregate else _weight(step))
@@ -203,14 +183,3 @@ class Modulated:
 
 def _weight(step: Applied) -> float:
     return 1.0 / step.workers if step.push_weight is None else step.push_weight
-
-
-def _check_choices(rate: Any) -> None:
-    for name, kind in get_type_hints(type(rate)).items():
-        if get_origin(kind) is Literal and (value := getattr(rate, name)) not in get_args(kind):
-            raise ValueError(f"{name}={value!r}; {nearest(str(value), get_args(kind))}")
-
-
-def _check_above_zero(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{name}={value!r} must be a number above 0")

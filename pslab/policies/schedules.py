@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pslab.config.parameters import Bounds, check
 
 
 class Schedule(Protocol):
@@ -19,10 +21,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Steady:
-    """The same rate throughout.
-
-    Example: constant
-    """
+    """The same rate throughout."""
 
     @property
     def needs_budget(self) -> bool:
@@ -34,10 +33,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear decay to zero at the end of the budget.
-
-    Example: linear
-    """
+    """Linear decay to zero at the end of the budget."""
 
     @property
     def needs_budget(self) -> bool:
@@ -50,20 +46,13 @@ class Linear:
 @dataclass(frozen=True)
 class Steps:
     """Multiplied by `factor_each` at each of the shares of the budget in `at`.
-
-    Example: steps:0.1,at=0.5/0.75
-
-    Args:
-        factor_each: above 0 and at most 1.
-        at: shares of the budget between 0 and 1, with slashes between them.
     """
 
-    factor_each: float = 0.1
-    at: str = "0.5/0.75"
+    factor_each: Annotated[float, Bounds(above=0, at_most=1), "by which the rate is multiplied each time"] = 0.1
+    at: Annotated[str, "shares of the budget between 0 and 1, with slashes between them"] = "0.5/0.75"
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor_each <= 1:
-            raise ValueError("factor_each must be above 0 and at most 1")
+        check(self)
         if not self.shares or any(not 0 < share < 1 for share in self.shares):
             raise ValueError("at must be shares of the budget between 0 and 1, as in at=0.5/0.75")
 

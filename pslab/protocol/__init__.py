@@ -1,1 +1,1 @@
-"""The protocol, pure: events in, effects out. No sockets, clocks, chance or tensors; payloads are references."""
+"""The protocol as pure state machines: events in, effects out, without clocks, sockets, chance or tensors."""

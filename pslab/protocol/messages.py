@@ -5,11 +5,9 @@ A payload is a reference that only the driver can read: (buffer, bytes) on one m
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from pslab.protocol.window import Window
-
-NOBODY = -1
+NO_WORKER = -1
 
 
 # --- messages -------------------------------------------------------------------------------------------------
@@ -56,6 +54,7 @@ class Ack(NamedTuple):
     worker: int
     range: int
     iteration: int
+    payload: Any = None
 
 
 # --- what a synchronization policy hears --------------------------------------------------------------------------
@@ -129,37 +128,12 @@ Decision = Start | Apply | Aggregate | Drop | Searched
 Decisions = tuple[Decision, ...]
 
 
-class Sync(Protocol):
-    """A synchronization policy: one pure function on the clocks of a range.
-
-    A push stays buffered until Apply, Aggregate or Drop names it; a worker is held until Start names it. A policy may
-    have more attributes:
-
-    barrier   True: weights change only while no worker computes, so workers may read them in place
-    whole     True: one decision for all ranges. It hears of a push or a request when all ranges have it
-    eager     True: workers ask for the weights of the next iteration as they begin one
-    begins    a method: the number of gradients that a worker has computed before an iteration, if that is not one each
-    variants  a method of one that plans by instants (it says so by Searched): for so many workers the same policy with
-              each plan that can be made, among which the checker chooses freely
-    """
-
-    @property
-    def window(self) -> int | None:
-        """Length of the window of valid iterations; None if unbounded."""
-
-    def initial(self, workers: tuple[int, ...]) -> Any:
-        """The state before the first event: a small plain value."""
-
-    def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
-        """The next state and the decisions, in the order in which they are to be performed."""
-
-
-def begins(sync: Sync, iteration: int) -> int:
-    """The gradients that a worker has computed before an iteration."""
-    counted = getattr(sync, "begins", None)
+def begins(sync: Any, iteration: int) -> int:
+    """`Traits.gradients_before`, for those who have no traits yet."""
+    counted = getattr(sync, "gradients_before", None)
     return iteration if counted is None else counted(iteration)
 
 
-def gradients(sync: Sync, iteration: int) -> int:
-    """The gradients that a push of this iteration is made of."""
+def gradients(sync: Any, iteration: int) -> int:
+    """`Traits.gradients`, for those who have no traits yet."""
     return begins(sync, iteration + 1) - begins(sync, iteration)

@@ -21,11 +21,11 @@ workers for each other would wait for ever.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import (
-    NOBODY,
+    NO_WORKER,
     Aggregate,
     Apply,
     Asked,
@@ -36,11 +36,10 @@ from pslab.protocol.messages import (
     Pushed,
     Searched,
     Start,
-    Sync,
     SyncEvent,
-    gradients,
 )
-from pslab.protocol.window import Window
+from pslab.protocol.scope import Range, Scope, scopes_of
+from pslab.protocol.traits import Sync, traits_of
 
 
 class Step(NamedTuple):
@@ -81,41 +80,15 @@ class Refuse(NamedTuple):
 Effect = Step | Discard | Reply | Refuse | Searched
 
 
-class _Gate:
-    """A policy that decides for all ranges: its clocks count iterations that are complete."""
-
-    __slots__ = ("state", "window")
-
-    def __init__(self, workers: tuple[int, ...], sync: Sync) -> None:
-        self.window, self.state = Window(len(workers), sync.window), sync.initial(workers)
-
-
-class _Range:
-    """What the server knows of one key range."""
-
-    __slots__ = ("answering", "asked", "clocks", "deferred", "held", "left", "state", "version", "window")
-
-    def __init__(self, workers: tuple[int, ...], sync: Sync) -> None:
-        self.window = Window(len(workers), sync.window)
-        self.clocks = dict.fromkeys(workers, 0)  # the iteration that each worker pushes next
-        self.left: dict[int, int] = {}  # the clocks of those who are gone
-        self.state: Any = None if getattr(sync, "whole", False) else sync.initial(workers)
-        self.asked: dict[int, Pull] = {}  # pulls not yet answered
-        self.held: dict[tuple[int, int], Push] = {}  # pushes counted, not yet applied
-        self.deferred: list[tuple[Push, float]] = []
-        self.answering = 0  # replies whose weights are being read: above 0 the range is in state PULL
-        self.version = 0
-
-
 class Server:
-    """The machine: `handle` a message, `answered` after each reply, `leave` for a worker that is gone."""
+    """The machine: `handle` a message, `answered` after each reply, `leave` and `join` for workers."""
 
     def __init__(self, workers: Iterable[int], ranges: int, sync: Sync) -> None:
         self.workers = tuple(workers)
-        self.sync = sync
-        self.ranges = [_Range(self.workers, sync) for _ in range(ranges)]
-        self.gate = _Gate(self.workers, sync) if getattr(sync, "whole", False) else None
-        self.eager = getattr(sync, "eager", False)
+        self.sync, self.traits = sync, traits_of(sync)
+        self.ranges = [Range(self.workers, self.traits.window) for _ in range(ranges)]
+        self.scopes = scopes_of(self.workers, ranges, sync, self.traits)
+        self.scope_of = tuple(number for number, scope in enumerate(self.scopes) for _ in scope.indices)  #: by range
         self.accepted = 0  #: iterations whose push is complete on all ranges, and was not dropped, over all workers
         self.gradients = 0  #: that these pushes are made of: what a budget counts
         self._partial: dict[tuple[int, int], int] = {}
@@ -126,110 +99,111 @@ class Server:
         Raises:
             ProtocolError: a range that does not exist, or a policy that decided something impossible.
         """
-        if not 0 <= message.range < len(self.ranges):
-            raise ProtocolError(f"range {message.range} does not exist; there are {len(self.ranges)}")
-        part = self.ranges[message.range]
+        index = message.range
+        if not 0 <= index < len(self.ranges):
+            raise ProtocolError(f"range {index} does not exist; there are {len(self.ranges)}")
+        part, scope = self.ranges[index], self.scopes[self.scope_of[index]]
         if message.worker not in part.clocks:
             return [Refuse(message, "unknown worker")]
         if isinstance(message, Pull):
-            return self._pull(part, message, now)
-        if self._answering(part):
+            return self._pull(scope, part, message, now)
+        if scope.reading:
             part.deferred.append((message, now))
             return []
-        return self._push(part, message, now)
+        return self._push(scope, part, message, now)
 
     def answered(self, index: int) -> list[Effect]:
         """The weights of one reply on this range have been read."""
-        part = self.ranges[index]
-        if not part.answering:
+        scope = self.scopes[self.scope_of[index]]
+        if index not in scope.reading:
             raise ProtocolError(f"range {index} is not answering a pull")
-        part.answering -= 1
+        scope.reading.remove(index)
         effects: list[Effect] = []
-        for each in self.ranges if self.gate else (part,):
-            while each.deferred and not self._answering(each):
-                message, now = each.deferred.pop(0)
-                effects += self._push(each, message, now)
+        for each in scope.indices:
+            part = self.ranges[each]
+            while part.deferred and not scope.reading:
+                message, now = part.deferred.pop(0)
+                effects += self._push(scope, part, message, now)
         return effects
 
     def leave(self, worker: int, now: float) -> list[Effect]:
-        """A worker is gone: what it pushed stays, its clock leaves every window.
+        """A worker left: its pushes stay, its clock leaves every window.
 
-        Messages of it that are still under way must not be handed in once it is back: a new life has a new link.
+        Its messages that are still under way must not be handed in once it is back: a new life has a new link.
 
         Raises:
             ProtocolError: weights are being read; a round that ends by its leaving could not be applied.
         """
-        if any(part.answering for part in self.ranges):
+        if any(scope.reading for scope in self.scopes):
             raise ProtocolError(f"worker {worker} leaves while weights are being read; report that with answered first")
         self.workers = tuple(w for w in self.workers if w != worker)
         for name in [name for name in self._partial if name[0] == worker]:
             del self._partial[name]  # incomplete for good
-        complete = min(part.clocks[worker] for part in self.ranges)
         effects: list[Effect] = []
-        for index, part in enumerate(self.ranges):
-            part.asked.pop(worker, None)
-            part.deferred = [(m, t) for m, t in part.deferred if m.worker != worker]
-            part.left[worker] = part.clocks.pop(worker)
-            moved = part.window.leave(part.left[worker])
-            if self.gate is None:
-                effects += self._decide(part, index, Left(worker, now, moved))
-            elif part.left[worker] > complete:  # the policy will never hear of it
-                effects.append(Discard(index, part.held.pop((worker, complete))))
-        if self.gate is not None:
-            effects += self._decide(self.ranges[0], 0, Left(worker, now, self.gate.window.leave(complete)))
+        for scope in self.scopes:
+            complete, moved = min(self.ranges[index].clocks[worker] for index in scope.indices), False
+            for index in scope.indices:
+                part = self.ranges[index]
+                part.asked.pop(worker, None)
+                part.deferred = [(m, t) for m, t in part.deferred if m.worker != worker]
+                part.left[worker] = part.clocks.pop(worker)
+                moved = part.window.leave(part.left[worker])
+                if part.left[worker] > complete:  # other ranges lack this push: the policy will never hear of it
+                    effects.append(Discard(index, part.held.pop((worker, complete))))
+            if scope.complete is not None:
+                moved = scope.complete.leave(complete)
+            effects += self._decide(scope, Left(worker, now, moved))
         return effects
 
     def join(self, worker: int) -> int:
-        """A worker is there, new or back: the iteration that it may ask for, the least that every range takes.
+        """A worker joins, new or back: the iteration that it may ask for, the least that every range takes.
 
         One that is back does not repeat what it has pushed: that may be held, and counts.
 
         Raises:
-            ProtocolError: it is there already.
+            ProtocolError: it is present already.
         """
         if worker in self.workers:
-            raise ProtocolError(f"worker {worker} is there already")
+            raise ProtocolError(f"worker {worker} is present already")
         self.workers = tuple(sorted((*self.workers, worker)))
         iteration = max(max(part.window.base, part.left.get(worker, 0)) for part in self.ranges)
         for part in self.ranges:
             part.window.join(iteration)
             part.clocks[worker] = iteration
-        if self.gate is not None:
-            self.gate.window.join(iteration)
+        for scope in self.scopes:
+            if scope.complete is not None:
+                scope.complete.join(iteration)
         return iteration
 
     def waits_for(self, index: int) -> tuple[int, ...]:
-        """The workers whose clock is at the low bound of a range: whoever is held waits for them."""
+        """The workers whose clock is at the low bound of a range: those that are held wait for them."""
         part = self.ranges[index]
         return tuple(w for w, clock in part.clocks.items() if clock == part.window.base)
 
-    def _pull(self, part: _Range, pull: Pull, now: float) -> list[Effect]:
-        clock = part.clocks[pull.worker]
-        if pull.iteration < clock:
+    def _pull(self, scope: Scope, part: Range, pull: Pull, now: float) -> list[Effect]:
+        if pull.iteration < part.clocks[pull.worker]:
             return [Refuse(pull, "late pull")]
         parked = part.asked.get(pull.worker)
-        # that it came again on some ranges, answered before: nobody waits for it
-        stale = self.gate is not None and parked is not None and parked.iteration < pull.iteration
+        # a duplicate on some ranges of a pull that was answered: the worker does not wait for it
+        stale = scope.complete is not None and parked is not None and parked.iteration < pull.iteration
         if parked is not None and not stale:
             return [Refuse(pull, "duplicate pull")]
         part.asked[pull.worker] = pull
-        return self._asks(part, pull, now)
+        return self._ask(scope, pull.worker, pull.iteration, now)
 
-    def _asks(self, part: _Range, pull: Pull, now: float) -> list[Effect]:
-        """The policy hears of a request, if it is its turn."""
-        worker, iteration = pull.worker, pull.iteration
-        # a pull that overtook its own worker's push waits for it: who pulls sees what it has pushed
-        if iteration > part.clocks[worker] and not self.eager:
-            return []
-        if self.gate is not None:
-            pulls = [each.asked.get(worker) for each in self.ranges]
-            if any(each is None or each.iteration != iteration for each in pulls):
+    def _ask(self, scope: Scope, worker: int, iteration: int, now: float) -> list[Effect]:
+        """The policy hears of a request once all ranges of the scope have it."""
+        for index in scope.indices:
+            part = self.ranges[index]
+            asked = part.asked.get(worker)
+            if asked is None or asked.iteration != iteration:
                 return []
-            if any(iteration > each.clocks[worker] for each in self.ranges) and not self.eager:
+            # a pull that overtook its own worker's push waits for it: its answer contains what the worker has pushed
+            if iteration > part.clocks[worker] and not self.traits.eager:
                 return []
-        return self._decide(part, pull.range, Asked(worker, iteration, now))
+        return self._decide(scope, Asked(worker, iteration, now))
 
-    def _push(self, part: _Range, push: Push, now: float) -> list[Effect]:
+    def _push(self, scope: Scope, part: Range, push: Push, now: float) -> list[Effect]:
         worker, iteration = push.worker, push.iteration
         clock = part.clocks.get(worker)
         if clock is None or iteration < clock:
@@ -240,18 +214,18 @@ class Server:
         part.clocks[worker] = clock + 1
         part.held[worker, iteration] = push
         complete = self._count(worker, iteration)
-        if self.gate is not None:
+        if scope.complete is not None:
             if not complete:
                 return []
-            moved = self.gate.window.push(iteration)
-        effects = self._decide(part, push.range, Pushed(worker, iteration, now, moved))
+            moved = scope.complete.push(iteration)
+        effects = self._decide(scope, Pushed(worker, iteration, now, moved))
         pull = part.asked.get(worker)
-        if pull is not None and pull.iteration == clock + 1 and not self.eager:
-            effects += self._asks(part, pull, now)
+        if pull is not None and pull.iteration == clock + 1 and not self.traits.eager:
+            effects += self._ask(scope, worker, pull.iteration, now)
         return effects
 
     def _count(self, worker: int, iteration: int) -> bool:
-        """A push of one range was counted; whether all ranges have it now."""
+        """Count a push of one range; True if all ranges have it now."""
         arrived = self._partial.pop((worker, iteration), 0) + 1
         if arrived < len(self.ranges):
             self._partial[worker, iteration] = arrived
@@ -261,14 +235,11 @@ class Server:
 
     def _accept(self, iteration: int, count: int) -> None:
         self.accepted += count
-        self.gradients += count * gradients(self.sync, iteration)
+        self.gradients += count * self.traits.gradients(iteration)
 
-    def _answering(self, part: _Range) -> bool:
-        return any(each.answering for each in self.ranges) if self.gate else part.answering > 0
-
-    def _decide(self, part: _Range, index: int, event: SyncEvent) -> list[Effect]:
-        gate = self.gate or part
-        gate.state, decisions = self.sync.step(gate.state, event, gate.window)
+    def _decide(self, scope: Scope, event: SyncEvent) -> list[Effect]:
+        clocks = self.ranges[scope.indices[0]].window if scope.complete is None else scope.complete
+        scope.state, decisions = self.sync.step(scope.state, event, clocks)
         effects: list[Effect] = []
         for decision in decisions:
             if isinstance(decision, Searched):
@@ -276,41 +247,43 @@ class Server:
                 continue
             if isinstance(decision, Drop):
                 self._accept(decision.iteration, -1)
-            for at, each in enumerate(self.ranges) if self.gate else ((index, part),):
-                effects.append(self._perform(each, at, event, decision))
+            for index in scope.indices:
+                effects.append(self._perform(scope, index, event, decision))
         return effects
 
     def _perform(
-        self, part: _Range, index: int, event: SyncEvent, decision: Start | Apply | Aggregate | Drop
+        self, scope: Scope, index: int, event: SyncEvent, decision: Start | Apply | Aggregate | Drop
     ) -> Effect:
+        part = self.ranges[index]
         if isinstance(decision, Start):
+            scope.reading.append(index)
             return self._reply(part, event, decision)
-        if part.answering:
+        if scope.reading:
             raise ProtocolError(f"{self.sync}: {decision} while weights are being read; apply before starting")
         if isinstance(decision, Drop):
-            if self.gate is None:
+            if not self.traits.whole:
                 raise ProtocolError(f"{self.sync}: {decision}: only a policy that decides for all ranges may drop")
             (push,) = self._release(part, ((decision.worker, decision.iteration),))
             return Discard(index, push)
         return self._step(part, index, decision)
 
-    def _reply(self, part: _Range, event: SyncEvent, start: Start) -> Reply:
+    def _reply(self, part: Range, event: SyncEvent, start: Start) -> Reply:
         pull = part.asked.pop(start.worker, None)
         if pull is None or pull.iteration != start.iteration:
-            raise ProtocolError(f"{self.sync} starts {start}, which nobody asked for")
-        part.answering += 1
-        released_by = NOBODY if event.worker == start.worker else event.worker
-        own = part.clocks[start.worker] - sum(worker == start.worker for worker, _ in part.held) if self.eager else 0
+            raise ProtocolError(f"{self.sync} starts {start}, which no worker asked for")
+        released_by = NO_WORKER if event.worker == start.worker else event.worker
+        eager = self.traits.eager
+        own = part.clocks[start.worker] - sum(worker == start.worker for worker, _ in part.held) if eager else 0
         return Reply(pull, part.version, released_by, own)
 
-    def _step(self, part: _Range, index: int, decision: Apply | Aggregate) -> Step:
-        whole = isinstance(decision, Aggregate)
+    def _step(self, part: Range, index: int, decision: Apply | Aggregate) -> Step:
+        aggregate = isinstance(decision, Aggregate)
         names = decision.pushes if isinstance(decision, Aggregate) else ((decision.worker, decision.iteration),)
         pushes = self._release(part, names)
         part.version += 1
-        return Step(index, pushes, whole, part.version)
+        return Step(index, pushes, aggregate, part.version)
 
-    def _release(self, part: _Range, names: tuple[tuple[int, int], ...]) -> tuple[Push, ...]:
+    def _release(self, part: Range, names: tuple[tuple[int, int], ...]) -> tuple[Push, ...]:
         """The pushes of these names (worker, iteration), no longer held."""
         missing = [name for name in names if name not in part.held]
         if missing or not names:

@@ -18,8 +18,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pslab.errors import ProtocolError
-from pslab.protocol.messages import Ack, Pull, Push, Sync, Weights
+from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.requests import Request
+from pslab.protocol.traits import Sync, traits_of
 
 BUFFERS = 2  # gradient buffers per worker
 EAGER_BUFFERS = 3  # one is computed into; two pushes are on their way, or not yet acknowledged
@@ -41,9 +42,8 @@ Effect = Compute | Send
 
 
 def worker_of(worker: int, ranges: int, sync: Sync, *, layered: bool = False) -> Worker:
-    """The machine that a synchronization policy asks for, or requests by layer."""
-    eager = getattr(sync, "eager", False)
-    return (EagerWorker if eager else LayeredWorker if layered else Worker)(worker, ranges)
+    """The machine that a synchronization policy needs, or requests by layer."""
+    return (EagerWorker if traits_of(sync).eager else LayeredWorker if layered else Worker)(worker, ranges)
 
 
 class Worker:

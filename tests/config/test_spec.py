@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated
 
 import pytest
 
-from pslab.config.spec import build, describe, split
+from pslab.config.parameters import Bounds, OneOf, check
+from pslab.config.spec import build, describe, make, resolve, split
 from pslab.errors import ConfigError
+from pslab.policies.sync.ssp import SSP
 
 
 @dataclass(frozen=True)
 class Rule:
-    share: float
+    share: Annotated[float, Bounds(above=0)]
     times: int = 3
     keep: bool = True
-    mode: Literal["one", "two"] = "one"
+    mode: Annotated[str, OneOf("one", "two")] = "one"
     cap: float | None = None
 
     def __post_init__(self) -> None:
-        if self.share <= 0:
-            raise ValueError("share must be above 0")
-
-
-TABLE = {"rule": Rule, "other": Rule}
+        check(self)
 
 
 @pytest.mark.parametrize(
@@ -38,13 +36,12 @@ TABLE = {"rule": Rule, "other": Rule}
     ],
 )
 def test_read(text, rule):
-    assert build("field", text, TABLE) == rule
+    assert make("field", text, Rule) == rule
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rul:1", "did you mean 'rule'"),
         ("rule", "needs share"),
         ("rule:x", "share='x' cannot be read"),
         ("rule:1,2,on,one,1,9", "got 6 values"),
@@ -56,11 +53,34 @@ def test_read(text, rule):
 )
 def test_refused(text, words):
     with pytest.raises(ConfigError, match=words.replace("(", r"\(")) as error:
-        build("field", text, TABLE)
+        make("field", text, Rule)
     assert error.value.field == "field"
 
 
 def test_split_and_describe():
     assert split("a:b,c=d") == ("a", ["b"], {"c": "d"})
     assert split("a") == ("a", [], {})
-    assert describe(Rule).startswith("share, times=3, keep=True")
+    assert describe(Rule).startswith("share, times=3, keep=on")
+
+
+def test_build_reads_the_table_and_names_the_nearest():
+    assert build("sync", "SSP:3") == SSP(3)
+    with pytest.raises(ConfigError, match=r"'spp:3': unknown name 'spp'; allowed: asp, .*did you mean 'ssp'") as error:
+        build("sync", "spp:3")
+    assert error.value.field == "sync"
+    with pytest.raises(ConfigError, match="torchvision:NAME"):
+        build("model", "resnet")
+    with pytest.raises(ConfigError, match="rules='x': unknown name") as error:
+        build("prune", "x", "rules")
+    with pytest.raises(ConfigError, match="cnn takes no parameters"):
+        build("model", "cnn:3")
+
+
+def test_resolve_takes_an_object_that_can_do_what_its_kind_must():
+    policy = SSP(2)
+    assert resolve("sync", policy) is policy
+    assert resolve("sync", "ssp:2") == policy
+    with pytest.raises(ConfigError, match="is a class: give an object of it; a sync policy needs window, init"):
+        resolve("sync", SSP)
+    with pytest.raises(ConfigError, match="has no cut, layered; a ranges policy needs cut, layered"):
+        resolve("ranges", policy)

@@ -162,8 +162,9 @@ def test_one_run_or_many_side_by_side(tmp_path, prune: str) -> None:
 @pytest.mark.parametrize("prune", [*LASTING, "std:2,warm_up=1", "dgc:5%,clip=0.5,warm_up=0"])
 def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, engine: str, prune: str) -> None:
     cluster = {"compute_s": 0.001, "compute_sigma": 0.5} if engine == "virtual" else "free"
-    wanted = tiny(engine=engine, prune=prune, pull="changed", cluster=cluster, pushes=80,
-                  codec="coordinates")  # so that what is dense by chance is added up like the rest
+    wanted = tiny(
+        engine=engine, prune=prune, pull="changed", cluster=cluster, pushes=80, codec="coordinates"
+    )  # so that what is dense by chance is added up like the rest
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["verdict"] == "valid"
     np.testing.assert_array_equal(result.weights, replay(resolve(wanted), result.pushes).numpy())
@@ -172,9 +173,9 @@ def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, engine: str, pr
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "momentum lives at the worker"),
+        ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "keeps momentum at the worker"),
         ({"prune": "dgc:1%", "optimizer": "adam"}, "use optimizer='sgd'"),
-        ({"prune": "dgc:1%,masking=off", "optimizer": "sgd:momentum=0.9"}, "momentum=0 in the pruner"),
+        ({"prune": "dgc:1%,masking=off", "optimizer": "sgd:momentum=0.9"}, "momentum=0 in the rule"),
     ],
 )
 def test_momentum_at_two_places_is_refused(fields: dict, words: str) -> None:

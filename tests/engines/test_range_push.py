@@ -11,7 +11,7 @@ from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.job.notes import PULL_BYTES
+from pslab.engines.job.wire import REQUEST_BYTES
 from pslab.engines.outcome import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
@@ -140,8 +140,22 @@ class _Ones(torch.autograd.Function):
 def test_the_vector_of_five_keys():
     found = []
     for pushes in (1, 2, 3, 4):
-        outcome = execute(resolve(tiny(model=unit, engine="virtual", sync="asp", workers=1, prune="range:2",
-                                       pull="range", pushes=pushes, learning_rate=1.0, cluster=FREE)), quiet)
+        outcome = execute(
+            resolve(
+                tiny(
+                    model=unit,
+                    engine="virtual",
+                    sync="asp",
+                    workers=1,
+                    prune="range:2",
+                    pull="range",
+                    pushes=pushes,
+                    learning_rate=1.0,
+                    cluster=FREE,
+                )
+            ),
+            quiet,
+        )
         found.append((-outcome.weights).tolist())
     assert found == [[1, 1, 0, 0, 0], [1, 1, 2, 2, 0], [1, 1, 2, 2, 3], [4, 4, 2, 2, 3]]
 
@@ -150,9 +164,23 @@ def test_the_vector_of_five_keys():
 def test_each_gradient_is_applied_once_and_in_time(sync):
     """After n iterations of each worker a key lacks at most K - 1 of its gradients, and has none twice."""
     cluster = {"compute_s": 0.02, "bandwidth_bit_s": 1e4}
-    outcome = execute(resolve(tiny(model=unit, engine="virtual", sync=sync, workers=2, prune="range:2", pull="range",
-                                   pushes=40, push_weight=None if sync == "bsp" else 1.0, learning_rate=1.0,
-                                   cluster=cluster)), quiet)
+    outcome = execute(
+        resolve(
+            tiny(
+                model=unit,
+                engine="virtual",
+                sync=sync,
+                workers=2,
+                prune="range:2",
+                pull="range",
+                pushes=40,
+                push_weight=None if sync == "bsp" else 1.0,
+                learning_rate=1.0,
+                cluster=cluster,
+            )
+        ),
+        quiet,
+    )
     pushed = pushes_of(outcome)
     expected, weight = np.zeros(5), 0.5 if sync == "bsp" else 1.0
     for _, own in pushed.groupby("worker"):
@@ -184,7 +212,7 @@ def even() -> nn.Module:
 
 
 BYTE_S = 2000.0  # a tenth of a second for a key
-FIXED_S = (PULL_BYTES + START + 16) / BYTE_S  # the request, a header, two runs
+FIXED_S = (REQUEST_BYTES + START + 16) / BYTE_S  # the request, a header, two runs
 LINK = {"compute_s": 10.0, "bandwidth_bit_s": 8 * BYTE_S, "latency_s": 1 - FIXED_S / 2}  # alpha = 2 s, beta = 0.1 s
 
 

@@ -10,6 +10,7 @@ from replay import replay
 from tiny import tiny
 from wanted import given, weights
 
+from pslab.config.table import ROWS
 from pslab.engines.execute import execute
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual import engine as virtual
@@ -18,7 +19,6 @@ from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.rates import AdaGrad, Applied, Split
-from pslab.policies.table import RATES
 
 EVERY = ["constant", "dynsgd", "dynsgd:inverse", "dynsgd:stalest", "adagrad", "adagrad:server", "split", "split:equal",
          "split:speed", "split:identity", "modulated", "modulated:inverse", "modulated:reciprocal"]  # fmt: skip
@@ -30,7 +30,7 @@ def quiet(news: dict) -> None:
 
 
 def test_every_rate_is_among_those_that_are_tried():
-    assert {rate.partition(":")[0] for rate in EVERY} == set(RATES)
+    assert {rate.partition(":")[0] for rate in EVERY} == set(ROWS["rate"])
 
 
 # --- by hand ------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Unknown(Doubled):
     [
         ({"rate": Unknown()}, "rate", "did you mean 'squares'"),
         ({"rate": "dynsgd", "push_weight": 1.0}, "push_weight", "use rate: constant, modulated"),
-        ({"rate": Split(), "push_weight": 0.5}, "push_weight", "takes its place"),
+        ({"rate": Split(), "push_weight": 0.5}, "push_weight", "does not read it"),
     ],
 )
 def test_what_does_not_go_together(fields, field, words):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.policies.rates import AdaGrad, Applied, Constant, DynSGD, Modulated, Split
-from pslab.policies.table import RATES
 
 
 def push(staleness: int = 0, *, workers: int = 4, weight: float | None = None, stalest: int | None = None,
@@ -56,9 +56,9 @@ def test_staler_is_never_more(tau, workers, form):
     assert 0 < factors[1] <= factors[0] <= 1
 
 
-@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("name", ROWS["rate"])
 def test_a_superstep_of_equals_counts_once(name):
-    assert RATES[name]().scale(superstep()) == 1.0
+    assert build("rate", name).scale(superstep()) == 1.0
 
 
 def test_shares():
@@ -68,7 +68,7 @@ def test_shares():
 
 
 def test_what_they_declare():
-    asked = {name: getattr(build("rate", name, RATES), "needs", "") for name in
+    asked = {name: getattr(build("rate", name), "needs", "") for name in
              ("constant", "modulated", "dynsgd", "dynsgd:inverse", "dynsgd:stalest", "adagrad", "adagrad:server",
               "split", "split:speed", "split:identity")}  # fmt: skip
     assert asked == {
@@ -89,7 +89,7 @@ def test_what_they_declare():
 )  # fmt: skip
 def test_what_they_refuse(text, words):
     with pytest.raises(ConfigError, match=words) as error:
-        build("rate", text, RATES)
+        build("rate", text)
     assert error.value.field == "rate"
 
 

@@ -11,7 +11,7 @@ from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.eager import Eager
 from pslab.policies.sync.local_sgd import LocalSGD
 from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import NOBODY, Apply, Drop, Pull, Push, Pushed, Start
+from pslab.protocol.messages import NO_WORKER, Apply, Drop, Pull, Push, Pushed, Start
 from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
 
 
@@ -26,7 +26,7 @@ def pull(worker: int, iteration: int, *, index: int = 0) -> Pull:
 def test_a_push_while_weights_are_read_is_deferred_until_they_have_been():
     server = Server(range(2), 1, ASP())
     assert isinstance(server.handle(push(0, 0), 1.0)[0], Step)
-    assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 1, NOBODY)]
+    assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 1, NO_WORKER)]
     assert server.handle(push(1, 0), 2.0) == []  # state PULL
     (step,) = server.answered(0)
     assert step == Step(0, (push(1, 0),), False, 2)
@@ -46,7 +46,7 @@ def test_bsp_says_whom_a_worker_waited_for():
     effects = server.handle(push(1, 0), 2.0)
     assert effects == [Step(0, (push(0, 0), push(1, 0)), True, 1), Reply(pull(0, 1), 1, 1)]
     server.answered(0)
-    assert server.handle(pull(1, 1), 2.0) == [Reply(pull(1, 1), 1, NOBODY)]
+    assert server.handle(pull(1, 1), 2.0) == [Reply(pull(1, 1), 1, NO_WORKER)]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_pull_that_overtook_its_push_waits_for_it():
     server = Server(range(1), 1, ASP())
     assert server.handle(pull(0, 1), 1.0) == []
     assert server.handle(pull(0, 1), 1.0) == [Refuse(pull(0, 1), "duplicate pull")]
-    assert server.handle(push(0, 0), 2.0) == [Step(0, (push(0, 0),), False, 1), Reply(pull(0, 1), 1, NOBODY)]
+    assert server.handle(push(0, 0), 2.0) == [Step(0, (push(0, 0),), False, 1), Reply(pull(0, 1), 1, NO_WORKER)]
 
 
 def test_an_answered_pull_is_answered_again():
@@ -134,7 +134,7 @@ def test_who_comes_back_repeats_nothing_and_is_waited_for_again():
     server.handle(push(1, 0), 1.0)
     server.leave(1, 1.0)  # its push is held for the round
     assert server.join(1) == 1
-    with pytest.raises(ProtocolError, match="there already"):
+    with pytest.raises(ProtocolError, match="present already"):
         server.join(1)
     assert server.handle(pull(1, 1), 2.0) == []  # the round is not at its end
     step, reply = server.handle(push(0, 0), 3.0)
@@ -198,7 +198,7 @@ def test_a_policy_for_the_whole_model_hears_of_what_all_ranges_have():
     steps = server.handle(push(0, 0, index=1), 2.0)
     assert steps == [Step(index, (push(0, 0, index=index),), True, 1) for index in (0, 1)]
     replies = server.handle(pull(0, 1, index=1), 2.0)
-    assert replies == [Reply(pull(0, 1, index=index), 1, NOBODY) for index in (0, 1)]
+    assert replies == [Reply(pull(0, 1, index=index), 1, NO_WORKER) for index in (0, 1)]
     # while one range is being read, none takes pushes
     server.answered(0)
     assert server.handle(push(1, 0, index=0), 3.0) == []
@@ -243,12 +243,12 @@ def test_only_a_policy_for_all_ranges_may_drop():
 
 def test_an_eager_pull_is_answered_before_its_push_and_told_what_is_in_it():
     server = Server(range(1), 1, Eager())
-    assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 0, NOBODY, 0)]
+    assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 0, NO_WORKER, 0)]
     server.answered(0)
     server.handle(push(0, 0), 1.0)
-    assert server.handle(pull(0, 2), 2.0) == [Reply(pull(0, 2), 1, NOBODY, 1)]
+    assert server.handle(pull(0, 2), 2.0) == [Reply(pull(0, 2), 1, NO_WORKER, 1)]
     server.answered(0)
-    assert server.handle(pull(0, 3), 2.0) == [Reply(pull(0, 3), 1, NOBODY, 1)]  # it overtook the push of 1
+    assert server.handle(pull(0, 3), 2.0) == [Reply(pull(0, 3), 1, NO_WORKER, 1)]  # it overtook the push of 1
 
 
 def test_a_bound_holds_an_eager_pull_until_the_others_have_pushed():

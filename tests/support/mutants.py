@@ -9,17 +9,18 @@ from pathlib import Path
 from types import ModuleType
 
 import pslab
-from pslab.config.spec import build
+from pslab.config.spec import make, split
+from pslab.config.table import ROWS
 from pslab.engines.check.explorer import Machines, explore
 from pslab.engines.check.result import Explored
-from pslab.policies.table import SYNCS
 
 SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
-MODULES = ("protocol.window", "protocol.messages", "protocol.requests", "protocol.server", "protocol.worker",
-           "policies.sync.ssp", "policies.sync.bsp", "policies.sync.asp", "policies.sync.eager",
-           "policies.sync.local_sgd", "policies.sync.backup", "policies.planning.zipline", "policies.sync.dssp",
-           "policies.sync.elastic")  # fmt: skip
+MODULES = (
+    *(f"protocol.{name}" for name in ("window", "messages", "traits", "scope", "requests", "server", "worker")),
+    *(f"policies.sync.{name}" for name in ("ssp", "bsp", "asp", "eager", "local_sgd", "backup")),
+    "policies.planning.zipline", "policies.sync.dssp", "policies.sync.elastic",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def machines(fresh: dict[str, ModuleType]) -> Machines:
 
 def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
     """What the checker finds of these modules on the mutant's cluster."""
-    table = {name: getattr(fresh[cls.__module__.removeprefix("pslab.")], cls.__name__) for name, cls in SYNCS.items()}
-    sync = build("sync", mutant.policy, table)
+    module, _, name = ROWS["sync"][split(mutant.policy)[0]].path.removeprefix("pslab.").partition(":")
+    sync = make("sync", mutant.policy, getattr(fresh[module], name))
     return explore(sync, workers=mutant.workers, ranges=mutant.ranges, iterations=mutant.iterations,
                    faults=mutant.faults, layered=mutant.layered, machines=machines(fresh))  # fmt: skip
 
@@ -113,7 +114,7 @@ MUTANTS = [
     Mutant("a start's fields are in another order", MESSAGES,
            '"""Answer this worker\'s pull: it may start `iteration`."""\n\n    worker: int\n    iteration: int',
            '"""Answer this worker\'s pull: it may start `iteration`."""\n\n    iteration: int\n    worker: int',
-           "which nobody asked for"),
+           "no worker asked for"),
     # --- server ---------------------------------------------------------------------------------------------------
     Mutant("a push that comes twice is counted twice", SERVER,
            "if clock is None or iteration < clock:", "if clock is None:", "the window of range 0 is wrong",
@@ -123,20 +124,21 @@ MUTANTS = [
            "without its own push of 0", faults=("reorder",)),
     Mutant("pushes are taken while weights are read", SERVER,
            "            part.deferred.append((message, now))\n            return []",
-           "            return self._push(part, message, now)", "while weights are being read"),
+           "            return self._push(scope, part, message, now)", "while weights are being read"),
     Mutant("pushes are taken while weights are read, and applied", SERVER,
-           "part.answering += 1", "part.answering += 0", "is not answering a pull"),
+           "scope.reading.append(index)", "pass", "is not answering a pull"),
     Mutant("deferred pushes are forgotten", SERVER,
-           "while each.deferred and not self", "while each.deferred and self", "waits for ever"),
+           "while part.deferred and not scope", "while part.deferred and scope", "waits for ever"),
     Mutant("one deferred push is taken, the others are forgotten", SERVER,
-           "while each.deferred and not self", "if each.deferred and not self",
+           "while part.deferred and not scope", "if part.deferred and not scope",
            "waits for ever", policy="bsp", workers=3),
     Mutant("a pull that was answered stays", SERVER,
            "part.asked.pop(start.worker, None)", "part.asked.get(start.worker)", "waits for ever"),
     Mutant("a pull is answered twice", SERVER,
-           "                effects.append(self._perform(each, at, event, decision))\n",
-           "                effects += [self._perform(each, at, event, decision)] * (1 + isinstance(decision, Start))\n"
-           "                each.answering += isinstance(decision, Start)\n",
+           "                effects.append(self._perform(scope, index, event, decision))\n",
+           "                again = isinstance(decision, Start)\n"
+           "                effects += [self._perform(scope, index, event, decision)] * (1 + again)\n"
+           "                scope.reading += [index] * again\n",
            "is started with iteration 1 after 1"),
     Mutant("a pull is told the version before", SERVER,
            "Reply(pull, part.version, released_by, own)", "Reply(pull, part.version - 1, released_by, own)",
@@ -155,7 +157,7 @@ MUTANTS = [
     Mutant("a pull that waited for its push waits on", SERVER,
            "pull.iteration == clock + 1 and", "pull.iteration == clock and", "waits for ever", faults=("reorder",)),
     Mutant("the policy is not told who left", SERVER,
-           "self._decide(part, index, Left(", "[] and (part, index, Left(", "which nobody asked for",
+           "self._decide(scope, Left(", "[] and (scope, Left(", "no worker asked for",
            faults=("kill",)),
     Mutant("clocks stand still", SERVER,
            "part.clocks[worker] = clock + 1", "part.clocks[worker] = clock", "it counts 1 pushes of iteration 0"),
@@ -219,7 +221,7 @@ MUTANTS = [
     Mutant("those who wait are started one iteration late", SSP,
            "in waiting if iteration <= bound)", "in waiting if iteration < bound)", "waits for ever"),
     Mutant("those who are started wait on", SSP,
-           "tuple(entry for entry in waiting if entry[1] > bound), starts", "waiting, starts", "which nobody asked for",
+           "tuple(entry for entry in waiting if entry[1] > bound), starts", "waiting, starts", "no worker asked for",
            iterations=3),
     Mutant("those who wait are started by no push", SSP,
            "if event.moved else (state, ())", "if event.worker < 0 else (state, ())", "waits for ever"),
@@ -231,7 +233,7 @@ MUTANTS = [
            "return tuple(entry for entry in state if entry[0] != gone), ()", "waits for ever", faults=("kill",)),
     Mutant("who is gone still waits", SSP,
            "return release(tuple(entry for entry in state if entry[0] != gone), clocks, self.staleness)",
-           "return release(state, clocks, self.staleness)", "which nobody asked for", faults=("kill",)),
+           "return release(state, clocks, self.staleness)", "no worker asked for", faults=("kill",)),
     Mutant("the window that is claimed is shorter than the staleness", SSP,
            "return self.staleness + 1", "return self.staleness", "bound 0 exceeded"),
     Mutant("staleness has no bound", SSP,
@@ -266,9 +268,9 @@ MUTANTS = [
            "return self._released(others, now, clocks)", "return others, ()", "waits for ever",
            policy="dssp:0,1", faults=("kill",)),
     Mutant("those who are started wait on, as the table has it", DSSP,
-           "credit=credit, waits=False,", "credit=credit,", "which nobody asked for", policy="dssp:0,1", iterations=3),
+           "credit=credit, waits=False,", "credit=credit,", "no worker asked for", policy="dssp:0,1", iterations=3),
     Mutant("who asks once more is taken for somebody who waits", DSSP,
-           "if row.clock == row.started:", "if row.clock < row.started:", "which nobody asked for", policy="dssp:0,1",
+           "if row.clock == row.started:", "if row.clock < row.started:", "no worker asked for", policy="dssp:0,1",
            faults=("duplicate",), iterations=4),
     Mutant("a plan is made, and the search is not told", DSSP,
            "waits=True), (searched,)", "waits=True), ()", "does not say that it has Searched", policy="dssp:0,1",
@@ -282,7 +284,7 @@ MUTANTS = [
            iterations=3),
     Mutant("a barrier falls when the first one waits", ELASTIC,
            "if not all(row.waits for row in state.rows):", "if not any(row.waits for row in state.rows):",
-           "which nobody asked for", policy="elastic:1", iterations=3),
+           "no worker asked for", policy="elastic:1", iterations=3),
     Mutant("who joins while a barrier is awaited is held for ever", ELASTIC,
            "if goes_on or iteration == row.started:", "if row.target is None and state.planned:\n"
            "                    return state, ()\n                if goes_on or iteration == row.started:",
@@ -315,26 +317,26 @@ MUTANTS = [
            "return state, (Drop(worker, iteration),)", "return state, ()", "without its own push of 0",
            policy="backup:1"),
     Mutant("who has left waits for the round's end", BACKUP,
-           "tuple(entry for entry in waiting if entry[0] != gone)", "waiting", "which nobody asked for",
+           "tuple(entry for entry in waiting if entry[0] != gone)", "waiting", "no worker asked for",
            policy="backup:0", faults=("kill",)),
     Mutant("a round's pushes are those of the next one too", BACKUP,
            "for worker, _ in waiting), (), ())", "for worker, _ in waiting), pushes, ())", "waits for ever",
            policy="backup:0"),
     Mutant("the whole model's window counts nothing", SERVER,
-           "moved = self.gate.window.push(iteration)", "moved = False", "the window of the whole model is wrong",
+           "moved = scope.complete.push(iteration)", "moved = False", "the window of the whole model is wrong",
            policy="backup:1", ranges=2, iterations=1),
     Mutant("the policy hears of a push that only one range has", SERVER,
            "            if not complete:\n", "            if complete is None:\n", "which is not held",
            policy="backup:1", ranges=2, iterations=1),
     Mutant("a range takes pushes while another is read", SERVER,
-           "any(each.answering for each in self.ranges) if self.gate else part.answering > 0", "part.answering > 0",
+           "        if scope.reading:\n            part", "        if index in scope.reading:\n            part",
            "while weights are being read", policy="backup:1", ranges=2, iterations=1),
     Mutant("who is gone is a member of the whole model", SERVER,
-           "self.gate.window.leave(complete)", "False", "the window of the whole model is wrong",
-           policy="backup:1", faults=("kill",)),
+           "scope.complete.leave(complete)", "False", "the window of the whole model is wrong",
+           policy="backup:1", ranges=2, iterations=1, faults=("kill",)),
     Mutant("who is back is no member of the whole model", SERVER,
-           "            self.gate.window.join(iteration)", "            pass", "the window of the whole model is wrong",
-           policy="backup:1", faults=("rejoin",)),
+           "                scope.complete.join(iteration)", "                pass",
+           "the window of the whole model is wrong", policy="backup:1", ranges=2, iterations=1, faults=("rejoin",)),
     Mutant("what was dropped is counted", SERVER,
            "self._accept(decision.iteration, -1)", "self._accept(decision.iteration, 0)", "are counted as accepted",
            policy="backup:1"),

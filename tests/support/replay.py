@@ -11,7 +11,7 @@ from pslab.policies.rates import Applied
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors.pruning.pruner import Pruner, Setting
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Store
 from pslab.tensors.workload.data import Batches, batch
 
@@ -32,8 +32,8 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     settings = [Setting(run.seed, w, run.workers, batches[w].rounds) for w in range(run.workers)]
     pruners = [Pruner.of(experiment.prune, keyspace, dtype, setting=setting) for setting in settings]
     versions = {0: store.weights.clone()}
-    server = rating.at_server(experiment.rate, experiment.parts, layers, dtype)
-    squares = [rating.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
+    server = rate_state.at_server(experiment.rate, experiment.parts, layers, dtype)
+    squares = [rate_state.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
 
     def compute(worker: int, iteration: int, version: int):
         held.copy_(versions[version])
@@ -58,7 +58,7 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
         rate = run.learning_rate * experiment.schedule.factor(progress) * experiment.rate.scale(told)
         if server is not None:
             messages = tuple(Push(p.worker, 0, p.iteration, p.version_pulled) for p in group.itertuples())
-            gradients = server.rate(Step(0, messages, aggregate, version), gradients, anybody)
+            gradients = server.adjust(Step(0, messages, aggregate, version), gradients, anybody)
         store.step(0, gradients, rate)
         versions[version] = store.weights.clone()
         applied += len(group)

@@ -73,17 +73,18 @@ def traced(monkeypatch: pytest.MonkeyPatch, run: Run) -> tuple[list[tuple[Any, .
     """Of each step: instant, worker, version that the worker had next, staleness that it saw, the weight after it."""
     steps: list[Any] = []
 
-    class Recording(virtual.Keeper):
-        def step(self, step: Any, workers: int, now: float) -> None:
-            super().step(step, workers, now)
-            steps.append((now, step.pushes, float(self._store.weights[0])))
+    class Recording(virtual.TensorShard):
+        def apply(self, step: Any, rate: float, computing: Any) -> None:
+            super().apply(step, rate, computing)
+            steps.append((step.pushes, step.version, float(self.weights[0])))
 
-    monkeypatch.setattr(virtual, "Keeper", Recording)
+    monkeypatch.setattr(virtual, "TensorShard", Recording)
     outcome = execute(resolve(run), lambda news: None)
     pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
+    instants = dict(zip(pushes.version_applied.astype(int), pushes.seconds, strict=True))
     pulled = {(int(p.worker), int(p.iteration)): int(p.version_pulled) for p in pushes.itertuples()}
-    return [(now, push.worker, pulled.get((push.worker, push.iteration + 1)), push.seen, w)
-            for now, of, w in steps for push in of], outcome  # fmt: skip
+    return [(instants[version], push.worker, pulled.get((push.worker, push.iteration + 1)), push.seen, w)
+            for of, version, w in steps for push in of], outcome  # fmt: skip
 
 
 def serial(steps: int, rate: Callable[[int], float], target: float = 1.0) -> list[float]:

@@ -29,6 +29,7 @@ from pslab.engines.check.server import STEP, ServerSide, Stepped, ToldApart
 from pslab.engines.check.worker import ALIVE, CUT, FAULTS, KILL, LOSE, REJOIN, Move, WorkerSide
 from pslab.errors import ConfigError, nearest
 from pslab.protocol import messages, server, worker
+from pslab.protocol.traits import traits_of
 
 
 class Machines(NamedTuple):
@@ -65,8 +66,8 @@ class Explorer:
         for fault in self.faults:
             if fault not in FAULTS:
                 raise ConfigError("faults", fault, nearest(fault, FAULTS))
-        self.barrier = bool(getattr(self.sync, "barrier", False))
-        self.length = self.sync.window if self.bound is None else self.bound + 1
+        self.traits = traits_of(self.sync)
+        self.length = self.traits.window if self.bound is None else self.bound + 1
         self._same = tuple(range(self.workers))
         self._fewer = [[each for each in range(used) if each & used == each] for used in range(1 << len(FAULTS))]
         every = (1 << len(FAULTS)) - 1
@@ -161,7 +162,7 @@ class Explorer:
                     continue
                 for stepped in self.server.step(number, who, move.event):
                     following.append(self._next(state, who, move, stepped))
-        if self.sync.window is None and all(each.move.fault for each in following) and self._ended(state):
+        if self.traits.window is None and all(each.move.fault for each in following) and self._ended(state):
             following += [self._next(state, who, move, None) for who, each in enumerate(locals_)
                           for move in self.local.beyond(each, BEYOND * self.iterations)]  # fmt: skip
         return following
@@ -205,7 +206,7 @@ class Explorer:
     def _disturbs(self, index: int, after: list[int]) -> Wrong:
         locals_ = [self.local.locals[number] for number in after]
         readers = [w for w, local in enumerate(locals_) if any(reading[0] == index for reading in local.reading)]
-        busy = [w for w, local in enumerate(locals_) if self.barrier and local.computes_on(index)]
+        busy = [w for w, local in enumerate(locals_) if self.traits.barrier and local.computes_on(index)]
         return invariants.unread(readers, index) or invariants.unused(busy, index)
 
     def _ended(self, state: State) -> Wrong:

@@ -40,10 +40,12 @@ def windows(server: Any, length: int | None) -> Wrong:
         for worker in part.asked:
             if worker not in part.clocks:
                 return f"range {index} holds a request of worker <{worker}>, which is gone"
-    if server.gate is not None:
-        complete = {w: min(part.clocks[w] for part in server.ranges) for w in server.ranges[0].clocks}
-        wrong = _window(server.gate.window, complete, length)
-        return f"the window of the whole model is wrong: {wrong}" if wrong else None
+    for scope in server.scopes:
+        if scope.complete is not None:
+            parts = [server.ranges[index] for index in scope.indices]
+            clocks = {worker: min(part.clocks[worker] for part in parts) for worker in parts[0].clocks}
+            if wrong := _window(scope.complete, clocks, length):
+                return f"the window of the whole model is wrong: {wrong}"
     return None
 
 

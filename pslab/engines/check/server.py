@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pslab.engines.check import invariants
 from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
+from pslab.protocol.traits import traits_of
 
 NOW = 0.0  # instants are no events: a policy that plans by them is explored as if everything came at once
 STEP, DROP, REPLY, JOIN = "step", "drop", "reply", "join"
@@ -81,14 +82,16 @@ class ServerSide:
         self._kinds, self.sync, self._orders, self._indices = machines, sync, orders, range(ranges)
         self._names = names(len(orders[0]))
         self._length = length  # nobody is started so many iterations ahead of the slowest; None if all may be
-        plans = getattr(sync, "variants", None)
-        self._tried = [(each, frozen(each)) for each in ((sync,) if plans is None else plans(len(self._names)))]
+        plans = sync.variants(len(self._names)) if traits_of(sync).plans else (sync,)
+        self._tried = [(each, frozen(each)) for each in plans]
         self._numbers: dict[Any, int] = {}
         self._servers: list[Any] = []
         self.views: list[View] = []
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._renamed: dict[tuple[int, Order], int] = {}
-        self.begin = self._number(machines.server.Server(self._names, ranges, sync))
+        begin = machines.server.Server(self._names, ranges, sync)
+        self._constant = (sync, begin.traits)  # what no event changes is neither copied nor compared
+        self.begin = self._number(begin)
 
     def step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
         """The server's answers to an event of this worker: one, but where a policy may plan one thing or another."""
@@ -162,10 +165,10 @@ class ServerSide:
         others = self._tries(before, order, order.index(worker), event, untold=False)
         expected = {
             (type(error), tuple(sorted((order.index(who), op) for who, op in ops)),
-             frozen(self._copy(after, order), (self.sync,)))
+             frozen(self._copy(after, order), self._constant))
             for after, _, ops, error in done
         }  # fmt: skip
-        found = {(type(error), tuple(sorted(ops)), frozen(after, (self.sync,))) for after, _, ops, error in others}
+        found = {(type(error), tuple(sorted(ops)), frozen(after, self._constant)) for after, _, ops, error in others}
         if found != expected:
             raise ToldApart
 
@@ -203,7 +206,7 @@ class ServerSide:
         new = [Name(0)] * len(order)
         for name, old in zip(self._names, order, strict=True):
             new[old] = name
-        server = copied(server, tuple(new), (self.sync,))
+        server = copied(server, tuple(new), self._constant)
         server.workers = tuple(sorted(server.workers))
         return server
 
@@ -226,7 +229,7 @@ class ServerSide:
     # --- states as numbers ----------------------------------------------------------------------------------------
 
     def _number(self, server: Any) -> int:
-        key = frozen(server, (self.sync,))
+        key = frozen(server, self._constant)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._servers)

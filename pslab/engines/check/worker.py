@@ -24,6 +24,7 @@ from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.server import DROP, JOIN, STEP, Event, Op
 from pslab.errors import ProtocolError
+from pslab.protocol.traits import traits_of
 from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
@@ -72,7 +73,7 @@ class WorkerSide:
 
     def __init__(self, machines: Any, sync: Any, ranges: int, iterations: int, faults: int, layered: bool) -> None:
         self._kinds, self._sync, self._ranges, self._layered = machines, sync, ranges, layered
-        self._eager = getattr(sync, "eager", False)
+        self._eager = traits_of(sync).eager
         self._buffers = EAGER_BUFFERS if self._eager else BUFFERS
         self._iterations, self._faults = iterations, faults
         self._numbers: dict[Any, int] = {}  # of machines, messages and locals

@@ -3,7 +3,7 @@ backward."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pslab.engines.job.job import Job
 
@@ -17,7 +17,6 @@ class Pass:
     total_s: float
     done: int = 0  #: layers' passes that have ended: forward ones first, then backward ones from the last layer on
     waiting: bool = False  #: for the weights of the next layer
-    began_s: float = field(default=0.0)  #: the last stretch of computing without a wait
 
     @property
     def layers(self) -> int:

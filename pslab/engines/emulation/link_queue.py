@@ -1,5 +1,4 @@
-"""What waits for a worker's link, and the order's choice among it: pushes at the worker, answered pulls at the server.
-"""
+"""What waits for a worker's link, and which of it the order picks: pushes at the worker, answers at the server."""
 
 from __future__ import annotations
 
@@ -8,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pslab.engines.job.job import Job
-from pslab.engines.job.notes import PUSH, Note
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.requests import Request, View
 from pslab.protocol.server import Reply, Server
 
-# direction; worker, notes (the last one is what it is about), and whatever the driver adds
+# direction; worker, frame (the last message is what it is about), stamp
 Message = tuple[str, tuple[Any, ...]]
 
 
@@ -96,7 +94,5 @@ class _Each(Sequence[Any]):
 
 
 def _request(message: Message) -> Request:
-    note: Note = message[1][1][-1]
-    if note.kind == PUSH:
-        return Push(note.worker, note.range, note.iteration, note.version, note)
-    return Pull(note.worker, note.range, note.iteration, note.version)
+    last = message[1][1][-1]
+    return last if isinstance(last, Push) else Pull(last.worker, last.range, last.iteration, last.version)

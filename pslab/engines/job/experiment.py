@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -10,13 +11,14 @@ from torch import nn
 
 from pslab.config.cluster import Cluster
 from pslab.config.run import Run
+from pslab.config.table import find
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
-from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.pruning.pruner import Memory, memories
-from pslab.tensors.pruning.rules import PRUNERS, Whole
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.pruning.rules import Dense
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -48,19 +50,19 @@ class Experiment:
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
+    @cached_property
+    def traits(self) -> Traits:
+        """What the synchronization policy can do."""
+        return traits_of(self.sync)
+
     @property
     def in_place(self) -> bool:
-        """Whether workers compute on the server's own weights: nobody computes as they change.
+        """Whether workers compute on the server's own weights: no worker computes as they change.
 
         In wall-clock time also over no link: what an emulated one brings is to be brought.
         """
         alone = self.cluster.free or self.run.engine != "local"
-        return self.run.pull == "whole" and alone and getattr(self.sync, "barrier", False)
-
-    @property
-    def eager(self) -> bool:
-        """Whether weights arrive while their worker computes on older ones."""
-        return bool(getattr(self.sync, "eager", False))
+        return self.run.pull == "whole" and alone and self.traits.barrier
 
     @property
     def own(self) -> bool:
@@ -80,17 +82,18 @@ class Experiment:
         """
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
-        own = type(self.prune) in PRUNERS.values()
+        own = find("prune", self.prune) is not None
         return known and own and not list(self.shell.buffers()) and self.run.device == "cpu"
 
     @property
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
-        return not isinstance(self.prune, Whole)
+        return not isinstance(self.prune, Dense)
 
     @property
     def memories(self) -> dict[str, Memory]:
         """What each worker keeps from one gradient to the next."""
         size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
         pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
-        return {**pruned, **({SQUARES: Memory(size, dtype)} if rating.needs(self.rate) in rating.AT_WORKER else {})}
+        squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
+        return {**pruned, **({SQUARES: Memory(size, dtype)} if squares else {})}

@@ -15,10 +15,12 @@ from pslab.config.run import Run
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.layout import Layout
 from pslab.engines.job.shared_memory import Arena, aligned
+from pslab.engines.job.wire import WHOLE
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
-from pslab.protocol.messages import Sync
 from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync, Traits
+from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -64,6 +66,7 @@ class Job:
 
     run: Run
     sync: Sync
+    traits: Traits
     rate: Rate
     order: Order
     schedule: Schedule
@@ -79,7 +82,6 @@ class Job:
     sparse: bool
     trains: bool
     portable: bool
-    eager: bool
     own: bool
     layered: bool
 
@@ -91,6 +93,19 @@ class Job:
             found.setdefault(part.layer, []).append(index)
         return tuple(tuple(found[layer]) for layer in sorted(found))
 
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """Of each range its part of the model: what handling it costs of what the whole model costs."""
+        return tuple(part.size / self.layout.size for part in self.parts)
+
+    @cached_property
+    def _whole_bytes(self) -> tuple[int, ...]:
+        return tuple(frame_bytes(part.size, self.layout.dtype.itemsize) for part in self.parts)
+
+    def payload_bytes(self, index: int, size_bytes: int) -> int:
+        """What a payload of a range takes on a link: its size, or that of a frame of all entries if it is WHOLE."""
+        return self._whole_bytes[index] if size_bytes == WHOLE else size_bytes
+
     def learning_rate(self, applied: int) -> float:
         """The scheduled learning rate once so many gradients have been applied."""
         run = self.run
@@ -100,6 +115,6 @@ class Job:
     @classmethod
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
-        same = ("run", "sync", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "keyspace",
-                "parts", "layer_shares", "sparse", "trains", "portable", "eager", "own", "layered")  # fmt: skip
+        same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell",
+                "keyspace", "parts", "layer_shares", "sparse", "trains", "portable", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

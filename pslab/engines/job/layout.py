@@ -45,7 +45,7 @@ class Layout:
     def of(cls, experiment: Experiment) -> Layout:
         """Lay out buffers for an experiment's weights, cut into ranges. What is not touched takes no memory."""
         workers, size, parts = experiment.run.workers, experiment.keyspace.size, experiment.parts
-        dtype, in_place, eager = getattr(torch, experiment.run.dtype), experiment.in_place, experiment.eager
+        dtype, in_place, eager = getattr(torch, experiment.run.dtype), experiment.in_place, experiment.traits.eager
         frames, room = [], 0
         for part in parts:
             largest = aligned(largest_frame_bytes(part.size, dtype.itemsize))

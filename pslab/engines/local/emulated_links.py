@@ -1,90 +1,81 @@
-"""The post: frames on the emulated links, and how late the machine was in delivering them."""
+"""Frames between the server and its workers, delivered when the emulated links would, and how late that was."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
+from collections.abc import Callable
 
-from pslab.config.cluster import Cluster
-from pslab.engines.emulation.links import DOWN, UP, Chooser, Network
-from pslab.engines.job.notes import Note
+from pslab.engines.emulation.links import DOWN, Chooser
+from pslab.engines.emulation.traffic import Traffic
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import Frame
 
-Frame = tuple[int, list[Note]]  # (worker, what it sent or gets)
+Delivery = tuple[int, Frame]  # worker, what it sent or gets
 
 
-class Post:
-    """Between the server and its workers. A cluster without limits has no links: what is sent is there."""
+class EmulatedLinks:
+    """A cluster without limits has no links: what is sent has arrived. `clock` gives seconds since the run began."""
 
-    def __init__(self, cluster: Cluster, workers: int, chooser: Chooser | None = None) -> None:
-        self._network = None if cluster.free else Network(cluster, chooser)
-        self._on_the_way = dict.fromkeys(range(workers), 0)
-        self._inbox: deque[Frame] = deque()
+    def __init__(self, job: Job, clock: Callable[[], float], chooser: Chooser | None = None) -> None:
+        self._traffic, self._clock = None if job.cluster.free else Traffic(job, chooser), clock
+        self._under_way = dict.fromkeys(range(job.run.workers), 0)
+        self._inbox: deque[Delivery] = deque()
         self._busy_until_s = 0.0
-        self.late_s: list[float] = []  #: how late each message was delivered
+        self.late_s: list[float] = []  #: how late each frame was delivered
 
     def travelling(self, worker: int) -> bool:
         """Whether a frame from or to this worker is on a link, or waits for the server."""
-        return self._on_the_way[worker] > 0
+        return self._under_way[worker] > 0
 
     def next_s(self) -> float:
-        """The instant at which there is something to do; infinity if there is nothing on the way."""
+        """The instant at which there is something to do; infinity if nothing is under way."""
         if self._inbox:
             return 0.0
-        return math.inf if self._network is None else min(self._network.next_s(), self._network.choice_s())
+        return math.inf if self._traffic is None else min(self._traffic.next_s(), self._traffic.choice_s())
 
-    def send_up(self, worker: int, size_bytes: int, notes: list[Note]) -> None:
+    def send_up(self, worker: int, frame: Frame) -> None:
         """A worker has handed a frame to its link."""
-        self._send(UP, worker, size_bytes, notes)
-
-    def ask(self, worker: int, notes: list[Note]) -> None:
-        """A layered worker has handed a request for weights to its link, on which it waits for nobody."""
-        self._on_the_way[worker] += 1
-        if self._network is None:
-            self._inbox.append((worker, notes))
+        if self._traffic is None:
+            self._under_way[worker] += 1
+            self._inbox.append((worker, frame))
         else:
-            self._network.fly(UP, (worker, notes), notes[-1].sent_s)
+            self._under_way[worker] += self._traffic.up(worker, frame, frame[-1].payload.sent_s)
 
-    def send_down(self, worker: int, size_bytes: int, notes: list[Note]) -> list[Frame]:
-        """The server hands a frame to the link; what of it is there at once."""
-        if self._network is None:
-            return [(worker, notes)]
-        self._send(DOWN, worker, size_bytes, notes)
+    def send_down(self, worker: int, frame: Frame) -> list[Delivery]:
+        """The server hands a frame to the link; what of it arrives at once."""
+        if self._traffic is None:
+            return [(worker, frame)]
+        self._under_way[worker] += 1
+        self._traffic.down(worker, frame, frame[-1].payload.sent_s)
         return []
 
-    def collect(self, *, busy: bool = False) -> list[Frame]:
+    def collect(self, *, busy: bool = False) -> list[Delivery]:
         """Frames that workers are to get now; those for the server join its inbox.
 
         That a frame finds the server busy with another one is no fault of the emulation, and not late.
         """
-        if self._network is None:
+        if self._traffic is None:
             return []
-        now, down = time.monotonic(), []
-        for due_s, direction, (worker, notes) in self._network.arrived(now):
+        now, down = self._clock(), []
+        for due_s, direction, (worker, frame, _) in self._traffic.arrived(now):
             if direction == DOWN:
-                self.late_s.append(time.monotonic() - due_s)
-                self._on_the_way[worker] -= 1
-                down.append((worker, notes))
+                self.late_s.append(self._clock() - due_s)
+                self._under_way[worker] -= 1
+                down.append((worker, frame))
             else:
                 self.late_s.append(0.0 if busy else max(0.0, now - max(due_s, self._busy_until_s)))
-                self._inbox.append((worker, notes))
+                self._inbox.append((worker, frame))
         return down
 
-    def take(self) -> Frame | None:
+    def take(self) -> Delivery | None:
         """The next frame for the server."""
         if not self._inbox:
             return None
-        worker, notes = self._inbox.popleft()
-        self._on_the_way[worker] -= 1
-        return worker, notes
+        worker, frame = self._inbox.popleft()
+        self._under_way[worker] -= 1
+        return worker, frame
 
-    def dealt(self) -> None:
+    def handled(self) -> None:
         """The server has dealt with the frame that it took."""
-        self._busy_until_s = time.monotonic()
-
-    def _send(self, direction: str, worker: int, size_bytes: int, notes: list[Note]) -> None:
-        self._on_the_way[worker] += 1
-        if self._network is None:
-            self._inbox.append((worker, notes))
-        else:
-            self._network.send(direction, worker, size_bytes, (worker, notes), notes[-1].sent_s)
+        self._busy_until_s = self._clock()

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.notes import SERVER
+from pslab.engines.local.layered_worker import LocalLayeredWorker
+from pslab.engines.local.server import LocalServer
+from pslab.engines.local.worker import LocalWorker
 from pslab.engines.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
-from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Conduct
-from pslab.engines.processes.pool import Pool
+from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
+from pslab.engines.processes.pool import SERVER, Pool
+from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import WorkerDied
 
@@ -31,7 +34,7 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
     beside = run.evaluate == "beside" or run.target_accuracy is not None
     pool = pools.acquire(run.workers + beside, lambda: on_progress({}))
     try:
-        return _Conduct(pool, experiment, on_progress, beside).conduct()
+        return _LocalRun(pool, experiment, on_progress, beside).conduct()
     except Interrupted:
         raise
     except BaseException:
@@ -39,7 +42,7 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
         raise
 
 
-class _Conduct(Conduct):
+class _LocalRun(Coordinator):
     """A run in wall-clock time."""
 
     def __init__(self, pool: Pool, experiment: Experiment, on_progress: OnProgress, beside: bool) -> None:
@@ -54,16 +57,16 @@ class _Conduct(Conduct):
         self.running = self.reached = False
 
     def conduct(self) -> Outcome:
-        begin_s = time.monotonic()
+        start_s = time.monotonic()
         try:
             self._prepare()
-            self.preparation_s = time.monotonic() - begin_s
+            self.preparation_s = time.monotonic() - start_s
             self._follow()
             self.evaluate(self.unevaluated, self.workers - self.lost)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         outcome = self._outcome()
-        if self.lost:  # the survivors are well, but the next run needs everybody
+        if self.lost:  # the survivors are well, but the next run needs all processes
             pools.release(kill=True)
         return outcome
 
@@ -72,14 +75,18 @@ class _Conduct(Conduct):
         """Whether the server or a worker has not yet reported its end."""
         return "outcome" not in self.facts or bool(self.workers - self.lost - set(self.worked))
 
+    @property
+    def _all(self) -> set[int]:
+        """The processes that have a role."""
+        return self.workers | {SERVER} | ({self.evaluator} if self.evaluator is not None else set())
+
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
         for number in (*sorted(self.workers), SERVER):
             self.pool.order(number, "run")
         self.running = True
-        everyone = self.workers | {SERVER} | ({self.evaluator} if self.evaluator is not None else set())
         while self._under_way:
-            self.hear(everyone, POLL_S)
+            self.hear(self._all, POLL_S)
             if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
                 self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
@@ -87,9 +94,12 @@ class _Conduct(Conduct):
 
     def _prepare(self) -> None:
         job = self.lay_out()
-        for number in self.pool.processes:
-            self.pool.order(number, "prepare", job)
-        self.await_prepared(self.workers)
+        self.pool.start(SERVER, LocalServer, job)
+        for worker in sorted(self.workers):
+            self.pool.start(worker, LocalLayeredWorker if job.layered else LocalWorker, job)
+        if self.evaluator is not None:
+            self.pool.start(self.evaluator, Evaluating, job)
+        self.await_prepared(self._all)
 
     def tolerated(self, number: int) -> bool:
         return number in self.workers and self._under_way  # the server notices at once, and knows the iteration

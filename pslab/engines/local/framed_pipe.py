@@ -1,4 +1,4 @@
-"""A line between a worker and the server: frames of notes over a local stream, and how to wait for one.
+"""A line between a worker and the server: frames of messages over a local stream, and how to wait for one.
 
 Waking a sleeping process costs 20 to 50 microseconds, so a wait first looks for a moment, yielding the core each time,
 and then sleeps; a wait without bound would starve the others where processes outnumber cores.
@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 
-from pslab.engines.job.notes import Note, pack, unpack
+from pslab.engines.job.wire import Frame, Message, pack, unpack
 
 SPIN_S = 50e-6
 READ_BYTES = 1 << 16
 LENGTH_BYTES = 4
-Frame = list[Note]
 
 
 def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: float = SPIN_S) -> list[int]:
@@ -43,9 +42,9 @@ class Line:
         self.descriptor = pipe.fileno()
         os.set_blocking(self.descriptor, False)
 
-    def send(self, notes: Iterable[Note]) -> None:
+    def send(self, frame: Iterable[Message]) -> None:
         """Send one frame; OSError if the other end is gone."""
-        body = pack(notes)
+        body = pack(frame)
         data = len(body).to_bytes(LENGTH_BYTES, "little") + body
         while data:
             try:

@@ -1,52 +1,48 @@
-"""The server process: it lets messages arrive when the cluster's links would, hands them to the protocol and performs
-what comes back on the store."""
+"""The server's process: it lets frames arrive when the cluster's links would, and hands them to the server's driver."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Iterable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
-from pslab.engines.job.notes import ACK, BLOCKED, DIVERGED, GO, PULL, PUSH, STOP, WEIGHTS, Note, apart
-from pslab.engines.job.shared_memory import Arena
-from pslab.engines.local.emulated_links import Post
+from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
+from pslab.engines.local.emulated_links import EmulatedLinks
 from pslab.engines.local.framed_pipe import Line, ready
 from pslab.engines.processes.channel import report
-from pslab.engines.server.weights import Keeper
+from pslab.engines.processes.child import Seat
+from pslab.engines.server.books import Books
+from pslab.engines.server.clock import APPLY, FIND, SERVE, WallClock
+from pslab.engines.server.driver import ServerDriver
+from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.worker_status import doing
-from pslab.protocol.messages import Pull, Push
-from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
+from pslab.protocol.server import Server
 
 PROGRESS_PERIOD_S = 0.2
+MESSAGE = "message"  # what the clock spends on a frame as a whole
 
 
-class Serving:
-    """One run at the server."""
+class LocalServer:
+    """The role of the server's process: one run, and the driver's transport."""
 
-    def __init__(self, job: Job, pipes: list[Connection], parent: Connection, arena: Arena, snapshots: Arena) -> None:
-        self.job, self.run_, self.parent = job, job.run, parent
-        self.lines = [Line(pipe) for pipe in pipes]
+    def __init__(self, seat: Seat, job: Job) -> None:
+        self.job, self.run_, self.parent = job, job.run, seat.parent
+        self.lines = [Line(pipe) for pipe in seat.pipes[: job.run.workers]]
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines)}
-        self.whose[parent.fileno()] = None  # what is listened to
+        self.whose[self.parent.fileno()] = None  # what is listened to
+        self.clock = WallClock()
         self.machine = Server(range(job.run.workers), len(job.parts), job.sync)
         self.waiting = Waiting(job, self.machine) if job.layered and not job.cluster.free else None
-        self.post = Post(job.cluster, job.run.workers, self.waiting)
-        self.keeper = Keeper(job, arena, snapshots, lambda body: report(parent, "snapshot", body))
-        self.outbox: dict[int, list[Note]] = {w: [] for w in range(job.run.workers)}  # goes with the next weights
-        self.taken: dict[tuple[int, int], tuple[float, float]] = {}  # (worker, range): when its last push was handled
-        self.asked_s: dict[tuple[int, int], float] = {}  # when its last request was handled
-        self.refused = 0
-        self.spent = {"apply_s": [0.0, 0], "serve_s": [0.0, 0], "message_s": [0.0, 0]}  # seconds; pushes, pulls, frames
+        self.links = EmulatedLinks(job, self.clock.now, self.waiting)
+        shard = TensorShard(job, seat.arena)
+        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body))
+        self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
         self.deaths: list[dict[str, Any]] = []
-        self.outcome = ""
-        self.begun_s = 0.0
 
     @property
     def iteration(self) -> int:
@@ -55,45 +51,51 @@ class Serving:
 
     def run(self) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
-        self.begun_s = time.monotonic()
-        self.heard_s = dict.fromkeys(range(self.run_.workers), self.begun_s)
-        self.keeper.ledger.snapshot_if_due(0, 0.0)
+        self.clock.start()
+        self.heard_s = dict.fromkeys(range(self.run_.workers), 0.0)
+        self.driver.start()
         for worker in range(self.run_.workers):
-            self._tell(worker, [Note(GO, sent_s=self.begun_s)])
+            self._send(worker, [Go(self.clock.zero_s)])
         self._loop()
-        ended_s = time.monotonic() - self.begun_s
+        ended_s = self.clock.now()
         self._dismiss()
         self._report(ended_s)
+
+    def stop(self) -> None:
+        """The order to stop came when the run had ended by itself."""
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        progress_s = self.begun_s
-        while not self.outcome:
+        progress_s, driver = 0.0, self.driver
+        while not driver.outcome:
             for source in ready(list(self.whose), self._patience_s()):
                 worker = self.whose[source]
                 if worker is None:
                     self.parent.recv_bytes()  # the only order that a serving server gets is to stop
-                    self.outcome = self.outcome or "interrupted"
+                    self._end("interrupted")
                 else:
                     self._hear(worker)
             self._deliver()
             self._take_one()
-            now = time.monotonic()
-            if self.run_.seconds is not None and now - self.begun_s >= self.run_.seconds:
-                self.outcome = self.outcome or "seconds"
+            now = self.clock.now()
+            if self.run_.seconds is not None and now >= self.run_.seconds:
+                self._end("seconds")
             if now - progress_s >= PROGRESS_PERIOD_S:
                 progress_s = now
-                workers = [doing(self.machine, w, travelling=self.post.travelling(w)) for w in self.outbox]
-                news = {"pushes": self.machine.gradients, "seconds": now - self.begun_s, "workers": workers}
-                report(self.parent, "progress", news)
+                workers = [doing(self.machine, w, travelling=self.links.travelling(w)) for w in self.heard_s]
+                report(self.parent, "progress", {"pushes": self.machine.gradients, "seconds": now, "workers": workers})
                 self._lose_the_silent(now)
+
+    def _end(self, outcome: str) -> None:
+        """The run is over, unless it was before."""
+        if not self.driver.outcome:
+            self.driver.end(outcome, self.clock.now())
 
     def _patience_s(self) -> float:
         """How long nothing can happen by itself."""
-        due = self.begun_s + self.run_.seconds if self.run_.seconds is not None else math.inf
-        due = min(due, self.post.next_s())
-        return max(0.0, min(PROGRESS_PERIOD_S, due - time.monotonic()))
+        due_s = min(self.links.next_s(), math.inf if self.run_.seconds is None else self.run_.seconds)
+        return max(0.0, min(PROGRESS_PERIOD_S, due_s - self.clock.now()))
 
     def _hear(self, worker: int) -> None:
         """Read what a worker has sent, or that it is gone."""
@@ -103,127 +105,58 @@ class Serving:
             del self.whose[self.lines[worker].descriptor]
             self._lose(worker, "is gone")
             return
-        self.heard_s[worker] = time.monotonic()
-        for notes in frames:
-            if notes[0].kind == DIVERGED:  # not a message of the protocol: it takes no time on a link
-                self._arrived(notes, self.heard_s[worker])
-                continue
-            for frame in self._frames(notes):
-                if self.waiting is not None and frame[-1].kind == BLOCKED:
-                    self.waiting.blocked[worker] = frame[-1].range
-                elif self.waiting is not None and frame[-1].kind == PULL:
-                    self.post.ask(worker, frame)
-                else:
-                    self.post.send_up(worker, sum(self.keeper.wire_bytes(note) for note in frame), frame)
-
-    def _frames(self, notes: list[Note]) -> list[list[Note]]:
-        """What goes on a link by itself."""
-        if self.job.cluster.free:
-            return [notes]
-        return [[note] for note in notes] if self.job.layered else apart(notes) if self.job.eager else [notes]
-
-    def _deliver(self, *, busy: bool = False) -> None:
-        """Weights that are due go out to the workers."""
-        for worker, notes in self.post.collect(busy=busy):
-            if self.waiting is not None and self.waiting.blocked[worker] == notes[-1].range:
-                self.waiting.blocked[worker] = None
-            self._tell(worker, notes)
+        self.heard_s[worker] = self.clock.now()
+        for frame in frames:
+            first = frame[0]
+            if isinstance(first, Diverged):  # not a message of the protocol: it takes no time on a link
+                self.driver.receive(frame)
+            elif isinstance(first, Blocked):
+                if self.waiting is not None:
+                    self.waiting.blocked[worker] = first.range
+            else:
+                self.links.send_up(worker, frame)
 
     def _take_one(self) -> None:
         """Deal with one frame that has arrived; weights may fall due meanwhile."""
-        frame = self.post.take()
-        if frame is None:
+        taken = self.links.take()
+        if taken is None:
             return
-        worker, notes = frame
-        self.heard_s[worker] = time.monotonic()
+        worker, frame = taken
+        now = self.heard_s[worker] = self.clock.now()
         if worker not in self._dead:
-            self._arrived(notes, self.heard_s[worker])
-            self._spend("message_s", self.heard_s[worker])
-        self.post.dealt()
+            self.driver.receive(frame)
+            self.clock.spend(MESSAGE, now)
+        self.links.handled()
 
     def _lose_the_silent(self, now: float) -> None:
-        """A worker that owes a word and has not said one within its lease is dead."""
+        """A worker that owes a message and has not sent one within its lease is dead."""
         for worker in self.machine.workers:
-            waits = self.post.travelling(worker) or all(worker in part.asked for part in self.machine.ranges)
-            if not self.outcome and not waits and now - self.heard_s[worker] > self.run_.lease_s:
+            waits = self.links.travelling(worker) or all(worker in part.asked for part in self.machine.ranges)
+            if not self.driver.outcome and not waits and now - self.heard_s[worker] > self.run_.lease_s:
                 self._lose(worker, f"has been silent for longer than its lease of {self.run_.lease_s:g} s")
 
-    # --- messages -------------------------------------------------------------------------------------------------
+    # --- the driver's transport -----------------------------------------------------------------------------------
 
-    def _arrived(self, notes: Iterable[Note], now: float) -> None:
-        """A worker's frame is here: hand its messages to the protocol."""
-        for note in notes:
-            if self.outcome:
-                return
-            if note.kind == PUSH:
-                begun_s = time.monotonic()
-                push = Push(note.worker, note.range, note.iteration, note.version, note, note.own)
-                self.taken[note.worker, note.range] = begun_s, begun_s
-                self._perform(self.machine.handle(push, now - self.begun_s))
-                self.taken[note.worker, note.range] = begun_s, time.monotonic()
-                if self.run_.pushes is not None and self.machine.gradients >= self.run_.pushes:
-                    self.outcome = "budget"
-            elif note.kind == PULL:
-                self.asked_s[note.worker, note.range] = time.monotonic()
-                pull = Pull(note.worker, note.range, note.iteration, note.version, note)
-                self._perform(self.machine.handle(pull, now - self.begun_s))
-            elif note.kind == DIVERGED:
-                self.refused += 1
-                self.outcome = "diverged"
-                self.diverged = {"worker": note.worker, "iteration": note.iteration}
+    def send(self, worker: int, frame: Frame) -> None:
+        """Weights are handed to the worker's link."""
+        for delivery in self.links.send_down(worker, frame):
+            self._send(*delivery)
 
-    def _perform(self, effects: list[Effect]) -> None:
-        pending = list(effects)
-        while pending:
-            effect = pending.pop(0)
-            if isinstance(effect, Step):
-                self._step(effect)
-            elif isinstance(effect, Discard):
-                self.keeper.discard(effect)
-                self._acknowledge(effect.push)
-            elif isinstance(effect, Reply):
-                self._reply(effect)
-                pending += self.machine.answered(effect.pull.range)
-            elif isinstance(effect, Refuse):
-                self.refused += 1
-            self._deliver(busy=True)  # that took milliseconds, for which other workers' weights do not wait
+    def attend(self) -> None:
+        """Weights that have fallen due while the server was busy go out."""
+        self._deliver(busy=True)
 
-    def _step(self, step: Step) -> None:
-        now = time.monotonic()
-        self.keeper.step(step, len(self.machine.workers), now - self.begun_s)
-        self._spend("apply_s", now, len(step.pushes))
-        for push in step.pushes:
-            self._acknowledge(push)
+    def _deliver(self, *, busy: bool = False) -> None:
+        """Weights that are due go out to the workers."""
+        for worker, frame in self.links.collect(busy=busy):
+            if self.waiting is not None and self.waiting.blocked[worker] == frame[-1].range:
+                self.waiting.blocked[worker] = None
+            self._send(worker, frame)
 
-    def _acknowledge(self, push: Push) -> None:
-        begun_s, _ = self.taken.get((push.worker, push.range), (0.0, 0.0))
-        note = Note(ACK, push.worker, push.range, push.iteration, begun_s=begun_s, done_s=time.monotonic())
-        self.outbox[push.worker].append(note)
-
-    def _spend(self, what: str, since_s: float, count: int = 1) -> None:
-        self.spent[what][0] += time.monotonic() - since_s
-        self.spent[what][1] += count
-
-    def _reply(self, reply: Reply) -> None:
-        pull, released_s = reply.pull, time.monotonic()
-        size = self.keeper.reply(reply)
-        self._spend("serve_s", released_s)
-        key = pull.worker, pull.range
-        begun_s, done_s = self.taken.get(key, (released_s, released_s))
-        note = Note(WEIGHTS, *key, pull.iteration, reply.version, size, reply.released_by, time.monotonic(),
-                    begun_s, done_s, released_s, self.asked_s.get(key, released_s), reply.own)  # fmt: skip
-        notes, self.outbox[pull.worker] = [*self.outbox[pull.worker], note], []
-        if self.waiting is not None:
-            self.waiting.answered(reply)
-        size_bytes = self.keeper.wire_bytes(note)
-        self.keeper.ledger.answered(pull.worker, pull.range, pull.iteration, size_bytes)
-        for worker, arrived in self.post.send_down(pull.worker, size_bytes, notes):
-            self._tell(worker, arrived)
-
-    def _tell(self, worker: int, notes: list[Note]) -> None:
+    def _send(self, worker: int, frame: Frame) -> None:
         with contextlib.suppress(OSError):  # a dead worker is noticed where its pipe is read
-            self.lines[worker].send(notes)
-        self.heard_s[worker] = time.monotonic()
+            self.lines[worker].send(frame)
+        self.heard_s[worker] = self.clock.now()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -233,28 +166,27 @@ class Serving:
 
     def _lose(self, worker: int, how: str) -> None:
         iteration = min(part.clocks[worker] for part in self.machine.ranges)
-        self.deaths.append({"worker": worker, "iteration": iteration, "how": how,
-                            "seconds": time.monotonic() - self.begun_s})  # fmt: skip
+        self.deaths.append({"worker": worker, "iteration": iteration, "how": how, "seconds": self.clock.now()})
         report(self.parent, "lost", self.deaths[-1])
         if self.run_.on_death == "stop" or len(self.machine.workers) == 1:
-            self.outcome = "died"
+            self.driver.end("died", self.clock.now())
         else:
-            self.keeper.leave(worker)
-            self._perform(self.machine.leave(worker, time.monotonic() - self.begun_s))
+            self.driver.leave(worker)
 
     def _dismiss(self) -> None:
-        """Tell the workers to stop, and read each one's line to its last word: the next run begins with empty lines."""
+        """Stop the workers, and read each one's line to its last message: the next run begins with empty lines."""
         waiting = set(range(self.run_.workers)) - self._dead
         for worker in waiting:
-            self._tell(worker, [Note(STOP)])
-        while waiting and self.outcome != "died":
+            self._send(worker, [Stop(worker)])
+        while waiting and self.driver.outcome != "died":
             for source in ready(list(self.whose)):
                 sender = self.whose[source]
                 if sender is None:
                     self.parent.recv_bytes()
                     continue
                 try:
-                    last = any(note.kind == STOP for notes in self.lines[sender].frames() for note in notes)
+                    frames = self.lines[sender].frames()
+                    last = any(isinstance(message, Stop) for frame in frames for message in frame)
                 except (EOFError, OSError):  # it died with the run already over: nothing of it is missing
                     last = True
                     del self.whose[source]
@@ -264,28 +196,27 @@ class Serving:
 
     def _costs(self) -> dict[str, float]:
         """Mean seconds: to apply a push, to lay a reply ready, and for the rest of a frame's handling."""
-        (apply_s, pushes), (serve_s, pulls), (whole_s, frames) = self.spent.values()
-        rest_s = max(0.0, whole_s - apply_s - serve_s)
-        return {"apply_s": apply_s / max(pushes, 1), "serve_s": serve_s / max(pulls, 1),
+        spent = {on: self.clock.spent.get(on, [0.0, 0]) for on in (APPLY, SERVE, FIND, MESSAGE)}
+        (apply_s, pushes), (serve_s, whole), (find_s, encoded), (all_s, frames) = spent.values()
+        rest_s = max(0.0, all_s - apply_s - serve_s - find_s)
+        return {"apply_s": apply_s / max(pushes, 1), "serve_s": (serve_s + find_s) / max(whole + encoded, 1),
                 "message_s": rest_s / max(frames, 1)}  # fmt: skip
 
     def _report(self, ended_s: float) -> None:
-        late_s = np.array(self.post.late_s or [0.0])
+        late_s, books = np.array(self.links.late_s or [0.0]), self.driver.books
         body = {
-            "outcome": self.outcome,
+            "outcome": self.driver.outcome,
             "seconds": ended_s,
-            "pushes": self.keeper.applied,
+            "pushes": books.applied,
             "accepted": self.machine.gradients,
-            "refused": self.refused,
-            "dropped": self.keeper.dropped,
-            "dropped_bytes": self.keeper.dropped_bytes,
+            "refused": self.driver.refused,
+            "dropped": books.dropped,
+            "dropped_bytes": books.dropped_bytes,
             "deaths": self.deaths,
-            "diverged": getattr(self, "diverged", None),
+            "diverged": self.driver.diverged,
             "late_s_mean": float(late_s.mean()),
             "late_s_99th": float(np.quantile(late_s, 0.99)),
-            "messages": len(self.post.late_s),
+            "messages": len(self.links.late_s),
             "costs": self._costs(),
         }
-        report(self.parent, "served", body, self.keeper.ledger.close(self.keeper.applied, ended_s))
-
-
+        report(self.parent, "served", body, books.ledger.close(books.applied, ended_s))

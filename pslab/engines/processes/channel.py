@@ -14,7 +14,7 @@ from pslab.tensors.workload.torchvision_ops import with_operators
 
 
 class Report(NamedTuple):
-    """What a child tells its parent."""
+    """What a child reports to its parent."""
 
     kind: str
     body: dict[str, Any]
@@ -26,8 +26,8 @@ def order(pipe: Connection, verb: str, argument: Any = None) -> None:
     pipe.send_bytes(cloudpickle.dumps((verb, argument)))
 
 
-def tell(pipe: Connection, verb: str, argument: Any) -> None:
-    """The same for orders that come by the thousand, of plain lists and numbers."""
+def order_plain(pipe: Connection, verb: str, argument: Any) -> None:
+    """The same for orders that come by the thousand, of plain lists and numbers: as JSON."""
     pipe.send_bytes(json.dumps([verb, argument]).encode())
 
 

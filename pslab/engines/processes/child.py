@@ -1,4 +1,7 @@
-"""The first code of a spawned process. It imports little: the watcher on the parent stands within milliseconds."""
+"""A spawned process: it takes the role that the order `start` gives it, then does what that role is ordered to.
+
+It knows no role, and the watcher on its parent stands before anything is imported that a role needs.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,53 @@ import signal
 import threading
 import traceback
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pslab.engines.job.shared_memory import Arena
 
-def main(number: int, parent: Connection, pipes: list[Connection], arenas: tuple[Arena, Arena, Arena]) -> None:
-    """Serve orders until the parent closes the pipe or is gone. `number` is the worker's, or SERVER."""
+
+class Seat(NamedTuple):
+    """What a process has for as long as it lives, whatever its role."""
+
+    number: int  #: the worker's, or pool.SERVER
+    parent: Connection
+    pipes: list[Connection]  #: to the server; the server's, to each worker
+    arena: Arena  #: of a run's tensors
+    data: Arena
+    snapshots: Arena
+
+
+def main(seat: Seat) -> None:
+    """Serve orders until the parent closes the pipe or is gone.
+
+    `start` is given a callable and its arguments: called with the seat before them it makes the role, and "prepared"
+    is reported. Every other order names a method of the role, and gives its arguments.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    from pslab.engines.processes.channel import await_order, report
-    from pslab.engines.processes.station import Station
+    import torch
 
-    station = Station(number, parent, pipes, arenas)
-    report(parent, "ready")
+    from pslab.engines.processes.channel import await_order, report
+
+    torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
+    report(seat.parent, "ready")
+    role: Any = None
     while True:
         try:
-            verb, argument = await_order(parent)
+            verb, arguments = await_order(seat.parent)
         except (EOFError, OSError):
             return
         try:
-            station.obey(verb, argument)
-        except Exception:  # whatever a user's model or policy raises is told to the parent, which ends the run
-            report(parent, "failed", {"iteration": station.iteration, "traceback": traceback.format_exc()})
+            if verb == "start":
+                role, (make, *given) = None, arguments
+                role = make(seat, *given)
+                report(seat.parent, "prepared")
+            else:
+                getattr(role, verb)(*arguments)
+        except Exception:  # whatever a user's model or policy raises is reported to the parent, which ends the run
+            body = {"iteration": getattr(role, "iteration", 0), "traceback": traceback.format_exc()}
+            report(seat.parent, "failed", body)
 
 
 def _die_with_parent() -> None:

@@ -21,8 +21,11 @@ INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
 POLL_S = 0.1  # how often the receiver of the news may end the run
 
 
-class Conduct:
-    """What every driver with processes does; a driver adds how time passes."""
+class Coordinator:
+    """What every engine with processes does; an engine adds how time passes.
+
+    Those that are to evaluate have a role with a method `evaluate(index, device)`, which reports "evaluated".
+    """
 
     def __init__(self, pool: Pool, experiment: Experiment, on_progress: OnProgress) -> None:
         self.pool, self.experiment, self.on_progress, self.run = pool, experiment, on_progress, experiment.run
@@ -41,7 +44,7 @@ class Conduct:
         return Job.of(experiment, layout, pool.shelve(experiment.dataset))
 
     def await_prepared(self, numbers: Iterable[int]) -> None:
-        """Until these processes say that they are ready."""
+        """Until these processes have reported that they have their role."""
         waiting = set(numbers)
         while waiting:
             self.on_progress({})
@@ -55,12 +58,16 @@ class Conduct:
         """One report of a process."""
         body = report.body
         if report.kind == "snapshot":
-            self.snapshots[body["index"]] = (body["pushes"], body["seconds"])
+            self.keep_snapshot(body)
         elif report.kind == "evaluated":
             self.busy.pop(number, None)
             self.evaluated[body["index"]] = (body["accuracy"], body["loss"])
             pushes, seconds = self.snapshots[body["index"]]
             self.news.append({"pushes": pushes, "seconds": seconds, **body})
+
+    def keep_snapshot(self, body: dict[str, Any]) -> None:
+        """A snapshot of the weights was taken, which is to be evaluated."""
+        self.snapshots[body["index"]] = (body["pushes"], body["seconds"])
 
     def hear(self, numbers: set[int], timeout_s: float) -> None:
         """Take the reports that there are, then pass on what is new: its receiver may raise."""
@@ -72,13 +79,13 @@ class Conduct:
 
     @property
     def unevaluated(self) -> list[int]:
-        """Snapshots that nobody has evaluated or is evaluating."""
+        """Snapshots that are neither evaluated nor being evaluated."""
         return [i for i in sorted(self.snapshots) if i not in self.evaluated and i not in self.busy.values()]
 
     def order_evaluation(self, number: int, index: int, device: str) -> None:
         """Let an idle process evaluate a snapshot."""
         self.busy[number] = index
-        self.pool.order(number, "evaluate", (index, device))
+        self.pool.order(number, "evaluate", index, device)
 
     def evaluate(self, todo: list[int], idle: Iterable[int], until_s: float = math.inf) -> None:
         """Evaluate snapshots of a run that stands still, on as many idle processes as there are cores."""

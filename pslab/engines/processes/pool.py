@@ -13,14 +13,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pslab.engines.job.job import Shelf
-from pslab.engines.job.notes import SERVER
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
-from pslab.engines.processes.channel import Report, await_report, order, tell
+from pslab.engines.processes.channel import Report, await_report, order, order_plain
 from pslab.engines.processes.spawn import without_main
 from pslab.errors import StartFailed, WorkerDied, WorkerFailed
 from pslab.tensors.workload.data import Dataset
 
+SERVER = -1  # the number of the process to which all others have a pipe; they count from 0
 START_LIMIT_S = 120.0
 HEED_S = 0.1
 STOP_LIMIT_S = 2.0
@@ -53,15 +53,19 @@ class Pool:
             self._shelf, self._dataset = Shelf.store(self.data, dataset), dataset
         return self._shelf
 
-    def order(self, number: int, verb: str, argument: Any = None) -> None:
-        """Order one child; its death is noticed where reports are awaited."""
-        with contextlib.suppress(OSError):
-            order(self.pipes[number], verb, argument)
+    def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
+        """Give one child a role: what this callable makes of its seat and these arguments. It reports "prepared"."""
+        self.order(number, "start", role, *arguments)
 
-    def tell(self, number: int, verb: str, argument: Any) -> None:
-        """An order of plain lists and numbers."""
+    def order(self, number: int, verb: str, *arguments: Any) -> None:
+        """Call this method of a child's role; its death is noticed where reports are awaited."""
         with contextlib.suppress(OSError):
-            tell(self.pipes[number], verb, argument)
+            order(self.pipes[number], verb, arguments)
+
+    def order_plain(self, number: int, verb: str, *arguments: Any) -> None:
+        """The same for orders that come by the thousand, of plain lists and numbers."""
+        with contextlib.suppress(OSError):
+            order_plain(self.pipes[number], verb, arguments)
 
     def reports(
         self, numbers: set[int], timeout_s: float, tolerated: Callable[[int], bool]
@@ -108,15 +112,13 @@ class Pool:
     def _spawn(self, heed: Callable[[], None]) -> None:
         context = mp.get_context("spawn")
         ends = [context.Pipe() for _ in range(self.workers)]
-        arenas = (self.arena, self.data, self.snapshots)
         lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
         with without_main(), _deaf():
             for number, pipes in lines.items():
                 here, there = context.Pipe()
                 self.pipes[number] = here
-                process = context.Process(
-                    target=child.main, args=(number, there, pipes, arenas), name=f"pslab-{_name(number)}", daemon=True
-                )
+                seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots)
+                process = context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
                 process.start()
                 self.processes[number] = process
                 there.close()

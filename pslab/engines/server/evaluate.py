@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from multiprocessing.connection import Connection
 
 import torch
 from torch.nn import functional
@@ -12,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import report
+from pslab.engines.processes.child import Seat
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.data import batch
 
@@ -36,11 +36,10 @@ class Evaluator:
         self._inputs = self._batch(self._dataset.test_x) if kept else None
         self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
 
-    def report(self, index: int, snapshots: Arena, parent: Connection) -> None:
-        """Evaluate snapshot `index` and tell the parent."""
+    def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
+        """(accuracy, mean loss) of a snapshot of the weights."""
         size = self._job.layout.size
-        accuracy, loss = self.measure(snapshots.tensor(index * size * self._dtype.itemsize, size, self._dtype))
-        report(parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})
+        return self.measure(snapshots.tensor(index * size * self._dtype.itemsize, size, self._dtype))
 
     @torch.no_grad()
     def measure(self, weights: torch.Tensor) -> tuple[float, float]:
@@ -80,3 +79,23 @@ class Evaluator:
             self._module(self._batch(x[chosen[begin : begin + CALIBRATION_BATCH]]))
         for norm, momentum in zip(self._norms, kept, strict=True):
             norm.momentum = momentum
+
+
+class Evaluating:
+    """The role of a process that evaluates snapshots when it is ordered to, and perhaps does more."""
+
+    def __init__(self, seat: Seat, job: Job) -> None:
+        self.seat, self.job = seat, job
+        self._evaluator: Evaluator | None = None
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that this process is in, for error messages."""
+        return 0
+
+    def evaluate(self, index: int, device: str) -> None:
+        """Evaluate a snapshot and report it."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.job, self.seat.data, torch.device(device))
+        accuracy, loss = self._evaluator.snapshot(index, self.seat.snapshots)
+        report(self.seat.parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})

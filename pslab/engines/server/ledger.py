@@ -1,4 +1,4 @@
-"""The server's ledger: a row for every applied push, snapshots of the weights, and what is told of them at the end."""
+"""The server's ledger: a row for every applied push, and snapshots of the weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
-from pslab.protocol.messages import Push
+from pslab.protocol.messages import Push, Weights
 
 SNAPSHOT_CHUNK = 8  # snapshots by which their memory grows
 PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness", "seconds",
@@ -33,25 +33,29 @@ class Ledger:
         self._taken = 0
         self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
 
-    def applied(self, push: Push, version: int, staleness: int, bytes_up: int, now: float) -> None:
-        """A push became part of `version`."""
-        size, note = self._job.parts[push.range].size, push.payload
-        row = [len(self._rows) + 1, push.worker, push.iteration, push.range, push.version, version, staleness, now,
-               note.value, note.other / size, bytes_up, size * self._itemsize, 0, 0]  # fmt: skip
+    def applied(self, push: Push, version: int, now: float) -> None:
+        """A push became part of `version`, the one before which was computed without it."""
+        job, index, gradient = self._job, push.range, push.payload
+        size = job.parts[index].size
+        row = [len(self._rows) + 1, push.worker, push.iteration, index, push.version, version,
+               version - 1 - push.version, now, gradient.loss, gradient.entries / size,
+               job.payload_bytes(index, gradient.size_bytes), size * self._itemsize, 0, 0]  # fmt: skip
         self._rows.append(row)
-        key = push.worker, push.range, push.iteration
+        key = push.worker, index, push.iteration
         if key in self._early:
             row[BYTES_DOWN:] = self._early.pop(key)
         else:
             self._unanswered[key] = row
 
-    def answered(self, worker: int, index: int, iteration: int, bytes_down: int) -> None:
-        """The pull for `iteration` of a range was answered: its bytes belong to the push before it."""
-        key, sizes = (worker, index, iteration - 1), [bytes_down, self._job.parts[index].size * self._itemsize]
+    def answered(self, weights: Weights) -> None:
+        """A pull was answered: its bytes belong to the push before it."""
+        job, index = self._job, weights.range
+        key = weights.worker, index, weights.iteration - 1
+        sizes = [job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize]
         row = self._unanswered.pop(key, None)
         if row is not None:
             row[BYTES_DOWN:] = sizes
-        elif self._job.eager:
+        elif job.traits.eager:
             self._early[key] = sizes
 
     def snapshot_if_due(self, pushes: int, now: float) -> None:

@@ -11,19 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from pslab.engines.job.job import Job
-from pslab.engines.job.notes import Note
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import Report, report
+from pslab.engines.processes.child import Seat
 from pslab.engines.processes.pool import Pool
+from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
 from pslab.engines.worker.range_schedule import Turn
-from pslab.engines.worker.tensors import Producer, Write
+from pslab.engines.worker.tensors import Producer, Pulled, Write
 from pslab.tensors.pruning.pruner import NonFinite
 
 WAIT_S = 0.1
@@ -31,48 +31,52 @@ AHEAD = 2  # gradients that a host has: one that it computes, and the next
 
 
 #: settled when; worker, iteration; what it pulled, and adds; the range that it pushes
-Order = tuple[float, int, int, list[Note], list[Write], Turn | None]
+Order = tuple[float, int, int, list[Pulled], list[Write], Turn | None]
 
 
-class Hosting:
-    """In a host: the virtual workers that live here, or come by."""
+class Host(Evaluating):
+    """The role of a host: the virtual workers that live here, or come by."""
 
-    def __init__(self, job: Job, workers: list[int], parent: Connection, arena: Arena, data: Arena) -> None:
-        self._job, self._parent, self._arenas = job, parent, (arena, data)
+    def __init__(self, seat: Seat, job: Job, workers: list[int]) -> None:
+        super().__init__(seat, job)
         self._module = module_of(job, torch.device(job.run.device)) if job.portable else None
         self._producers: dict[int, Producer] = {}
-        self.iteration = 0
+        self._iteration = 0
         for worker in workers[: 1 if job.portable else None]:
             self._producer(worker).warm_up()
-        report(parent, "prepared")
+
+    @property
+    def iteration(self) -> int:
+        return self._iteration
 
     def produce(self, worker: int, iteration: int, pulled: list[Any], writes: list[Any], turn: Any) -> None:
-        """Install what a worker pulled, compute its gradient, lay the frames ready, and tell the parent."""
-        self.iteration, adds = iteration, [Write(*write) for write in writes]
-        turned = None if turn is None else Turn(*turn)
-        body = body_of(self._producer(worker), iteration, [Note(*note) for note in pulled], adds, turned)
-        report(self._parent, "produced", {"worker": worker, **body})
+        """Install what a worker pulled, compute its gradient, lay the frames ready, and report it."""
+        self._iteration = iteration
+        body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled],
+                       [Write(*each) for each in writes], None if turn is None else Turn(*turn))  # fmt: skip
+        report(self.seat.parent, "produced", {"worker": worker, **body})
 
     def _producer(self, worker: int) -> Producer:
         found = self._producers.get(worker)
         if found is None:
-            found = self._producers[worker] = Producer(self._job, worker, *self._arenas, module=self._module)
+            found = Producer(self.job, worker, self.seat.arena, self.seat.data, module=self._module)
+            self._producers[worker] = found
         return found
 
 
 def body_of(
-    producer: Producer, iteration: int, pulled: list[Note], writes: list[Write], turn: Turn | None = None
+    producer: Producer, iteration: int, pulled: list[Pulled], writes: list[Write], turn: Turn | None = None
 ) -> dict[str, Any]:
     """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
     the payload's size and entries; no payloads if the gradient is not finite."""
-    for note in pulled:
-        producer.install(note)
+    for each in pulled:
+        producer.install(each)
     loss = producer.gradient(iteration, writes, turn)
     try:
-        notes, _ = producer.payloads(iteration, loss)
+        payloads, _ = producer.payloads(iteration, loss)
     except NonFinite:
         return {"payloads": None, "loss": loss}
-    return {"payloads": [[note.size_bytes, note.other] for note in notes], "loss": loss}
+    return {"payloads": [[payload.size_bytes, payload.entries] for payload in payloads], "loss": loss}
 
 
 class Hosts:
@@ -85,19 +89,19 @@ class Hosts:
         self._waiting: dict[int, list[Order]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
         if job.portable:
             self._lay_out(pool.arena, job)
         for number in self.numbers:
             here = [worker for worker, host in self._host.items() if host == number]
-            pool.order(number, "host", (job, here))
+            pool.start(number, Host, job, here)
 
-    def begin(
-        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+    def start(
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
         turn: Turn | None = None,
     ) -> None:  # fmt: skip
         """The weights of a virtual worker's iteration were settled at this virtual instant."""
-        self._begun.add(worker)
+        self._started.add(worker)
         whose = 0 if self._portable else self._host[worker]
         heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, writes, turn))
         self._feed()
@@ -107,14 +111,14 @@ class Hosts:
         while worker not in self._done:
             self._hear()
             meanwhile()
-        self._begun.discard(worker)
+        self._started.discard(worker)
         return self._done.pop(worker)
 
     def settle(self, until_s: float) -> bool:
         """Wait for what is still being computed, so that the next run finds the hosts idle; whether they are."""
-        while self._begun - set(self._done) and time.monotonic() < until_s:
+        while self._started - set(self._done) and time.monotonic() < until_s:
             self._hear()
-        return not self._begun - set(self._done)
+        return not self._started - set(self._done)
 
     def take(self, number: int, found: Report) -> None:
         """A host has reported."""
@@ -124,7 +128,7 @@ class Hosts:
             self._feed()
 
     def _feed(self) -> None:
-        """Whoever has room gets what has waited longest."""
+        """A host that has room gets what has waited longest."""
         for whose, waiting in self._waiting.items():
             while waiting:
                 number = min(self.numbers, key=self._busy.__getitem__) if self._portable else whose
@@ -132,7 +136,7 @@ class Hosts:
                     break
                 _, *order = heappop(waiting)
                 self._busy[number] += 1
-                self._pool.tell(number, "produce", tuple(order))
+                self._pool.order_plain(number, "produce", *order)
 
     def _lay_out(self, arena: Arena, job: Job) -> None:
         layout = job.layout

@@ -10,32 +10,28 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job, Shelf
-from pslab.engines.job.layout import Layout
-from pslab.engines.job.notes import WHOLE, Note
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import WHOLE
 from pslab.engines.outcome import Outcome
-from pslab.engines.server.ledger import PUSH_COLUMNS, Ledger
-from pslab.engines.server.weights import Bookkeeper
-from pslab.engines.virtual.engine import facts_of, phase_table, turn
-from pslab.engines.virtual.simulator import Clockwork
+from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.engines.virtual.timing import Sizes, exchange, job_without_tensors
 from pslab.engines.worker.range_schedule import Turn
-from pslab.engines.worker.tensors import Write
+from pslab.engines.worker.tensors import Pulled, Write
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply
-from pslab.tensors.codec.frames import frame_bytes
 
-Sizes = dict[tuple[int, int], dict[str, float]]  # worker, iteration -> a recorded push
+Pushes = dict[tuple[int, int], dict[str, float]]  # worker, iteration -> a recorded push
 
 
 class Recorded:
     """Pushes as they were recorded, whatever they are computed on."""
 
-    def __init__(self, job: Job, pushes: Sizes) -> None:
+    def __init__(self, job: Job, pushes: Pushes) -> None:
         self._job, self._pushes = job, pushes
         self._iterations: dict[int, int] = {}
 
-    def begin(
-        self, worker: int, iteration: int, pulled: list[Note], settled_s: float, writes: list[Write],
+    def start(
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
         turn: Turn | None = None,
     ) -> None:  # fmt: skip
         """Which one is asked for."""
@@ -49,22 +45,22 @@ class Recorded:
         return {"payloads": [[size_bytes, round(row["density"] * self._job.parts[0].size)]], "loss": row["loss"]}
 
 
-class Answered(Bookkeeper):
-    """The books of a server whose answers are as long as those that were recorded."""
+class RecordedSizes(Sizes):
+    """The weights at a server whose answers are as long as those that were recorded."""
 
-    def __init__(self, job: Job, pushes: Sizes) -> None:
-        super().__init__(job, Ledger(job, None, None, lambda body: None))
+    def __init__(self, job: Job, pushes: Pushes) -> None:
+        super().__init__(job)
         self._answers: dict[int, int] = {}
-        for (_, iteration), row in pushes.items():  # who was not answered any more would have got what others got
+        for (_, iteration), row in pushes.items():  # a worker that got no answer would have got what others got
             self._answers[iteration] = max(self._answers.get(iteration, 0), int(row["bytes_down"]))
-        self._whole = frame_bytes(job.parts[0].size, job.layout.dtype.itemsize)  # of what lies there as such
         self._own = {key: int(row["bytes_down"]) for key, row in pushes.items()}
 
-    def _lay(self, reply: Reply) -> int:
-        pull = reply.pull
+    def lay(self, reply: Reply) -> int:
+        """There is nothing to lay ready."""
+        pull, whole = reply.pull, self._job.payload_bytes(0, WHOLE)
         before = pull.iteration - 1
         size_bytes = self._own.get((pull.worker, before), 0) or self._answers.get(before, 0)
-        return size_bytes if 0 < size_bytes != self._whole else WHOLE
+        return size_bytes if 0 < size_bytes != whole else WHOLE
 
 
 def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
@@ -77,7 +73,7 @@ def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
             fitted; several ranges; workers that leave or join.
     """
     run, cluster = experiment.run, experiment.cluster
-    if not getattr(experiment.sync, "barrier", False):
+    if not experiment.traits.barrier:
         raise ConfigError("sync", run.sync, "without a barrier another cluster means other gradients: run it there")
     if getattr(experiment.prune, "fitted", False):
         raise ConfigError("prune", run.prune, "is fitted to its cluster: another means other gradients: run it there")
@@ -85,10 +81,5 @@ def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
         raise ConfigError("cluster", run.cluster, "only whole pushes of workers that stay can be replayed elsewhere")
     rows = [dict(zip(PUSH_COLUMNS, map(float, row), strict=True)) for row in pushes]
     sizes = {(int(row["worker"]), int(row["iteration"])): row for row in rows}
-    job = Job.of(experiment, Layout.of(experiment), Shelf("nothing", 0.0, 1.0, 1, ()))
-    keeper = Answered(job, sizes)
-    clockwork = Clockwork(job, keeper, Recorded(job, sizes))
-    turn(clockwork, lambda news: None, lambda: None)
-    table = keeper.ledger.close(keeper.applied, clockwork.now)
-    facts = facts_of(clockwork, 0.0, 0.0, 0.0)
-    return Outcome(np.empty((0, 4)), phase_table(clockwork), table, np.empty(0, np.float32), facts)
+    job = job_without_tensors(experiment)
+    return exchange(job, RecordedSizes(job, sizes), Recorded(job, sizes), lambda news: None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pslab.engines.job.job import Job
-from pslab.engines.job.notes import Note
 from pslab.engines.worker.tensors import Write
 from pslab.policies.rates import Applied
 from pslab.protocol.worker import EagerWorker, Worker
@@ -11,13 +10,12 @@ from pslab.protocol.worker import EagerWorker, Worker
 
 def own_writes(job: Job, machine: Worker) -> list[Write]:
     """Read my writes: each with the rate by which the server is going to apply it, if nobody comes between."""
-    if not isinstance(machine, EagerWorker) or not getattr(job.sync, "rmw", True):
+    if not isinstance(machine, EagerWorker) or not job.traits.reads_own:
         return []
     run, found = job.run, []
     for push in machine.missing():
         behind = push.iteration - machine.own[push.range]
         told = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
         rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(told)
-        payload: Note = push.payload
-        found.append(Write(push.range, push.iteration, rate, payload.size_bytes))
+        found.append(Write(push.range, push.iteration, rate, push.payload.size_bytes))
     return found

@@ -1,32 +1,46 @@
-"""What a worker does in an iteration: the phases of a record, and those that each message closes."""
+"""What a worker does in an iteration: the phases of a record, and the rows of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from pslab.engines.job.notes import ACK, Note
-from pslab.protocol.messages import NOBODY
+from pslab.engines.job.wire import Answer
+from pslab.protocol.messages import NO_WORKER, Weights
 
 PHASES = ("compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode")
 PHASE_COLUMNS = ("worker", "iteration", "phase", "begin_s", "end_s", "waits_for")
+COMPUTE, SELECT, ENCODE, PUSH, APPLY, WAIT, SERVE, PULL, DECODE = map(float, range(len(PHASES)))
+
+Row = tuple[float, ...]  # in the columns of PHASE_COLUMNS
 
 
-Row = tuple[int, str, float, float, int]  # iteration, phase, begin, end, the worker that was waited for
+class PhaseLog:
+    """One worker's rows, in the order in which they are known."""
 
+    def __init__(self, worker: int, rows: list[Row]) -> None:
+        self._worker, self._rows = worker, rows
 
-def pushed(note: Note, sent_s: dict[tuple[int, int], float]) -> Iterator[Row]:
-    """The phases of a push that is acknowledged, or followed by this answer."""
-    iteration = note.iteration if note.kind == ACK else note.iteration - 1
-    yield iteration, "push", sent_s.pop((note.range, iteration), note.begun_s), note.begun_s, NOBODY
-    yield iteration, "apply", note.begun_s, note.done_s, NOBODY
+    def computed(self, iteration: int, begin_s: float, end_s: float) -> None:
+        """Computing without a wait."""
+        self._rows.append((self._worker, iteration, COMPUTE, begin_s, end_s, NO_WORKER))
 
+    def coded(self, iteration: int, computed_s: float, selected_s: float, encoded_s: float | None) -> None:
+        """What is sent was chosen, and encoded if it is sparse."""
+        self._rows.append((self._worker, iteration, SELECT, computed_s, selected_s, NO_WORKER))
+        if encoded_s is not None:
+            self._rows.append((self._worker, iteration, ENCODE, selected_s, encoded_s, NO_WORKER))
 
-def way(note: Note, sent_s: dict[tuple[int, int], float], arrived_s: float, *, eager: bool) -> Iterator[Row]:
-    """The phases that an answer closes. They belong to the iteration whose push they follow, or, eager, to the one
-    that was computed meanwhile; its pushes are acknowledged by themselves."""
-    iteration = note.iteration - 1
-    if not eager:
-        yield from pushed(note, sent_s)
-    yield iteration, "wait", note.value if eager else note.done_s, note.released_s, note.other
-    yield iteration, "serve", note.released_s, note.sent_s, NOBODY
-    yield iteration, "pull", note.sent_s, arrived_s, NOBODY
+    def pushed(self, iteration: int, sent_s: float, taken_s: float, done_s: float) -> None:
+        """A push was dealt with."""
+        self._rows.append((self._worker, iteration, PUSH, sent_s, taken_s, NO_WORKER))
+        self._rows.append((self._worker, iteration, APPLY, taken_s, done_s, NO_WORKER))
+
+    def answered(self, weights: Weights, since_s: float, arrived_s: float) -> None:
+        """Weights are here, for which the worker waited since `since_s`. They belong to the iteration before theirs."""
+        iteration, rows, worker = weights.iteration - 1, self._rows, self._worker
+        answer: Answer = weights.payload
+        rows.append((worker, iteration, WAIT, since_s, answer.released_s, answer.released_by))
+        rows.append((worker, iteration, SERVE, answer.released_s, answer.sent_s, NO_WORKER))
+        rows.append((worker, iteration, PULL, answer.sent_s, arrived_s, NO_WORKER))
+
+    def decoded(self, iteration: int, begin_s: float, end_s: float) -> None:
+        """Weights were put in their place."""
+        self._rows.append((self._worker, iteration, DECODE, begin_s, end_s, NO_WORKER))

@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pslab.engines.job.job import Job
-from pslab.engines.job.notes import PULL, PUSH, Note
 from pslab.policies.planning.range_size import Fit
 from pslab.policies.rates import Applied
-from pslab.protocol.messages import begins
+from pslab.protocol.messages import Ack, Weights
 from pslab.protocol.server import first_step
 from pslab.protocol.worker import Worker
 from pslab.tensors.pruning.range_rule import Ranges, keys_of, ranges_in
@@ -79,50 +78,51 @@ class Turns:
         keys = self.keys(iteration)
         return Turn(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
 
-    def wants(self, note: Note) -> Note:
-        """A request for weights with the keys that it asks for: those of the push before, of who has just come all."""
-        keys = KeyRange(0, self._keys) if note.iteration == self._joined else self.keys(note.iteration - 1)
-        return note._replace(other=keys.start, own=keys.stop)
-
     # --- learning -------------------------------------------------------------------------------------------------
 
-    def sent(self, note: Note, now: float) -> None:
-        """A push or a request is handed over."""
-        if note.kind == PUSH:
-            self._pushed_s[note.iteration] = now
-        elif note.kind == PULL and note.iteration != self._joined:
-            self._asked_s[note.iteration - 1] = now
+    def pushed(self, iteration: int, now: float) -> None:
+        """A push is sent."""
+        self._pushed_s[iteration] = now
+
+    def asked(self, iteration: int, now: float) -> tuple[int, int]:
+        """Weights are asked for; which keys: those of the push before, or all if the worker has just joined."""
+        if iteration == self._joined:
+            return 0, self._keys
+        keys = self.keys(iteration - 1)
+        self._asked_s[iteration - 1] = now
+        return keys.start, keys.stop
 
     def computed(self, seconds: float) -> None:
         """A gradient took so long, and what is done with it before it is pushed."""
         self._fit = self._fit.computed(seconds, self._rule.quantile)
 
-    def acknowledged(self, note: Note) -> None:
+    def acknowledged(self, ack: Ack) -> None:
         """A push was dealt with; where it overlaps with its pull, that came before."""
-        before_s, self._done_s = self._done_s, note.done_s
-        if not self._job.eager:
+        iteration, (taken_s, done_s) = ack.iteration, ack.payload
+        before_s, self._done_s = self._done_s, done_s
+        if not self._job.traits.eager:
             return
-        self._taken_s[note.iteration] = note.begun_s
-        pushed_s, pull = self._pushed_s.pop(note.iteration, None), self._pulls_s.pop(note.iteration, None)
+        self._taken_s[iteration] = taken_s
+        pushed_s, pull = self._pushed_s.pop(iteration, None), self._pulls_s.pop(iteration, None)
         if pushed_s is None or pull is None:
             return
         asked_s, pull_s = pull
-        push_s, in_its_way_s = note.done_s - max(pushed_s, before_s), self._taken_s.pop(note.iteration - 2, asked_s)
+        push_s, in_its_way_s = done_s - max(pushed_s, before_s), self._taken_s.pop(iteration - 2, asked_s)
         # a request behind the bytes of a larger range says nothing; one after another, that the link is never free
         late, self._late = self._late, in_its_way_s > asked_s
         if late or not self._late:
-            self._exchanged(note.iteration, max(push_s, pull_s - max(0.0, in_its_way_s - asked_s)))
+            self._exchanged(iteration, max(push_s, pull_s - max(0.0, in_its_way_s - asked_s)))
 
-    def arrived(self, note: Note, now: float) -> None:
+    def arrived(self, weights: Weights, now: float) -> None:
         """Weights are here."""
-        iteration = note.iteration - 1
+        iteration, answer = weights.iteration - 1, weights.payload
         asked_s = self._asked_s.pop(iteration, None)
         if asked_s is None:
             return
-        if self._job.eager:  # it waits from when the server hears of it
-            self._pulls_s[iteration] = asked_s, now - asked_s - (note.released_s - note.value)
+        if self._job.traits.eager:  # it waits from when the server hears of it
+            self._pulls_s[iteration] = asked_s, now - asked_s - (answer.released_s - answer.asked_s)
         elif (pushed_s := self._pushed_s.pop(iteration, None)) is not None:
-            self._exchanged(iteration, now - pushed_s - (note.released_s - note.done_s))
+            self._exchanged(iteration, now - pushed_s - (answer.released_s - answer.done_s))
 
     def _exchanged(self, iteration: int, seconds: float) -> None:
         if (keys := self._begins.get(iteration)) is not None and self._rule.fitted:
@@ -147,11 +147,11 @@ class Turns:
     def _rate(self, iteration: int, version: int) -> float:
         """By what the server is going to move the weights for what this worker pushes."""
         job, run = self._job, self._job.run
-        if self._step is None or not (job.own or job.eager):
+        if self._step is None or not (job.own or job.traits.eager):
             return 0.0
         pushes, aggregate = len(self._step.pushes), self._step.aggregate
         told = Applied(run.workers, pushes, aggregate, run.push_weight, 0, 0, 0)
-        applied = version * pushes * begins(job.sync, iteration) / max(1, iteration)
+        applied = version * pushes * job.traits.gradients_before(iteration) / max(1, iteration)
         return job.learning_rate(round(applied)) * job.rate.scale(told) / pushes
 
 

@@ -15,15 +15,15 @@ from torch import nn
 from pslab.engines.job.experiment import SQUARES
 from pslab.engines.job.job import Job
 from pslab.engines.job.layout import in_turn
-from pslab.engines.job.notes import PUSH, WHOLE, Note
 from pslab.engines.job.shared_memory import Arena
+from pslab.engines.job.wire import WHOLE, Gradient
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import Turn
-from pslab.protocol.messages import begins
+from pslab.protocol.messages import Weights
 from pslab.tensors.codec.frames import Entries, decode, encode_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, is_finite, zeros
 from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
-from pslab.tensors.update import rate_state as rating
+from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import rounds
 
@@ -35,6 +35,18 @@ class Write(NamedTuple):
     iteration: int
     rate: float
     size_bytes: int
+
+
+class Pulled(NamedTuple):
+    """Weights that have arrived: their range, the iteration that they allow, and the size of the frame, or WHOLE."""
+
+    range: int
+    iteration: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, weights: Weights) -> Pulled:
+        return cls(weights.range, weights.iteration, weights.payload.size_bytes)
 
 
 class Producer:
@@ -77,7 +89,7 @@ class Producer:
         self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
                         if job.sparse else None)  # fmt: skip
         self._came: list[Entries] = []  # of a range, since the last gradient
-        self._squares = rating.at_worker(job.rate, lambda: kept[SQUARES])
+        self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
         """Once per module, before the run begins."""
@@ -99,21 +111,21 @@ class Producer:
         self._turn = turn
         if isinstance(self._pruner, RangePruner) and turn is not None:
             self._own_ranges(self._pruner, writes, turn)
-        elif self._job.eager:
+        elif self._job.traits.eager:
             self._shared_weights.copy_(self._held)
             for write in writes:
                 self._read_own(*write)
             self._to_device()
         if self._computing is None:
             return math.nan
-        job, buffer = self._job, self._buffer(iteration)
-        steps = range(begins(job.sync, iteration), begins(job.sync, iteration + 1))
+        job, buffer, before = self._job, self._buffer(iteration), self._job.traits.gradients_before
+        steps = range(before(iteration), before(iteration + 1))
         if len(steps) == 1:
             return self._computing.gradient(steps[0], buffer)
         return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
 
-    def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Note], float]:
-        """Rate, prune and encode: per range a note with the size of its payload, and the instant before encoding.
+    def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
+        """Rate, prune and encode: the payload of each range, and the instant before encoding, on the monotonic clock.
 
         Of one layer alone, if its gradient is ready before the others.
 
@@ -131,35 +143,36 @@ class Producer:
                 raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
             if self._gradients[buffer] is not self._shared_gradients[buffer]:
                 self._shared_gradients[buffer][span].copy_(gradient)
-            return [Note(PUSH, size_bytes=WHOLE, other=job.parts[i].size, value=loss) for i in ranges], time.monotonic()
-        pruner, step = self._pruner, begins(job.sync, iteration)
+            return [Gradient(WHOLE, job.parts[i].size, loss) for i in ranges], time.monotonic()
+        pruner, step = self._pruner, job.traits.gradients_before(iteration)
         if layer is None or isinstance(pruner, RangePruner):
-            found = pruner.prune(gradient, step)
+            chosen = pruner.prune(gradient, step)
         else:
-            found = pruner.prune_layer(layer, gradient, step)
-        indices, values = (each.cpu() for each in found)
-        selected_s, notes = time.monotonic(), []
+            chosen = pruner.prune_layer(layer, gradient, step)
+        indices, values = (each.cpu() for each in chosen)
+        selected_s, found = time.monotonic(), []
         for index in ranges:
             entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]
             size = encode_into(self._up[buffer][offset : offset + room], entries, job.run.codec)
-            notes.append(Note(PUSH, size_bytes=size, other=len(entries.values), value=loss))
+            found.append(Gradient(size, len(entries.values), loss))
             if self._turn is not None and self._reads_own:
                 # until weights of these keys come that have it
                 job.parts[index].add(self._held, entries, -self._turn.rate)
-        return notes, selected_s
+        return found, selected_s
 
-    def install(self, note: Note) -> None:
+    def install(self, pulled: Pulled) -> None:
         """The weights of a range have arrived: a frame to be decoded, or there already."""
-        part, (offset, _) = self._job.parts[note.range], self._job.layout.frames[note.range]
-        if note.size_bytes != WHOLE:
-            entries = decode(in_turn(self._down, note.iteration)[offset : offset + note.size_bytes], n=part.size)
+        index, iteration, size_bytes = pulled
+        part, (offset, _) = self._job.parts[index], self._job.layout.frames[index]
+        if size_bytes != WHOLE:
+            entries = decode(in_turn(self._down, iteration)[offset : offset + size_bytes], n=part.size)
             part.put(self._held, entries)
             self._came += [entries] if self._reads_own else []
-        elif self._job.eager:
-            for here, there in zip(part.views(self._held), part.views(in_turn(self._arrivals, note.iteration)),
+        elif self._job.traits.eager:
+            for here, there in zip(part.views(self._held), part.views(in_turn(self._arrivals, iteration)),
                                    strict=True):  # fmt: skip
                 here.copy_(there)
-        if not self._job.eager and not self._job.own:
+        if not self._job.traits.eager and not self._job.own:
             self._to_device(part)
 
     def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: Turn) -> None:
@@ -169,7 +182,7 @@ class Producer:
             for write in writes:
                 self._add_again(write)
         self._came = []
-        if self._job.eager or self._job.own:
+        if self._job.traits.eager or self._job.own:
             self._shared_weights.copy_(self._held)
             self._to_device()
         if self._job.own and pruner.residual is not None:
@@ -185,7 +198,7 @@ class Producer:
     @property
     def _reads_own(self) -> bool:
         """Whether own pushes of ranges may be missing in weights that come, and are to be in them."""
-        return self._job.eager and isinstance(self._pruner, RangePruner) and getattr(self._job.sync, "rmw", True)
+        return self._job.traits.reads_own and isinstance(self._pruner, RangePruner)
 
     def _read_own(self, index: int, iteration: int, rate: float, size_bytes: int) -> None:
         """An own push, still in its buffer, as the server is going to apply it."""

@@ -1,15 +1,15 @@
-"""python -m pslab bench [SECTION ...] [--json FILE] [--quick]"""
+"""pslab bench [SECTION ...] [--json FILE] [--quick]"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from pslab.errors import nearest
+from pslab.errors import ConfigError, nearest
 from pslab.lab.bench.measure import Row
 
 SECTIONS = {
@@ -26,10 +26,10 @@ SECTIONS = {
 DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it wants 16 GiB
 
 
-def main(arguments: list[str]) -> int:
-    """Measure and print. Exit status: 2 bad arguments; a missed bar is said, not an error."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pslab bench", formatter_class=argparse.RawDescriptionHelpFormatter,
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser(
+        "bench", help="speed, beside limits and peers", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Speed, as ratios to limits and peers measured in the same call.",
         epilog="sections:\n" + "\n".join(f"  {name:10} {words}" for name, words in SECTIONS.items())
         + f"\nwithout a name: {', '.join(DEFAULT)}",
@@ -37,11 +37,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("section", nargs="*")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
     parser.add_argument("--quick", action="store_true", help="fewer repeats: rougher figures")
-    options = parser.parse_args(arguments)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure and print. Exit status: 2 bad arguments; a missed bar is reported, not an error."""
     for name in options.section:
         if name not in SECTIONS:
-            print(f"pslab bench: unknown section {name!r}; {nearest(name, SECTIONS)}", file=sys.stderr)
-            return 2
+            raise ConfigError("section", name, nearest(name, SECTIONS))
     rows = measure(options.section or DEFAULT, options.quick)
     if options.json:
         from pslab.lab.plots.export import replace
@@ -57,7 +59,7 @@ def measure(sections: Sequence[str], quick: bool) -> list[Row]:
     rows: list[Row] = []
     for name in sections:
         print(f"{name}: {SECTIONS[name]}", flush=True)
-        found: Callable[[bool], list[Row]] = import_module(f"pslab.lab.bench.{name}").rows
+        found: Callable[[bool], list[Row]] = import_module(f"pslab.lab.bench.sections.{name}").rows
         new = found(quick)
         print(table(new), flush=True)
         rows += new

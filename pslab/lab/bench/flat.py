@@ -11,7 +11,7 @@ from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.engines.job.experiment import Experiment
-from pslab.lab.runs.resolve import METHODS
+from pslab.lab.runs.resolve import POLICIES
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -29,7 +29,7 @@ def exchange(size: int, ranges: int = 1, **fields: object) -> Experiment:
     bounds = [keyspace.size * i // ranges for i in range(ranges + 1)]
     parts = tuple(Part((slice(low, high),)) for low, high in itertools.pairwise(bounds))
     x, y = torch.zeros(run.workers, ROW), torch.zeros(run.workers, dtype=torch.int64)
-    policies = {field: build(field, str(getattr(run, field)), table) for field, (table, _) in METHODS.items()}
+    policies = {field: build(field, str(getattr(run, field))) for field in POLICIES}
     return Experiment(
         run=run, cluster=Cluster(), optimizer=resolve_optimizer(run.optimizer), shell=shell, keyspace=keyspace,
         dataset=Dataset("nothing", x, y, x, y, mean=0.0, std=1.0, classes=1),

@@ -1,99 +1,76 @@
-"""python -m pslab run: what one notebook cell does."""
+"""pslab run: what one notebook cell does."""
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pslab.config.cluster import Cluster
+from pslab.config.parameters import Parameter, parameters
 from pslab.config.run import KINDS, NAMED, Run
-from pslab.errors import ConfigError, PslabError, nearest
+from pslab.errors import ConfigError
 
 
-def main(arguments: list[str]) -> int:
-    """Run what the arguments say and print where the record is. Exit status: 2 bad parameters, 1 a failed run."""
-    try:
-        options, parameters = parameters_of(arguments)
-        from pslab.lab.runs.run import run
+def add(verbs: Any) -> None:
+    """The verb, and an option for each field of Run."""
+    parser = verbs.add_parser(
+        "run", help="one run: pslab run --sync ssp:3 --prune static:1%%", description=(
+            "One run, from its record if it is there. Values are read as in a notebook; 'pslab list' shows the names."),
+    )  # fmt: skip
+    parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
+    parser.add_argument("--results", type=Path, help="where records are (default: results/)")
+    for name, field in KINDS.items():
+        allowed = "" if name in NAMED else field.allowed
+        said = "; ".join(filter(None, (field.doc, allowed, f"default: {field.shown}"))).replace("%", "%%")
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper(), help=said)
 
-        result = run(Run.of(parameters), results=options.get("results"))
-    except ConfigError as error:
-        print(f"pslab run: {error}", file=sys.stderr)
-        return 2
-    except PslabError as error:
-        print(f"pslab run: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as interrupt:
-        print(f"pslab run: {interrupt or 'interrupted'}", file=sys.stderr)
-        return 130
+
+def main(options: argparse.Namespace) -> int:
+    """Run what the options say and print where the record is."""
+    from pslab.lab.runs.run import run
+
+    given = {name: value for name in KINDS if (value := getattr(options, name)) is not None}
+    fields = {**_read(options.file), **given} if options.file else given
+    result = run(Run.of({name: _value(name, value) for name, value in fields.items()}), results=options.results)
     manifest, reached = result.manifest, "ended"
     if len(result.accuracy):
         reached = f"{result.accuracy.iloc[-1].accuracy:.2%}"
-    honest = "" if manifest["honest"] else " (the machine was too slow to emulate this cluster honestly)"
+    honest = "" if manifest["honest"] else " (the machine was too slow to emulate this cluster)"
     again = " (from the record)" if result.cached else ""
     print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{honest}{again}")
     print(result.path)
     return 0
 
 
-def parameters_of(arguments: list[str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Run's fields from `--file run.yaml` and, over them, `--field value`; values are read as YAML.
-
-    Raises:
-        ConfigError: an unknown option, a missing value, a file that is not a mapping.
-    """
-    options: dict[str, str] = {}
-    given: dict[str, Any] = {}
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        name = word.removeprefix("--").replace("-", "_")
-        name, equals, value = name.partition("=")
-        if not word.startswith("--") or name not in {*KINDS, "file", "results"}:
-            raise ConfigError("option", word, nearest(name, [*KINDS, "file", "results"]))
-        if not equals:
-            if not words:
-                raise ConfigError(name, None, f"{word} needs a value")
-            value = words.pop(0)
-        if name in ("file", "results"):
-            options[name] = value
-        else:
-            given[name] = _value(name, value)
-    return options, {**_read(options["file"]), **given} if "file" in options else given
-
-
-def _value(name: str, text: str) -> Any:
-    """A value of the command line, read as YAML; a policy string such as steps:0.1 stays a string."""
-    if KINDS[name] is str or (name in NAMED and name != "cluster"):
-        return text
+def _read(file: Path) -> dict[str, Any]:
     try:
-        return _number(yaml.safe_load(text))
-    except yaml.YAMLError:
-        raise ConfigError(name, text, "cannot be read") from None
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 1e9 as text; people mean a number. "none" is None."""
-    if isinstance(value, dict):
-        return {key: _number(item) for key, item in value.items()}
-    if isinstance(value, str):
-        if value.lower() == "none":
-            return None
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _read(file: str) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(Path(file).read_text())
+        content = yaml.safe_load(file.read_text())
     except (OSError, yaml.YAMLError) as error:
-        raise ConfigError("file", file, f"cannot be read: {error}") from None
+        raise ConfigError("file", str(file), f"cannot be read: {error}") from None
     if not isinstance(content, dict):
-        raise ConfigError("file", file, "must hold a mapping of Run's fields")
-    return {str(key): value if isinstance(value, str) and key in NAMED else _number(value)
-            for key, value in content.items()}  # fmt: skip
+        raise ConfigError("file", str(file), "must hold a mapping of Run's fields")
+    return {str(name): value for name, value in content.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    """A field's value as the command line or YAML gives it."""
+    if name != "cluster":
+        return value if name in NAMED else _typed(KINDS, name, value)
+    try:
+        cluster = yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        raise ConfigError(name, value, "cannot be read") from None
+    known = parameters(Cluster)
+    return {key: _typed(known, key, each) for key, each in cluster.items()} if isinstance(cluster, Mapping) else cluster
+
+
+def _typed(known: Mapping[str, Parameter], name: str, value: Any) -> Any:
+    """Text as the field's type reads it (YAML takes 1e9 for text); what cannot be read is refused where it is used."""
+    try:
+        return known[name].read(value) if isinstance(value, str) and name in known else value
+    except ValueError:
+        return value

@@ -4,9 +4,10 @@ need not keep."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from pslab.protocol.messages import gradients
+from pslab.protocol.traits import Traits, traits_of
 from pslab.protocol.worker import EAGER_BUFFERS
 
 
@@ -24,10 +25,15 @@ class Rules:
     def known(self) -> bool:
         return self.sync is not None
 
+    @cached_property
+    def traits(self) -> Traits:
+        """What the policy can do, as far as it is known."""
+        return traits_of(self.sync) if self.known else Traits()
+
     @property
     def eager(self) -> bool:
         """Whether it is known that weights are asked for as a computation begins."""
-        return bool(getattr(self.sync, "eager", False))
+        return self.traits.eager
 
     @property
     def own(self) -> int:
@@ -37,7 +43,7 @@ class Rules:
     @property
     def whole(self) -> bool:
         """Whether it is known that one decision is for all ranges."""
-        return bool(getattr(self.sync, "whole", False))
+        return self.traits.whole
 
     @property
     def drops(self) -> bool:
@@ -46,7 +52,7 @@ class Rules:
 
     @property
     def barrier(self) -> bool:
-        return bool(getattr(self.sync, "barrier", False))
+        return self.traits.barrier
 
     @property
     def hands(self) -> int:
@@ -55,7 +61,7 @@ class Rules:
 
     def gradients(self, iteration: int) -> int:
         """What a push of this iteration counts."""
-        return gradients(self.sync, iteration) if self.known else 1
+        return self.traits.gradients(iteration)
 
     def most(self, iterations: int) -> int:
         """The most that a push of one of the first so many iterations counts."""

@@ -14,13 +14,12 @@ import pandas as pd
 
 from pslab.config.cluster import resolve_cluster
 from pslab.config.run import Run
-from pslab.config.spec import build
+from pslab.config.spec import build, resolve
 from pslab.errors import ConfigError
 from pslab.lab.judge.capabilities import Rules
 from pslab.lab.judge.phases import PHASES_JUDGED, SLACK_S, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History, Unreadable
 from pslab.lab.judge.replay import replay
-from pslab.policies.table import RANGES, SYNCS
 
 FEW = 5  # violations that a manifest tells
 
@@ -95,7 +94,7 @@ class _Judgement:
             self.missing.append(str(problem))
             phases = None
         if phases is not None:
-            self._phases(history, phases, sync)
+            self._phases(history, phases)
         self._dropped(history, phases)
         if sync is not None and not self.violations:
             self._replay(history, phases, sync)
@@ -105,12 +104,12 @@ class _Judgement:
         self.violations += found
         return not found
 
-    def _phases(self, history: History, phases: Phases, sync: Any) -> None:
+    def _phases(self, history: History, phases: Phases) -> None:
         for name, check in PHASES_JUDGED.items():
             if not self._hold(name, check(phases, history)):
                 return
-        if sync is not None and sync.window is not None:
-            self._hold("the bound of the policy's window", phases.beyond(sync.window))
+        if (window := history.rules.traits.window) is not None:
+            self._hold("the bound of the policy's window", phases.beyond(window))
         if history.rules.barrier and not history.rules.layered:  # else a range changes while others are computed on
             self._hold("no step while somebody computes", phases.steps_inside(history))
 
@@ -178,7 +177,7 @@ class _Judgement:
         ranges = self.run.ranges
         if isinstance(ranges, str):
             try:
-                ranges = build("ranges", ranges, RANGES)
+                ranges = build("ranges", ranges)
             except ConfigError:
                 return True
         return bool(getattr(ranges, "layered", True))
@@ -186,16 +185,14 @@ class _Judgement:
     def _policy(self) -> tuple[Any, list[str]]:
         """The policy object; None, and why, if the record does not tell it."""
         sync = self.run.sync
-        if isinstance(sync, str):
-            try:
-                sync = build("sync", sync, SYNCS)
-            except ConfigError:
-                named = sync if len(sync) < 40 else "its source text"
-                problem = f"the policy cannot be made again from its record ({named})"
-                return None, [f"{problem}: its bound and its decisions were not judged"]
-        if all(hasattr(sync, name) for name in ("window", "initial", "step")):
-            return sync, []
-        return None, [f"{sync!r} is no synchronization policy: it needs window, initial and step"]
+        try:
+            return resolve("sync", sync), []
+        except ConfigError as error:
+            if not isinstance(sync, str):
+                return None, [f"{sync!r} is no synchronization policy: it {error.problem}"]
+            named = sync if len(sync) < 40 else "its source text"
+            problem = f"the policy cannot be made again from its record ({named})"
+            return None, [f"{problem}: its bound and its decisions were not judged"]
 
     def _replay(self, history: History, phases: Phases | None, sync: Any) -> None:
         begun = [worker for worker in range(self.run.workers) if self.moved_s.get(worker, [0.0])[0] == 0.0]

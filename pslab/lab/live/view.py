@@ -202,7 +202,7 @@ class Live:
         """Without a front end: the runs, here and now."""
         from pslab.lab.runs.run import sweep  # torch, where something is left to run
 
-        self._runs, self._results = runs, sweep(runs, results=self.place)
+        self._runs, self._results = runs, list(sweep(runs, results=self.place))
         self.figure = plots.accuracy_pair(self._results)
 
     def _ipython_display_(self) -> None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from pslab.config.parameters import number as number_of
 from pslab.config.run import Run
-from pslab.config.spec import read, split
+from pslab.config.spec import split
 
 INK, PALE, GRID = "#222222", "#666666", "#E6E6E6"
 FONT = "Inter, Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
@@ -110,7 +111,7 @@ def _plain(value: object) -> str:
 def number(values: Sequence[str]) -> float | None:
     """The first of the texts, if it is a number (``"1%"`` is 0.01)."""
     try:
-        return float(read(values[0], float)) if values else None
+        return number_of(values[0]) if values else None
     except ValueError:
         return None
 

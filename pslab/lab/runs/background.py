@@ -72,7 +72,7 @@ class Background:
         try:
             from pslab.lab.runs.run import sweep
 
-            self.finished = sweep(self.runs, results=self.results, progress=False, stop=self._stop)
+            self.finished = list(sweep(self.runs, results=self.results, progress=False, stop=self._stop))
         except KeyboardInterrupt as interrupt:
             self.note = str(interrupt)
         except Exception as error:  # a user's model or policy may raise anything; the view says it
@@ -97,6 +97,6 @@ def current() -> Background | None:
 def names() -> dict[str, list[str]]:
     """The names that exist, for a view's controls: sync, prune, schedule and cluster."""
     from pslab.config.cluster import PRESETS
-    from pslab.policies.table import SCHEDULES, SYNCS
+    from pslab.config.table import ROWS
 
-    return {"sync": list(SYNCS), "schedule": list(SCHEDULES), "cluster": list(PRESETS)}
+    return {"sync": list(ROWS["sync"]), "schedule": list(ROWS["schedule"]), "cluster": list(PRESETS)}

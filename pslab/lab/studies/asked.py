@@ -7,7 +7,6 @@ from typing import Any
 
 from pslab.config.spec import build
 from pslab.errors import ConfigError
-from pslab.policies.table import SYNCS
 from pslab.protocol.server import first_step
 
 
@@ -25,7 +24,7 @@ def listed(name: str, value: Any) -> list[Any]:
 def averages(policy: Any) -> bool:
     """Whether a policy's step is the mean of several pushes, which has no push weight. One worker's push shows it."""
     try:
-        sync = build("sync", policy, SYNCS) if isinstance(policy, str) else policy
+        sync = build("sync", policy) if isinstance(policy, str) else policy
         step = first_step(sync, 1)
     except (ConfigError, AttributeError):
         step = None  # Run or resolve refuse it, or a record holds its source text alone

@@ -75,7 +75,5 @@ def family_runs(
 def pruned(dense: Run, prune: Any) -> Run:
     """The run with a pruner. One with momentum m moves the weights 1 / (1 - m) times as far, and gets so much less of
     the learning rate."""
-    from pslab.tensors.pruning.rules import PRUNERS  # only where runs are made: it imports torch
-
-    rule = build("prune", prune, PRUNERS) if isinstance(prune, str) else prune
+    rule = build("prune", prune) if isinstance(prune, str) else prune
     return dense.but(prune=prune, learning_rate=dense.learning_rate * (1 - getattr(rule, "momentum", 0.0)))

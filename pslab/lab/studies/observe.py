@@ -23,7 +23,6 @@ from pslab.lab.runs.machine import processor
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.studies.observation import BINS, Observation, Observed, find_observed, save_observed
 from pslab.tensors.pruning.pruner import is_finite
-from pslab.tensors.pruning.rules import PRUNERS
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.update.store import Store
 from pslab.tensors.workload.data import Batches, batch
@@ -60,7 +59,7 @@ def check(wanted: Observation) -> tuple[Experiment, dict[str, Any]]:
     Raises:
         ConfigError: the run cannot be, or a rule's name or parameters are wrong.
     """
-    return resolve(wanted.run), {rule: build("rules", rule, PRUNERS) for rule in wanted.rules}
+    return resolve(wanted.run), {rule: build("prune", rule, "rules") for rule in wanted.rules}
 
 
 # -- training --------------------------------------------------------------------------------------

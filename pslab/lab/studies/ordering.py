@@ -18,12 +18,12 @@ import numpy as np
 from pslab.config.cluster import resolve_cluster
 from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.studies.asked import listed
 from pslab.lab.studies.chain import Chain, lower_bound_s, trace
 from pslab.lab.studies.optimum import optimum
 from pslab.policies.orders import Front
-from pslab.policies.table import ORDERS, RANGES
 from pslab.tensors.codec.frames import START
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ WARM = 0.1  # share of a worker's iterations that is left out at the beginning
 
 def order_groups(
     *,
-    orders: Sequence[Any] = tuple(ORDERS),
+    orders: Sequence[Any] = tuple(ROWS["order"]),
     models: Mapping[str, Mapping[str, Any]] = MODELS,
     workers: int = 2,
     crowd: int = 4,
@@ -140,7 +140,7 @@ def chain_of(run: Run, **changes: Any) -> Chain:
         ConfigError: a run whose requests are not by layer, or whose links have no bandwidth.
     """
     cluster, ranges = resolve_cluster(run.cluster), run.ranges
-    cut: Any = build("ranges", ranges, RANGES) if isinstance(ranges, str) else ranges
+    cut: Any = build("ranges", ranges) if isinstance(ranges, str) else ranges
     if not cut.layered or cluster.bandwidth_bit_s is None or cluster.compute_s is None:
         raise ConfigError("ranges", str(ranges), "a chain needs ranges='layers', a compute_s and a bandwidth_bit_s")
     sizes, shares = _layers(run.but(order="fifo", sync="bsp", ranges="layers", cluster={
@@ -189,7 +189,7 @@ def best_of(chain: Chain) -> Best:
 
 def iteration_s(chain: Chain, order: Any) -> float:
     """What an iteration takes under an order, named or given."""
-    return trace(chain, build("order", order, ORDERS) if isinstance(order, str) else order).iteration_s
+    return trace(chain, build("order", order) if isinstance(order, str) else order).iteration_s
 
 
 def cut_and_credit(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from pslab.config.spec import build
 from pslab.lab.plots.theme import GRID, INK, SPACE, order_colour, order_name, sync_colour, sync_name
 from pslab.lab.studies.chain import Chain, Trace, trace
 from pslab.lab.studies.elastic_plots import finish
@@ -23,7 +24,6 @@ from pslab.lab.studies.ordering_tables import (
     model_name,
 )
 from pslab.lab.studies.ordering_tables import uneven as stalling
-from pslab.policies.table import ORDERS
 
 if TYPE_CHECKING:
     from pslab.config.run import Run
@@ -151,7 +151,7 @@ def starvation(results: Sequence[Result]) -> go.Figure:
     model = max(runs, key=lambda name: sum(chain_of(runs[name][0]).sizes))
     run = min((r for r in runs[model] if duplex_of(r) == "half"), key=bandwidth_of)
     chain = chain_of(run)
-    found = {order: trace(chain, ORDERS[order]()) for order in STARVING}
+    found = {order: trace(chain, build("order", order)) for order in STARVING}
     titles = [f"{order_name(order)}: {each.iteration_s:.2f}{SPACE}s" for order, each in found.items()]
     figure = make_subplots(1, len(found), shared_yaxes=True, horizontal_spacing=0.02, subplot_titles=titles)
     for column, each in enumerate(found.values(), start=1):

@@ -20,7 +20,6 @@ from pslab.errors import ConfigError
 from pslab.lab.records.time_to_accuracy import best_rate, rounded
 from pslab.lab.studies.asked import listed
 from pslab.policies.rates import Applied
-from pslab.policies.table import RATES
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -154,13 +153,13 @@ def factor(rate: str, push_weight: float | None, workers: int) -> Callable[[int]
 
     A worker that modulates its own step is taken to have seen just that staleness.
     """
-    made = build("rate", rate, RATES)
+    made = build("rate", rate)
     return lambda stale: float(made.scale(Applied(workers, 1, False, push_weight, stale, stale, stale)))
 
 
 def scalar(run: Run) -> bool:
     """Whether the rate is nothing but a factor that a push's staleness gives."""
-    return not getattr(build("rate", str(run.rate), RATES), "needs", "")
+    return not getattr(build("rate", str(run.rate)), "needs", "")
 
 
 def mean_factor(results: Iterable[Result]) -> float:

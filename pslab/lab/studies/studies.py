@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config.cluster import COSTS, PRESETS, Cluster, resolve_cluster
 from pslab.config.run import Run
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 from pslab.lab.studies.asked import averages, listed
@@ -20,7 +20,6 @@ from pslab.lab.studies.observation import RULES, Observation, Wanted
 from pslab.lab.studies.ordering import order_runs
 from pslab.lab.studies.ranging import range_runs
 from pslab.lab.studies.staleness import rate_runs
-from pslab.policies.table import SYNCS
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -117,9 +116,8 @@ def sync_runs(
 
 
 def every_policy() -> list[str]:
-    """Each synchronization policy of the table, as its docstring's example gives it."""
-    found = [re.search(r"^\s*Example: (\S+)$", cls.__doc__ or "", re.MULTILINE) for cls in SYNCS.values()]
-    return [example[1] if example else name for example, name in zip(found, SYNCS, strict=True)]
+    """Each synchronization policy of the table, with the parameters of its example."""
+    return [row.example or row.name for row in ROWS["sync"].values()]
 
 
 def ssp_runs(

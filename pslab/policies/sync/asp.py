@@ -13,7 +13,6 @@ class ASP:
     """Asynchronous parallel, as a Hogwild-style server: apply each push at once, never wait.
 
     Source: Dean et al. (NIPS 2012).
-    Example: asp
     """
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pslab.config.parameters import Bounds, check
 from pslab.policies.sync.ssp import Waiting
 from pslab.protocol.messages import Aggregate, Asked, Decisions, Drop, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
@@ -19,17 +21,12 @@ class Backup:
     The mean of a round is that of the pushes that were in time. Who was late goes on with the round that it finds.
 
     Source: Chen et al. (ICLR workshop 2016).
-    Example: backup:1
-
-    Args:
-        spare: workers that a round does not wait for, from 0; 0 is BSP. One push is always waited for.
     """
 
-    spare: int
+    spare: Annotated[int, Bounds(at_least=0), "workers that a round does not wait for; it waits for one push at least"]
 
     def __post_init__(self) -> None:
-        if self.spare < 0:
-            raise ValueError("spare must be 0 or more workers")
+        check(self)
 
     @property
     def window(self) -> None:

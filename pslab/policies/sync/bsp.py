@@ -14,7 +14,6 @@ class BSP:
     """Bulk synchronous parallel: the mean of all workers' gradients is one step, then all go on.
 
     Source: Valiant (CACM 1990).
-    Example: bsp
     """
 
     @property

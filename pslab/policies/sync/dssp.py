@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
 from pslab.protocol.window import Window
 
@@ -54,27 +55,18 @@ class DSSP:
     then, and only then are the published times possible (grant=literal).
 
     Source: Zhao et al. (ICDCS 2019).
-    Example: dssp:3,12
-
-    Args:
-        low: iterations ahead of the slowest that are always allowed, from 0.
-        extra: the most that a grant gives, from 0.
-        grant: text or literal.
-        cap: whether low + extra bounds the lead; by default on for text, off for literal.
-        interval: an iteration's, from push to push as published, or from the release, without the time spent waiting.
     """
 
-    low: int = 3
-    extra: int = 12
-    grant: Literal["text", "literal"] = "text"
-    cap: bool | None = None
-    interval: Literal["push", "release"] = "push"
+    low: Annotated[int, Bounds(at_least=0), "iterations ahead of the slowest that are always allowed"] = 3
+    extra: Annotated[int, Bounds(at_least=0), "the most iterations that a grant gives"] = 12
+    grant: Annotated[str, OneOf("text", "literal"), "r iterations, or one more as Algorithm 1 is printed"] = "text"
+    cap: Annotated[bool | None, "whether low + extra bounds the lead; none: on for text, off for literal"] = None
+    interval: Annotated[
+        str, OneOf("push", "release"), "an iteration, push to push as published, or without the wait before its start"
+    ] = "push"
 
     def __post_init__(self) -> None:
-        if self.low < 0 or self.extra < 0:
-            raise ValueError("low and extra must be 0 or more iterations")
-        if self.grant not in ("text", "literal") or self.interval not in ("push", "release"):
-            raise ValueError("grant must be text or literal, interval push or release")
+        check(self)
 
     @property
     def capped(self) -> bool:

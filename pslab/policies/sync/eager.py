@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pslab.config.parameters import Bounds, check
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Decisions, SyncEvent
@@ -20,19 +21,17 @@ class Eager:
     its own writes, is this project's design.
 
     Source: Jin et al. (TPDS 2022).
-    Example: eager
-
-    Args:
-        staleness: iterations that nobody may be ahead of the slowest, from 1; none: nobody waits.
-        rmw: read my writes: a worker adds its own pushes that are not in its weights yet. For plain SGD.
     """
 
-    staleness: int | None = None
-    rmw: bool = True
+    staleness: Annotated[
+        int | None, Bounds(at_least=1),
+        "iterations that a worker may be ahead of the slowest, 1 at least because it asks before it has pushed; "
+        "none: no worker waits",
+    ] = None
+    rmw: Annotated[bool, "read my writes: a worker adds its own pushes that its weights lack; for plain SGD"] = True
 
     def __post_init__(self) -> None:
-        if self.staleness is not None and self.staleness < 1:
-            raise ValueError("staleness must be 1 or more iterations: a worker asks before it has pushed")
+        check(self)
 
     @property
     def eager(self) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.policies.planning.zipline import ZIPLINES
 from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
 from pslab.protocol.window import Window
@@ -46,31 +47,22 @@ class ElasticBSP:
     Pushes are applied as they come. Who joins while a barrier is awaited waits for it, too.
 
     Source: Zhao et al. (ICDM 2019).
-    Example: elastic:15
-
-    Args:
-        iterations: predicted for each worker (R), from 1.
-        search: the variant of ZipLine; all find the same plan.
-        predict: an interval by the last one, by the median of the last k, or by an exponentially weighted average.
-        k: intervals that the median is of.
-        weight: of the newest interval in the average, above 0, at most 1.
-        include_last: whether the push that is there is the first of the predicted ones, as in the authors' program.
     """
 
-    iterations: int = 15
-    search: Literal["zipline", "opt", "optbs", "lru", "sweep"] = "sweep"
-    predict: Literal["last", "median", "ewma"] = "last"
-    k: int = 5
-    weight: float = 0.3
-    include_last: bool = False
+    iterations: Annotated[int, Bounds(at_least=1), "predicted for each worker (R)"] = 15
+    search: Annotated[str, OneOf(*ZIPLINES), "the variant of ZipLine; all find the same plan"] = "sweep"
+    predict: Annotated[
+        str, OneOf("last", "median", "ewma"),
+        "an interval: the last one, the median of the last k, or an exponentially weighted average",
+    ] = "last"
+    k: Annotated[int, Bounds(at_least=1), "intervals that the median is of"] = 5
+    weight: Annotated[float, Bounds(above=0, at_most=1), "of the newest interval in the average"] = 0.3
+    include_last: Annotated[
+        bool, "whether the push that arrived last is the first of the predicted ones, as in the authors' program"
+    ] = False
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or self.k < 1:
-            raise ValueError("iterations and k must be at least 1")
-        if not 0 < self.weight <= 1:
-            raise ValueError("weight must be above 0 and at most 1")
-        if self.search not in ZIPLINES or self.predict not in ("last", "median", "ewma"):
-            raise ValueError(f"search must be one of {', '.join(ZIPLINES)}, predict last, median or ewma")
+        check(self)
 
     @property
     def window(self) -> None:

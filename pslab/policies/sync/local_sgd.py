@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pslab.config.parameters import Bounds, check
 from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.ssp import Waiting
 from pslab.protocol.messages import Decisions, SyncEvent
@@ -19,27 +21,19 @@ class LocalSGD:
     as the run; `after` makes it post-local SGD (Lin et al., ICLR 2020).
 
     Source: Stich (ICLR 2019).
-    Example: local:8
-
-    Args:
-        period: steps between two averagings, from 1; 1 is BSP.
-        after: iterations of plain BSP before that.
     """
 
-    period: int
-    after: int = 0
+    period: Annotated[int, Bounds(at_least=1), "steps between two averagings; 1 is BSP"]
+    after: Annotated[int, Bounds(at_least=0), "iterations of plain BSP before that"] = 0
 
     def __post_init__(self) -> None:
-        if self.period < 1:
-            raise ValueError("period must be 1 or more steps")
-        if self.after < 0:
-            raise ValueError("after must be 0 or more iterations")
+        check(self)
 
     @property
     def window(self) -> int:
         return 1
 
-    def begins(self, iteration: int) -> int:
+    def gradients_before(self, iteration: int) -> int:
         """The gradients that a worker has computed before this iteration."""
         return min(iteration, self.after) + max(0, iteration - self.after) * self.period
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pslab.config.parameters import Bounds, check
 from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
@@ -22,17 +24,12 @@ class SSP:
     """Stale synchronous parallel: nobody is more than `staleness` iterations ahead of the slowest.
 
     Source: Ho et al. (NIPS 2013).
-    Example: ssp:3
-
-    Args:
-        staleness: iterations, from 0; 0 waits for everybody, but applies each push by itself.
     """
 
-    staleness: int
+    staleness: Annotated[int, Bounds(at_least=0), "iterations; with 0 all workers wait, but each push is applied alone"]
 
     def __post_init__(self) -> None:
-        if self.staleness < 0:
-            raise ValueError("staleness must be 0 or more iterations")
+        check(self)
 
     @property
     def window(self) -> int:

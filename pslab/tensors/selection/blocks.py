@@ -1,6 +1,6 @@
-"""What the loops do with one block y of a vector: search it, move entries, add them up. Only numba calls these.
+"""What the loops do with one block y of a vector: search it, move entries, sum them. Only compiled code calls these.
 
-Arrays that are written to have SPARE places more than they need, since whole registers are written.
+Arrays that are written are SPARE entries longer than their contents, because full registers are written.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pslab.tensors.selection import simd as lanes
+from pslab.tensors.selection import simd
 
 Array = NDArray[Any]
 Part = TypeVar("Part", bound=Callable[..., Any])
 
 SPARE = 64
-SUMS = {"reassoc", "nsz", "contract"}  # what a compiler must be allowed to add up in lanes
+SUMS = {"reassoc", "nsz", "contract"}  # what a compiler must be allowed to do to sum in the lanes of a register
 
 
 def part(function: Part) -> Part:
-    """Compiled into the loops that call it."""
+    """Compile a function into the loops that call it."""
     return cast(Part, njit(fastmath=SUMS)(function))
 
 
 def in_order(function: Part) -> Part:
-    """The same, with every operation as it is written."""
+    """The same, keeping every operation in its order."""
     return cast(Part, njit(function))
 
 
 @part
 def few(y: Array, edge: Any, floor: Any, first: int, indices: Array, magnitudes: Array, found: int) -> tuple[int, int]:
-    """Where few exceed the edge: two of a word are written without asking how many there are.
+    """Find the entries above the edge where they are few: two per word are written without checking their number.
 
-    Also counts |y| > floor; where nobody uses the count, the compiler leaves it out.
+    Also counts |y| > floor; where the count is not used, the compiler removes it.
     """
     start, count = found, 0
     for i in range(0, len(y) - 63, 64):
-        count += lanes.ones(lanes.above(y, i, floor))
-        word = lanes.above(y, i, edge)
-        after = found + lanes.ones(word)
-        indices[found] = first + i + lanes.lowest(word)
+        count += simd.ones(simd.above(y, i, floor))
+        word = simd.above(y, i, edge)
+        after = found + simd.ones(word)
+        indices[found] = first + i + simd.lowest(word)
         word &= word - np.uint64(1)
-        indices[found + 1] = first + i + lanes.lowest(word)
+        indices[found + 1] = first + i + simd.lowest(word)
         word &= word - np.uint64(1)
         found += 2
         while word:
-            indices[found] = first + i + lanes.lowest(word)
+            indices[found] = first + i + simd.lowest(word)
             word &= word - np.uint64(1)
             found += 1
         found = after
@@ -63,14 +63,14 @@ def few(y: Array, edge: Any, floor: Any, first: int, indices: Array, magnitudes:
 
 @part
 def many(y: Array, edge: Any, first: int, indices: Array, magnitudes: Array, found: int, places: Array) -> int:
-    """Where many do: they are moved together in registers, at one speed whatever their number."""
+    """Find the entries above the edge where they are many: moved in registers, at the same speed for any number."""
     top, width, k, m = y.dtype.type(np.inf), 64 // y.itemsize, 0, found
-    whole = len(y) // 64 * 64 if lanes.SQUEEZES else 0
+    whole = len(y) // 64 * 64 if simd.SQUEEZES else 0
     for i in range(0, whole, 64):
-        k = lanes.squeeze(y, i, edge, top, places, k)
-        k = lanes.squeeze(y, i + 32, edge, top, places, k)
+        k = simd.squeeze(y, i, edge, top, places, k)
+        k = simd.squeeze(y, i + 32, edge, top, places, k)
         for j in range(i, i + 64, width):
-            m = lanes.squeeze(y, j, edge, top, magnitudes, m)
+            m = simd.squeeze(y, j, edge, top, magnitudes, m)
     for i in range(whole, len(y)):
         places[k], magnitudes[m] = i, abs(y[i])
         k, m = k + (abs(y[i]) > edge), m + (abs(y[i]) > edge)
@@ -82,11 +82,11 @@ def many(y: Array, edge: Any, first: int, indices: Array, magnitudes: Array, fou
 
 @part
 def between(y: Array, low: Any, high: Any, out: Array, found: int) -> int:
-    """Moves the magnitudes with low < |y| <= high to out[found:], which may be y itself."""
+    """Move the magnitudes with low < |y| <= high to out[found:], which may be y itself."""
     width = 64 // y.itemsize
-    whole = len(y) // width * width if lanes.SQUEEZES else 0
+    whole = len(y) // width * width if simd.SQUEEZES else 0
     for i in range(0, whole, width):
-        found = lanes.squeeze(y, i, low, high, out, found)
+        found = simd.squeeze(y, i, low, high, out, found)
     for i in range(whole, len(y)):
         magnitude = abs(y[i])
         out[found] = magnitude
@@ -115,7 +115,7 @@ def sum_above(y: Array, edge: Any) -> float:
 def count_above(y: Array, edge: Any) -> int:
     count = 0
     for i in range(0, len(y) - 63, 64):
-        count += lanes.ones(lanes.above(y, i, edge))
+        count += simd.ones(simd.above(y, i, edge))
     for i in range(len(y) // 64 * 64, len(y)):
         count += abs(y[i]) > edge
     return count
@@ -123,7 +123,7 @@ def count_above(y: Array, edge: Any) -> int:
 
 @in_order
 def add(total: float, lost: float, term: float) -> tuple[float, float]:
-    """Adds a block's sum to the total; `lost` keeps what rounding takes (Knuth's two-sum)."""
+    """Add a block's sum to the total; `lost` accumulates the rounding errors (Knuth's two-sum)."""
     after = total + term
     part = after - total
     return after, lost + ((total - (after - part)) + (term - part))

@@ -233,7 +233,7 @@ def test_policies_that_are_wrong_otherwise(sync, words):
 def test_weights_that_change_while_they_are_read():
     """The server's guard off, and a policy that applies after it starts."""
     file = SOURCE / "protocol/server.py"
-    guard = "        if part.answering:\n            raise"
+    guard = "        if scope.reading:\n            raise"
     assert file.read_text().count(guard) == 1
     text = file.read_text().replace(guard, "        if False:\n            raise")
     fresh = modules({"protocol.server": text})

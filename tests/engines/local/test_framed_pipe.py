@@ -7,14 +7,15 @@ from multiprocessing import Pipe
 
 import pytest
 
-from pslab.engines.job.notes import PULL, PUSH, Note, pack
+from pslab.engines.job.wire import Blocked, Gradient, Message, Stop, pack
 from pslab.engines.local.framed_pipe import LENGTH_BYTES, Line, ready
+from pslab.protocol.messages import Push
 
-FRAMES = [[Note(PUSH, 1, 0, 7, 3, -1, 5, 0.25)], [Note(PULL, 1), Note(PULL, 2, 1, 9)], [Note(PUSH, 3)]]
+FRAMES = [[Push(1, 0, 7, 3, Gradient(-1, 5, 0.25))], [Stop(1), Blocked(2, 1)], [Stop(3)]]
 
 
-def raw(notes: list[Note]) -> bytes:
-    body = pack(notes)
+def raw(frame: list[Message]) -> bytes:
+    body = pack(frame)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
@@ -56,7 +57,7 @@ def test_more_than_the_stream_holds_is_sent_as_it_is_read(ends):
     import threading
 
     here, there = map(Line, ends)
-    many = [Note(PUSH, iteration=i) for i in range(20_000)]  # 1.7 MB
+    many = [Push(0, 0, i, 0, Gradient(0, 0, 0.0)) for i in range(20_000)]  # 1.3 MB
     sender = threading.Thread(target=there.send, args=(many,))
     sender.start()
     assert here.wait() == [many]

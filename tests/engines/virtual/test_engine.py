@@ -16,11 +16,10 @@ from tiny import Diverges, tiny
 from virtual_digest import digests
 
 from pslab.engines.execute import execute
-from pslab.engines.job.notes import PULL_BYTES
+from pslab.engines.job.wire import REQUEST_BYTES
 from pslab.engines.outcome import Interrupted
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual import engine as virtual
-from pslab.engines.virtual.simulator import AT_SERVER, COMPUTED, Event
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
@@ -174,7 +173,7 @@ def test_links_add_up_by_hand():
     cluster = {"bandwidth_bit_s": 8.0 * size, "latency_s": 0.25}
     _, phases, facts = timed("bsp", {}, 1, pushes=2, cluster=cluster)
     first = phases[phases.iteration == 0].set_index("phase")
-    request = PULL_BYTES / size  # it goes with the push
+    request = REQUEST_BYTES / size  # it goes with the push
     assert first.begin_s["push"] == 1.0
     assert first.end_s["push"] == pytest.approx(2.25 + request)
     assert first.end_s["pull"] == pytest.approx(first.end_s["push"] + 1.25)
@@ -370,9 +369,3 @@ class AlwaysHold(SSP):
 def test_nobody_left_to_move_is_said():
     outcome = execute(resolve(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1))), quiet)
     assert (outcome.facts["outcome"], outcome.facts["pushes"]) == ("stalled", 4)
-
-
-def test_events_of_one_instant_are_ordered_by_phase_and_worker():
-    late, early = Event(1.0, COMPUTED, 0, 1, {}), Event(1.0, AT_SERVER, 2, 3, {})
-    first = Event(1.0, AT_SERVER, 1, 9, {})
-    assert sorted([late, early, first]) == [first, early, late]

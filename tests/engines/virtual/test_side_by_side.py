@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 from tiny import Diverges, Raises, tiny
 
+from pslab.config.table import ROWS
 from pslab.engines.execute import execute
 from pslab.engines.outcome import Outcome
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import side_by_side as crowd
-from pslab.engines.virtual.whole_run import TABLES
+from pslab.engines.virtual.side_by_side import TABLES
 from pslab.errors import WorkerFailed
-from pslab.lab.commands.list import read_docstring
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
-from pslab.policies.table import SYNCS
 from pslab.tensors.workload.data import data_root, resolve_data
 
 CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
@@ -28,7 +27,7 @@ KINDS = [{"sync": "bsp"}, {"sync": "bsp", "prune": "static:10%", "pull": "change
 
 
 KINDS.append({"sync": "eager", "prune": "static:10%", "pull": "changed"})
-KINDS += [{"sync": read_docstring(cls.__doc__)[2]["Example"]} for cls in SYNCS.values()]
+KINDS += [{"sync": row.example or row.name} for row in ROWS["sync"].values()]
 
 
 def quiet(news: dict) -> None:

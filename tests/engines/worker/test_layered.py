@@ -182,5 +182,3 @@ def test_a_large_model_needs_no_tensors_for_its_timing():
     assert experiment.keyspace.size == 138_357_544
     assert experiment.weights.device.type == "meta"
     assert len(experiment.parts) == len(experiment.layer_shares) == 16
-
-

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pslab.config.run import Run
 from pslab.lab.records import intervals as spans
+from pslab.lab.runs.run import sweep
 
 
 def test_spans_are_in_order_with_what_is_part_of_what(tmp_path: Path):
@@ -154,3 +155,54 @@ def test_the_part_of_a_span_that_lies_in_computations(tmp_path):
 
 def test_who_computes_does_not_wait(tmp_path):
     assert spans.waiting(handmade.eager(tmp_path), 0.0, 12.5) == pytest.approx(0.5 / 12.5)
+
+
+@pytest.mark.parametrize(("sync", "speeds", "pushes", "lead"), [
+    ("bsp", (1, 3), 200, 0), ("ssp:3", (1, 3), 203, 3), ("ssp:15", (1, 3), 215, 15), ("asp", (1, 3), 400, 201),
+    ("dssp:3,12,literal", (1, 3), 393, 194), ("dssp:3,12,literal", (1, 1, 1, 2), 1050, 151),
+    ("dssp:3,12", (1, 3), 204, 5),
+])  # fmt: skip
+def test_leads_and_pushes_in_300_seconds_known_by_hand(
+    sync: str, speeds: tuple[int, ...], pushes: int, lead: int, tmp_path: Path
+):
+    cluster = {"compute_s": 1.0, "slow": dict(enumerate(map(float, speeds)))}
+    run = Run(sync=sync, engine="timing", workers=len(speeds), pushes=None, seconds=300.0, cluster=cluster)
+    # what starts at the last instant has no end: the lead is seen a second later
+    result, later = sweep([run, run.but(seconds=301.0)], results=tmp_path, progress=False)
+    assert abs(int(result.manifest["accepted"]) - pushes) <= (1 if sync == "bsp" else 0)  # before the last barrier
+    assert spans.lead(later) == lead
+
+
+def test_common_starts_are_the_barriers_of_elastic_bsp(tmp_path: Path):
+    """Workers of 2 and 3 s that look 4 iterations ahead meet every 12 s."""
+    run = Run(sync="elastic:4", engine="timing", workers=2, pushes=None, seconds=40.0,
+              cluster={"compute_s": 2.0, "slow": {1: 1.5}})  # fmt: skip
+    elastic, free = sweep([run, run.but(sync="asp")], results=tmp_path, progress=False)
+    at = list(spans.common_starts(elastic).at_s)
+    assert at[:2] == pytest.approx([12.0, 24.0])
+    starts = elastic.phases.query("phase == 'compute'").begin_s
+    assert all((abs(starts - each) < 1e-9).sum() == 2 for each in at)
+    assert len(spans.common_starts(free)) <= 1
+
+
+def test_the_share_waiting_is_of_each_workers_own_time(tmp_path: Path):
+    # worker 0 waits 2.1 of 10.6 s, worker 1 2.8 of 10.5 s
+    assert spans.waiting(handmade.bsp(tmp_path / "bsp")) == pytest.approx((2.1 / 10.6 + 2.8 / 10.5) / 2)
+    assert spans.waiting_by_worker(handmade.bsp(tmp_path / "bsp"), 2.1, 4.1) == pytest.approx([1.0, 0.0])
+    assert spans.waiting_by_worker(handmade.asp(tmp_path / "asp"), 5.6) == [0.0]  # worker 1 has ended
+    assert spans.waiting(handmade.record(tmp_path, Run(workers=2), [], [])) == 0
+
+
+def test_an_instant_counts_once(tmp_path: Path):
+    result = handmade.eager(tmp_path)
+    done = spans.activity(result)
+    assert (done.begin_s[1:].to_numpy() >= done.end_s[:-1].to_numpy()).all()
+    seconds = spans.budget(result).set_index("phase").seconds.to_dict()
+    # pushes and pulls within computations cost nothing; of the last wait half a second is left
+    assert seconds == pytest.approx({"compute": 11.5, "pull": 0.5, "wait": 0.5, "gap": 0.0})
+
+
+def test_a_gap_is_what_no_phase_covers(tmp_path: Path):
+    table = spans.budget(handmade.bsp(tmp_path))
+    assert table[(table.worker == 1) & (table.phase == "gap")].seconds.item() == pytest.approx(0.2)
+    assert table.groupby("worker").share.sum().tolist() == pytest.approx([1.0, 1.0])

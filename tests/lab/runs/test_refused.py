@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import yaml
 from corpus import BAD
+from tiny import tiny
 
+from pslab.__main__ import main
 from pslab.config.run import KINDS, Run
 from pslab.engines.processes import pool
 from pslab.errors import ConfigError
-from pslab.lab.commands import run as command
+from pslab.lab.runs import resolve as resolving
 from pslab.lab.runs.run import run
 
 
@@ -37,7 +39,7 @@ def test_from_a_notebook(tmp_path, parameters, field):
 def test_from_a_file(tmp_path, capsys, parameters, field):
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(parameters))
-    assert command.main(["--file", str(file), "--results", str(tmp_path)]) == 2
+    assert main(["run", "--file", str(file), "--results", str(tmp_path)]) == 2
     assert f"pslab run: {field}=" in capsys.readouterr().err
 
 
@@ -47,16 +49,29 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
     for name, value in parameters.items():
         text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]
         words += [f"--{name.replace('_', '-')}", text.strip()]
-    assert command.main(words) == 2
+    assert main(["run", *words]) == 2
     wanted = field if field in KINDS or "." in field else "option"
     assert f"pslab run: {wanted}=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--workers"], "needs a value"), (["workers=3"], "option='workers=3'"),
+    [(["--workers"], "expected one argument"), (["workers=3"], "option='workers=3'"),
      (["--file", "/nowhere.yaml"], "cannot be read"), (["--wokers", "3"], "did you mean 'workers'")],
 )  # fmt: skip
 def test_command_lines_that_are_none(capsys, words, message):
-    assert command.main(words) == 2
+    assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_model_that_is_a_name_is_checked_once(monkeypatch):
+    checked = []
+    monkeypatch.setattr(resolving, "_FOUND", {})
+    monkeypatch.setattr(resolving, "check_model", lambda *_: checked.append(1))
+    for order in ("fifo", "front"):
+        run = Run(model="mlp:8", engine="timing", ranges="layers", order=order, cluster="steady")
+        assert len(resolving.resolve(run).layer_shares) == 4
+    assert len(checked) == 1
+    resolving.resolve(tiny())
+    resolving.resolve(tiny())  # a function may be another one by now
+    assert len(checked) == 3

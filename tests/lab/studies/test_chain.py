@@ -10,10 +10,11 @@ from chains import LAYERS, chains, example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.studies.chain import Chain, Trace, lower_bound_s, trace
 from pslab.policies.orders import FIFO, FILO, Front, Needed
-from pslab.policies.table import ORDERS
 
 
 @pytest.mark.parametrize(
@@ -115,10 +116,10 @@ def test_a_piece_that_would_never_go_is_refused():
 
 # --- any chain --------------------------------------------------------------------------------------------------------
 
-@given(chains(), st.sampled_from(sorted(ORDERS)))
+@given(chains(), st.sampled_from(sorted(ROWS["order"])))
 @settings(max_examples=200, deadline=None)
 def test_no_order_beats_the_bound_and_all_send_everything_once(chain: Chain, name: str):
-    found = trace(chain, ORDERS[name]())
+    found = trace(chain, build("order", name))
     assert found.iteration_s >= lower_bound_s(chain) - 1e-9
     assert lower_bound_s(chain) >= max(chain.compute_s, chain.load_s)
     ranges = list(range(len(chain.pieces)))
@@ -131,10 +132,10 @@ def test_no_order_beats_the_bound_and_all_send_everything_once(chain: Chain, nam
         assert found.of("forward")[place][0] >= pulls[index][1] + chain.latency_s - 1e-9
 
 
-@given(chains(), st.sampled_from(sorted(ORDERS)))
+@given(chains(), st.sampled_from(sorted(ROWS["order"])))
 @settings(max_examples=100, deadline=None)
 def test_a_direction_sends_one_message_at_a_time(chain: Chain, name: str):
-    sent = [s for s in trace(chain, ORDERS[name]()).spans if s.what in ("push", "pull")]
+    sent = [s for s in trace(chain, build("order", name)).spans if s.what in ("push", "pull")]
     for kinds in [("push", "pull")] if chain.duplex == "half" else [("push",), ("pull",)]:
         mine = sorted((s.begin_s, s.end_s) for s in sent if s.what in kinds)
         assert all(first[1] <= second[0] + 1e-9 for first, second in pairwise(mine))

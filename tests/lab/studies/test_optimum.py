@@ -9,11 +9,12 @@ import pytest
 from chains import chains, example
 from hypothesis import given, settings
 
+from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.studies.chain import Chain, lower_bound_s, trace
 from pslab.lab.studies.optimum import optimum
 from pslab.policies.orders import Front
-from pslab.policies.table import ORDERS
 from pslab.protocol.requests import Request, View
 
 
@@ -54,8 +55,8 @@ def test_it_is_the_best_of_all_orders(chain: Chain):
 def test_no_order_is_better_and_none_can_be(chain: Chain):
     best = optimum(chain)
     assert best.iteration_s >= lower_bound_s(chain) - 1e-9
-    for order in ORDERS.values():
-        assert trace(chain, order()).iteration_s >= best.iteration_s - 1e-9
+    for order in (build("order", name) for name in ROWS["order"]):
+        assert trace(chain, order).iteration_s >= best.iteration_s - 1e-9
     assert len(best.messages) == 2 * len(chain.pieces)
 
 

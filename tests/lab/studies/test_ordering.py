@@ -14,12 +14,13 @@ from tiny import digits
 from torch import nn
 
 from pslab.config.run import Run
+from pslab.config.spec import build
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.records.record import Result
 from pslab.lab.runs.run import sweep
 from pslab.lab.studies import ordering, ordering_plots, ordering_tables
 from pslab.policies.orders import Front
-from pslab.policies.table import ORDERS
 
 UNIT = 250_000  # parameters that take a second on the link; beside them a frame's header is nothing
 MODELS = {"mlp:8": {"compute_s": 0.02, "bandwidths": [5e6, 2e7]}}
@@ -93,7 +94,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
 
 
 def test_the_chain_says_what_equal_workers_do(results: list[Result]):
-    assert len(ordering_tables.even(results)) == 2 * 2 * len(ORDERS)
+    assert len(ordering_tables.even(results)) == 2 * 2 * len(ROWS["order"])
     assert {result.manifest["verdict"] for result in results} == {"valid"}
     assert ordering_tables.agreement(results) < 1e-9
 
@@ -131,17 +132,17 @@ def test_every_order_is_drawn(results: list[Result]):
     drawn = ordering_plots.time(results, MODELS)
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
     named = ", ".join({line.name for line in lines})
-    assert sorted(named.split(", ")) == sorted(ordering_plots.order_name(order) for order in ORDERS)
+    assert sorted(named.split(", ")) == sorted(ordering_plots.order_name(order) for order in ROWS["order"])
     assert all(min(line.y) >= 0 for line in lines)
     bars = ordering_plots.waiting(results).data
     assert {bar.name for bar in bars} == {"BSP", "SSP, s\u00a0=\u00a03"}
-    assert all(len(bar.x) == len(ORDERS) for bar in bars)
+    assert all(len(bar.x) == len(ROWS["order"]) for bar in bars)
 
 
 def test_the_oldest_push_starves_when_the_last_one_in_goes_first(tmp_path: Path):
     """Of E1's pushes the first to be ready goes at once; of the two that wait the older one waits for the younger."""
     chain = ordering.chain_of(example("E1", "half", WHOLE, "filo"))
-    times = {name: ordering_plots.waits(chain, ordering_plots.trace(chain, ORDERS[name]()), "push")
+    times = {name: ordering_plots.waits(chain, ordering_plots.trace(chain, build("order", name)), "push")
              for name in ("fifo", "filo")}  # fmt: skip
     waited = {name: [round(begin - ready) for ready, begin, _ in found.values()] for name, found in times.items()}
     assert waited == {"fifo": [0, 2, 2], "filo": [0, 4, 7]}  # in the order in which they go

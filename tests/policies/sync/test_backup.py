@@ -12,7 +12,6 @@ from pslab.errors import ConfigError
 from pslab.lab.runs.run import run
 from pslab.policies.sync.backup import Backup
 from pslab.policies.sync.bsp import BSP
-from pslab.policies.table import SYNCS
 from pslab.protocol.messages import Aggregate, Asked, Drop, Left, Pushed, Start
 from pslab.protocol.window import Window
 
@@ -101,4 +100,4 @@ def test_nothing_is_dropped_without_a_spare(tmp_path):
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigError):
-        build("sync", "backup:-1", SYNCS)
+        build("sync", "backup:-1")

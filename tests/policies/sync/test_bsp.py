@@ -145,5 +145,5 @@ def test_a_policy_that_starts_nobody_who_asked_is_refused():
         def step(self, state, event, clocks):
             return state, (Start(0, 1),)
 
-    with pytest.raises(ProtocolError, match="nobody asked for"):
+    with pytest.raises(ProtocolError, match="no worker asked for"):
         simulate(Eager(), [1, 2], 10)

@@ -11,7 +11,6 @@ from pslab.config.spec import build
 from pslab.errors import ConfigError
 from pslab.policies.sync.dssp import DSSP, Row, _slowest, forecast
 from pslab.policies.sync.ssp import SSP
-from pslab.policies.table import SYNCS
 from pslab.protocol.messages import Apply, Asked, Left, Pushed, Searched, Start
 from pslab.protocol.window import Window
 
@@ -221,18 +220,18 @@ def test_nothing_is_forecast_of_somebody_who_has_just_come():
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("dssp:-1,3", "low and extra must be 0 or more"), ("dssp:1,-3", "low and extra"),
+    ("dssp:-1,3", "low=-1: must be a whole number of at least 0"), ("dssp:1,-3", "extra=-3"),
     ("dssp:3,12,grant=litteral", "did you mean 'literal'"), ("dssp:3,12,interval=start", "allowed: push, release"),
     ("dssp:3,12,cap=maybe", "cap='maybe' cannot be read"),
 ])  # fmt: skip
 def test_what_is_refused(text, words):
     with pytest.raises(ConfigError, match=words):
-        build("sync", text, SYNCS)
+        build("sync", text)
 
 
 def test_strings():
-    assert build("sync", "dssp", SYNCS) == build("sync", "dssp:3,12", SYNCS) == DSSP(3, 12)
-    assert build("sync", "dssp:3,12", SYNCS).window == 16
-    assert build("sync", "dssp:1,2,grant=literal", SYNCS).window is None
-    assert build("sync", "dssp:1,2,literal,cap=on", SYNCS).window == 4
-    assert build("sync", "dssp:1,2,cap=off", SYNCS).window is None
+    assert build("sync", "dssp") == build("sync", "dssp:3,12") == DSSP(3, 12)
+    assert build("sync", "dssp:3,12").window == 16
+    assert build("sync", "dssp:1,2,grant=literal").window is None
+    assert build("sync", "dssp:1,2,literal,cap=on").window == 4
+    assert build("sync", "dssp:1,2,cap=off").window is None

@@ -11,8 +11,7 @@ from pslab.config.spec import build
 from pslab.errors import ConfigError
 from pslab.lab.runs.run import run
 from pslab.policies.sync.local_sgd import LocalSGD
-from pslab.policies.table import SYNCS
-from pslab.protocol.messages import begins, gradients
+from pslab.protocol.traits import traits_of
 
 
 def means(steps: list[tuple]) -> list[float]:
@@ -69,12 +68,12 @@ def test_real_processes_make_the_virtual_weights(tmp_path):
 
 
 def test_gradients_of_a_push():
-    sync = LocalSGD(4, after=2)
-    assert [begins(sync, t) for t in range(5)] == [0, 1, 2, 6, 10]
-    assert [gradients(sync, t) for t in range(4)] == [1, 1, 4, 4]
+    traits = traits_of(LocalSGD(4, after=2))
+    assert [traits.gradients_before(t) for t in range(5)] == [0, 1, 2, 6, 10]
+    assert [traits.gradients(t) for t in range(4)] == [1, 1, 4, 4]
 
 
 @pytest.mark.parametrize("text", ["local:0", "local:2,after=-1"])
 def test_what_cannot_be_is_refused(text):
     with pytest.raises(ConfigError):
-        build("sync", text, SYNCS)
+        build("sync", text)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pslab.engines.job.notes import SERVER
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool as pools
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -37,7 +36,7 @@ def rows(quick: bool) -> list[Row]:
     experiment = exchange(SIZE, RANGES, workers=1, sync="bsp", pushes=ROUNDS)
     ends = _round_ends(execute(experiment, lambda news: None).pushes)
     per_round, first = median(np.diff(ends[TOUCHED - 1 :])), float(ends[0])
-    resident = _resident_bytes(pools.acquire(1).processes[SERVER].pid)
+    resident = _resident_bytes(pools.acquire(1).processes[pools.SERVER].pid)
     pools.release()
     source, target = torch.zeros(SIZE), torch.zeros(SIZE)
     threads = torch.get_num_threads()

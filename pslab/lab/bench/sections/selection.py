@@ -13,7 +13,7 @@ from torch.nn import functional
 from pslab.config.spec import build
 from pslab.lab.bench.measure import Row, interleaved
 from pslab.tensors.pruning.pruner import Pruner
-from pslab.tensors.pruning.rules import PRUNERS, Deviation, Rule, Static
+from pslab.tensors.pruning.rules import Deviation, Rule, Static
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 
@@ -38,7 +38,7 @@ def selections(n: int, kind: str, seconds: float) -> list[Row]:
     count = 2 if n <= CACHE_ENTRIES else 1  # two in turn, so that no branch is learnt by heart
     vectors = [DRAWS[kind](n, torch.Generator().manual_seed(seed)) for seed in range(count)]
     turns = cycle(vectors)
-    rules: dict[str, Rule] = {text: build("prune", text, PRUNERS) for text in THRESHOLDS}
+    rules: dict[str, Rule] = {text: build("prune", text) for text in THRESHOLDS}
     calls: dict[str, Callable[[], object]] = {
         "max": lambda: np.max(next(turns).numpy()),
         "sum": lambda: torch.sum(next(turns)),
@@ -75,7 +75,7 @@ def shares(seconds: float) -> list[Row]:
 
     found = []
     for text in THRESHOLDS:
-        rule = build("prune", text, PRUNERS)
+        rule = build("prune", text)
         pruner = Pruner.of(rule, space, gradient.dtype)
 
         def select(rule: Rule = rule) -> None:

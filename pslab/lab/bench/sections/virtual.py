@@ -10,7 +10,7 @@ from typing import Any
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.processes import pool as pools
-from pslab.engines.processes.coordinator import Conduct
+from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import Hosts
 from pslab.lab.bench.measure import Row, alternated
@@ -55,18 +55,18 @@ def _bare(run: Run, cores: int) -> float:
     """As many gradients, on the same processes, with no server between them."""
     experiment = resolve(run)
     pool = pools.acquire(cores)
-    conduct = Conduct(pool, experiment, _nobody)
-    hosts = Hosts(pool, cores, conduct.lay_out())
-    conduct.await_prepared(hosts.numbers)
+    coordinator = Coordinator(pool, experiment, _nobody)
+    hosts = Hosts(pool, cores, coordinator.lay_out())
+    coordinator.await_prepared(hosts.numbers)
     turns = itertools.cycle(range(run.workers))
     begin_s, under_way = time.perf_counter(), [next(turns) for _ in range(run.workers)]
     for worker in under_way:
-        hosts.begin(worker, 0, [], 0.0, [])
+        hosts.start(worker, 0, [], 0.0, [])
     for count in range(int(run.pushes or 0)):
         worker = under_way.pop(0)
         hosts.result(worker, lambda: None)
         if count < int(run.pushes or 0) - run.workers:
-            hosts.begin(worker, count // run.workers + 1, [], float(count), [])
+            hosts.start(worker, count // run.workers + 1, [], float(count), [])
             under_way.append(worker)
     return time.perf_counter() - begin_s
 

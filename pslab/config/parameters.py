@@ -1,0 +1,173 @@
+"""What a value may be and what it is: the annotated fields of a frozen dataclass.
+
+    staleness: Annotated[int, Bounds(at_least=0), "iterations ahead of the slowest worker"]
+    mode: Annotated[str, OneOf("each", "frozen"), "a threshold for every gradient, or one for all"] = "each"
+
+`check` holds an object to its annotations; `pslab list` and `--help` show them. Fields of other types than numbers,
+strings, switches and None are left to their class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pslab.errors import ConfigError, nearest
+
+TRUE, FALSE = frozenset({"on", "true", "yes", "1"}), frozenset({"off", "false", "no", "0"})
+#: The types that are checked; a bool is no number here.
+WORDS: dict[type, str] = {bool: "on (True) or off (False)", int: "a whole number", float: "a number", str: "a string",
+                          types.NoneType: "None"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a number may be. Every number is finite."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def hold(self, value: float) -> bool:
+        """Whether a value lies within."""
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        if self.at_least is not None and self.at_most is not None:
+            return f"from {_shown(self.at_least)} to {_shown(self.at_most)}"
+        ends = {"of at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        return " and ".join(f"{words} {_shown(end)}" for words, end in ends.items() if end is not None)
+
+
+class OneOf(tuple[str, ...]):
+    """The strings that a value may be."""
+
+    def __new__(cls, *words: str) -> OneOf:
+        return super().__new__(cls, words)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One field of a dataclass."""
+
+    name: str
+    kinds: tuple[Any, ...]  #: the types of which a value is one
+    default: Any  #: dataclasses.MISSING if the field must be given
+    bounds: Bounds
+    choices: OneOf  #: () if any string will do
+    doc: str
+
+    @property
+    def allowed(self) -> str:
+        """``"a number above 0 and at most 1, or None"``."""
+        said = {kind: words for kind, words in WORDS.items() if kind in self.kinds}
+        for kind in {int, float} & said.keys():
+            said[kind] = f"{said[kind]} {self.bounds}".strip()
+        if self.choices:
+            said[str] = ", ".join(self.choices)
+        return ", or ".join(said.values())
+
+    @property
+    def shown(self) -> str:
+        """The default as a person writes it, such as "on"; "" if the field must be given."""
+        if self.default is dataclasses.MISSING:
+            return ""
+        if isinstance(self.default, bool):
+            return "on" if self.default else "off"
+        return _shown(self.default)
+
+    def checked(self, value: Any) -> Any:
+        """The value; a whole number that stands for a float as a float.
+
+        Raises:
+            ValueError: it is not of the type, or out of the bounds.
+        """
+        if any(kind not in WORDS for kind in self.kinds):
+            return value
+        kind = next((kind for kind in WORDS if isinstance(value, kind)), None)
+        if kind in (int, float) and float in self.kinds:
+            value, kind = float(value), float
+        outside = kind in (int, float) and not self.bounds.hold(value)
+        unknown = kind is str and self.choices and value not in self.choices
+        if kind not in self.kinds or outside or unknown:
+            raise self._error(value)
+        return value
+
+    def _error(self, value: object) -> ValueError:
+        only_words = self.choices and self.kinds == (str,)
+        return ValueError(nearest(str(value), self.choices) if only_words else f"must be {self.allowed}")
+
+    def read(self, text: str) -> Any:
+        """The text as a value of one of the types; ValueError if it is of none."""
+        if self.choices and text in self.choices:
+            return text
+        if types.NoneType in self.kinds and text.lower() in ("none", "null"):
+            return None
+        if bool in self.kinds and text.lower() in TRUE | FALSE:
+            return text.lower() in TRUE
+        if int in self.kinds and (str not in self.kinds or text.lstrip("+-").isdigit()):
+            return int(text)
+        if float in self.kinds:
+            return number(text)
+        if str in self.kinds and not self.choices:
+            return text
+        raise self._error(text)
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def number(text: str) -> float:
+    """``"0.01"`` or ``"1%"`` -> 0.01; ValueError if it is no number."""
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+
+
+@lru_cache(maxsize=256)
+def parameters(cls: Any) -> dict[str, Parameter]:
+    """The fields of a dataclass by name, in their order; anything else has none."""
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        return {}
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: _parameter(f, hints[f.name]) for f in dataclasses.fields(cls)}
+
+
+def _parameter(f: dataclasses.Field[Any], hint: Any) -> Parameter:
+    kind, *said = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    return Parameter(
+        name=f.name,
+        kinds=typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,),
+        default=f.default if f.default_factory is dataclasses.MISSING else f.default_factory(),
+        bounds=next((each for each in said if isinstance(each, Bounds)), Bounds()),
+        choices=next((each for each in said if isinstance(each, OneOf)), OneOf()),
+        doc=next((each for each in said if isinstance(each, str)), ""),
+    )
+
+
+def check(given: Any, prefix: str = "") -> None:
+    """Hold a frozen dataclass to the annotations of its fields, from its `__post_init__`.
+
+    Raises:
+        ConfigError: the first field that is not of its type or out of its bounds; `prefix` stands before its name.
+    """
+    cls: Any = type(given)
+    for name, parameter in parameters(cls).items():
+        value = getattr(given, name)
+        try:
+            checked = parameter.checked(value)
+        except ValueError as error:
+            raise ConfigError(prefix + name, value, str(error)) from None
+        if checked is not value:
+            object.__setattr__(given, name, checked)

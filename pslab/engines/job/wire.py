@@ -1,0 +1,148 @@
+"""What an engine adds to the protocol's messages, and every message as a fixed record of bytes, without pickle.
+
+A message is the protocol's own tuple; its payload says where the numbers lie, how large they are, and when things
+happened. Messages that travel as one are a frame. Instants are seconds since the run began.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pslab.protocol.messages import Ack, Pull, Push, Weights
+
+WHOLE = -1  # size_bytes of a payload that lies in shared memory as it is, not encoded
+REQUEST_BYTES = 87  # of a pull on an emulated link: a figure of the emulation, not the length of its record
+
+
+# --- payloads -----------------------------------------------------------------------------------------------------
+
+
+class Gradient(NamedTuple):
+    """Of a Push: where it lies follows from its worker, range and iteration (see Layout)."""
+
+    size_bytes: int  #: of the encoded entries, or WHOLE
+    entries: int
+    loss: float  #: on the batch
+    sent_s: float = 0.0
+
+
+class Wanted(NamedTuple):
+    """Of a Pull: the keys that it asks for, from `start` until before `stop`; 0, 0 asks for all."""
+
+    start: int
+    stop: int
+    sent_s: float = 0.0
+
+
+class Answer(NamedTuple):
+    """Of Weights. The worker's last push on the range was `taken` by the server, and `done` once it was dealt with."""
+
+    size_bytes: int  #: of the encoded entries, or WHOLE
+    released_by: int  #: the worker that was waited for
+    taken_s: float
+    done_s: float
+    asked_s: float  #: the server took the request
+    released_s: float  #: the policy started the worker
+    sent_s: float  #: the weights were handed to the link
+
+
+class Taken(NamedTuple):
+    """Of an Ack: when the server took the push, and when it had dealt with it."""
+
+    taken_s: float
+    done_s: float
+
+
+# --- messages that are not the protocol's -------------------------------------------------------------------------
+
+
+class Go(NamedTuple):
+    """Server -> worker: the run begins; its zero on the machine's monotonic clock."""
+
+    zero_s: float
+
+
+class Stop(NamedTuple):
+    """Server -> worker: the run is over. Worker -> server: this was my last message."""
+
+    worker: int
+
+
+class Diverged(NamedTuple):
+    """Worker -> server: the gradient of this iteration is not finite."""
+
+    worker: int
+    iteration: int
+
+
+class Blocked(NamedTuple):
+    """Worker -> server: computing waits for the weights of this range."""
+
+    worker: int
+    range: int
+
+
+class Gone(NamedTuple):
+    """An event of the transport, never a record: nothing more comes from this worker."""
+
+    worker: int
+
+
+Message = Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone
+Frame = list[Any]  # of messages
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+
+class _Record:
+    """How one kind of message becomes bytes: its number, then its fields, with those of its payload in their place."""
+
+    def __init__(self, number: int, kind: Any, layout: str, payload: Any = None) -> None:
+        self.struct, self._number, self._kind, self._payload = struct.Struct(f"<B{layout}"), number, kind, payload
+        self._at = kind._fields.index("payload") if payload else 0
+
+    def pack(self, message: Any) -> bytes:
+        at = self._at
+        if at:
+            return self.struct.pack(self._number, *message[:at], *message[at], *message[at + 1 :])
+        return self.struct.pack(self._number, *message)
+
+    def unpack(self, frame: bytes, offset: int) -> Any:
+        _, *fields = self.struct.unpack_from(frame, offset)
+        if at := self._at:
+            behind = at + len(self._payload._fields)
+            fields[at:behind] = [self._payload(*fields[at:behind])]
+        return self._kind(*fields)
+
+
+_KINDS: tuple[tuple[Any, ...], ...] = (
+    (Push, "HIqqqqddq", Gradient),
+    (Pull, "HIqqqqd", Wanted),
+    (Weights, "HIqqqhdddddq", Answer),
+    (Ack, "HIqdd", Taken),
+    (Go, "d"),
+    (Stop, "h"),
+    (Diverged, "Hq"),
+    (Blocked, "HI"),
+)
+_RECORDS = [_Record(number, *kind) for number, kind in enumerate(_KINDS)]
+_OF = {kind[0]: record for kind, record in zip(_KINDS, _RECORDS, strict=True)}
+
+
+def pack(frame: Iterable[Message]) -> bytes:
+    """Messages -> the bytes of one frame."""
+    return b"".join([_OF[type(message)].pack(message) for message in frame])
+
+
+def unpack(frame: bytes) -> Iterator[Any]:
+    """The bytes of a frame -> its messages; struct.error if it is not made of whole records of known kinds."""
+    at = 0
+    while at < len(frame):
+        if frame[at] >= len(_RECORDS):
+            raise struct.error(f"no kind of message has the number {frame[at]}; there are {len(_RECORDS)}")
+        record = _RECORDS[frame[at]]
+        yield record.unpack(frame, at)
+        at += record.struct.size

@@ -1,0 +1,64 @@
+"""How time passes at a server: a clock is all that the server's driver knows of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from pslab.config.cluster import Cluster
+
+APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
+
+
+class Clock(Protocol):
+    """Seconds since the run began."""
+
+    def now(self) -> float:
+        """The instant until which everything is dealt with."""
+
+    def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
+        """Something was done `count` times, begun at `since_s`, on this share of the model."""
+
+    def done(self, since_s: float, count: int, share: float) -> float:
+        """When a push taken at `since_s` is dealt with whose handling applies so many pushes of this share."""
+
+
+class WallClock:
+    """Real time: work takes what it takes, and is measured."""
+
+    def __init__(self) -> None:
+        self.zero_s = 0.0
+        self.spent: dict[str, list[float]] = {}  #: on what: seconds, and how often
+
+    def start(self) -> None:
+        """The run begins now."""
+        self.zero_s = time.monotonic()
+
+    def now(self) -> float:
+        return time.monotonic() - self.zero_s
+
+    def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
+        spent = self.spent.setdefault(on, [0.0, 0])
+        spent[0] += self.now() - since_s
+        spent[1] += count
+
+    def done(self, since_s: float, count: int, share: float) -> float:
+        return self.now()
+
+
+class VirtualClock:
+    """Virtual time: work takes what the cluster says. Whoever hands the server something sets `at` first."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.at = 0.0
+        self._price_s = {APPLY: cluster.apply_s, SERVE: cluster.serve_s, FIND: cluster.serve_s + cluster.find_s,
+                         SEARCH: cluster.search_s}  # fmt: skip
+
+    def now(self) -> float:
+        return self.at
+
+    def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
+        self.at += self._price_s[on] * count * share
+
+    def done(self, since_s: float, count: int, share: float) -> float:
+        return since_s + self._price_s[APPLY] * count * share

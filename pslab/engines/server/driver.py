@@ -1,0 +1,158 @@
+"""The server's driver: it hands messages to the protocol's machine and performs what comes back.
+
+An engine adds a clock, by which work takes time, and a transport, on which frames leave.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from pslab.engines.emulation.link_queue import Waiting
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import WHOLE, Answer, Diverged, Frame, Gone, Taken
+from pslab.engines.server.books import Books
+from pslab.engines.server.clock import APPLY, FIND, SEARCH, SERVE, Clock
+from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
+from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
+
+
+class Transport(Protocol):
+    """How a server's frames reach its workers."""
+
+    def send(self, worker: int, frame: Frame) -> None:
+        """Let these messages travel as one; the last one is the weights of a range."""
+
+    def attend(self) -> None:
+        """Time has passed: deliver what is due meanwhile."""
+
+
+class Shard(Protocol):
+    """The weights at a server: tensors, or nothing but their sizes."""
+
+    def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
+        """Apply the pushes of a step, while workers compute on these versions; WorkerFailed if a frame is bad."""
+
+    def lay(self, reply: Reply) -> int:
+        """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
+
+    def leave(self, worker: int) -> None:
+        """A worker has left."""
+
+
+class ServerDriver:
+    """One run at its server, until there is an `outcome`."""
+
+    def __init__(
+        self, job: Job, machine: Server, books: Books, shard: Shard, clock: Clock, transport: Transport,
+        waiting: Waiting | None = None,
+    ) -> None:  # fmt: skip
+        self._job, self.machine, self.books, self._shard = job, machine, books, shard
+        self._clock, self._transport, self._waiting = clock, transport, waiting
+        self._outbox: dict[int, Frame] = {worker: [] for worker in range(job.run.workers)}  # goes with the next weights
+        self._taken: dict[tuple[int, int], tuple[float, float]] = {}  # of (worker, range) the last push: taken, done
+        self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken
+        self.outcome = ""  #: why the run ended
+        self.ended_s = 0.0
+        self.refused = 0  #: messages that changed nothing
+        self.diverged: dict[str, int] | None = None  #: the worker and iteration whose gradient was not finite
+
+    def start(self) -> None:
+        """The run begins: the initial weights are to be evaluated, too."""
+        self.books.ledger.snapshot_if_due(0, 0.0)
+
+    def end(self, outcome: str, now: float) -> None:
+        """The run is over."""
+        self.outcome, self.ended_s = outcome, now
+
+    def receive(self, frame: Frame) -> None:
+        """Deal with the messages of a frame, unless the run is over."""
+        for message in frame:
+            if self.outcome:
+                return
+            if isinstance(message, Push):
+                self._push(message)
+            elif isinstance(message, Pull):
+                now = self._clock.now()
+                self._asked_s[message.worker, message.range] = now
+                self._perform(self.machine.handle(message, now))
+            elif isinstance(message, Gone):
+                self.leave(message.worker)
+            elif isinstance(message, Diverged):
+                self.diverge(message, self._clock.now())
+
+    def leave(self, worker: int) -> None:
+        """A worker has left; those who waited for it may go on."""
+        if worker in self.machine.workers:
+            self.books.leave(worker)
+            self._shard.leave(worker)
+            self._outbox[worker] = []
+            for index in range(len(self._job.parts)):
+                self._taken.pop((worker, index), None)
+            self._perform(self.machine.leave(worker, self._clock.now()))
+
+    def diverge(self, message: Diverged, now: float) -> None:
+        """A gradient is not finite: the run ends."""
+        self.refused += 1
+        self.diverged = message._asdict()
+        self.end("diverged", now)
+
+    def _push(self, push: Push) -> None:
+        now, key, budget = self._clock.now(), (push.worker, push.range), self._job.run.pushes
+        effects = self.machine.handle(push, now)
+        applied = sum([len(effect.pushes) for effect in effects if isinstance(effect, Step)])
+        share = self._job.shares[push.range]
+        self._taken[key] = now, self._clock.done(now, applied, share)
+        self._perform(effects)
+        self._taken[key] = now, self._clock.done(now, applied, share)
+        if budget is not None and self.machine.gradients >= budget:
+            self.end("budget", self._clock.now())
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        pending = deque(effects)
+        while pending:
+            effect = pending.popleft()
+            if isinstance(effect, Step):
+                self._step(effect)
+            elif isinstance(effect, Reply):
+                self._reply(effect)
+                pending += self.machine.answered(effect.pull.range)
+            elif isinstance(effect, Discard):
+                self.books.discard(effect)
+                self._acknowledge(effect.push)
+            elif isinstance(effect, Searched):
+                self._clock.spend(SEARCH, self._clock.now(), effect.points)
+            elif isinstance(effect, Refuse):
+                self.refused += 1
+            self._transport.attend()  # that may have taken milliseconds, for which other workers need not wait
+
+    def _step(self, step: Step) -> None:
+        clock, books, begin_s = self._clock, self.books, self._clock.now()
+        rate = books.rate(step, len(self.machine.workers))
+        self._shard.apply(step, rate, books.computing(step.range))
+        clock.spend(APPLY, begin_s, len(step.pushes), self._job.shares[step.range])
+        books.applied_at(step, clock.now())
+        for push in step.pushes:
+            self._acknowledge(push)
+
+    def _acknowledge(self, push: Push) -> None:
+        taken = Taken(*self._taken.get((push.worker, push.range), (0.0, 0.0)))
+        self._outbox[push.worker].append(Ack(push.worker, push.range, push.iteration, taken))
+
+    def _reply(self, reply: Reply) -> None:
+        job, pull, released_s = self._job, reply.pull, self._clock.now()
+        worker, index = key = pull.worker, pull.range
+        self.books.replied(reply)
+        size_bytes = self._shard.lay(reply)
+        on = FIND if size_bytes != WHOLE and job.run.pull == "changed" else SERVE
+        self._clock.spend(on, released_s, 1, job.shares[index])
+        taken_s, done_s = self._taken.get(key, (released_s, released_s))
+        answer = Answer(size_bytes, reply.released_by, taken_s, done_s, self._asked_s.get(key, released_s), released_s,
+                        self._clock.now())  # fmt: skip
+        weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
+        frame, self._outbox[worker] = [*self._outbox[worker], weights], []
+        self.books.ledger.answered(weights)
+        if self._waiting is not None:
+            self._waiting.answered(reply)
+        self._transport.send(worker, frame)

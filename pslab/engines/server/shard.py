@@ -1,0 +1,114 @@
+"""The weights at a server, in shared memory: apply a step, lay a reply ready."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.layout import in_turn
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.job.wire import WHOLE
+from pslab.errors import FrameError, WorkerFailed
+from pslab.protocol.messages import Pull, Push
+from pslab.protocol.server import Reply, Step
+from pslab.tensors.codec.frames import Entries, decode, encode_into
+from pslab.tensors.update import rate_state
+from pslab.tensors.update.store import Gradient, Part, Store
+from pslab.tensors.workload.keyspace import KeyRange
+
+
+class TensorShard:
+    """One run's weights, all ranges of them."""
+
+    def __init__(self, job: Job, arena: Arena) -> None:
+        self._job, self._arena = job, arena
+        weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
+        self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
+        layers = [layer.flat for layer in job.keyspace.layers]
+        self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
+        if not job.optimizer.plain_sgd:
+            self._warm_up()
+        self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
+        self._encoded: tuple[Entries, bytes] | None = None
+        self._found: tuple[KeyRange, int, Entries] | None = None
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights now, flat."""
+        return self._store.weights
+
+    def leave(self, worker: int) -> None:
+        """A worker has left: what its rate keeps of it goes."""
+        if self._rate_state is not None:
+            self._rate_state.leave(worker)
+
+    def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
+        """Apply the pushes of a step, while workers compute on these versions of the range.
+
+        Raises:
+            WorkerFailed: a bad frame.
+        """
+        gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes]
+        if self._rate_state is not None:
+            gradients = self._rate_state.adjust(step, gradients, computing)
+        self._store.step(step.range, gradients, rate)
+
+    def lay(self, reply: Reply) -> int:
+        """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
+        pull, job = reply.pull, self._job
+        if job.layout.in_place:
+            return WHOLE
+        part = job.parts[pull.range]
+        if job.run.pull == "range":
+            return self._write(pull, self._of_keys(KeyRange(pull.payload.start, pull.payload.stop), reply.version))
+        entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
+        if entries is not None:
+            return self._write(pull, entries)
+        target = self._flat(in_turn(job.layout.arrivals[pull.worker], pull.iteration))
+        for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
+            there.copy_(here)
+        return WHOLE
+
+    def _of_keys(self, keys: KeyRange, version: int) -> Entries:
+        """The weights of a range of keys; the same object while it is asked for again, and they do not change."""
+        if self._found is None or self._found[:2] != (keys, version):
+            slices = self._job.keyspace.slices(keys)
+            indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
+            values = torch.cat([self._store.weights[s] for s in slices]).numpy()
+            self._found = keys, version, Entries(self._job.layout.size, indices, values)
+        return self._found[2]
+
+    def _write(self, pull: Pull, entries: Entries) -> int:
+        """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""
+        offset, room = self._job.layout.frames[pull.range]
+        place = self._arena.bytes(in_turn(self._job.layout.down[pull.worker], pull.iteration) + offset, room)
+        if self._encoded is None or self._encoded[0] is not entries:
+            size = encode_into(place, entries, "auto")
+            self._encoded = entries, bytes(place[:size])
+            return size
+        frame = self._encoded[1]
+        place[: len(frame)] = frame
+        return len(frame)
+
+    def _gradient(self, push: Push) -> Gradient:
+        size_bytes, layout = push.payload.size_bytes, self._job.layout
+        if size_bytes == WHOLE:
+            return in_turn(self._gradients[push.worker], push.iteration)
+        offset, _ = layout.frames[push.range]
+        frame = self._arena.bytes(in_turn(layout.up[push.worker], push.iteration) + offset, size_bytes)
+        try:
+            return decode(frame, n=self._job.parts[push.range].size)
+        except FrameError as error:
+            raise WorkerFailed(f"worker {push.worker}", push.iteration, f"its frame was refused: {error}") from error
+
+    def _flat(self, offset: int) -> torch.Tensor:
+        return self._arena.tensor(offset, self._job.layout.size, self._job.layout.dtype)
+
+    def _warm_up(self) -> None:
+        """The first step of a torch.optim class imports a compiler: not what a run measures."""
+        one = torch.ones(1, dtype=self._job.layout.dtype)
+        store = Store(one, (Part((slice(0, 1),)),), self._job.optimizer)
+        store.step(0, [one.clone()], self._job.run.learning_rate)

@@ -1,0 +1,70 @@
+"""The server in virtual time: it deals with one frame after another, each as long as its clock says."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pslab.engines.emulation.link_queue import Waiting
+from pslab.engines.emulation.traffic import Traffic
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import Frame, Gone
+from pslab.engines.server.books import Books
+from pslab.engines.server.clock import VirtualClock
+from pslab.engines.server.driver import ServerDriver, Shard
+from pslab.engines.virtual.scheduler import AT_WORKER, SENT, SERVER, SERVER_FREE, Scheduler
+from pslab.engines.virtual.worker_node import WorkerNode
+from pslab.protocol.server import Server
+
+
+class ServerNode:
+    """The driver's transport, and what waits for the server."""
+
+    def __init__(
+        self, job: Job, machine: Server, books: Books, shard: Shard, waiting: Waiting | None, scheduler: Scheduler,
+        traffic: Traffic | None, workers: list[WorkerNode],
+    ) -> None:  # fmt: skip
+        self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
+        self._message_s, self._clock = job.cluster.message_s, VirtualClock(job.cluster)
+        self.driver = ServerDriver(job, machine, books, shard, self._clock, self, waiting)
+        self._inbox: deque[tuple[int, Frame]] = deque()
+        self.free_s = 0.0  #: when it has dealt with what it took
+
+    def arrive(self, content: tuple[int, Frame], now: float) -> None:
+        """A worker's frame is here."""
+        self._inbox.append(content)
+        if self.free_s <= now and len(self._inbox) == 1:
+            self._take(None, now)
+
+    def leave(self, worker: int, now: float) -> None:
+        """A worker has left: what has not been taken is lost. The server hears of it at once."""
+        self._inbox = deque((sender, frame) for sender, frame in self._inbox if sender != worker)
+        self.arrive((worker, [Gone(worker)]), now)
+
+    def send(self, worker: int, frame: Frame) -> None:
+        """Weights are ready to go when what led to them is dealt with."""
+        at, departed = self._clock.at, (worker, frame)
+        self._workers[worker].settled(frame[-1], at)
+        if at > self._scheduler.now:
+            self._scheduler.at(at, SENT, worker, self._depart, departed)
+        else:
+            self._depart(departed, at)
+
+    def attend(self) -> None:
+        """What is due is an event of its own."""
+
+    def _take(self, content: None, now: float) -> None:
+        """It is free: deal with the frames that are here, until one takes time."""
+        while self._inbox and not self.driver.outcome:
+            self._clock.at = now + self._message_s
+            self.driver.receive(self._inbox.popleft()[1])
+            if (at := self._clock.at) > now:
+                self.free_s = at
+                self._scheduler.at(at, SERVER_FREE, SERVER, self._take)
+                return
+
+    def _depart(self, departed: tuple[int, Frame], now: float) -> None:
+        worker, frame = departed
+        if self._traffic is None:
+            self._scheduler.at(now, AT_WORKER, worker, self._workers[worker].arrive, frame)
+        else:
+            self._traffic.down(worker, frame, now, self._scheduler.sequence)

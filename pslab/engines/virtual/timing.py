@@ -1,0 +1,108 @@
+"""Timing: a run in virtual time without tensors, for large clusters."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.job import Job, Shelf
+from pslab.engines.job.layout import Layout
+from pslab.engines.job.wire import WHOLE
+from pslab.engines.outcome import Interrupted, OnProgress, Outcome
+from pslab.engines.server.books import Books
+from pslab.engines.server.driver import Shard
+from pslab.engines.server.ledger import Ledger
+from pslab.engines.virtual.simulator import Simulator
+from pslab.engines.virtual.worker_node import Gradients
+from pslab.engines.worker.range_schedule import Turn
+from pslab.engines.worker.tensors import Pulled, Write
+from pslab.protocol.server import Reply, Step
+from pslab.tensors.codec.frames import sliced_bytes
+from pslab.tensors.workload.keyspace import KeyRange
+
+
+def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
+    """Run an experiment without tensors.
+
+    Raises:
+        Interrupted: with what was completed.
+    """
+    job = job_without_tensors(experiment)
+    return exchange(job, Sizes(job), NoGradients(job), on_progress)
+
+
+def job_without_tensors(experiment: Experiment) -> Job:
+    """The job of an experiment of which only sizes are needed."""
+    return Job.of(experiment, Layout.of(experiment), Shelf("nothing", 0.0, 1.0, 1, ()))
+
+
+def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgress) -> Outcome:
+    """A run's exchange in virtual time; it leaves neither accuracy nor weights. Raises Interrupted."""
+    start_s = time.monotonic()
+    books = Books(job, Ledger(job, None, None, lambda body: None))
+    simulator = Simulator(job, books, shard, gradients)
+    try:
+        simulator.run(on_progress)
+    except KeyboardInterrupt:
+        simulator.driver.end("interrupted", simulator.scheduler.now)
+    driver, spent_s = simulator.driver, time.monotonic() - start_s
+    pushes = books.ledger.close(books.applied, driver.ended_s)
+    facts = simulator.facts(0.0, spent_s, spent_s)
+    outcome = Outcome(np.empty((0, 4)), simulator.phases(), pushes, np.empty(0, np.float32), facts)
+    if driver.outcome == "interrupted":
+        raise Interrupted(outcome)
+    return outcome
+
+
+def ranged_bytes(job: Job, keys: KeyRange, codec: str) -> int:
+    """The length of a frame of a range of keys."""
+    return sliced_bytes(job.layout.size, job.keyspace.slices(keys), job.layout.dtype.itemsize, codec)
+
+
+class Sizes:
+    """The weights at a server, of which only the sizes are known."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
+        """There is nothing to apply it to."""
+
+    def lay(self, reply: Reply) -> int:
+        """There is nothing to lay ready; a range of keys has its size."""
+        if self._job.run.pull != "range":
+            return WHOLE
+        return ranged_bytes(self._job, KeyRange(reply.pull.payload.start, reply.pull.payload.stop), "auto")
+
+    def leave(self, worker: int) -> None:
+        """Nothing is kept of a worker."""
+
+
+class NoGradients:
+    """Pushes of the size that they would have, and nothing in them."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
+        self._turns: dict[int, Turn] = {}
+
+    def start(
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
+        """Nothing is computed."""
+        if turn is not None:
+            self._turns[worker] = turn
+
+    def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
+        """The same for all workers, unless they push ranges of keys in turn."""
+        if worker not in self._turns:
+            return self._body
+        job, keys = self._job, self._turns[worker].keys
+        entries = sum(s.stop - s.start for s in job.keyspace.slices(keys))
+        return {"payloads": [[ranged_bytes(job, keys, job.run.codec), entries]], "loss": math.nan}

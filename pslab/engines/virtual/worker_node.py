@@ -1,0 +1,192 @@
+"""A worker in virtual time: the cluster says how long it computes and decodes; its gradients come from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from pslab.engines.emulation.layer_progress import Pass
+from pslab.engines.emulation.link_queue import Waiting
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gradient
+from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
+from pslab.engines.worker.driver import WorkerDriver
+from pslab.engines.worker.phases import Row
+from pslab.engines.worker.range_schedule import Turn
+from pslab.engines.worker.tensors import Pulled, Write
+from pslab.protocol.messages import Ack, Weights
+
+
+class Gradients(Protocol):
+    """Where gradients come from."""
+
+    def start(
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
+        """The weights of a worker's iteration are settled at this instant: its gradient may be computed."""
+
+    def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
+        """The gradient that was started: its loss, and of each range the payload's size and entries, or no payloads if
+        it is not finite. `meanwhile` is called while it is waited for."""
+
+
+class Surroundings(Protocol):
+    """What a worker needs of its simulator; see there."""
+
+    meanwhile: Callable[[], None]
+
+    def send(self, worker: int, frame: Frame, now: float) -> None: ...
+
+    def diverge(self, message: Diverged, now: float) -> None: ...
+
+
+class WorkerNode:
+    """One worker, and where it is in its iteration."""
+
+    def __init__(
+        self, job: Job, worker: int, simulator: Surroundings, scheduler: Scheduler, gradients: Gradients,
+        rows: list[Row], waiting: Waiting | None,
+    ) -> None:  # fmt: skip
+        self._job, self.worker, self._simulator, self._scheduler = job, worker, simulator, scheduler
+        self._gradients, self._waiting = gradients, waiting
+        self.driver = WorkerDriver(job, worker, self._send, rows)
+        self._pass: Pass | None = None  # of a layered worker: where it is in its iteration
+        self._pulled: list[Pulled] = []  # for the next iteration
+        self._settled = 0  # ranges whose weights for it the server has read
+        self._started = False  # whether a gradient is started, and its result not yet taken
+        self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
+        # what a fitted range will be is known when its computation begins, and not before
+        self._late = job.traits.eager or (self.driver.turns is not None and job.prune.fitted)
+
+    # --- present or not -------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """The run begins."""
+        self._compute(self.driver.start(now), now)
+
+    def leave(self) -> None:
+        """It has left, and with it all that it was doing."""
+        if self._started:
+            self._result()  # no worker wants it
+        self._pulled, self._settled, self._pass = [], 0, None
+
+    def join(self, iteration: int, now: float) -> None:
+        """It is present, new or back, and asks for the weights."""
+        self._compute(self.driver.join(iteration, now), now)
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    def settled(self, weights: Weights, now: float) -> None:
+        """The server has read weights for this worker. With those of the last range its next gradient can be computed
+        while they travel. An eager worker is still computing the one before."""
+        if self._job.traits.eager or weights.payload.size_bytes != WHOLE:
+            self._pulled.append(Pulled.of(weights))
+        self._settled += 1
+        if self._settled == len(self._job.parts) and not self._late:
+            self._start_gradient(weights.iteration, now)
+
+    def arrive(self, frame: Frame, now: float) -> None:
+        """The server's frame is here."""
+        job, driver = self._job, self.driver
+        for message in frame:
+            if isinstance(message, Ack):
+                self._compute(driver.acknowledged(message, now), now)
+                continue
+            driver.arrived(message, now)
+            encoded = message.payload.size_bytes != WHOLE
+            if encoded and (spent_s := job.cluster.decode_s * job.shares[message.range]):
+                self._scheduler.at(now + spent_s, INSTALLED, self.worker, self._installed, (message, now))
+            else:
+                self._installed((message, now), now)
+
+    def _installed(self, content: tuple[Weights, float], now: float) -> None:
+        self._compute(self.driver.installed(*content, now), now)
+        if self._pass is not None and self._pass.waiting:
+            self._forward(self._pass, now)
+
+    # --- computing ------------------------------------------------------------------------------------------------
+
+    def _start_gradient(self, iteration: int, now: float) -> None:
+        self._started = True
+        pulled, self._pulled, self._settled = self._pulled, [], 0
+        writes, turn = self.driver.basis(iteration)
+        self._gradients.start(self.worker, iteration, pulled, now, writes, turn)
+
+    def _result(self) -> dict[str, Any]:
+        self._started = False
+        return self._gradients.result(self.worker, self._simulator.meanwhile)
+
+    def _compute(self, iteration: int | None, now: float) -> None:
+        """An iteration's computation begins, if there is one."""
+        if iteration is None:
+            return
+        job, driver = self._job, self.driver
+        driver.begin(now)
+        # a layered worker's gradient is started with the last of its weights, if they are late
+        if not self._started and not (job.layered and any(
+            driver.missing(layer) is not None for layer in range(len(job.ranges_of))
+        )):  # fmt: skip
+            self._start_gradient(iteration, now)
+        spent_s = driver.modelled_s(iteration)
+        if job.layered:
+            self._pass = Pass(job, iteration, spent_s)
+            self._forward(self._pass, now)
+        else:
+            self._until(now + spent_s, 1.0, self._computed, iteration)
+
+    def _until(self, ends_s: float, share: float, act: Any, content: Any) -> None:
+        """Computing ends; of sparse gradients this share of the model is then chosen and encoded."""
+        costs, share = self._job.cluster, share if self._job.sparse else 0.0
+        selected_s = ends_s + share * costs.select_s
+        encoded_s = selected_s + share * costs.encode_s
+        self._scheduler.at(encoded_s, COMPUTED, self.worker, act, (content, ends_s, selected_s))
+
+    def _computed(self, content: tuple[int, float, float], now: float) -> None:
+        iteration, ends_s, selected_s = content
+        self._ready(self._result(), iteration, range(len(self._job.parts)), ends_s, selected_s, now)
+
+    def _ready(
+        self, body: dict[str, Any], iteration: int, ranges: Sequence[int], ends_s: float, selected_s: float, now: float
+    ) -> bool:
+        """The gradients of these ranges can be pushed, if they are finite."""
+        payloads, loss = body["payloads"], body["loss"]
+        if payloads is None:
+            self._simulator.diverge(Diverged(self.worker, iteration), now)
+            return False
+        found = [Gradient(payloads[index][0], payloads[index][1], loss) for index in ranges]
+        self._compute(self.driver.computed(ranges, found, ends_s, selected_s, now), now)
+        return True
+
+    # --- layer by layer -------------------------------------------------------------------------------------------
+
+    def _forward(self, at: Pass, now: float) -> None:
+        """The next layer's pass begins, or waits for its weights."""
+        missing = self.driver.missing(at.layer) if at.forward else None
+        if missing is not None:
+            if not at.waiting:
+                self.driver.stall(at.iteration, now)
+            at.waiting = True
+        elif at.waiting:
+            at.waiting = False
+            self.driver.begin(now)
+        if self._waiting is not None:
+            self._waiting.blocked[self.worker] = missing
+        if missing is None:
+            self._until(now + at.takes_s, 0.0 if at.forward else at.share, self._passed, at)
+
+    def _passed(self, content: tuple[Pass, float, float], now: float) -> None:
+        """A layer's pass has ended; a backward one makes its ranges ready."""
+        at, ends_s, selected_s = content
+        layer, backward = at.layer, not at.forward
+        at.done += 1
+        if backward:
+            if at.done == at.layers + 1:
+                self._body = self._result()
+            if not self._ready(self._body, at.iteration, self._job.ranges_of[layer], ends_s, selected_s, now):
+                return
+        if not at.ended:
+            self._forward(at, now)
+
+    def _send(self, frame: Frame, now: float) -> None:
+        self._simulator.send(self.worker, frame, now)

@@ -1,0 +1,155 @@
+"""The worker's driver: it hands what arrives to the protocol's machine, and sends what comes back.
+
+It never waits and reads no clock: an engine hands in every instant, computes the iteration that a method returns, and
+hands the gradient back to `computed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from pslab.engines.emulation.compute_times import ComputeTimes
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import Frame, Gradient, Wanted
+from pslab.engines.worker.own_pushes import own_writes
+from pslab.engines.worker.phases import PhaseLog, Row
+from pslab.engines.worker.range_schedule import Turn, turns_of
+from pslab.engines.worker.tensors import Write
+from pslab.protocol.messages import Ack, Pull, Push, Weights
+from pslab.protocol.worker import Compute, Effect, LayeredWorker, worker_of
+
+Send = Callable[[Frame, float], None]  # hand a frame to the transport, at an instant
+
+
+class WorkerDriver:
+    """One run at one of its workers. What returns `int | None` returns the iteration to be computed now, if any."""
+
+    def __init__(self, job: Job, worker: int, send: Send, rows: list[Row]) -> None:
+        self._job, self._send, self._log = job, send, PhaseLog(worker, rows)
+        self.machine = worker_of(worker, len(job.parts), job.sync, layered=job.layered)
+        self.turns = turns_of(job, worker)
+        self._times = ComputeTimes(job.cluster, job.run.seed, worker)
+        self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
+        self._burst_s = 0.0  # since when it computes without a wait
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that is being computed or waited for."""
+        return self.machine.iteration
+
+    # --- computing ------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> int | None:
+        """The run begins."""
+        return self._perform(self.machine.start(), now)
+
+    def join(self, iteration: int, now: float) -> int | None:
+        """The worker is present from this iteration on, new or back."""
+        self._sent_s.clear()
+        if self.turns:
+            self.turns.join(iteration)
+        return self._perform(self.machine.join(iteration), now)
+
+    def begin(self, now: float) -> None:
+        """It computes from now on."""
+        self._burst_s = now
+
+    def basis(self, iteration: int) -> tuple[list[Write], Turn | None]:
+        """What an iteration is computed on beside the weights: own pushes that they lack, and the keys in turn."""
+        turn = self.turns.turn(iteration, self.machine) if self.turns else None
+        return own_writes(self._job, self.machine), turn
+
+    def modelled_s(self, iteration: int) -> float:
+        """How long an iteration's gradients take in the modelled cluster; to be asked once for each."""
+        return sum([self._times.draw() for _ in range(self._job.traits.gradients(iteration))])
+
+    def computed(
+        self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float
+    ) -> int | None:
+        """The gradients of these ranges are ready since now: computed at `ends_s`, chosen at `selected_s`, encoded.
+
+        A dense layer's takes no time beside computing, so the phases of an iteration of layers are logged at its end.
+        """
+        machine, iteration, effects = self.machine, self.machine.iteration, list[Effect]()
+        for index, payload in zip(ranges, payloads, strict=True):
+            effects += machine.computed(index, payload)
+        sparse = self._job.sparse
+        if self.turns:
+            self.turns.computed(now - self._burst_s)
+        if machine.iteration > iteration or (sparse and now > ends_s):
+            self._log.computed(iteration, self._burst_s, ends_s)
+            self._log.coded(iteration, ends_s, selected_s, now if sparse else None)
+            self._burst_s = now
+        return self._perform(effects, now)
+
+    def missing(self, layer: int) -> int | None:
+        """The first range of a layer whose weights are not here, which its forward pass needs."""
+        machine = cast(LayeredWorker, self.machine)
+        return next((index for index in self._job.ranges_of[layer] if not machine.holds(index)), None)
+
+    def stall(self, iteration: int, now: float) -> None:
+        """A forward pass waits for weights from now on."""
+        if now > self._burst_s:
+            self._log.computed(iteration, self._burst_s, now)
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, ack: Ack, now: float) -> int | None:
+        """A push was dealt with."""
+        if self.turns:
+            self.turns.acknowledged(ack)
+        if self._job.traits.eager:  # else its weights tell
+            self._pushed(ack.range, ack.iteration, *ack.payload)
+        return self._perform(self.machine.ack(ack), now)
+
+    def arrived(self, weights: Weights, now: float) -> None:
+        """Weights are here, perhaps still encoded."""
+        if self.turns:
+            self.turns.arrived(weights, now)
+
+    def installed(self, weights: Weights, arrived_s: float, now: float | None) -> int | None:
+        """Weights are in their place since now, or, if that is None, will be when the next iteration begins."""
+        iteration, answer = weights.iteration - 1, weights.payload
+        if self._job.traits.eager:
+            self._log.answered(weights, answer.asked_s, arrived_s)
+        else:
+            self._pushed(weights.range, iteration, answer.taken_s, answer.done_s)
+            self._log.answered(weights, answer.done_s, arrived_s)
+        if now is not None:
+            self._log.decoded(iteration, arrived_s, now)
+        return self._perform(self.machine.weights(weights), arrived_s if now is None else now)
+
+    def decoded(self, iteration: int, begin_s: float, now: float) -> None:
+        """Weights that came while an iteration was computed are in their place."""
+        self._log.decoded(iteration, begin_s, now)
+
+    def _pushed(self, index: int, iteration: int, taken_s: float, done_s: float) -> None:
+        self._log.pushed(iteration, self._sent_s.pop((index, iteration), taken_s), taken_s, done_s)
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def _perform(self, effects: Iterable[Effect], now: float) -> int | None:
+        """Send what is to be sent, as one frame; the iteration to be computed, if there is one."""
+        compute, frame = None, Frame()
+        for effect in effects:
+            if isinstance(effect, Compute):
+                compute = effect.iteration
+            elif isinstance(effect.request, Push):
+                frame.append(self._push(effect.request, now))
+            else:
+                frame.append(self._pull(effect.request, now))
+        if frame:
+            self._send(frame, now)
+        return compute
+
+    def _push(self, push: Push, now: float) -> Push:
+        worker, index, iteration, version, (size_bytes, entries, loss, _), seen = push
+        self._sent_s[index, iteration] = now
+        if self.turns:
+            self.turns.pushed(iteration, now)
+        return Push(worker, index, iteration, version, Gradient(size_bytes, entries, loss, now), seen)
+
+    def _pull(self, pull: Pull, now: float) -> Pull:
+        start, stop = self.turns.asked(pull.iteration, now) if self.turns else (0, 0)
+        return Pull(pull.worker, pull.range, pull.iteration, pull.version, Wanted(start, stop, now))

@@ -1,0 +1,240 @@
+"""Curves of evaluations: accuracy, or another quantity, against iterations, time or bytes, with bands over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError, nearest
+from pslab.lab.plots.labels import SPACE, caption, column_name, marks, notes_of, round_size, size
+from pslab.lab.plots.page.axes import Axis, axis
+from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, listed, shared_looks, words_of
+from pslab.lab.plots.page.theme import BEHIND, SINGLE, Look
+from pslab.lab.records.intervals import records
+from pslab.lab.records.record import Result
+from pslab.lab.records.results import Results, evaluations, single
+from pslab.lab.records.summary import columns_of, diverged, groups, sound
+
+
+class Quantity(NamedTuple):
+    """What an evaluation has: an axis' title, a factor, how a tick is written (plotly's way if None), short words."""
+
+    title: str
+    factor: float = 1.0
+    form: Callable[[float], str] | None = None
+    words: str = ""
+    turns_log: bool = False
+
+
+QUANTITIES: dict[str, Quantity] = {
+    "pushes": Quantity("pushes"),
+    "iteration": Quantity("iteration", words="iterations"),
+    "seconds": Quantity("training time (s)", words="time", turns_log=True),
+    "bytes": Quantity("bytes sent, both ways", form=round_size, words="bytes", turns_log=True),
+    "bytes_up": Quantity("bytes pushed", form=round_size, turns_log=True),
+    "bytes_down": Quantity("bytes pulled", form=round_size, turns_log=True),
+    "accuracy": Quantity("test accuracy (%)", 100, words="test accuracy"),
+    "loss": Quantity("test loss"),
+    "density": Quantity("entries pushed (%)", 100, words="share of entries pushed"),
+}
+FAR = 3.0  # times the median curve's length: then time and bytes are logarithmic
+VISIBLE = 45.0  # per cent below the best end that the frame shows at most
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def curves(
+    results: Iterable[Result], x: Names = "seconds", y: Names = "accuracy", *, by: Names = "label",
+    facet: str | None = None, row: str | None = None, behind: Any = None, goal: float | None = None,
+    log: str | None = None, zoom: tuple[float, float] | bool | None = None, title: Any = None,
+    notes: Iterable[str] = (), width: str = "page",
+) -> go.Figure:  # fmt: skip
+    """A quantity of each evaluation against another: the median over seeds, a band over their range.
+
+    Args:
+        x, y: names of QUANTITIES; one may be a list: a panel for each.
+        by: the columns whose values get a curve each; "label": what differs.
+        facet, row: columns whose values get a panel each, side by side and one under the other.
+        behind: the value of `by` whose curve stands grey behind the others, in each panel where facet is by.
+        goal: an accuracy (0 to 1), drawn as a dotted line.
+        log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
+        zoom: per cent of accuracy in the frame; None: where the curves' ends can be told apart; False: all.
+        title: a sentence or a Claim; None: what is shown.
+        notes: more lines for the caption.
+        width: page (7.0 in) or column (3.4 in).
+
+    Raises:
+        ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed.
+    """
+    found, xs, ys = as_results(results), listed(x), listed(y)
+    for name in (*xs, *ys):
+        if name not in QUANTITIES:
+            raise ConfigError("x" if name in xs else "y", name, nearest(str(name), QUANTITIES))
+    crowd, alone = apart(found)
+    pairs = [(x_, y_) for x_ in xs for y_ in ys]
+    panels = [*filter(None, (facet, row))]
+    names, shown = own_columns(crowd, by, panels), columns_of(crowd, by, *panels)
+    grouped = groups(crowd, by, **{word: each for word, each in (("facet", facet), ("row", row)) if each is not None})
+    keys = [dict(zip(shown, key, strict=True)) for key in grouped]
+    one = facet is not None and {*names} <= {facet}  # each panel has its own curve, and its heading names it
+    drawn = []
+    made = shared_looks(keys, names, panels, {name: crowd.orders[name] for name in names})
+    for values, look, group in zip(keys, made, grouped.values(), strict=True):
+        back = behind is not None and behind in (values[name] for name in names)
+        label, sign = label_of(values, names, group[0].run), marks(group)
+        drawn.append(Curve(
+            label if panels else label + sign, Look(BEHIND) if back else look,
+            ... if back and one else values.get(facet or ""), values.get(row or ""), back, sign if panels else "",
+            {pair: _band(group, *pair, crowd) for pair in pairs},
+            {pair: _ends(filter(diverged, group), *pair, crowd) for pair in pairs}))  # fmt: skip
+    told = columns_of(alone, "label")
+    for key, group in groups(alone, "label").items() if len(alone) else ():
+        own = [label_of(dict(zip(told, key, strict=True)), told, group[0].run)] if told else []
+        label = ", ".join(["single machine", *own])
+        frames = {pair: _band(group, *pair, crowd) for pair in pairs if not pair[0].startswith("bytes")}
+        drawn.append(Curve(label + marks(group), SINGLE, ..., ..., behind=True, frames=frames))
+    facets = [value for value in crowd.levels(facet) if not (one and value == behind)] if facet else []
+    rows = crowd.levels(row) if row else []
+    x_axes = {x_: _x_axis(x_, [c.frames[x_, ys[0]] for c in drawn if (x_, ys[0]) in c.frames], log, crowd) for x_ in xs}
+    y_axes = {y_: _y_axis(y_, [f for c in drawn for (_, each), f in c.frames.items() if each == y_], log, zoom)
+              for y_ in ys}  # fmt: skip
+    page = compose(drawn, cells(facets, rows, xs, ys), x_axes, y_axes, heads_of(facet, facets, crowd),
+                   heads_of(row, rows, crowd), width)  # fmt: skip
+    if goal is not None and "accuracy" in ys:
+        page.level(100 * goal, f"{100 * goal:g}{SPACE}%", y_axes["accuracy"])
+    told = [*caption(found, shown), *_below(drawn, y_axes.get("accuracy")), *grey(drawn, one), *found.notes(),
+            *notes_of(found), *notes]  # fmt: skip
+    what, against = ([QUANTITIES[name].words or QUANTITIES[name].title for name in each] for each in (ys, xs))
+    return page.finish(words_of(title) or headline(what, against, shown), told, () if one else None)
+
+
+def as_results(results: Iterable[Result]) -> Results:
+    """Results as they are; of other sequences those without axes."""
+    return results if isinstance(results, Results) else Results(results)
+
+
+def apart(results: Results) -> tuple[Results, Results]:
+    """The runs of several workers, and the single machine beside them."""
+    runs = [result.run for result in results]
+    return (results.keep(lambda run, place: not single(run, runs)), results.keep(lambda run, place: single(run, runs)))
+
+
+def own_columns(results: Results, by: Names, panels: Sequence[str]) -> list[str]:
+    """The columns that tell curves of one panel apart: "label" leaves to the panels what they show."""
+    return [name for name in columns_of(results, by) if name not in panels or name in listed(by)]
+
+
+def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
+    """A curve's name: the values of its columns in words; where nothing differs, its policy and its rule."""
+    words = (column_name(name, values.get(name, getattr(run, name, None)), run) for name in names or ("sync", "prune"))
+    return ", ".join(filter(None, words))
+
+
+def heads_of(column: str | None, values: Sequence[Any], results: Results) -> list[str]:
+    """The headings of panels: the values of their column in words."""
+    if column is None:
+        return []
+    return [column_name(column, value, results.where(**{column: value})[0].run) or str(value) for value in values]
+
+
+# -- the numbers -----------------------------------------------------------------------------------
+
+
+def _series(result: Result, x: str, y: str, crowd: Results) -> pd.DataFrame:
+    """One run's x and y, with what a reader may point at."""
+    table = evaluations(result)
+    if "density" in (x, y):
+        table = table.assign(density=_density(result, table.pushes.to_numpy()))
+    workers = {run.workers for run in (each.run for each in crowd)}
+    table = table.assign(iteration=table.pushes / (workers.pop() if len(workers) == 1 else 1))
+    hover = [f"{100 * row.accuracy:.2f}{SPACE}%, loss {row.loss:.3f}<br>{row.pushes} pushes, {row.seconds:.2f}{SPACE}s"
+             f"<br>{size(row.bytes_up)} up, {size(row.bytes_down)} down" for row in records(table)]  # fmt: skip
+    return pd.DataFrame({"x": table[x] * QUANTITIES[x].factor, "y": table[y] * QUANTITIES[y].factor, "hover": hover})
+
+
+def _density(result: Result, pushes: np.ndarray) -> np.ndarray:
+    """Between two evaluations the mean share of entries in a push; NaN before the first."""
+    order = result.pushes.sort_values("seconds", kind="stable").density.to_numpy(float)
+    until = np.concatenate([[0.0], np.cumsum(order)])[np.minimum(pushes, len(order))]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: np.ndarray = np.diff(until, prepend=0.0) / np.diff(pushes, prepend=0)
+    return found
+
+
+def _band(group: Sequence[Result], x: str, y: str, crowd: Results) -> pd.DataFrame:
+    """Median, low and high over the seeds that did not diverge, at every x that all of them reach."""
+    parts = [_series(result, x, y, crowd).dropna() for result in sound(group)]
+    if len(parts) == 1:
+        return parts[0].assign(low=parts[0].y, high=parts[0].y)
+    begin, end = max(part.x.iloc[0] for part in parts), min(part.x.iloc[-1] for part in parts)
+    at = np.unique(np.concatenate([part.x.to_numpy() for part in parts]))
+    at = at[(at >= begin) & (at <= end)]
+    values = np.stack([np.interp(at, part.x, part.y) for part in parts])
+    middle, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
+    hover = [f"{m:.4g} ({a:.4g} to {b:.4g})<br>{QUANTITIES[x].title}: {x_:.4g}"
+             for x_, m, a, b in zip(at, middle, low, high, strict=True)]  # fmt: skip
+    return pd.DataFrame({"x": at, "y": middle, "low": low, "high": high, "hover": hover})
+
+
+def _ends(results: Iterable[Result], x: str, y: str, crowd: Results) -> list[tuple[float, float]]:
+    tables = [_series(result, x, y, crowd) for result in results]
+    return [(float(table.x.iloc[-1]), float(table.y.iloc[-1])) for table in tables if len(table)]
+
+
+# -- axes and words --------------------------------------------------------------------------------
+
+
+def _x_axis(x: str, frames: Sequence[pd.DataFrame], log: str | None, crowd: Results) -> Axis:
+    what = QUANTITIES[x]
+    ends = [float(frame.x.max()) for frame in frames if len(frame)]
+    far = what.turns_log and bool(ends) and max(ends) > FAR * float(np.median(ends))
+    turned = far if log is None else "x" in log
+    values = [value for frame in frames for value in frame.x]
+    return axis(values, _x_title(x, crowd), log=turned, zero=True, form=what.form, pad=0.02)
+
+
+def _x_title(x: str, crowd: Results) -> str:
+    if x != "iteration":
+        return QUANTITIES[x].title
+    workers, batches = ({getattr(result.run, name) for result in crowd} for name in ("workers", "batch_size"))
+    if workers == {1} or len(workers) > 1:
+        return "pushes"
+    each = f", {max(workers) * batches.pop()} samples" if len(batches) == 1 else ""
+    return f"iteration ({max(workers)} pushes{each})"
+
+
+def _y_axis(y: str, frames: Sequence[pd.DataFrame], log: str | None, zoom: tuple[float, float] | bool | None) -> Axis:
+    what = QUANTITIES[y]
+    if y == "accuracy" and zoom is not False:
+        low, high = zoom if isinstance(zoom, (tuple, list)) else accuracy_range(frames)
+        return Axis(what.title, low, high)
+    values = [value for frame in frames for column in ("low", "high") for value in frame[column]]
+    return axis(values, what.title, log="y" in (log or ""), zero=y != "density", form=what.form)
+
+
+def accuracy_range(frames: Iterable[pd.DataFrame]) -> tuple[float, float]:
+    """Per cent between which the ends of the curves can be told apart; the way up from chance is not the matter."""
+    shown = [frame for frame in frames if len(frame)]
+    worst = min((float(frame.y.max()) for frame in shown), default=0.0)
+    best = max((float(frame.high.max()) for frame in shown), default=100.0)
+    low = max(0.0, worst - 0.6 * (best - worst) - 4, best - VISIBLE)
+    step = 5 if best - low > 15 else 2
+    low = step * math.floor(low / step)
+    return low, min(100.0, best + 0.08 * (best - low))
+
+
+def _below(drawn: Sequence[Curve], shown: Axis | None) -> list[str]:
+    """The curves that end under the frame."""
+    if shown is None:
+        return []
+    ends = {curve.label: float(frame.y.iloc[-1]) for curve in drawn for (_, y), frame in curve.frames.items()
+            if y == "accuracy" and len(frame) and frame.y.iloc[-1] < shown.low}  # fmt: skip
+    words = ", ".join(f"{label} ends at {end:.0f}{SPACE}%" for label, end in ends.items())
+    return [f"below the frame: {words}"] if ends else []

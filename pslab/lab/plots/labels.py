@@ -1,0 +1,307 @@
+"""Words in figures: the name of a policy, a cluster or any other value; what differs among runs, and what they share.
+
+The names of policies come from the rows of `pslab.config.table`, those of Run's other fields from FIELDS below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pslab.config import parameters
+from pslab.config.cluster import COSTS, PRESETS, Cluster, resolve_cluster
+from pslab.config.run import Run
+from pslab.config.spec import build, split
+from pslab.config.table import KINDS, find
+from pslab.errors import ConfigError
+from pslab.lab.records.results import single
+from pslab.protocol.server import first_step
+
+if TYPE_CHECKING:
+    from pslab.lab.records.record import Result
+
+SPACE = "\u00a0"  # between a number and its unit
+NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s")
+
+
+# -- one value -------------------------------------------------------------------------------------
+
+
+def name(field: str, value: object) -> str:
+    """One value of a field of Run, or of any other axis, in words: ``"ssp:3"`` -> ``"SSP, s = 3"``."""
+    if field in KINDS and (not isinstance(value, str) or field in FIELDS):
+        return policy(field, value)
+    if field in FIELDS and value is not None:
+        return FIELDS[field](value)
+    return plain(value)
+
+
+def plain(value: object) -> str:
+    """A value that has no words of its own; a number with its thousands apart."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (int, float)):
+        whole = abs(value) >= 1000 and float(value).is_integer()
+        return f"{value:,.0f}".replace(",", "\u202f") if whole else f"{value:g}"
+    return str(value)
+
+
+def policy(kind: str, value: object) -> str:
+    """A value that the table names, by its row's label; an object of a reader's own class by the name of the class."""
+    row, (first, positional, named) = find(kind, value) if kind in KINDS else None, parts(value)
+    if row is None or not row.label:
+        return _joined([first if row is None else row.name], positional, named)
+    fields = re.findall(r"\{(\w+)", row.label)
+    given = dict(zip(fields, positional, strict=False)) | {key: named[key] for key in fields if key in named}
+    words = [_filled(part, given, place == 0) for place, part in enumerate(row.label.split(", "))]
+    others = {key: text for key, text in named.items() if key not in fields}
+    return _joined(filter(None, words), positional[len(fields) :], others)
+
+
+def parts(value: object) -> tuple[str, list[str], dict[str, str]]:
+    """A policy, given as a string, as an object or as the source text of one -> name, values, named values."""
+    if isinstance(value, str):
+        source = re.search(r"^\s*(?:class|def)\s+(\w+)", value, re.MULTILINE)
+        return (source[1], [], {}) if source else split(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
+        return type(value).__name__, [], {n: plain(v) for n, v, default in fields if v != default}
+    return getattr(value, "__name__", type(value).__name__), [], {}
+
+
+def number(text: str) -> float | None:
+    """The number in a text, if it is one (``"1%"`` is 0.01)."""
+    try:
+        return parameters.number(text)
+    except ValueError:
+        return None
+
+
+def _filled(part: str, given: Mapping[str, str], leads: bool) -> str:
+    """A part of a label with its parameter; "" if that is not given, but for the part that leads."""
+    found = re.search(r"\{(\w+)(:%)?\}", part)
+    if found is None:
+        return part
+    if found[1] not in given:
+        return part[: found.start()].strip() if leads else ""
+    value = number(given[found[1]])
+    if value is None:
+        return part[: found.start()] + given[found[1]]
+    shown = f"{100 * value:g}{SPACE}%" if found[2] else plain(value)
+    return re.sub(r" (?==)|(?<==) |(?<=\}) (?=\S+$)", SPACE, part).replace(found[0], shown)
+
+
+def _joined(words: Iterable[str], positional: Sequence[str], named: Mapping[str, str]) -> str:
+    return ", ".join([*words, *positional, *(_option(key, text) for key, text in named.items())])
+
+
+def _option(key: str, text: str) -> str:
+    words = key.replace("_", "-")
+    if text.lower() in ("off", "false", "no", "0"):
+        return f"no {words}"
+    return text if key == "mode" else f"{words} {text}"
+
+
+def bits(rate: float) -> str:
+    """``1e9`` -> ``"1 Gbit/s"``."""
+    unit, size = next((u for u in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)) if rate >= u[1]), ("bit/s", 1.0))
+    return f"{rate / size:g}{SPACE}{unit}"
+
+
+def size(count: float) -> str:
+    """Bytes: ``12345678`` -> ``"12.3 MB"``."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:.1f}{SPACE}{unit}"
+    return f"{count:.0f}{SPACE}B"
+
+
+def round_size(count: float) -> str:
+    """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
+    return size(count).replace(".0", "")
+
+
+def duration(seconds: float) -> str:
+    """``0.0005`` -> ``"0.5 ms"``."""
+    unit, size = next((u for u in (("s", 1.0), ("ms", 1e-3)) if seconds >= u[1]), ("µs", 1e-6))
+    return f"{seconds / size:g}{SPACE}{unit}" if seconds else f"0{SPACE}s"
+
+
+def cluster_name(cluster: str | Mapping[str, Any], engine: str = "local") -> str:
+    """A cluster in words, with units: ``"1 Gbit/s per worker, full duplex, …"``."""
+    return ", ".join(cluster_words(cluster, engine)) or "not emulated"
+
+
+def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> list[str]:
+    """What a cluster is, one property each. Real processes have costs of their own, whatever the cluster says."""
+    c = cluster_fields(cluster)
+    words = []
+    if c.get("bandwidth_bit_s"):
+        words += [f"{bits(c['bandwidth_bit_s'])} per worker", f"{c.get('duplex', 'full')} duplex"]
+    words += [f"{bits(rate)} from {duration(at)} on" for at, rate in dict(c.get("bandwidth_at", {})).items()]
+    if c.get("latency_s"):
+        words.append(f"{duration(c['latency_s'])} latency")
+    if c.get("overhead_s"):
+        words.append(f"{duration(c['overhead_s'])} per message")
+    if c.get("server_bandwidth_bit_s"):
+        words.append(f"{bits(c['server_bandwidth_bit_s'])} at the server")
+    if c.get("compute_s"):
+        jitter = f" (log-normal, σ{SPACE}{c['compute_sigma']:g})" if c.get("compute_sigma") else ""
+        words.append(f"computation {duration(c['compute_s'])}{jitter}")
+    if c.get("stall_probability"):
+        share = f"{100 * c['stall_probability']:g}{SPACE}%"
+        words.append(f"{share} of iterations ×{c.get('stall_factor', 1):g} slower")
+    words += [f"worker {worker} ×{factor:g} slower" for worker, factor in dict(c.get("slow", {})).items()]
+    words += ["selecting, coding and serving cost time"] if engine != "local" and {*COSTS} & {*c} else []
+    words += ["recorded computation times"] if c.get("trace") else []
+    for field, verb in (("leave", "leaves"), ("join", "joins")):
+        words += [f"worker {worker} {verb} at {duration(at)}" for worker, at in dict(c.get(field, {})).items()]
+    return words
+
+
+def cluster_fields(cluster: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in which a cluster differs from no emulation, those of its preset included."""
+    given = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
+    if "preset" not in given:
+        return given
+    resolved, nothing = resolve_cluster(given), Cluster()
+    return {f.name: value for f in dataclasses.fields(Cluster)
+            if (value := getattr(resolved, f.name)) != getattr(nothing, f.name)}  # fmt: skip
+
+
+def _cluster(value: Any) -> str:
+    return value if isinstance(value, str) and value not in PRESETS else cluster_name(value)
+
+
+#: How the value of a field of Run is said in a label; the order is that of a label's words.
+FIELDS: dict[str, Callable[[Any], str]] = {
+    "model": lambda v: policy("model", v),
+    "data": lambda v: policy("data", v),
+    "sync": lambda v: policy("sync", v),
+    "prune": lambda v: policy("prune", v),
+    "rate": lambda v: policy("rate", v),
+    "order": lambda v: policy("order", v),
+    "ranges": lambda v: policy("ranges", v),
+    "workers": lambda v: f"{v} worker{'s' if v != 1 else ''}",
+    "batch_size": lambda v: f"batch {v}",
+    "optimizer": lambda v: policy("optimizer", v).replace("sgd", "SGD"),
+    "learning_rate": lambda v: f"η{SPACE}={SPACE}{v:g}",
+    "schedule": lambda v: policy("schedule", v),
+    "push_weight": lambda v: f"push weight {v:g}" if isinstance(v, (int, float)) else f"push weight {v}",
+    "pushes": lambda v: f"{plain(v)} pushes",
+    "seconds": lambda v: f"{v:g}{SPACE}s",
+    "target_accuracy": lambda v: f"{100 * v:g}{SPACE}% accuracy",
+    "cluster": _cluster,
+    "pull": lambda v: f"pull {v}",
+    "codec": lambda v: f"codec {v}",
+    "engine": lambda v: f"{v} engine",
+    "device": str, "dtype": str,
+    "eval_every": lambda v: f"evaluated every {v} pushes",
+    "evaluate": lambda v: f"evaluated {v} the run",
+    "on_death": lambda v: f"on death {v}",
+    "lease_s": lambda v: f"lease {v:g}{SPACE}s",
+}  # fmt: skip
+
+
+# -- what differs, and what is shared --------------------------------------------------------------
+
+
+def column_name(field: str, value: Any, run: Run) -> str:
+    """A column's value in words, given a run that has it there. A name that the grid gave to a value stays as it is."""
+    own = getattr(run, field, None)
+    if field == "push_weight" and value is None:
+        return "" if averages(run) else "push weight 1/W"
+    if isinstance(own, str) and value != own:
+        return str(value)
+    return name(field, value if own is None or isinstance(own, (bool, int, float)) else own)
+
+
+def averages(run: Run) -> bool:
+    """Whether a step of this run's policy is the mean of several pushes: then no push has a weight of its own."""
+    try:
+        sync: Any = build("sync", run.sync) if isinstance(run.sync, str) else run.sync
+        step = first_step(sync, 1)
+    except (ConfigError, AttributeError):
+        return False  # a record that holds the source text of a policy alone
+    return step is not None and step.aggregate
+
+
+#: Said in every caption, and said where they are not Run's default.
+SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
+UNLESS_DEFAULT = ("schedule", "rate", "order", "ranges", "device", "dtype")
+
+
+def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = "median and range of") -> list[str]:
+    """What these runs share, a line each: the experiment, the cluster; the columns that the figure shows are left out.
+
+    Args:
+        spread: what the figure draws of several seeds.
+    """
+    runs = [result.run for result in results]
+    crowd = [run for run in runs if not single(run, runs)]
+    if not crowd:
+        return []
+    varied = {*shown, *(field for field in FIELDS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
+    first = crowd[0]
+    untold = {"learning_rate", "batch_size", "optimizer", "schedule", "rate"} if first.engine == "timing" else set()
+    words = [column_name(field, getattr(first, field), first) for field in SHARED if field not in varied | untold]
+    words += [column_name(field, getattr(first, field), first) for field in UNLESS_DEFAULT
+              if field not in varied | untold and getattr(first, field) != getattr(Run(), field)]  # fmt: skip
+    if "push_weight" not in varied:
+        weighted = next((run for run in crowd if not averages(run)), None)
+        weight = "one step a round by the mean gradient" if weighted is None else \
+            column_name("push_weight", weighted.push_weight, weighted)
+        words.append(weight)
+    lines = [", ".join(filter(None, [*words, _stop(first, varied), _seeds(runs, spread)]))]
+    shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in crowd))
+    told = [word for word in cluster_words(first.cluster, first.engine) if word in shared]
+    if told or "cluster" not in varied:
+        every = "all clusters" if "cluster" in varied else "cluster"
+        lines.append(f"{every}: {', '.join(told) or 'not emulated'}")
+    if len(crowd) < len(runs):
+        lines.append("single machine: the same computation, no network")
+    return lines
+
+
+def _stop(run: Run, varied: Iterable[str]) -> str:
+    rules = [name(field, getattr(run, field)) for field in ("pushes", "seconds", "target_accuracy")
+             if field not in varied and getattr(run, field) is not None]  # fmt: skip
+    return f"stops at {' or '.join(rules)}" if rules else ""
+
+
+def _seeds(runs: Sequence[Run], spread: str) -> str:
+    groups: dict[str, int] = {}
+    for run in runs:
+        groups[run.but(seed=0).digest] = groups.get(run.but(seed=0).digest, 0) + 1
+    counts = sorted({*groups.values()})
+    if counts == [1]:
+        return "one seed"
+    return f"{spread} {'–'.join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))} seeds"
+
+
+#: What must not go unsaid of a result: a mark behind its label, words for the caption, a test on its manifest.
+MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
+    ("*", "the machine was too slow for the emulated cluster: its seconds are not to be trusted",
+     lambda manifest: manifest.get("honest") is False),
+    ("†", "evaluated beside the training, which disturbs its seconds",
+     lambda manifest: bool(manifest.get("disturbed"))),
+    ("‡", "judged invalid: the run broke a rule of its policy", lambda manifest: manifest.get("verdict") == "invalid"),
+)  # fmt: skip
+
+
+def marks(results: Iterable[Result]) -> str:
+    """The marks behind the label of these results: ``"*"``, and ``"✖2/3"`` where two of three seeds diverged."""
+    manifests = [result.manifest for result in results]
+    diverged = sum(manifest.get("outcome") == "diverged" for manifest in manifests)
+    found = "".join(mark for mark, _, test in MARKS if any(map(test, manifests)))
+    return found + (f"{SPACE}✖{diverged}/{len(manifests)}" if diverged else "")
+
+
+def notes_of(results: Iterable[Result]) -> list[str]:
+    """The meaning of the marks that these results have."""
+    manifests = [result.manifest for result in results]
+    found = [f"{mark} {words}" for mark, words, test in MARKS if any(map(test, manifests))]
+    diverged = any(manifest.get("outcome") == "diverged" for manifest in manifests)
+    return found + (["✖ diverged: the run ended there, and is not in the band"] if diverged else [])

@@ -1,0 +1,98 @@
+"""Names with samples: at the ends of curves, pushed apart, or in a legend below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from pslab.lab.plots.page.axes import text_px, wrapped
+from pslab.lab.plots.page.theme import MARK, PALE, TYPE, Look
+
+MOST = 5  # names of a row of panels that stand at the ends of its curves
+GLYPH, LABEL = 24.0, 108.0  # px: the sample beside such a name, and the name's widest line
+ROW, ENTRY = 14.0, 19.0  # px: a line of type; of a legend
+BEYOND = 5.0  # px by which names may stand above or below their panel
+BARE = {"showgrid": False, "showline": False, "showticklabels": False, "ticks": "", "fixedrange": True}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A name, and how what it names is drawn."""
+
+    label: str
+    look: Look
+    kind: str = "lines+markers"  #: lines, markers, both, or box
+
+    @property
+    def sample(self) -> dict[str, Any]:
+        """Plotly's line and marker."""
+        if self.kind == "box":
+            box = {"symbol": "square", "size": 9, "color": self.look.colour, "line": {"color": PALE, "width": 0.5}}
+            return {"mode": "markers", "marker": box}
+        return {"mode": self.kind, "line": self.look.line, "marker": self.look.mark()}
+
+
+def lines_of(label: str) -> list[str]:
+    """A name as it stands beside a panel."""
+    return wrapped(label, LABEL)
+
+
+def labels_px(labels: Sequence[str]) -> float:
+    """The width that such names take."""
+    return GLYPH + max(text_px(line) for label in labels for line in lines_of(label)) if labels else 0.0
+
+
+def beside(keys: Sequence[tuple[Key, float]], height: float) -> list[tuple[Key, float]]:
+    """Names with the share of the panel's height at which their curves end -> with px from its upper edge."""
+    ordered = sorted(keys, key=lambda pair: -pair[1])
+    sizes = [ROW * len(lines_of(key.label)) for key, _ in ordered]
+    centres = pushed_apart([(1 - share) * height for _, share in ordered], sizes, height)
+    return [(key, centre) for (key, _), centre in zip(ordered, centres, strict=True)]
+
+
+def samples(keys: Sequence[tuple[Key, float]], axes: tuple[str, str]) -> list[go.Scatter]:
+    """The samples beside a panel, on axes in px."""
+    return [go.Scatter(
+        x=[0, (GLYPH - 4) / 2, GLYPH - 4], y=[centre] * 3, name=key.label, showlegend=False, hoverinfo="skip",
+        cliponaxis=False, xaxis=axes[0], yaxis=axes[1],
+        **{**key.sample, "marker": {**key.sample["marker"], "size": [0, MARK, 0]}},
+    ) for key, centre in keys]  # fmt: skip
+
+
+def legend_room(keys: Sequence[Key], width: float) -> tuple[float, float]:
+    """The height of a legend, and the width of one name in it."""
+    text = max((text_px(key.label) for key in keys), default=0.0) + 6
+    columns = max(1, int(width / (text + 42)))
+    return (8 + ENTRY * math.ceil(len(keys) / columns) if keys else 0.0), text
+
+
+def legend(keys: Sequence[Key], left: float, top: float, name_px: float) -> tuple[list[go.Scatter], dict[str, Any]]:
+    """Its samples, and its place in shares of the figure."""
+    shown = [go.Scatter(x=[None], y=[None], name=key.label, legendgroup=key.label, **key.sample) for key in keys]
+    place = {"orientation": "h", "xref": "container", "x": left, "xanchor": "left", "yref": "container", "y": top,
+             "yanchor": "top", "itemwidth": 30, "tracegroupgap": 0, "entrywidth": name_px, "entrywidthmode": "pixels",
+             "font": {"size": TYPE}, "bgcolor": "rgba(0,0,0,0)"}  # fmt: skip
+    return shown, place
+
+
+def pushed_apart(wanted: Sequence[float], sizes: Sequence[float], height: float) -> list[float]:
+    """Centres in a column of this height that do not overlap, each as near to the one wanted (ascending) as can be.
+
+    Least squares: what is wanted, less the sizes above it, must not fall; where it does, neighbours take their mean.
+    """
+    above = np.concatenate([[0.0], np.cumsum(sizes)])
+    blocks: list[list[float]] = []  # mean, number
+    for centre, size, taken in zip(wanted, sizes, above, strict=False):
+        blocks.append([centre - size / 2 - taken, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (first, many), (second, more) = blocks[-2:]
+            blocks[-2:] = [[(first * many + second * more) / (many + more), many + more]]
+    levels = [mean for mean, count in blocks for _ in range(int(count))]
+    lowest = max(-BEYOND, height + BEYOND - above[-1])
+    return [min(max(level, -BEYOND), lowest) + taken + size / 2
+            for level, taken, size in zip(levels, above, sizes, strict=False)]  # fmt: skip

@@ -1,0 +1,268 @@
+"""Where everything of a figure lies, in pixels.
+
+Nothing is left to plotly's own placing, which moves titles into panels and cuts off labels: margins are zero, and the
+domain of each axis is computed from the room that ticks, titles and names need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from pslab.lab.plots.page import keys as names
+from pslab.lab.plots.page.axes import Axis, wrapped
+from pslab.lab.plots.page.keys import GLYPH, ROW, Key
+from pslab.lab.plots.page.line import Line, traces
+from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, template
+
+GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; between a panel and what belongs to it
+HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
+TITLE_ROW = 16.0  # px
+FEW = 4  # curves of a panel: from here on bands are paler
+
+
+@dataclass
+class Page:
+    """A grid of panels. `xs[row][column]` and `ys[row][column]` are their axes.
+
+    Args:
+        heads, sides: headings of columns, or of all panels, row by row; and of rows; none if empty.
+        heights: px of the panels of each row; the usual ones if empty.
+        lines_above: a line over the panels of each row, from the left.
+        blank: places without a panel, in the last row.
+    """
+
+    xs: Sequence[Sequence[Axis]]
+    ys: Sequence[Sequence[Axis]]
+    heads: Sequence[str] = ()
+    sides: Sequence[str] = ()
+    width: str = "page"
+    heights: Sequence[float] = ()
+    blank: Collection[tuple[int, int]] = ()
+    lines_above: Sequence[str] = ()
+    figure: go.Figure = field(init=False)
+    lines: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.figure = make_subplots(len(self.xs), len(self.xs[0]))
+        if not self.heights:
+            self.heights = [HEIGHT if len(self.xs) == 1 else FACET] * len(self.xs)
+
+    def add(self, row: int, column: int, *drawn: Any) -> None:
+        """Lines, or plotly's traces, of the panel in this row and column, from 0."""
+        for each in drawn:
+            if isinstance(each, Line):
+                self.lines.setdefault((row, column), []).append(each)
+            else:
+                self.figure.add_trace(each, row=row + 1, col=column + 1)
+
+    def level(self, y: float, label: str, of: Axis) -> None:
+        """A dotted line across every panel with this y axis; its label stands in the first one."""
+        places = [(row, column) for row, axes in enumerate(self.ys) for column, each in enumerate(axes) if each == of]
+        for row, column in places if of.low < y < of.high else ():
+            line = {"color": PALE, "width": 1, "dash": "2px,2px"}
+            self.figure.add_hline(y=y, line=line, row=row + 1, col=column + 1,
+                                  exclude_empty_subplots=False)  # fmt: skip
+            if label and (row, column) == places[0]:
+                self.write_in(row, column, label, 0, y, xref="x domain", xanchor="left", yanchor="bottom", xshift=2,
+                              font={"size": SMALL, "color": PALE})  # fmt: skip
+
+    def write_in(self, row: int, column: int, text: str, x: Any, y: Any, **how: Any) -> None:
+        """A text in a panel, at its coordinates."""
+        self.figure.add_annotation(text=text, x=x, y=y, showarrow=False, row=row + 1, col=column + 1, **how)
+
+    def finish(self, title: str, caption: Iterable[str] = (), keys: Sequence[Key] | None = None) -> go.Figure:
+        """Everything in its place. `keys` are the legend's; None: the lines' own, at their ends if they are few."""
+        most = max(map(len, self.lines.values()), default=0)
+        for (row, column), found in self.lines.items():
+            self.add(row, column, *(trace for line in found for trace in traces(line, 0.09 if most >= FEW else 0.15)))
+        ends = [self._ends(row) for row in range(len(self.xs))] if keys is None else []
+        below = {key.label: key for row in ends for key, _ in row} if keys is None else {key.label: key for key in keys}
+        if all(len(row) <= names.MOST for row in ends):
+            below = {} if keys is None else below
+        else:
+            ends = []
+        _Layout(self, title, ends, list(below.values())).draw()
+        return self.figure.update_layout(meta={"caption": [line for line in caption if line]})
+
+    def _ends(self, row: int) -> list[tuple[Key, float]]:
+        """The names of a row of panels, with the height (0 to 1) of the last end of each."""
+        found: dict[str, tuple[Key, float]] = {}
+        for column, shown in enumerate(self.ys[row]):
+            for line in self.lines.get((row, column), []):
+                ends = [y for y in (*(y for _, y in line.crosses), *line.y) if math.isfinite(y)]
+                if line.label and ends:
+                    kind = "+".join(word for word, there in (("lines", line.joined), ("markers", line.marked)) if there)
+                    share = min(1.0, max(0.0, shown.share(ends[-1])))
+                    found[line.label] = (Key(line.label, line.look, kind), share)
+        return list(found.values())
+
+
+class _Layout:
+    """The places of a page's panels, in px from the upper left corner."""
+
+    def __init__(
+        self, page: Page, title: str, ends: Sequence[Sequence[tuple[Key, float]]], below: Sequence[Key]
+    ) -> None:
+        self.page, self.figure, self.ends, self.below = page, page.figure, ends, below
+        self.rows, self.columns = len(page.xs), len(page.xs[0])
+        self.wide = float(WIDTHS[page.width])
+        self.title = wrapped(title, self.wide - 2 * EDGE, 1.06 * TITLE) if title else []
+        self.own_x = [row == self.rows - 1 or list(page.xs[row]) != list(page.xs[row + 1]) for row in range(self.rows)]
+        self.own_y = [column == 0 or any(line[column] != line[column - 1] for line in page.ys)
+                      for column in range(self.columns)]  # fmt: skip
+        self.y_room = [self._beside(column) if own else 0.0 for column, own in enumerate(self.own_y)]
+        self.names_px = names.labels_px([key.label for row in ends for key, _ in row])
+        right = EDGE + NEAR + (ROW if any(page.sides) else 0) + (NEAR + self.names_px if self.names_px else 0)
+        gaps = GAP * (self.columns - 1) + sum(self.y_room)
+        self.panel = (self.wide - EDGE - right - gaps) / self.columns
+        self.lefts = [EDGE + sum(self.y_room[: column + 1]) + column * (self.panel + GAP)
+                      for column in range(self.columns)]  # fmt: skip
+        self.x_room = [self._under(row) if own else 0.0 for row, own in enumerate(self.own_x)]
+        heads = [wrapped(text, self.panel + GAP / 2) if text else [] for text in page.heads]
+        self.heads = [heads[row * self.columns : (row + 1) * self.columns] for row in range(self.rows)]
+        over = [ROW * max(map(len, own), default=int(bool(page.lines_above))) + (3 if any(own) else 0)
+                for own in self.heads]  # fmt: skip
+        self.tops = [EDGE + (TITLE_ROW * len(self.title) + 6 if self.title else 4) + over[0]]
+        for row in range(1, self.rows):
+            self.tops.append(self.tops[-1] + page.heights[row - 1] + self.x_room[row - 1] + GAP + over[row])
+        self.legend_px, self.name_px = names.legend_room(below, self.wide - 2 * EDGE)
+        self.high = self.tops[-1] + page.heights[-1] + self.x_room[-1] + self.legend_px + EDGE
+
+    def _under(self, row: int) -> float:
+        """The room for ticks and title of the x axes."""
+        axes = self.page.xs[row]
+        lines = max((text.count("<br>") + 1 for each in axes for text in self._written(each)), default=1)
+        return 6 + ROW * lines + (ROW + 2 if any(each.title for each in axes) else 0)
+
+    def _written(self, shown: Axis) -> list[str]:
+        """The tick labels of an x axis; names are wrapped at the width of their places."""
+        width = self.panel / max(1, len(shown.ticks)) - 4
+        return ["<br>".join(wrapped(text, width)) if shown.bare else text for _, text in shown.ticks]
+
+    def _beside(self, column: int) -> float:
+        axes = [line[column] for line in self.page.ys]
+        return max(each.ticks_px for each in axes) + NEAR + (ROW + 4 if any(each.title for each in axes) else 0)
+
+    def draw(self) -> None:
+        self.figure.update_layout(template=template(), width=round(self.wide), height=round(self.high),
+                                  showlegend=bool(self.below))  # fmt: skip
+        for rank, text in enumerate(self.title):
+            self._write(f"<b>{text}</b>", EDGE, EDGE + 8 + TITLE_ROW * rank, size=TITLE, name="title")
+        for top, own in zip(self.tops, self.heads, strict=True):
+            for left, lines in zip(self.lefts, own, strict=False):
+                for rank, text in enumerate(reversed(lines)):
+                    self._write(f"<b>{text}</b>", left + self.panel / 2, top - 9 - ROW * rank, "center")
+        for top, text in zip(self.tops, self.page.lines_above, strict=False):
+            self._write(text, self.lefts[0], top - 7)
+        for row, text in enumerate(self.page.sides):
+            middle = self.tops[row] + self.page.heights[row] / 2
+            self._write(f"<b>{text}</b>", self.wide - EDGE - 5, middle, "center", angle=90)
+        for row in range(self.rows):
+            for column in range(self.columns):
+                self._place(row, column)
+        self._name_x()
+        self._name_y()
+        for row, found in enumerate(self.ends):
+            self._write_names(row, names.beside(found, self.page.heights[row]))
+        if self.below:
+            top = (self.legend_px + 2) / self.high
+            shown, place = names.legend(self.below, EDGE / self.wide, top, self.name_px)
+            self.figure.add_traces(shown).update_layout(legend=place)
+
+    def _place(self, row: int, column: int) -> None:
+        """The axes of one panel; equal ones are zoomed together."""
+        left, top, rank = self.lefts[column], self.tops[row], row * self.columns + column
+        domains = {"x": (left / self.wide, (left + self.panel) / self.wide),
+                   "y": (1 - (top + self.page.heights[row]) / self.high, 1 - top / self.high)}  # fmt: skip
+        above_blank = (row + 1, column) in self.page.blank
+        for letter, grid, own in (("x", self.page.xs, self.own_x[row] or above_blank),
+                                  ("y", self.page.ys, self.own_y[column])):  # fmt: skip
+            shown = grid[row][column]
+            first = [each for line in grid for each in line].index(shown)
+            texts = self._written(shown) if letter == "x" else [text for _, text in shown.ticks]
+            ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts}
+            linked = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
+            self.figure.update_layout({f"{letter}axis{rank + 1 if rank else ''}": {
+                "visible": (row, column) not in self.page.blank, "domain": domains[letter], "range": shown.range,
+                "type": "log" if shown.log else "linear", "fixedrange": shown.bare,
+                "showgrid": not shown.bare, "ticks": "" if shown.bare else "outside", "showticklabels": own, **linked,
+                "ticklabelstandoff": 3 if shown.bare else 0, **(ticks if shown.ticks else {})}})  # fmt: skip
+
+    def _name_x(self) -> None:
+        """Titles once for all panels that share them."""
+        for row, axes in enumerate(self.page.xs):
+            under = self.tops[row] + self.page.heights[row] + self.x_room[row] - 8
+            if not self.own_x[row]:
+                continue
+            if len({each.title for each in axes}) == 1:
+                self._write(axes[0].title, (self.lefts[0] + self.lefts[-1] + self.panel) / 2, under, "center")
+            else:
+                for left, each in zip(self.lefts, axes, strict=True):
+                    self._write(each.title, left + self.panel / 2, under, "center")
+
+    def _name_y(self) -> None:
+        bottom = self.tops[-1] + self.page.heights[-1]
+        for column, left in enumerate(self.lefts):
+            if not self.own_y[column]:
+                continue
+            titles = [line[column].title for line in self.page.ys]
+            spans = list(zip(titles, self.tops, self.page.heights, strict=True))
+            if len({*titles}) == 1:
+                spans = [(titles[0], self.tops[0], bottom - self.tops[0])]
+            for text, top, height in spans:
+                lines = wrapped(text, 1.15 * height)
+                at = left - self.y_room[column] + NEAR - 5 * (len(lines) - 1)
+                self._write("<br>".join(lines), at, top + height / 2, "center", angle=-90)
+
+    def _write_names(self, row: int, found: Sequence[tuple[Key, float]]) -> None:
+        """On axes of their own, right of the panels: one over them would take the pointer from them."""
+        left, top, height = self.lefts[-1] + self.panel + NEAR, self.tops[row], self.page.heights[row]
+        rank = self.rows * self.columns + 1 + row
+        self.figure.update_layout({
+            f"xaxis{rank}": {"domain": [left / self.wide, (left + self.names_px) / self.wide], "anchor": f"y{rank}",
+                             "range": [0, self.names_px], **names.BARE},
+            f"yaxis{rank}": {"domain": [1 - (top + height + NEAR) / self.high, 1 - (top - NEAR) / self.high],
+                             "range": [height + NEAR, -NEAR], "anchor": f"x{rank}", **names.BARE}})  # fmt: skip
+        self.figure.add_traces(names.samples(found, (f"x{rank}", f"y{rank}")))
+        for key, centre in found:
+            self._write("<br>".join(names.lines_of(key.label)), left + GLYPH, top + centre)
+
+    def _write(
+        self, text: str, x: float, y: float, anchor: str = "left", *, size: float = TYPE, angle: float = 0,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
+        """A text with its middle at this place."""
+        if text:
+            self.figure.add_annotation(
+                text=text, x=x / self.wide, y=1 - y / self.high, xref="paper", yref="paper", xanchor=anchor,
+                yanchor="middle", showarrow=False, align="left", textangle=angle, name=name, borderpad=0,
+                font={"size": size, "color": INK})  # fmt: skip
+
+
+def paper(figure: go.Figure) -> go.Figure:
+    """A copy without its title, for a paper that has one of its own; the caption is in `caption_of(figure)`."""
+    made = go.Figure(figure)
+    titles = [note for note in made.layout.annotations if note.name == "title"]
+    if not titles:
+        return made
+    height, cut = float(made.layout.height), TITLE_ROW * len(titles) + 2
+    made.layout.annotations = [note for note in made.layout.annotations if note.name != "title"]
+    for shown in made.select_yaxes():
+        shown.domain = [end * height / (height - cut) for end in shown.domain]
+    for note in made.layout.annotations:
+        if note.yref == "paper":
+            note.y *= height / (height - cut)
+    if made.layout.legend.y is not None:
+        made.layout.legend.y *= height / (height - cut)
+    return made.update_layout(height=height - cut)
+
+
+def caption_of(figure: go.Figure) -> list[str]:
+    """The lines of a figure's caption."""
+    return list((figure.layout.meta or {}).get("caption", []))

@@ -1,0 +1,222 @@
+"""How every figure looks: sizes, one template, and how each curve is drawn.
+
+A policy keeps its colour and marker in every figure: they stand in the rows of `pslab.config.table`. Curves of one
+figure differ in dash or marker too, for readers who see no red, green or blue, and for grey printers. The first three
+policies carry Paul Tol's high-contrast colours (SRON/EPS/TN/09-002, 2021).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from pslab.config.table import KINDS, ROWS, Row, find
+from pslab.lab.plots.labels import number, parts
+
+PT = 96 / 72  # px
+WIDTHS = {"column": 326, "page": 672}  # px: 3.4 and 7.0 in
+TYPE, SMALL, TITLE = 8 * PT, 7 * PT, 9 * PT
+LINE, MARK = 1.2 * PT, 4 * PT
+INK, PALE, GRID = "#222222", "#666666", "#E6E6E6"
+BEHIND = "#9A9A9A"  # the curve that stands behind the others of each panel
+FONT = "Inter, Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
+
+#: Of names without a reserved colour; no policy has them.
+OTHERS = ("#1878D8", "#D89060", "#306018", "#A81860", "#18C0A8", "#6018D8", "#C090D8", "#781890")
+NUMBERS = ("#F2C14E", "#D9603B", "#8C2D62", "#2B1055")  # from the smallest to the largest
+DASHES = ("solid", "6px,2.5px", "2px,2.5px", "8px,2.5px,2px,2.5px", "12px,3px", "10px,2.5px,2px,2.5px,2px,2.5px")
+MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross")
+FILLS = ("", "-open", "-dot", "-open-dot")  # of curves that share a colour
+
+#: The parts of a worker's time, in the order in which they happen. Neighbours differ in lightness; there are no
+#: hatches, because a browser prints them as large bitmaps.
+PHASES: dict[str, str] = {
+    "compute": "#004488", "select": "#DDAA33", "encode": "#F3DC9B", "push": "#1A9E89", "apply": "#882244",
+    "wait": "#DDDDDD", "serve": "#D98C97", "pull": "#8FD3C5", "decode": "#FBEFCB", "gap": "#FFFFFF",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one curve is drawn; lengths in px."""
+
+    colour: str
+    dash: str = "solid"
+    marker: str = "circle"
+    width: float = LINE
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Plotly's line."""
+        return {"color": self.colour, "dash": self.dash, "width": self.width}
+
+    def mark(self, size: Any = MARK) -> dict[str, Any]:
+        """Plotly's marker. A white edge sets it off its own line."""
+        edge = {"color": self.colour, "width": 1.0} if "open" in self.marker else {"color": "white", "width": 0.5}
+        return {"symbol": self.marker, "color": self.colour, "size": size, "opacity": 1, "line": edge}
+
+
+SINGLE = Look(BEHIND, "2px,2.5px", "circle-open")  # the single machine beside several workers
+NO_ORDERS: Mapping[str, Sequence[Any]] = MappingProxyType({})
+LEADING = ("sync", "prune", "rate", "order")  # which of several columns gives the colour, if it has reserved ones
+
+
+# -- looks -----------------------------------------------------------------------------------------
+
+
+def looks(
+    keys: Sequence[Mapping[str, Any]], panels: Sequence[Iterable[Any]] | None = None,
+    orders: Mapping[str, Sequence[Any]] = NO_ORDERS,
+) -> list[Look]:  # fmt: skip
+    """A look for each of the figure's curves, given the values of the columns in which they differ.
+
+    One column gives colour and marker: the first of LEADING whose values differ, else the first that differs. The other
+    columns vary dash and fill, alike under every colour. Two curves of one panel always differ in dash or marker.
+
+    Args:
+        panels: the panels in which each of them is drawn; None: all in one.
+        orders: all values of a column, so that a name looks the same in figures that leave others out.
+    """
+    varying = [name for name in dict.fromkeys(name for key in keys for name in key)
+               if len({repr(key.get(name)) for key in keys}) > 1]  # fmt: skip
+    lead = next((name for name in (*LEADING, *varying, *(keys[0] if keys else ())) if name in (varying or keys[0])), "")
+    values = {repr(key.get(lead)): key.get(lead) for key in keys}
+    base = dict(zip(values, _leading(lead, list(values.values()), orders.get(lead, ())), strict=True))
+    others = [repr([key.get(name) for name in varying if name != lead]) for key in keys]
+    ranks = {other: rank for rank, other in enumerate(dict.fromkeys(others))}
+    found = [base[repr(key.get(lead))] for key in keys]
+    if len(ranks) > 1:
+        found = [variant(look, ranks[other]) for look, other in zip(found, others, strict=True)]
+    return _told_apart(found, [{*own} for own in panels] if panels is not None else [{0}] * len(found))
+
+
+def variant(look: Look, rank: int, first: int = 0) -> Look:
+    """The same colour and shape with another dash and fill."""
+    dash, fill = DASHES[(first + rank) % len(DASHES)], FILLS[rank % len(FILLS)]
+    return dataclasses.replace(look, dash=dash, marker=look.marker + fill)
+
+
+def _told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
+    """Of two in one panel that have the same dash and marker (two staleness bounds, say) the second gets others."""
+    apart: list[Look] = []
+    for look, own in zip(found, panels, strict=True):
+        taken = {(other.dash, other.marker) for other, theirs in zip(apart, panels, strict=False) if own & theirs}
+        choices = (variant(look, rank, DASHES.index(look.dash)) for rank in range(len(DASHES) * len(FILLS)))
+        apart.append(next((each for each in choices if (each.dash, each.marker) not in taken), look))
+    return apart
+
+
+def _leading(column: str, values: Sequence[Any], order: Sequence[Any]) -> list[Look]:
+    """Looks by the values of one column; names without a reserved look have it by their place in the order."""
+    rows = [find(column, value) if column in KINDS else None for value in values]
+    if values and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        ascending = sorted(set(values))
+        places = [ascending.index(value) for value in values]
+        return [plain_look(place, ramp(NUMBERS, place / max(1, len(ascending) - 1))) for place in places]
+    ranks = {repr(value): rank for rank, value in enumerate(dict.fromkeys([*order, *values]))}
+    found: dict[str, Look] = {}
+    for family in dict.fromkeys(row.name for row in rows if row is not None and row.ramp):
+        own = [value for value, row in zip(values, rows, strict=True) if row is not None and row.name == family]
+        found |= dict(zip(map(repr, own), _on_ramp(ROWS[column][family], own), strict=True))
+    found |= {repr(value): _reserved(row) for value, row in zip(values, rows, strict=True) if row and row.colour}
+    return [found.get(repr(value)) or plain_look(ranks[repr(value)]) for value in values]
+
+
+def plain_look(rank: int, colour: str = "") -> Look:
+    """The look of a name without a reserved one."""
+    return Look(colour or OTHERS[rank % len(OTHERS)], DASHES[rank % len(DASHES)], MARKERS[rank % len(MARKERS)])
+
+
+def _reserved(row: Row) -> Look:
+    rank = list(ROWS[row.kind]).index(row.name)
+    return Look(row.colour, DASHES[rank % len(DASHES)], row.marker or MARKERS[rank % len(MARKERS)])
+
+
+def colour(kind: str, value: object) -> str:
+    """The reserved colour of a policy; that of a reader's own is dark grey."""
+    row = find(kind, value)
+    if row is not None and row.ramp:
+        return _on_ramp(row, [value])[0].colour
+    return row.colour if row is not None and row.colour else "#444444"
+
+
+def _on_ramp(row: Row, values: Sequence[Any]) -> list[Look]:
+    """A rule's thresholds from the mildest to the strongest.
+
+    A threshold has its place on the ramp in every figure, unless two of them would look alike: then all are spread.
+    """
+    fixed = [_place(list(row.ramp), _threshold(value)) for value in values]
+    keys = [repr(value) if place is None else f"{place:.9f}" for value, place in zip(values, fixed, strict=True)]
+    places = {key: place for key, place in sorted(zip(keys, fixed, strict=True)) if place is not None}
+    ranks = {key: round((len(row.ramp) - 1) * place) for key, place in places.items()}
+    if None in fixed or len({*ranks.values()}) < len(ranks):
+        ranks = {key: rank for rank, key in enumerate(dict.fromkeys([*places, *keys]))}
+        places = {key: rank / max(1, len(ranks) - 1) for key, rank in ranks.items()}
+    colours, shapes = list(row.ramp.values()), MARKERS[1:]  # the first one is that of dense gradients
+    return [Look(ramp(colours, places[key]), DASHES[(1 + ranks[key]) % len(DASHES)], shapes[ranks[key] % len(shapes)])
+            for key in keys]  # fmt: skip
+
+
+def _threshold(value: Any) -> float | None:
+    """The first parameter of a pruning rule, if it is a number."""
+    _, positional, named = parts(value)
+    first = [*positional, *(text for key, text in named.items() if key in ("fraction", "sigmas", "passes"))]
+    return number(first[0]) if first else None
+
+
+def _place(steps: Sequence[float], value: float | None) -> float | None:
+    """Where a value lies among the steps of a ramp, from 0 to 1; between two steps on a logarithmic scale."""
+    if value is None or value <= 0:
+        return None
+    at = [math.log(step / steps[0]) / math.log(steps[-1] / steps[0]) for step in (*steps, value)]
+    return float(np.interp(at.pop(), at, np.linspace(0, 1, len(steps))))
+
+
+def ramp(colours: Sequence[str], place: float) -> str:
+    """The colour at a place from 0 to 1."""
+    step = min(len(colours) - 2, int((len(colours) - 1) * place))
+    low, high, share = rgb(colours[step]), rgb(colours[step + 1]), (len(colours) - 1) * place - step
+    return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in zip(low, high, strict=True))
+
+
+def rgb(colour: str) -> tuple[int, int, int]:
+    """``"#004488"`` -> (0, 68, 136)."""
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def translucent(colour: str, alpha: float) -> str:
+    """The colour of a band under its line."""
+    return f"rgba{(*rgb(colour), alpha)}"
+
+
+def ink(colour: str) -> str:
+    """Black or white, whichever can be read on this colour."""
+    red, green, blue = rgb(colour)
+    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 150 else "#FFFFFF"
+
+
+# -- template --------------------------------------------------------------------------------------
+
+
+def template() -> go.layout.Template:
+    """White paper, thin grid, ticks outside, type of 8 pt."""
+    axis = {
+        "showline": True, "linecolor": INK, "linewidth": 0.8, "ticks": "outside", "ticklen": 3, "tickwidth": 0.8,
+        "tickcolor": INK, "gridcolor": GRID, "gridwidth": 0.7, "zeroline": False, "automargin": False,
+        "tickfont": {"size": TYPE}, "nticks": 6, "tickangle": 0,
+    }  # fmt: skip
+    return go.layout.Template(layout={
+        "font": {"family": FONT, "size": TYPE, "color": INK},
+        "paper_bgcolor": "white", "plot_bgcolor": "white", "colorway": list(OTHERS),
+        "xaxis": axis, "yaxis": axis, "hovermode": "closest", "separators": ".\u202f",
+        "hoverlabel": {"font": {"family": FONT, "size": TYPE}, "align": "left"},
+        "margin": {"l": 0, "r": 0, "t": 0, "b": 0, "autoexpand": False},
+        "annotationdefaults": {"showarrow": False, "font": {"size": TYPE}},
+    })  # fmt: skip

@@ -1,0 +1,115 @@
+"""Finished runs with the columns of their grid, and the tidy table of all their evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.config.run import KINDS, Run
+from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, plain, value_of
+from pslab.lab.records.record import Result
+
+FIELDS = tuple(name for name in KINDS if name not in ("pushes", "seconds"))  # those would hide evaluations' columns
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a run was chosen among those that differ in `over` alone."""
+
+    over: str
+    measure: str
+    goal: float | None
+    among: int  #: how many values there were
+    at_end: bool  #: whether the chosen one is the smallest or the largest of them
+
+
+class Runs(Placed[Run]):
+    """Runs that `grid` made; `sweep` turns them into Results with the same columns."""
+
+    def finished(self, results: Iterable[Result]) -> Results:
+        """The results of these runs, in their order, in the same places."""
+        return Results(results, self.columns, self.orders)
+
+
+class Results(Placed[Result]):
+    """Finished runs."""
+
+    def again(self, **fields: Any) -> Runs:
+        """The same runs with other fields, for each combination of their values: `best(...).again(seed=[0, 1, 2])`."""
+        pairs: list[tuple[Run, Sequence[Place]]] = []
+        for result, places in zip(self, self.columns, strict=True):
+            for chosen in combinations({name: listed(value) for name, value in fields.items()}):
+                own = [{**place, **{name: plain(value) for name, value in chosen.items() if name in place}}
+                       for place in places]  # fmt: skip
+                pairs.append((result.run.but(**chosen), own))
+        return Runs(*merged(pairs), {name: values for name, values in self.orders.items() if name not in fields})
+
+    def notes(self) -> list[str]:
+        """How `best` chose among these results, in a sentence for each kind of choice."""
+        kinds: dict[tuple[str, str, float | None], list[Choice]] = {}
+        found = {(run.but(seed=0).digest, place[CHOICE]) for run, place in self._places() if CHOICE in place}
+        for _, choice in sorted(found, key=lambda pair: pair[0]):
+            kinds.setdefault((choice.over, choice.measure, choice.goal), []).append(choice)
+        return [_sentence(*kind, choices) for kind, choices in kinds.items()]
+
+
+def _sentence(over: str, measure: str, goal: float | None, choices: Sequence[Choice]) -> str:
+    aim = f" to {100 * goal:g} %" if goal is not None and measure.endswith("_to_goal") else ""
+    words = measure.removesuffix("_to_goal").replace("_", " ")
+    ends = sum(choice.at_end for choice in choices)
+    edge = f"; {ends} of {len(choices)} lie at an end of their grid" if ends else ""
+    return f"each at its best {over.replace('_', ' ')} by {words}{aim}{edge}"
+
+
+def single(run: Run, others: Iterable[Run]) -> bool:
+    """Whether this is the single machine beside runs of several workers."""
+    return run.workers == 1 and any(other.workers > 1 for other in others)
+
+
+# -- one row per evaluation ------------------------------------------------------------------------
+
+
+def tidy(results: Results | Iterable[Result]) -> pd.DataFrame:
+    """A row for each evaluation: the axes, the fields of Run but its budget, `digest`, and `evaluations`' columns.
+
+    A single machine's iteration counts as many pushes as that of the runs beside it, so that all have seen as many
+    samples at one place.
+    """
+    found = results if isinstance(results, Results) else Results(results)
+    runs = [result.run for result in found]
+    sizes = {run.workers for run in runs if run.workers > 1}
+    tables = []
+    for result, places in zip(found, found.columns, strict=True):
+        table = evaluations(result)
+        if single(result.run, runs) and len(sizes) == 1:
+            table = table.assign(iteration=table.pushes / min(sizes))
+        for place in places:
+            columns = {name: value_of(result.run, place, name) for name in (*place, *FIELDS) if name != CHOICE}
+            tables.append(pd.DataFrame({**columns, "digest": result.digest}, index=table.index).join(table))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def evaluations(result: Result) -> pd.DataFrame:
+    """One run's finite evaluations: pushes, iteration (pushes / workers), seconds, accuracy (0 to 1), loss, and the
+    bytes on the wire until then: of pushes (bytes_up), of pulls (bytes_down), and of both (bytes)."""
+    table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
+    table = table[np.isfinite(table.accuracy)].reset_index(drop=True)
+    sent = {name: _sent_until(result, table.seconds.to_numpy(), columns) for name, columns in BYTES.items()}
+    found: pd.DataFrame = table[["pushes", "iteration", "seconds", "accuracy", "loss"]].assign(**sent)
+    return found
+
+
+BYTES = {"bytes": ("bytes_up", "bytes_down"), "bytes_up": ("bytes_up",), "bytes_down": ("bytes_down",)}
+
+
+def _sent_until(result: Result, seconds: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Bytes that the pushes until each of these instants, and their pulls, took. A push may be of many gradients."""
+    table = result.pushes
+    order = np.argsort(table.seconds.to_numpy(), kind="stable")
+    total = np.concatenate([[0.0], np.cumsum(table[list(columns)].sum(axis=1).to_numpy(float)[order])])
+    sent: np.ndarray = total[np.searchsorted(table.seconds.to_numpy()[order], seconds, side="right")]
+    return sent

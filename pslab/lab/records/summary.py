@@ -1,0 +1,248 @@
+"""Results in one table: what each run says by a measure, reduced over seeds and over nothing else.
+
+A run reaches an accuracy at its first evaluation at or above it; nothing is interpolated. A run that never does counts
+as infinite, so a median exists only where more than half of the seeds arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.errors import ConfigError, nearest
+from pslab.lab.records.intervals import lead, waiting
+from pslab.lab.records.places import key_of
+from pslab.lab.records.record import Result
+from pslab.lab.records.results import Results, evaluations, single
+
+MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
+By = str | Sequence[str]
+
+
+# -- measures --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that a finished run has; `of` takes the result and the goal (0 to 1), and may give inf or NaN."""
+
+    words: str
+    unit: str  #: s, B, share, pushes, iterations, pushes/s, steps
+    of: Callable[[Result, float], float]
+    of_seconds: bool = False  #: whether it says nothing where the emulation was not kept
+    to_goal: bool = False
+    higher: bool = False  #: whether more is better
+    exchange: bool = False  #: of what workers and server exchange: a single machine has none
+
+
+def arrival(column: str) -> Callable[[Result, float], float]:
+    """A column of `evaluations` at the first one at or above the goal; infinite if there is none."""
+
+    def at(result: Result, goal: float) -> float:
+        table = evaluations(result)
+        reached = np.flatnonzero(table.accuracy.to_numpy() >= goal - 1e-11)
+        return float(table[column].to_numpy()[reached[0]]) if len(reached) else math.inf
+
+    return at
+
+
+def final_accuracy(result: Result) -> float:
+    """The last evaluation, 0 to 1; NaN if it was not finite."""
+    return float(result.accuracy.accuracy.iloc[-1]) if len(result.accuracy) else math.nan
+
+
+def best_accuracy(result: Result, within: float = 1.0) -> float:
+    """The highest evaluation, 0 to 1, within the first so large a share of the run's pushes."""
+    table = evaluations(result)
+    early = table[table.pushes <= within * table.pushes.max()] if len(table) else table
+    return float(early.accuracy.max()) if len(early) else 0.0
+
+
+def applied(result: Result) -> int:
+    """Gradients that became part of the weights: those that the server accepted and did not drop."""
+    manifest = result.manifest
+    return int(manifest.get("accepted", manifest["pushes"])) - int(manifest.get("dropped", 0))
+
+
+def iteration_s(result: Result) -> float:
+    """Seconds in which as many gradients are applied as there are workers: workers / rate, in the middle of the run.
+
+    The first and the last tenth are left out: filling and emptying the pipeline belong to no iteration. What a single
+    worker's iteration takes is another matter where workers differ in speed.
+    """
+    pushes = result.pushes.sort_values("seconds", kind="stable").drop_duplicates(["worker", "iteration"], keep="last")
+    instants, workers = pushes.seconds.to_numpy(float), result.run.workers
+    each = applied(result) / len(instants) if len(instants) else math.nan  # gradients: more than one under local SGD
+    first = workers * math.ceil(MIDDLE * len(instants) / workers)
+    last = workers * math.floor((1 - MIDDLE) * len(instants) / workers)
+    if not 0 < first < last:
+        return float(result.manifest["seconds"]) * workers / applied(result) if applied(result) else math.nan
+    return float((instants[last - 1] - instants[first - 1]) / (last - first) * workers / each)
+
+
+def _rate(result: Result) -> float:
+    seconds = float(result.manifest["seconds"])
+    return applied(result) / seconds if seconds > 0 else math.nan
+
+
+def _total(column: str) -> Callable[[Result, float], float]:
+    return lambda result, goal: float(result.pushes[column].sum())
+
+
+MEASURES: Mapping[str, Measure] = MappingProxyType({
+    "accuracy": Measure("final accuracy", "share", lambda r, _: final_accuracy(r), higher=True),
+    "best_accuracy": Measure("best accuracy", "share", lambda r, _: best_accuracy(r), higher=True),
+    "seconds_to_goal": Measure("time", "s", arrival("seconds"), of_seconds=True, to_goal=True),
+    "pushes_to_goal": Measure("pushes", "pushes", arrival("pushes"), to_goal=True),
+    "iterations_to_goal": Measure("iterations", "iterations", arrival("iteration"), to_goal=True),
+    "bytes_to_goal": Measure("bytes sent", "B", arrival("bytes"), to_goal=True, exchange=True),
+    "bytes_up_to_goal": Measure("bytes pushed", "B", arrival("bytes_up"), to_goal=True, exchange=True),
+    "bytes_down_to_goal": Measure("bytes pulled", "B", arrival("bytes_down"), to_goal=True, exchange=True),
+    "seconds": Measure("training time", "s", lambda r, _: float(r.manifest["seconds"]), of_seconds=True),
+    "pushes": Measure("pushes applied", "pushes", lambda r, _: float(applied(r)), higher=True),
+    "rate": Measure("pushes applied per second", "pushes/s", lambda r, _: _rate(r), of_seconds=True, higher=True),
+    "iteration_s": Measure("time per iteration", "s", lambda r, _: iteration_s(r), of_seconds=True),
+    "waiting": Measure("time waiting", "share", lambda r, _: waiting(r), of_seconds=True, exchange=True),
+    "staleness": Measure("mean staleness", "steps", lambda r, _: float(r.pushes.staleness.mean())),
+    "lead": Measure("largest lead", "iterations", lambda r, _: float(lead(r))),
+    "bytes_up": Measure("bytes pushed", "B", _total("bytes_up"), exchange=True),
+    "bytes_down": Measure("bytes pulled", "B", _total("bytes_down"), exchange=True),
+})  # fmt: skip
+TO_GOAL = ("seconds_to_goal", "pushes_to_goal", "bytes_to_goal", "accuracy", "waiting")
+WITHOUT_GOAL = ("accuracy", "seconds", "rate", "waiting", "staleness")
+
+
+def measured(result: Result, measure: str, goal: float | None = None) -> float:
+    """A measure of one run; infinite where it never reaches the goal.
+
+    Raises:
+        ConfigError: an unknown measure, or one that needs a goal without one.
+    """
+    if measure not in MEASURES:
+        raise ConfigError("measure", measure, nearest(str(measure), MEASURES))
+    if MEASURES[measure].to_goal and goal is None:
+        raise ConfigError("goal", None, f"{measure} needs an accuracy from 0 to 1, such as goal(results)")
+    return MEASURES[measure].of(result, math.nan if goal is None else goal)
+
+
+# -- over seeds ------------------------------------------------------------------------------------
+
+
+def groups(results: Iterable[Result], by: By = "label", **others: By | None) -> dict[tuple[Any, ...], Results]:
+    """The results by the values of these columns; within a group they differ in nothing but the seed.
+
+    `label` stands for the columns that tell the results apart. `others`, such as facet="sync", are named in messages.
+
+    Raises:
+        ConfigError: an unknown column, or a group that differs in more than the seed.
+    """
+    found = results if isinstance(results, Results) else Results(results)
+    names = columns_of(found, by, *filter(None, others.values()))
+    split: dict[tuple[Any, ...], None] = {}
+    for result, places in zip(found, found.columns, strict=True):
+        split |= dict.fromkeys(key_of(result.run, place, names) for place in places)
+    made = {key: found.keep(lambda run, place, key=key: key_of(run, place, names) == key)  # type: ignore[misc]
+            for key in split}  # fmt: skip
+    for key, group in made.items():
+        if len(apart := group.differing()):
+            _refuse(names, key, group, apart, by, others)
+    return made
+
+
+def columns_of(results: Results, *by: By) -> list[str]:
+    """The names of columns, each once, with those that "label" stands for.
+
+    Raises:
+        ConfigError: an unknown column.
+    """
+    asked = [name for names in by for name in ([names] if isinstance(names, str) else names)]
+    for name in asked:
+        if name != "label":
+            results.levels(name)
+    plain = [name for name in asked if name != "label"]
+    spelt = [[other for other in results.differing() if other not in plain] if name == "label" else [name]
+             for name in asked]  # fmt: skip
+    return list(dict.fromkeys(name for names in spelt for name in names))
+
+
+def _refuse(
+    names: Sequence[str], key: Sequence[Any], group: Results, apart: Sequence[str], by: By, others: Mapping[str, Any]
+) -> None:
+    words = " and ".join(f"{name} ({', '.join(map(str, group.levels(name)))})" for name in apart)
+    whom = ", ".join(map(str, key)) or "all"
+    where = "by=, facet= or row=" if others or "facet" in others else "by="
+    keep = ", ".join(f"{name}=..." for name in apart[:1])
+    problem = (f"{len(group)} runs of {whom} differ in {words}: name it in {where}, keep one with "
+               f"results.where({keep}), or choose with best(results, over={apart[0]!r})")  # fmt: skip
+    raise ConfigError("by", [by] if isinstance(by, str) else list(by), problem)
+
+
+def over_seeds(values: Iterable[float]) -> tuple[float, float, float]:
+    """Median, lowest and highest; infinite ones are NaN. Runs without a value (NaN) are left out."""
+    known = np.array([value for value in values if not math.isnan(value)])
+    if not len(known):
+        return math.nan, math.nan, math.nan
+    with np.errstate(invalid="ignore"):
+        reduced = float(np.median(known)), float(known.min()), float(known.max())
+    return tuple(value if math.isfinite(value) else math.nan for value in reduced)  # type: ignore[return-value]
+
+
+def diverged(result: Result) -> bool:
+    """Whether the weights stopped being finite."""
+    return bool(result.manifest.get("outcome") == "diverged")
+
+
+def emulation_ok(result: Result) -> bool:
+    """Whether the machine kept up with the cluster that it emulated; if not, its seconds mean nothing."""
+    return result.manifest.get("honest") is not False
+
+
+def sound(results: Iterable[Result]) -> list[Result]:
+    """The runs that did not diverge, or all if all did."""
+    found = list(results)
+    return [result for result in found if not diverged(result)] or found
+
+
+def summary(
+    results: Iterable[Result], *, by: By = "label", goal: float | None = None, measures: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
+
+    Columns: seeds, reached (with a goal), diverged, emulation_ok; and for each measure m its median over seeds, m_low
+    and m_high. A median to the goal is NaN unless more than half of the seeds get there. Diverged seeds count in no
+    accuracy, unless all diverged. `attrs` has the goal.
+
+    Raises:
+        ConfigError: a group whose runs differ in more than the seed, an unknown column or measure.
+    """
+    found = results if isinstance(results, Results) else Results(results)
+    wanted = tuple(measures) if measures is not None else WITHOUT_GOAL if goal is None else TO_GOAL
+    names, runs = columns_of(found, by), [result.run for result in found]
+    rows, keys = [], []
+    for key, group in groups(found, by).items():
+        row: dict[str, Any] = {"seeds": len(group)}
+        if goal is not None:
+            row["reached"] = sum(math.isfinite(measured(result, "pushes_to_goal", goal)) for result in group)
+        row |= {"diverged": sum(map(diverged, group)), "emulation_ok": all(map(emulation_ok, group))}
+        for name in wanted:
+            row |= dict(zip((name, f"{name}_low", f"{name}_high"), _reduced(group, name, goal, runs), strict=True))
+        rows.append(row)
+        keys.append(key)
+    index = pd.MultiIndex.from_tuples(keys, names=names) if len(names) > 1 else (
+        pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
+    table = pd.DataFrame(rows, index=index)
+    table.attrs["goal"] = goal
+    return table
+
+
+def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any]) -> tuple[float, float, float]:
+    if name in MEASURES and MEASURES[name].exchange and single(group[0].run, runs):
+        return math.nan, math.nan, math.nan
+    chosen = sound(group) if name in ("accuracy", "best_accuracy") else group
+    return over_seeds(measured(result, name, goal) for result in chosen)

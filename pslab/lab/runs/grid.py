@@ -1,0 +1,101 @@
+"""grid(base, **axes) -> Runs: every combination of the values on each axis."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pslab.config.cluster import COSTS, Cluster, resolve_cluster
+from pslab.config.run import KINDS, Run
+from pslab.errors import ConfigError, nearest
+from pslab.lab.records.places import Place, combinations, listed, merged, plain
+from pslab.lab.records.results import Runs
+
+NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at")
+
+
+def grid(base: Run, **axes: Any) -> Runs:
+    """A run for each combination; the last axis changes fastest, and equal runs are one run with several places.
+
+    An axis is a field of Run with a list of values or with {name: value}; or a new name with {name: fields}, where a
+    list among the fields is that entry's own axis and a cluster is laid over the base's:
+
+        grid(base, sync=["bsp", "asp"], seed=[0, 1])
+        grid(base, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
+
+    Raises:
+        ConfigError: an axis without values or with an unknown field, or what Run refuses.
+    """
+    named = {name: _entries(name, values) for name, values in axes.items()}
+    pairs: list[tuple[Run, list[Place]]] = []
+    for chosen in combinations({name: list(entries) for name, entries in named.items()}):
+        place = {name: plain(entry) for name, entry in chosen.items()}
+        fields: dict[str, Any] = {}
+        for name, entry in chosen.items():
+            given = named[name][entry]
+            if "cluster" in given and name not in KINDS:
+                given = {**given, "cluster": _over(fields.get("cluster", base.cluster), given["cluster"])}
+            fields |= given
+        for values in combinations({name: listed(value) for name, value in fields.items()}):
+            pairs.append((base.but(**values), [place]))
+    return Runs(*merged(pairs), {name: [plain(entry) for entry in entries] for name, entries in named.items()})
+
+
+def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
+    """What stands on an axis: entry -> fields of Run."""
+    if isinstance(values, Mapping) and values:
+        if name in KINDS:
+            return {entry: {name: value} for entry, value in values.items()}
+        for fields in values.values():
+            _check_fields(name, values, fields)
+        return {entry: dict(fields) for entry, fields in values.items()}
+    if name not in KINDS:
+        problem = f"Run has no such field; {nearest(name, KINDS)}; an axis of another name maps names to fields"
+        raise ConfigError(name, values, problem)
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
+        raise ConfigError(name, values, "must be a list with at least one entry, such as [0], or map names to values")
+    return {plain(value): {name: value} for value in values}
+
+
+def _check_fields(name: str, values: Any, fields: Any) -> None:
+    if not isinstance(fields, Mapping):
+        raise ConfigError(name, values, "must map each name to fields of Run, as in {'dense': {'prune': 'none'}}")
+    for field, value in fields.items():
+        if field not in KINDS:
+            raise ConfigError(name, field, f"Run has no such field; {nearest(str(field), KINDS)}")
+        if isinstance(value, (list, tuple)) and not value:
+            raise ConfigError(name, {field: value}, "must be a list with at least one entry")
+
+
+def _over(base: Any, cluster: Any) -> Any:
+    """A cluster laid over another: its fields win; a name takes the whole place."""
+    if not isinstance(cluster, Mapping):
+        return cluster
+    if not cluster:
+        return base
+    below = {"preset": base} if isinstance(base, str) else dict(base)
+    return {name: value for name, value in {**below, **cluster}.items() if (name, value) != ("preset", "free")}
+
+
+def alone(run: Run) -> Run:
+    """The single machine beside a distributed run: the same modelled computation, no network, nothing pruned."""
+    cluster = run.cluster
+    if isinstance(cluster, str) and cluster != "free":
+        cluster = {"preset": cluster}
+    if isinstance(cluster, Mapping):
+        exchange = {*NETWORK, *COSTS} - {"apply_s"}
+        cluster = {name: value for name, value in without_preset(cluster).items() if name not in exchange}
+        if "slow" in cluster:
+            cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
+    return run.but(workers=1, sync="bsp", prune="none", pull="whole", push_weight=None, cluster=cluster)
+
+
+def without_preset(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """The cluster's fields, those of the preset that it builds on included."""
+    fields = dict(cluster)
+    if "preset" not in fields:
+        return fields
+    whole, untouched = resolve_cluster(fields), Cluster()
+    return {f.name: getattr(whole, f.name) for f in dataclasses.fields(Cluster)
+            if getattr(whole, f.name) != getattr(untouched, f.name)}

@@ -1,0 +1,43 @@
+"""What the server knows: of each key range its clocks and pushes, of each scope the policy's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pslab.protocol.messages import Pull, Push
+from pslab.protocol.traits import Sync, Traits
+from pslab.protocol.window import Window
+
+
+class Scope:
+    """What one decision of the policy is about: one range, or all of them."""
+
+    __slots__ = ("complete", "indices", "reading", "state")
+
+    def __init__(self, indices: tuple[int, ...], complete: Window | None, state: Any) -> None:
+        self.indices = indices  # of its ranges
+        self.complete = complete  # the clocks of what all its ranges have; None: it is one range, which has its own
+        self.state = state  # the policy's
+        self.reading: list[int] = []  # ranges whose weights are being read, once per reply: state PULL if there are any
+
+
+class Range:
+    """What the server knows of one key range."""
+
+    __slots__ = ("asked", "clocks", "deferred", "held", "left", "version", "window")
+
+    def __init__(self, workers: tuple[int, ...], length: int | None) -> None:
+        self.window = Window(len(workers), length)
+        self.clocks = dict.fromkeys(workers, 0)  # the iteration that each worker pushes next
+        self.left: dict[int, int] = {}  # the clocks of workers that left
+        self.asked: dict[int, Pull] = {}  # pulls not yet answered
+        self.held: dict[tuple[int, int], Push] = {}  # pushes counted, not yet applied
+        self.deferred: list[tuple[Push, float]] = []
+        self.version = 0
+
+
+def scopes_of(workers: tuple[int, ...], ranges: int, sync: Sync, traits: Traits) -> list[Scope]:
+    """The scopes that a policy decides on: each range by itself, or all ranges at once."""
+    if traits.whole and ranges > 1:
+        return [Scope(tuple(range(ranges)), Window(len(workers), traits.window), sync.initial(workers))]
+    return [Scope((index,), None, sync.initial(workers)) for index in range(ranges)]

@@ -1,0 +1,53 @@
+"""Axes: round ticks inside their range, and room for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslab.lab.plots.page.axes import Axis, axis, categories, decades, nice, text_px, wrapped
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0, 100, [0, 20, 40, 60, 80, 100]), (34, 83, [40, 50, 60, 70, 80]), (-0.5, 0.5, [-0.4, -0.2, 0, 0.2, 0.4]),
+    (0, 0.0031, [0, 0.001, 0.002, 0.003]), (5, 0, [0, 1, 2, 3, 4, 5]),
+])  # fmt: skip
+def test_nice_ticks_are_round_and_inside(low: float, high: float, ticks: list[float]):
+    assert nice(low, high) == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (0.9, 1100, [1, 10, 100, 1000]), (1, 60, [1, 3, 10, 30]), (1, 10, [1, 2, 5, 10]),
+    (2, 3, [2, 2.2, 2.4, 2.6, 2.8, 3]),
+])  # fmt: skip
+def test_logarithmic_ticks_are_powers_with_multiples_where_few(low: float, high: float, ticks: list[float]):
+    assert decades(low, high) == pytest.approx(ticks)
+
+
+def test_many_powers_are_thinned():
+    assert len(decades(1e-9, 1e9)) < 10
+
+
+def test_axis_frames_its_values():
+    shown = axis([2, 8, float("nan")], "s", zero=True)
+    assert (shown.low, shown.high) == (0, pytest.approx(8.24))
+    assert axis([0, 1, 100], log=True).low > 0.8  # 0 has no place on it
+    assert axis([3, 3]).low < 3 < axis([3, 3]).high
+    assert axis([], log=True).high > 1
+
+
+def test_share_is_the_place_on_the_axis():
+    assert Axis(low=0, high=4).share(1) == 0.25
+    assert Axis(low=1, high=100, log=True).share(10) == pytest.approx(0.5)
+    assert Axis(low=1, high=100, log=True).share(0) == 0
+
+
+def test_categories_have_a_place_each():
+    shown = categories(["a", "b<br>c"], downwards=True)
+    assert (shown.range, shown.ticks) == ([1.5, -0.5], ((0, "a"), (1, "b<br>c")))
+    assert shown.ticks_px == pytest.approx(text_px("b"), rel=0.2)
+
+
+def test_text_is_wrapped_at_its_width():
+    assert wrapped("one two three", text_px("one two")) == ["one two", "three"]
+    assert wrapped("unbreakable", 3) == ["unbreakable"]
+    assert text_px("<b>iii</b>") == text_px("iii") < text_px("WWW")

@@ -1,0 +1,141 @@
+"""A page places its panels in pixels: no text is cut off, nothing overlaps, equal axes are shared."""
+
+from __future__ import annotations
+
+import drawn
+import pytest
+
+from pslab.lab.plots.page.axes import Axis, categories
+from pslab.lab.plots.page.line import Line
+from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, Page, caption_of, paper
+from pslab.lab.plots.page.theme import WIDTHS, looks
+
+X, Y = Axis("training time (s)", 0, 10), Axis("test accuracy (%)", 40, 100)
+
+
+def line(label: str, end: float = 90, **how: object) -> Line:
+    rank = sum(map(ord, label)) % 7
+    return Line(label, looks([{"name": each} for each in range(7)])[rank], [0, 5, 10], [40, 70, end], **how)
+
+
+def page(rows: int = 1, columns: int = 1, names: int = 2, **how: object) -> Page:
+    made = Page([[X] * columns] * rows, [[Y] * columns] * rows, **how)
+    for row in range(rows):
+        for column in range(columns):
+            made.add(row, column, *(line(f"policy {rank}", 90 - rank) for rank in range(names)))
+    return made
+
+
+def box(figure, row_column: int = 1) -> tuple[float, float, float, float]:
+    """left, right, top, bottom of a panel, in px."""
+    rank = "" if row_column == 1 else row_column
+    x, y = figure.layout[f"xaxis{rank}"].domain, figure.layout[f"yaxis{rank}"].domain
+    wide, high = figure.layout.width, figure.layout.height
+    return x[0] * wide, x[1] * wide, (1 - y[1]) * high, (1 - y[0]) * high
+
+
+def test_width_is_that_of_the_paper():
+    assert page().finish("t").layout.width == WIDTHS["page"] == 672
+    assert page(width="column").finish("t").layout.width == 326
+
+
+def test_panels_have_their_heights():
+    _, _, top, bottom = box(page().finish("t"))
+    assert bottom - top == pytest.approx(HEIGHT, abs=1)
+    figure = page(3, 2).finish("t")
+    assert [box(figure, rank)[3] - box(figure, rank)[2] for rank in range(1, 7)] == pytest.approx([FACET] * 6, abs=1)
+    assert box(figure, 2)[0] - box(figure, 1)[1] == pytest.approx(GAP, abs=1)
+    assert box(figure, 3)[2] - box(figure, 1)[3] == pytest.approx(GAP, abs=1)
+
+
+@pytest.mark.parametrize(("rows", "columns", "names"), [(1, 1, 1), (1, 2, 5), (3, 3, 4), (2, 4, 9), (1, 1, 12)])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_text_is_outside_the_figure(rows: int, columns: int, names: int, width: str):
+    if width == "column" and columns > 2:
+        pytest.skip("too many panels for a column")
+    made = page(rows, columns, names, heads=["a policy with bounds"] * columns, sides=["row"] * rows, width=width)
+    figure = made.finish("A title that is so long that it needs a second line in a column, and says it all")
+    assert drawn.outside(figure) == []
+    assert all(0 <= edge <= 1 for each in (*figure.select_xaxes(), *figure.select_yaxes()) for edge in each.domain)
+
+
+def test_shared_axes_have_ticks_and_titles_once():
+    figure = page(2, 2).finish("t")
+    assert [figure.layout[f"xaxis{rank}"].showticklabels for rank in ("", 2, 3, 4)] == [False, False, True, True]
+    assert [figure.layout[f"yaxis{rank}"].showticklabels for rank in ("", 2, 3, 4)] == [True, False, True, False]
+    assert figure.layout.xaxis4.matches == "x"
+    assert drawn.texts(figure).count(X.title) == drawn.texts(figure).count(Y.title) == 1
+
+
+def test_axes_that_differ_have_their_own_ticks_and_titles():
+    other = Axis("bytes", 1, 1000, log=True, ticks=((1, "1 B"), (1000, "1 kB")))
+    figure = Page([[X, other]], [[Y, Y]]).finish("t")
+    assert figure.layout.xaxis2.type == "log"
+    assert list(figure.layout.xaxis2.range) == [0, 3]
+    assert figure.layout.xaxis2.matches is None
+    assert {"bytes", X.title} < {*drawn.texts(figure)}
+    wide = Page([[X, X]], [[Y, other]]).finish("t")
+    assert box(wide, 2)[0] - box(wide, 1)[1] > 40  # room for ticks and title
+
+
+def test_few_names_stand_beside_their_curves_with_samples():
+    figure = page(names=5).finish("t")
+    assert {f"policy {rank}" for rank in range(5)} < {*drawn.texts(figure)}
+    assert not figure.layout.showlegend
+    samples = [trace for trace in figure.data if trace.xaxis == "x2"]
+    assert [(s.name, s.line.color, s.line.dash) for s in samples] == [
+        (name, own.line.color, own.line.dash) for name, own in drawn.lines(figure).items()]  # fmt: skip
+    assert figure.layout.xaxis2.domain[0] > figure.layout.xaxis.domain[1]  # never over a panel, which would lose hover
+
+
+def test_many_names_are_in_a_legend_below():
+    figure = page(2, 2, names=6).finish("t")
+    assert drawn.legend(figure) == [f"policy {rank}" for rank in range(6)]
+    assert figure.layout.legend.y * figure.layout.height < figure.layout.height - box(figure, 3)[3] - 20
+
+
+def test_bands_are_paler_where_they_are_many():
+    opacities = []
+    for count in (2, 4):
+        made = Page([[X]], [[Y]])
+        made.add(0, 0, *(line(f"c{rank}", low=[40, 60, 80], high=[40, 80, 95]) for rank in range(count)))
+        opacities.append({float(each.fillcolor.split(",")[-1][:-1]) for each in drawn.bands(made.finish("t"))})
+    assert opacities == [{0.15}, {0.09}]
+
+
+def test_level_is_a_dotted_line_in_every_panel_of_that_axis():
+    made = Page([[X, X]], [[Y, Axis("loss", 0, 2)]])
+    made.level(97, "97 %", Y)
+    figure = made.finish("t")
+    assert [(shape.y0, shape.yref) for shape in figure.layout.shapes] == [(97, "y")]
+    assert "97 %" in drawn.texts(figure)
+    outside = Page([[X]], [[Y]])
+    outside.level(10, "10 %", Y)
+    assert not outside.finish("t").layout.shapes
+
+
+def test_long_lines_have_about_ten_markers():
+    made = Page([[X]], [[Y]])
+    made.add(0, 0, Line("long", looks([{"a": 1}])[0], range(200), range(200)))
+    sizes = drawn.lines(made.finish("t"))["long"].marker.size
+    assert 9 <= sum(size > 0 for size in sizes) <= 13
+    assert sizes[-1] > 0
+
+
+def test_caption_is_apart_and_paper_drops_the_title():
+    figure = page(2, 1, heads=["head"]).finish("A title", ["what they share", ""])
+    assert caption_of(figure) == ["what they share"]
+    assert "what they share" not in drawn.texts(figure)
+    bare = paper(figure)
+    assert drawn.texts(bare) == drawn.texts(figure)[1:]
+    assert caption_of(bare) == ["what they share"]
+    assert bare.layout.height < figure.layout.height
+    assert box(bare)[3] - box(bare)[2] == pytest.approx(FACET, abs=0.5)
+    assert drawn.outside(bare) == []
+    assert "A title" in drawn.texts(figure)
+
+
+def test_categories_hide_grid_and_tick_marks():
+    figure = Page([[X]], [[categories(["a", "b"])]]).finish("t")
+    assert (figure.layout.yaxis.showgrid, figure.layout.yaxis.ticks) == (False, "")
+    assert list(figure.layout.yaxis.ticktext) == ["a", "b"]

@@ -1,0 +1,160 @@
+"""One look everywhere: colours that every eye and a grey printer tell apart, and that never move."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+
+from pslab.config.table import ROWS
+from pslab.lab.plots.page.theme import OTHERS, PHASES, Look, colour, ink, looks, ramp, rgb, template, translucent
+
+# how people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes, 2009, severity 1)
+EYES = {
+    "all cones": np.eye(3),
+    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+FAMILIES = {"static": ["10%", "1%", "0.1%"], "std": [1, 2, 3], "dynamic": [3, 5, 8], "dgc": ["10%", "1%", "0.1%"]}
+
+
+def lab(colour: str, eye: object = EYES["all cones"]) -> np.ndarray:
+    """CIE L*a*b* of a colour as an eye sees it; the first entry is the lightness that is left in greyscale."""
+    c = np.array(rgb(colour)) / 255
+    linear = np.clip(np.array(eye) @ np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4), 0, 1)
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear
+    f = np.where((r := xyz / np.array([0.9505, 1, 1.089])) > 0.008856, np.cbrt(r), 7.787 * r + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def drawn(column: str, *values: object) -> list[Look]:
+    return looks([{column: value} for value in values])
+
+
+def shape(look: Look) -> tuple[str, str]:
+    return look.dash, look.marker
+
+
+# -- reserved colours ------------------------------------------------------------------------------
+
+
+def test_reserved_colours_never_change():
+    assert {name: row.colour for name, row in ROWS["sync"].items()} == {
+        "bsp": "#004488", "ssp": "#DDAA33", "asp": "#BB5566", "dssp": "#00A08A", "elastic": "#7FC4F0",
+        "eager": "#661133", "local": "#7A6A00", "backup": "#8877CC",
+    }  # fmt: skip
+    assert len({row.marker for row in ROWS["sync"].values()}) == len(ROWS["sync"])
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("colours", [[row.colour for row in ROWS["sync"].values()],
+                                     [row.colour for row in ROWS["rate"].values()], OTHERS])  # fmt: skip
+def test_colours_are_told_apart_by_every_eye(eye: str, colours: list[str]):
+    for one, other in combinations(colours, 2):
+        assert np.linalg.norm(lab(one, EYES[eye]) - lab(other, EYES[eye])) > 15, (one, other)
+
+
+def test_other_names_have_colours_that_no_policy_has():
+    reserved = [row.colour for rows in ROWS.values() for row in rows.values() if row.colour]
+    reserved += [each for row in ROWS["prune"].values() for each in row.ramp.values()]
+    assert not {*OTHERS} & {*reserved}
+    assert [look.colour for look in drawn("family", "static", "std")] == list(OTHERS[:2])
+
+
+def test_neighbours_in_a_stack_differ_in_lightness():
+    filled = [colour for phase, colour in PHASES.items() if phase != "gap"]  # which has an outline
+    for one, other in pairwise(filled):
+        assert abs(lab(one)[0] - lab(other)[0]) > 12, (one, other)
+
+
+def test_policy_keeps_its_look_whatever_is_beside_it():
+    assert drawn("sync", "asp", "bsp") == drawn("sync", "bsp", "ssp:1", "asp")[::-2]
+    assert colour("sync", "ssp:9") == "#DDAA33"
+    assert colour("sync", object()) == "#444444"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_threshold_looks_the_same_alone_and_among_others(family: str):
+    specs = [f"{family}:{value}" for value in FAMILIES[family]]
+    for spec, among in zip(specs, drawn("prune", "none", *specs)[1:], strict=True):
+        assert drawn("prune", spec) == [among]
+        assert colour("prune", spec) == among.colour
+
+
+def test_thresholds_too_close_for_their_places_are_spread():
+    found = drawn("prune", "static:1%", "static:0.9%", "static:0.8%", "static:0.7%")
+    ends = list(ROWS["prune"]["static"].ramp.values())
+    assert [found[0].colour, found[-1].colour] == [ends[-1], ends[0]] or [found[-1].colour, found[0].colour] == [
+        ends[-1], ends[0]]  # fmt: skip
+    assert len({look.colour for look in found}) == 4
+
+
+def test_thresholds_that_are_no_numbers_have_colours_of_their_own():
+    found = drawn("prune", "dynamic:5", "dynamic:mode=decay", "dynamic:mode=ratchet", "dynamic:mode=literal")
+    assert len({look.colour for look in found}) == 4
+
+
+# -- curves of one figure --------------------------------------------------------------------------
+
+FIGURES: dict[str, list[dict[str, object]]] = {
+    **{name: [{"prune": spec} for spec in ("none", *(f"{name}:{value}" for value in values))]
+       for name, values in FAMILIES.items()},
+    "all rules": [{"prune": f"{name}:{value}"} for name, values in FAMILIES.items() for value in values],
+    "all policies": [{"sync": row.example or name} for name, row in ROWS["sync"].items()],
+    "all rates": [{"rate": row.example or name} for name, row in ROWS["rate"].items()],
+    "all orders": [{"order": name} for name in ROWS["order"]],
+    "both weights": [{"sync": sync, "push_weight": weight} for sync, weight in product(
+        ["bsp", "ssp:3", "asp", "dssp:3,12", "elastic:15"], [None, 1.0])],
+    "rules by policies": [{"sync": sync, "prune": prune} for sync, prune in product(
+        ["bsp", "ssp:3", "asp"], ["none", "static:10%", "static:1%", "static:0.1%"])],
+    "bounds": [{"sync": f"ssp:{bound}"} for bound in range(12)],
+    "options": [{"prune": "static:1%"}, {"prune": "static:1%,residual=off"}, {"prune": "dgc:0.1%,warm_up=0"},
+                {"prune": "dgc:0.1%,warm_up=4"}],
+    "numbers": [{"learning_rate": rate} for rate in (0.1, 0.2, 0.4, 0.8, 1.6)],
+    "names": [{"network": f"network {rank}"} for rank in range(16)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_curves_of_a_figure_differ_in_dash_or_marker(name: str):
+    for one, other in combinations(looks(FIGURES[name]), 2):
+        assert shape(one) != shape(other)
+
+
+def test_curves_of_different_panels_keep_their_looks():
+    keys = [{"prune": spec} for spec in ("static:1%", "std:2")]
+    apart, together = looks(keys, [["upper"], ["lower"]]), looks(keys)
+    assert shape(apart[0]) == shape(apart[1])
+    assert shape(together[0]) != shape(together[1])
+    assert [look.colour for look in apart] == [look.colour for look in together]
+
+
+def test_one_dash_and_fill_for_each_push_weight_under_every_policy():
+    ssp, ssp_1, asp, asp_1 = looks([{"sync": sync, "push_weight": weight} for sync in ("ssp:3", "asp")
+                                    for weight in (None, 1.0)])  # fmt: skip
+    assert ssp.dash == asp.dash == "solid"
+    assert ssp_1.dash == asp_1.dash != "solid"
+    assert (ssp_1.colour, ssp_1.marker) == (ssp.colour, f"{ssp.marker}-open")
+
+
+def test_larger_numbers_are_darker():
+    shades = [lab(look.colour)[0] for look in drawn("workers", 8, 2, 4)]
+    assert shades[0] < shades[2] < shades[1]
+
+
+# -- template --------------------------------------------------------------------------------------
+
+
+def test_template_is_for_white_paper_and_leaves_placing_to_the_page():
+    layout = template().layout
+    assert (layout.paper_bgcolor, layout.plot_bgcolor) == ("white", "white")
+    assert layout.font.size == pytest.approx(8 * 96 / 72)
+    assert (layout.margin.autoexpand, layout.xaxis.automargin) == (False, False)
+
+
+def test_colours_blend_and_are_written_upon():
+    assert ramp(["#000000", "#808080", "#FFFFFF"], 0.25) == "#404040"
+    assert translucent("#004488", 0.2) == "rgba(0, 68, 136, 0.2)"
+    assert (ink("#004488"), ink("#F3DC9B")) == ("#FFFFFF", "#222222")

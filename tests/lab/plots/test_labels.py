@@ -1,0 +1,157 @@
+"""Names and captions say what the table and the runs say, and leave nothing unsaid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import handmade
+import pytest
+
+from pslab.config.run import KINDS, Run
+from pslab.lab.plots.labels import (
+    FIELDS,
+    averages,
+    caption,
+    cluster_name,
+    column_name,
+    marks,
+    name,
+    notes_of,
+    number,
+    parts,
+    size,
+)
+from pslab.lab.records.record import Result
+
+BASE = Run(pushes=8, engine="virtual")
+
+
+def said(field: str, value: object) -> str:
+    return name(field, value).replace("\u00a0", " ").replace("\u202f", " ")
+
+
+@pytest.mark.parametrize(("field", "value", "words"), [
+    ("sync", "bsp", "BSP"), ("sync", "ssp:3", "SSP, s = 3"), ("sync", "ssp:staleness=4", "SSP, s = 4"),
+    ("sync", "dssp:3,12", "DSSP, s = 3, up to 12 more"), ("sync", "dssp", "DSSP"),
+    ("sync", "dssp:3,12,literal", "DSSP, s = 3, up to 12 more, literal"),
+    ("sync", "elastic:iterations=15,predict=ewma", "ElasticBSP, R = 15, predict ewma"),
+    ("sync", "eager:rmw=off", "eager pull, no rmw"), ("sync", "local:8", "local SGD, 8 steps"),
+    ("sync", "backup:1", "backup workers, 1 spare"), ("prune", "none", "dense"), ("prune", "static:10%", "static 10 %"),
+    ("prune", "static:0.001", "static 0.1 %"), ("prune", "static:fraction=1%", "static 1 %"),
+    ("prune", "static:1%,residual=off", "static 1 %, no residual"), ("prune", "std:2", "std 2 σ"),
+    ("prune", "dynamic:5,mode=decay", "dynamic, 5 passes, decay"),
+    ("prune", "dynamic:mode=ratchet", "dynamic, ratchet"),
+    ("prune", "dgc:1%,warm_up=0", "DGC 1 %, no warm-up"), ("prune", "dgc:warm_up=4", "DGC, warm-up 4"),
+    ("prune", "range:300", "ranges, 300 keys"), ("prune", "range:fit", "ranges, fit"),
+    ("rate", "dynsgd:inverse", "DynSGD, inverse"), ("order", "front:credit=16000000", "front first, credit 16 000 000"),
+    ("data", "mnist:4000,1000", "MNIST, 4 000 to train, 1 000 to test"), ("model", "mlp:64", "MLP, width 64"),
+    ("schedule", "steps:0.1", "schedule in steps, ×0.1"), ("optimizer", "sgd:momentum=0.9", "SGD, momentum 0.9"),
+    ("learning_rate", 0.5, "η = 0.5"), ("workers", 1, "1 worker"), ("family", "std", "std"), ("family", 4, "4"),
+])  # fmt: skip
+def test_value_in_words(field: str, value: object, words: str):
+    assert said(field, value) == words
+
+
+@dataclass(frozen=True)
+class Mine:
+    bound: int = 2
+    eager: bool = False
+
+
+def test_policy_object_goes_by_its_class():
+    assert name("sync", Mine()) == "Mine"
+    assert name("sync", Mine(bound=5, eager=True)) == "Mine, bound 5, eager on"
+    assert parts(Run(sync=Mine()).plain()["sync"])[0] == "Mine"  # the source text in a record read from disk
+
+
+def test_every_field_of_run_can_be_said():
+    assert {*FIELDS} == {*KINDS} - {"seed"}
+
+
+def test_column_name_keeps_names_that_the_grid_gave():
+    assert column_name("cluster", "slow", BASE.but(cluster="lab-slow-net")) == "slow"
+    assert column_name("sync", "ssp:3", BASE.but(sync="ssp:3")) == "SSP, s\u00a0=\u00a03"
+
+
+def test_push_weight_is_said_only_where_a_push_is_applied_alone():
+    assert column_name("push_weight", None, BASE.but(sync="bsp")) == ""
+    assert column_name("push_weight", None, BASE.but(sync="asp")) == "push weight 1/W"
+    assert column_name("push_weight", 1.0, BASE.but(sync="asp", push_weight=1.0)) == "push weight 1"
+    assert [averages(BASE.but(sync=sync)) for sync in ("bsp", "local:4", "asp", "ssp:3")] == [True, True, False, False]
+
+
+def test_number_reads_shares():
+    assert (number("1%"), number("0.5"), number("fit")) == (0.01, 0.5, None)
+
+
+@pytest.mark.parametrize(("count", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (7.25e9, "7.2 GB")])
+def test_sizes_have_units(count: float, words: str):
+    assert size(count).replace("\u00a0", " ") == words
+
+
+def test_cluster_is_described_with_its_presets_fields():
+    words = cluster_name({"preset": "lab", "slow": {2: 3.0}}).replace("\u00a0", " ")
+    assert words == ("1 Gbit/s per worker, full duplex, 500 µs latency, 10 Gbit/s at the server, computation 20 ms "
+                     "(log-normal, σ 0.1), 5 % of iterations ×5 slower, worker 2 ×3 slower")  # fmt: skip
+    assert cluster_name("lab", "virtual").endswith("selecting, coding and serving cost time")
+    assert cluster_name("free") == "not emulated"
+
+
+# -- captions --------------------------------------------------------------------------------------
+
+
+def results(folder: Path, *runs: Run, **facts: object) -> list[Result]:
+    return [handmade.curve(folder, run, [0.1, 0.9], **facts) for run in runs]
+
+
+def told(found: list[Result], *shown: str) -> str:
+    return "\n".join(caption(found, shown)).replace("\u00a0", " ").replace("\u202f", " ")
+
+
+def test_caption_says_what_runs_share(tmp_path: Path):
+    run = Run(sync="asp", cluster="lab", learning_rate=0.5, pushes=8, schedule="linear")
+    text = told(results(tmp_path, run, run.but(seed=1)))
+    assert text == (
+        "MLP, MNIST, ASP, dense, 4 workers, batch 64, SGD, η = 0.5, linear schedule, push weight 1/W, stops at 8 "
+        "pushes, median and range of 2 seeds\ncluster: 1 Gbit/s per worker, full duplex, 500 µs latency, 10 Gbit/s at "
+        "the server, computation 20 ms (log-normal, σ 0.1), 5 % of iterations ×5 slower")
+
+
+def test_caption_leaves_out_what_the_figure_shows_and_what_differs(tmp_path: Path):
+    text = told(results(tmp_path, Run(sync="bsp", pushes=8, learning_rate=0.5), Run(sync="asp", pushes=8)), "prune")
+    assert "η" not in text
+    assert "dense" not in text
+    assert "ASP" not in text
+    assert "push weight 1/W" in text  # of the policy that has one
+    assert "one step a round by the mean gradient" in told(results(tmp_path, Run(pushes=8)))
+
+
+def test_caption_of_different_clusters_says_what_they_share(tmp_path: Path):
+    text = told(results(tmp_path, Run(cluster="lab", pushes=8), Run(cluster="lab-slow-net", pushes=8)))
+    assert "\nall clusters: full duplex, 500 µs latency, computation 20 ms" in text
+    assert "Gbit/s per worker" not in text
+
+
+def test_caption_without_tensors_omits_what_plays_no_part(tmp_path: Path):
+    text = told(results(tmp_path, Run(engine="timing", cluster="lab", pushes=8)))
+    assert "batch" not in text
+    assert "η" not in text
+
+
+def test_single_machine_is_explained(tmp_path: Path):
+    found = results(tmp_path, Run(pushes=8), Run(workers=1, pushes=8))
+    assert told(found).endswith("single machine: the same computation, no network")
+    assert "4 workers" in told(found)
+
+
+@pytest.mark.parametrize(("facts", "mark", "words"), [
+    ({"honest": False}, "*", "too slow"), ({"disturbed": True}, "†", "disturbs"),
+    ({"verdict": "invalid"}, "‡", "judged invalid"), ({"outcome": "diverged"}, "\u00a0✖1/1", "diverged"),
+    ({}, "", ""),
+])  # fmt: skip
+def test_what_is_wrong_with_a_result_is_marked_and_explained(tmp_path: Path, facts: dict, mark: str, words: str):
+    found = results(tmp_path, Run(pushes=8), **facts)
+    assert marks(found) == mark
+    assert words in " ".join(notes_of(found))
+    assert bool(notes_of(found)) == bool(facts)

@@ -1,0 +1,102 @@
+"""grid: every combination once, with all its places; nothing that Run refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslab.config.cluster import PRESETS
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.runs.grid import NETWORK, alone, grid
+from pslab.policies.sync.ssp import SSP
+
+LAB = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "compute_s": 0.02, "duplex": "full"}
+
+
+def test_every_combination_the_last_axis_fastest():
+    runs = grid(Run(), sync=["bsp", "asp"], seed=[0, 1])
+    assert [(run.sync, run.seed) for run in runs] == [("bsp", 0), ("bsp", 1), ("asp", 0), ("asp", 1)]
+    assert runs.columns[1] == ({"sync": "bsp", "seed": 1},)
+
+
+def test_digests_are_those_of_plain_runs():
+    assert [run.digest for run in grid(Run(), learning_rate=[0.1, 0.2])] == [
+        Run(learning_rate=rate).digest for rate in (0.1, 0.2)]  # fmt: skip
+
+
+def test_equal_runs_are_one_run_with_several_places():
+    runs = grid(Run(), family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
+    assert [run.prune for run in runs] == ["none", "static:1%", "std:2"]
+    assert runs.columns[0] == ({"family": "static"}, {"family": "std"})
+    assert [run.prune for run in runs.where(family="std")] == ["none", "std:2"]
+    assert runs.where(family="std").columns[0] == ({"family": "std"},)
+
+
+def test_named_values_of_a_field():
+    runs = grid(Run(), cluster={"fast": "lab", "slow": {"preset": "lab", "compute_s": 1.0}})
+    assert [run.cluster for run in runs] == ["lab", {"preset": "lab", "compute_s": 1.0}]
+    assert runs.levels("cluster") == ["fast", "slow"]
+
+
+def test_each_entry_has_its_own_inner_axis():
+    runs = grid(Run(), method={"plain": {"push_weight": 1.0, "learning_rate": [0.1, 0.2]},
+                               "adagrad": {"rate": "adagrad", "learning_rate": [0.01]}})  # fmt: skip
+    assert [(run.rate, run.push_weight, run.learning_rate) for run in runs] == [
+        ("constant", 1.0, 0.1), ("constant", 1.0, 0.2), ("adagrad", None, 0.01)]  # fmt: skip
+
+
+def test_a_cluster_inside_is_laid_over_the_bases():
+    axis = {"equal": {}, "one slow": {"cluster": {"slow": {0: 3.0}}}, "other": {"cluster": "steady"}}
+    assert [run.cluster for run in grid(Run(cluster="lab"), workers_are=axis)] == [
+        "lab", {"preset": "lab", "slow": {0: 3.0}}, "steady"]  # fmt: skip
+    assert grid(Run(cluster={"compute_s": 0.1}), workers_are=axis)[1].cluster == {"compute_s": 0.1, "slow": {0: 3.0}}
+    assert grid(Run(), x={"a": {"cluster": {"compute_s": 0.1}}})[0].cluster == {"compute_s": 0.1}
+
+
+def test_sums_merge_places_and_keep_the_order():
+    first, second = grid(Run(), a={"x": {"seed": [0, 1]}}), grid(Run(), a={"y": {"seed": [1, 2]}})
+    both = first + second
+    assert [run.seed for run in both] == [0, 1, 2]
+    assert both.columns[1] == ({"a": "x"}, {"a": "y"})
+    assert both.levels("a") == ["x", "y"]
+    plain = [Run(seed=7)]
+    assert [run.seed for run in first + plain] == [0, 1, 7]
+
+
+def test_a_policy_object_is_a_value():
+    runs = grid(Run(), sync=["bsp", SSP(3)])
+    assert runs.levels("sync") == ["bsp", "SSP(staleness=3)"]
+    assert runs.where(sync=SSP(3))[0].sync == SSP(3)
+
+
+def test_the_single_machine_keeps_the_computation_and_loses_the_network():
+    run = alone(Run(sync="asp", prune="std:1", cluster={**LAB, "slow": {0: 2.0, 3: 4.0}}, push_weight=1.0))
+    assert (run.workers, run.sync, run.prune, run.push_weight) == (1, "bsp", "none", None)
+    assert run.cluster == {**{k: v for k, v in LAB.items() if k not in NETWORK}, "slow": {0: 2.0}}
+    assert alone(Run(cluster="free")).cluster == "free"
+    preset = alone(Run(cluster="lab")).cluster
+    assert preset["apply_s"] == PRESETS["lab"]["apply_s"]  # its optimizer
+    assert not {*NETWORK, "select_s"} & set(preset)
+
+
+@pytest.mark.parametrize(("axes", "words"), [
+    ({"snyc": ["bsp"]}, "snyc=\\['bsp'\\]: Run has no such field; .*did you mean 'sync'"),
+    ({"sync": "bsp"}, "must be a list with at least one entry"),
+    ({"sync": []}, "must be a list with at least one entry"),
+    ({"seed": 0}, "must be a list"),
+    ({"family": {"static": {"prnue": "static:1%"}}}, "did you mean 'prune'"),
+    ({"family": {"static": {"prune": []}}}, "at least one entry"),
+    ({"family": {"static": "static:1%"}}, "must map each name to fields"),
+    ({"workers": [0]}, "workers=0"),
+])  # fmt: skip
+def test_axes_that_cannot_be_are_refused(axes: dict, words: str):
+    with pytest.raises(ConfigError, match=words):
+        grid(Run(), **axes)
+
+
+def test_where_refuses_unknown_columns_and_values():
+    runs = grid(Run(), sync=["bsp", "asp"])
+    with pytest.raises(ConfigError, match="did you mean 'sync'"):
+        runs.where(snyc="bsp")
+    with pytest.raises(ConfigError, match="sync='ssp': no run has this value; allowed: asp, bsp"):
+        runs.where(sync="ssp")

@@ -1,0 +1,66 @@
+"""What is drawn in a figure: curves, texts, and whether a reader can tell curves apart."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import plotly.graph_objects as go
+
+
+def lines(figure: go.Figure, axis: str = "x") -> dict[str, Any]:
+    """The curves of one panel by their names: not bands, crosses, signs or samples."""
+    return {trace.name: trace for trace in figure.data
+            if trace.type == "scatter" and trace.hovertemplate and "diverged" not in trace.hovertemplate
+            and (trace.xaxis or "x") == axis}  # fmt: skip
+
+
+def crosses(figure: go.Figure) -> list[Any]:
+    """Where runs diverged."""
+    return [trace for trace in figure.data if trace.type == "scatter" and trace.marker.symbol == "x-thin"]
+
+
+def bands(figure: go.Figure) -> list[Any]:
+    return [trace for trace in figure.data if trace.type == "scatter" and trace.fill]
+
+
+def texts(figure: go.Figure) -> list[str]:
+    """All texts that stand in the figure, without their tags, and with plain spaces."""
+    found = [str(note.text) for note in figure.layout.annotations]
+    return [text.replace("<b>", "").replace("</b>", "").replace("<br>", " ").replace("\u00a0", " ") for text in found]
+
+
+def legend(figure: go.Figure) -> list[str]:
+    return [trace.name for trace in figure.data if trace.showlegend is not False and figure.layout.showlegend]
+
+
+def caption(figure: go.Figure) -> str:
+    return " ".join(figure.layout.meta["caption"]).replace("\u00a0", " ").replace("\u202f", " ")
+
+
+def alike(figure: go.Figure) -> list[tuple[str, str]]:
+    """Pairs of curves in one panel that differ in neither dash nor marker."""
+    panels = {trace.xaxis or "x" for trace in figure.data}
+    pairs = [pair for panel in panels for pair in combinations(lines(figure, panel).values(), 2)]
+    return [(one.name, other.name) for one, other in pairs
+            if (one.line.dash, one.marker.symbol) == (other.line.dash, other.marker.symbol)]  # fmt: skip
+
+
+def outside(figure: go.Figure) -> list[str]:
+    """Texts that do not lie within the figure, by the usual width of their letters."""
+    found = []
+    for note in figure.layout.annotations:
+        if note.xref != "paper" or note.yref != "paper":
+            continue
+        size = note.font.size or 10.7
+        rows = str(note.text).replace("<b>", "").replace("</b>", "").split("<br>")
+        wide, high = 0.46 * size * max(map(len, rows)), 1.3 * size * len(rows)
+        if abs(note.textangle or 0) == 90:
+            wide, high = high, wide
+        left = note.x * figure.layout.width - (wide / 2 if note.xanchor == "center" else 0)
+        top = (1 - note.y) * figure.layout.height - high / 2
+        slack = 4
+        if left < -slack or left + wide > figure.layout.width + slack or top < -slack or \
+                top + high > figure.layout.height + slack:  # fmt: skip
+            found.append(str(note.text))
+    return found

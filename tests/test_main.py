@@ -1,0 +1,79 @@
+"""The command line: every verb has help, errors have a form and an exit status, and a closed pipe is no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pslab.__main__ import PIPE_CLOSED, VERBS, main
+from pslab.config.run import KINDS
+from pslab.errors import PslabError
+from pslab.lab.commands import doctor
+
+
+def test_version(capsys: pytest.CaptureFixture):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("pslab ")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"]])
+def test_help_names_every_verb(words: list[str], capsys: pytest.CaptureFixture):
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n    {verb}" in out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture):
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: pslab {verb}")
+
+
+def test_help_of_run_explains_every_field(capsys: pytest.CaptureFixture):
+    assert main(["run", "-h"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for name, field in KINDS.items():
+        assert f"--{name.replace('_', '-')} {name.upper()}" in out
+        assert field.doc in out
+    assert "a whole number from 1 to 1024; default: 4" in out
+
+
+def test_no_verb_and_an_unknown_one_are_refused(capsys: pytest.CaptureFixture):
+    assert main([]) == 2
+    assert "usage: pslab" in capsys.readouterr().out
+    assert main(["figurs"]) == 2
+    assert "pslab: unknown verb 'figurs'; allowed: bench, " in (said := capsys.readouterr().err)
+    assert "did you mean 'figures'?" in said
+
+
+@pytest.mark.parametrize(("words", "near"), [(["list", "--jsn"], "json"), (["run", "--worker", "3"], "workers"),
+                                             (["run", "--push-wieght=1"], "push_weight")])  # fmt: skip
+def test_an_unknown_option_names_the_nearest(words: list[str], near: str, capsys: pytest.CaptureFixture):
+    assert main(words) == 2
+    assert f"did you mean '{near}'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("raised", "status", "said"), [
+    (PslabError("no"), 1, "pslab doctor: no\n"), (KeyboardInterrupt(), 130, "pslab doctor: interrupted\n"),
+    (KeyboardInterrupt("kept"), 130, "pslab doctor: kept\n"),
+])  # fmt: skip
+def test_what_a_verb_raises_is_said_in_a_line(raised, status, said, monkeypatch, capsys):
+    def failing(options: object) -> int:
+        raise raised
+
+    monkeypatch.setattr(doctor, "main", failing)
+    assert main(["doctor"]) == status
+    assert capsys.readouterr().err == said
+
+
+def test_a_closed_pipe_is_no_traceback():
+    # the pipe is closed before anything is written, and what `list` prints is more than a buffer
+    code = "import os, sys; from pslab.__main__ import main; os.close(0); sys.exit(main(['list', '--json']))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == PIPE_CLOSED
