@@ -128,10 +128,10 @@ def markdown(found: Iterable[Entry]) -> str:
     found = [entry for entry in found if entry.file.startswith("pslab/")]
     lines = [
         "# Policies, and every other name", "",
-        "`make docs` writes this page from the table of names in `pslab/config/table.py`; `pslab list NAME` shows one of",
-        "them in full, with its parameters. What a pruning rule does not send is kept and added to the next gradient",
-        "(error feedback; Seide et al., 2014); all but `dgc` take `residual=off`. `warm_up=4` begins with four epochs of",
-        "25, 6.25, 1.5625 and 0.4 %.",
+        "`make docs` writes this page from the table of names in `pslab/config/table.py`; `pslab list NAME` shows one",
+        "of them in full, with its parameters. What a pruning rule does not send is kept and added to the next",
+        "gradient (error feedback; Seide et al., 2014); all but `dgc` take `residual=off`. `warm_up=4` starts with",
+        "four epochs of 25, 6.25, 1.5625 and 0.4 %.",
     ]  # fmt: skip
     for kind in dict.fromkeys(entry.kind for entry in found):
         lines += ["", f"## {kind}", "", "| name | what it is | source | file |", "|---|---|---|---|"]
