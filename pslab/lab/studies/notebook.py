@@ -28,12 +28,11 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "40_eager": ("timeline", "time"),
     "50_order": ("time", "starvation", "waiting", "pieces"),
     "60_ranges": ("size", "learned", "fit", "bytes", "accuracy"),
-    "70_rates": ("pushes", "accuracy", "factors"),
 }
-UNFORESEEN = ("00_tour", "05_virtual_and_real", "11_families", "70_rates")  # run more than their study names
+UNFORESEEN = ("00_tour", "05_virtual_and_real", "11_families")  # run more than their study names
 KEYS: dict[str, tuple[str, ...]] = {
     "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "11_families": (), "30_elastic": (),
-    "40_eager": (), "50_order": (), "60_ranges": (), "70_rates": (),
+    "40_eager": (), "50_order": (), "60_ranges": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default

@@ -19,7 +19,6 @@ from pslab.lab.studies.families import family_runs, pruned
 from pslab.lab.studies.observation import RULES, Observation, Wanted
 from pslab.lab.studies.ordering import order_runs
 from pslab.lab.studies.ranging import range_runs
-from pslab.lab.studies.staleness import rate_runs
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -269,8 +268,7 @@ def overlap_runs(
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "00_tour": tour_runs, "01_observation": observations, "05_virtual_and_real": agreement_runs,
     "10_pruning": pruning_runs, "11_families": family_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs,
-    "30_elastic": elastic_runs, "40_eager": overlap_runs, "50_order": order_runs, "60_ranges": range_runs,
-    "70_rates": rate_runs}  # fmt: skip
+    "30_elastic": elastic_runs, "40_eager": overlap_runs, "50_order": order_runs, "60_ranges": range_runs}  # fmt: skip
 
 
 def alone(run: Run) -> Run:
