@@ -192,7 +192,7 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead
     if not resolve_optimizer(run.optimizer).plain_sgd:
         problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or {instead}"
         raise ConfigError(field, getattr(run, field), problem)
-    if not getattr(policies["rate"], "foreseen", False):
+    if not getattr(policies["rate"], "predictable", False):
         problem = f"a worker cannot foresee the rate {run.rate!r}: use another, or {instead}"
         raise ConfigError(field, getattr(run, field), problem)
 
