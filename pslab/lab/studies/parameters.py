@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pslab
-from pslab.config.run import KINDS, Run
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 
 CELL = "# Parameters"
@@ -128,7 +128,7 @@ def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) ->
 def _check_value(name: str, default: Any, value: Any) -> None:
     if default is None:
         return
-    if name in KINDS and _fits(name, default):
+    if name in FIELDS and _fits(name, default):
         if not _fits(name, value):
             Run.of({name: value})  # says what is wrong
         return
