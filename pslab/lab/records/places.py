@@ -102,6 +102,12 @@ class Placed(Sequence[T], Generic[T]):
         kept = [(item, places) for item, places in kept if places]
         return type(self)([item for item, _ in kept], [places for _, places in kept], self.orders)
 
+    def placed(self) -> Iterator[tuple[dict[str, Any], T]]:
+        """Each item in each of its places, as values of the axes by name."""
+        for item, places in zip(self._items, self.columns, strict=True):
+            for place in places:
+                yield {name: value for name, value in place.items() if name != CHOICE}, item
+
     def assign(self, **columns: Any) -> Self:
         """The same with more columns: a function of an item, or one value for all."""
         places = [[{**place, **{name: plain(each(item) if callable(each) else each) for name, each in columns.items()}}

@@ -33,14 +33,18 @@ def parameters(notebook: str) -> dict[str, Any]:
             default; or it was not called from a notebook.
     """
     global _current
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is None:
+    if (shell := kernel()) is None:
         raise ConfigError("notebook", notebook, "parameters are those of a notebook: call this from one of its cells")
     _current = notebook
     if os.environ.get(PACKAGE, pslab.__file__) != pslab.__file__:
         problem = f"the kernel imports {pslab.__file__}, the batch {os.environ[PACKAGE]}: install one of them alone"
         raise ConfigError("notebook", notebook, problem)
     return given(notebook, shell.user_ns.get("In", []), shell.user_ns)
+
+
+def kernel() -> Any:
+    """The shell of the notebook that runs this; None outside of one."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def current() -> str:
