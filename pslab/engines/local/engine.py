@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
-from pslab.engines.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator

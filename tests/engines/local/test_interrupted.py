@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny import tiny
 
+from pslab.engines.job.outcome import Interrupted
 from pslab.engines.local.engine import execute
-from pslab.engines.outcome import Interrupted
 from pslab.engines.processes import pool
 from pslab.lab.records.record import find, load
 from pslab.lab.runs.resolve import resolve

@@ -16,8 +16,8 @@ from tiny import Diverges, tiny
 from virtual_digest import digests
 
 from pslab.engines.execute import execute
+from pslab.engines.job.outcome import Interrupted
 from pslab.engines.job.wire import REQUEST_BYTES
-from pslab.engines.outcome import Interrupted
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES

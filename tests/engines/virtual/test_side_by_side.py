@@ -10,7 +10,7 @@ from tiny import Diverges, Raises, tiny
 
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
-from pslab.engines.outcome import Outcome
+from pslab.engines.job.outcome import Outcome
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import side_by_side as crowd
 from pslab.engines.virtual.side_by_side import TABLES
