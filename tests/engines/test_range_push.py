@@ -16,7 +16,6 @@ from pslab.engines.outcome import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.engines.worker.range_schedule import SWEEP_COLUMNS
-from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.tensors.codec.frames import START
@@ -67,19 +66,6 @@ def test_bsp_on_real_processes_is_virtual_bsp():
     one, two = (execute(resolve(ranged(7, sync="bsp", engine=engine, cluster=cluster, workers=2)), quiet)
                 for engine in ("local", "virtual"))  # fmt: skip
     assert np.array_equal(one.weights, two.weights)
-
-
-@pytest.mark.parametrize("sync", ["ssp:3", "eager", "bsp"])
-@pytest.mark.parametrize("size", [5, "fit"])
-def test_the_same_bits_on_any_number_of_hosts(monkeypatch, sync, size):
-    from pslab.engines.virtual import engine as virtual
-
-    found = []
-    for hosts in (1, 3):
-        monkeypatch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
-        outcome = execute(resolve(ranged(size, sync=sync, cluster={**SLOW, "bandwidth_bit_s": 2e6})), quiet)
-        found.append([outcome.weights.tobytes(), outcome.phases.tobytes(), outcome.pushes.tobytes()])
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "eager"])
@@ -288,19 +274,6 @@ def test_who_comes_later_asks_for_everything():
 
 
 # -- what is refused -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [({"pull": "whole"}, "set pull='range'"), ({"pull": "changed"}, "set pull='range'"),
-     ({"prune": "none"}, "prune='range:300'"), ({"prune": "static:1%"}, "prune='range:300'"),
-     ({"optimizer": "adam"}, "local_apply=off"), ({"rate": "dynsgd"}, "local_apply=off"),
-     ({"engine": "local", "cluster": {**LINK, "bandwidth_at": {1.0: 1e6}}}, "virtual time")],
-)  # fmt: skip
-def test_what_does_not_go_together(fields, words):
-    with pytest.raises(ConfigError, match=words):
-        resolve(ranged(5, **fields))
-    resolve(ranged(5, prune="range:5,local_apply=off", optimizer="adam"))
 
 
 def test_the_tiny_net_is_what_these_numbers_say():

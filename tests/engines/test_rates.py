@@ -13,8 +13,6 @@ from wanted import given, weights
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual import engine as virtual
-from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
@@ -131,19 +129,6 @@ def table(outcome) -> pd.DataFrame:
     return pushes.astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
 
 
-PRUNED = {"prune": "static:5%", "pull": "changed"}
-
-
-@pytest.mark.parametrize("fields", [{}, {**PRUNED, "optimizer": "sgd:momentum=0.5"}], ids=["dense", "pruned"])
-@pytest.mark.parametrize("sync", ["bsp", "asp"])
-@pytest.mark.parametrize("rate", [rate for rate in EVERY if rate != "dynsgd:stalest"])
-def test_weights_are_the_replay_of_the_recorded_pushes(sync, rate, fields):
-    experiment = resolve(tiny(engine="virtual", sync=sync, rate=rate, cluster=UNEVEN, learning_rate=0.05, **fields))
-    outcome = execute(experiment, quiet)
-    assert torch.equal(replay(experiment, table(outcome)), torch.from_numpy(outcome.weights))
-    assert np.isfinite(outcome.weights).all()
-
-
 @pytest.mark.parametrize("rate", EVERY)
 def test_every_rate_learns_with_real_processes_and_is_judged_as_valid(tmp_path, rate):
     cluster = {"compute_s": 0.002, "slow": {0: 3.0}}
@@ -162,27 +147,6 @@ def test_every_rate_runs_without_tensors(rate):
     outcome = execute(resolve(wanted), quiet)
     assert np.array_equal(outcome.pushes, plain.pushes, equal_nan=True)
     assert judge(wanted, {"pushes": table(outcome)}, outcome.facts).verdict != "invalid"
-
-
-@pytest.mark.parametrize("prune", ["none", "static:5%"])
-@pytest.mark.parametrize("rate", ["adagrad", "split", "dynsgd"])
-def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch, rate, prune):
-    pull = "whole" if prune == "none" else "changed"
-    wanted = tiny(engine="virtual", sync="asp", rate=rate, prune=prune, pull=pull, cluster=UNEVEN)
-    assert resolve(wanted).portable
-    found = []
-    for hosts in (1, 2, 3):
-        monkeypatch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
-        found.append(execute(resolve(wanted), quiet))
-    for other in found[1:]:
-        assert other.weights.tobytes() == found[0].weights.tobytes()
-        assert other.pushes.tobytes() == found[0].pushes.tobytes()
-
-
-def test_nothing_of_a_run_is_left_to_the_next_one():
-    wanted = tiny(engine="virtual", sync="asp", rate="adagrad", cluster=UNEVEN)
-    first = execute(resolve(wanted), quiet).weights
-    assert np.array_equal(execute(resolve(wanted), quiet).weights, first)
 
 
 @pytest.mark.parametrize("rate", ["dynsgd", "dynsgd:inverse", "dynsgd:stalest", "split:identity", "modulated"])
@@ -218,26 +182,3 @@ def test_a_rate_of_the_users_is_a_factor_and_no_more():
     here = execute(resolve(tiny(rate=Doubled(), learning_rate=0.1, **fields)), quiet).weights
     there = execute(resolve(tiny(learning_rate=0.2, **fields)), quiet).weights
     assert np.allclose(here, there, rtol=1e-6)
-
-
-class Unknown(Doubled):
-    needs = "square"
-
-
-@pytest.mark.parametrize(
-    ("fields", "field", "words"),
-    [
-        ({"rate": Unknown()}, "rate", "did you mean 'squares'"),
-        ({"rate": "dynsgd", "push_weight": 1.0}, "push_weight", "use rate: constant, modulated"),
-        ({"rate": Split(), "push_weight": 0.5}, "push_weight", "takes its place"),
-    ],
-)
-def test_what_does_not_go_together(fields, field, words):
-    with pytest.raises(ConfigError, match=words) as error:
-        resolve(tiny(**fields))
-    assert error.value.field == field
-
-
-@pytest.mark.parametrize("rate", ["constant", "modulated", Doubled()])
-def test_who_may_read_the_weight_of_a_push(rate):
-    assert resolve(tiny(rate=rate, push_weight=1.0)).run.push_weight == 1.0

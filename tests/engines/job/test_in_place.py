@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from replay import replay
 from tiny import tiny
 
 import pslab.engines.job.experiment
@@ -53,11 +52,3 @@ def test_workers_that_only_exchange_leave_no_accuracy_and_change_nothing():
     assert outcome.facts["pushes"] == 40
     assert outcome.accuracy.shape == (0, 4)
     assert np.array_equal(outcome.weights, experiment.weights.numpy())
-
-
-def test_many_rounds_in_place_are_the_replay_of_their_pushes(tmp_path):
-    from pslab.lab.runs.run import run
-
-    wanted = tiny(sync="bsp", pushes=120)
-    result = run(wanted, results=tmp_path, progress=False)
-    assert np.array_equal(replay(resolve(wanted), result.pushes).numpy(), result.weights)

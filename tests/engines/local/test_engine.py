@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replay import replay
 from tiny import Dies, Diverges, Raises, colours, digits, net, tiny
 from torch.nn import functional
 
@@ -50,18 +49,6 @@ def test_bsp_is_one_process_with_all_the_batches(tmp_path, optimizer, dtype, ste
     one = alone(optimizer, dtype, steps, 64)
     difference = (torch.from_numpy(many.weights) - one).abs().max() / one.abs().max()
     assert difference <= bound
-
-
-@pytest.mark.parametrize("sync", ["asp", "ssp:1", "bsp"])
-@pytest.mark.parametrize(
-    "fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}]
-)
-def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, sync, fields):
-    wanted = tiny(sync=sync, pushes=60, schedule="linear", cluster={"compute_s": 0.002, "slow": {0: 3.0}}, **fields)
-    result = run(wanted, results=tmp_path, progress=False)
-    assert len(result.pushes) >= 57
-    again = replay(resolve(wanted), result.pushes)
-    assert torch.equal(again, torch.from_numpy(result.weights))
 
 
 def test_staleness_is_bounded_by_the_policy(tmp_path):

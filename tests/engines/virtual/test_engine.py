@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from replay import replay
 from tiny import Diverges, tiny
-from virtual_digest import digests
 
 from pslab.engines.execute import execute
 from pslab.engines.job.wire import REQUEST_BYTES
 from pslab.engines.outcome import Interrupted
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual import engine as virtual
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
-from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Start
-
-TESTS = Path(__file__).parents[2] / "support"
 
 
 def quiet(news: dict) -> None:
@@ -201,54 +189,6 @@ def test_what_only_pruned_runs_pay():
     assert pruned.facts["seconds"] == (1 + 0.25 + 0.125) + (0.5 + 1.0 + 0.0625) + (1 + 0.25 + 0.125)
 
 
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:0,2", "elastic:2"])
-@pytest.mark.parametrize("pull", ["whole", "changed"])
-def test_weights_are_the_replay_when_workers_come_and_go(sync, pull):
-    cluster = {"preset": "lab", "leave": {1: 0.1, 2: 0.155}, "join": {1: 0.2, 3: 0.05}}
-    experiment = resolve(tiny(engine="virtual", sync=sync, pull=pull, cluster=cluster))
-    outcome = execute(experiment, quiet)
-    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
-    pushes = pushes.astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
-    assert set(pushes.worker) == {0, 1, 2, 3}
-    assert torch.equal(replay(experiment, pushes), torch.from_numpy(outcome.weights))
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}]
-)
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:0,2", "elastic:2"])
-def test_weights_are_the_replay_of_the_recorded_pushes(sync, fields):
-    experiment = resolve(tiny(engine="virtual", sync=sync, cluster={"preset": "lab", "slow": {0: 3.0}}, **fields))
-    outcome = execute(experiment, quiet)
-    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
-    whole = ["worker", "iteration", "version_pulled", "version_applied"]
-    again = replay(experiment, pushes.astype(dict.fromkeys(whole, int)))
-    assert torch.equal(again, torch.from_numpy(outcome.weights))
-    assert outcome.facts["pushes"] == 40
-
-
-@pytest.mark.parametrize(("sync", "prune"), [("bsp", "none"), ("asp", "static:5%")])
-def test_another_process_leaves_the_same_bits(tmp_path, sync, prune):
-    here = digests(sync, prune, 3)
-    command = [sys.executable, str(TESTS / "virtual_digest.py"), sync, prune, "3", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": "7"}
-    told = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
-                          timeout=120)  # fmt: skip
-    assert told.stdout.split() == here
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prune", ["none", "static:5%"])
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
-def test_fifty_seeds_leave_the_same_bits_on_one_host_and_on_three(sync, prune):
-    for seed in range(50):
-        assert digests(sync, prune, seed, 1) == digests(sync, prune, seed, 3), seed
-
-
-def test_seeds_differ():
-    assert digests("asp", "none", 0) != digests("asp", "none", 1)
-
-
 def test_a_record_says_what_it_was(tmp_path):
     wanted = tiny(engine="virtual", cluster="straggler")
     result = run(wanted, results=tmp_path, progress=False)
@@ -263,49 +203,6 @@ def test_virtual_and_local_agree_on_bsp_to_the_bit(tmp_path):
     there = run(tiny(**fields), results=tmp_path, progress=False)
     here = run(tiny(engine="virtual", cluster="steady", **fields), results=tmp_path, progress=False)
     assert np.array_equal(there.weights, here.weights)
-
-
-def test_dropout_draws_the_same_numbers_on_any_host():
-    def dropping():
-        from tiny import net
-
-        return torch.nn.Sequential(torch.nn.Dropout(0.5), net())
-
-    from pslab.engines.virtual import engine as virtual
-
-    wanted = tiny(engine="virtual", sync="asp", model=dropping, cluster={"compute_s": 0.01, "slow": {0: 2.0}})
-    found = []
-    for hosts in (1, 2):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
-            found.append(execute(resolve(wanted), quiet).weights)
-    assert np.array_equal(*found)
-
-
-class Largest:
-    """A rule of the user's: the largest entry of every layer."""
-
-    residual = True
-
-    def select(self, v):
-        return v.abs().argmax().view(1)
-
-
-def batch_norm():
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(49), torch.nn.Linear(49, 10))
-
-
-@pytest.mark.parametrize(
-    ("fields", "portable"),
-    [({}, True), ({"prune": "std:2"}, True), ({"model": batch_norm}, False), ({"model": Diverges}, False),
-     ({"prune": Largest()}, False)],
-)  # fmt: skip
-def test_what_may_remember_anything_stays_with_one_host(monkeypatch, fields, portable):
-    wanted = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)
-    assert resolve(wanted).portable is portable
-    one = execute(resolve(wanted), quiet)
-    monkeypatch.setattr(virtual, "cores", lambda: 1)
-    assert execute(resolve(wanted), quiet).weights.tobytes() == one.weights.tobytes()
 
 
 def test_divergence_ends_the_run_at_its_instant():
@@ -341,24 +238,6 @@ def test_an_interrupt_keeps_what_was_finished_and_the_hosts(tmp_path):
     assert 0 < outcome.facts["pushes"] < 100_000
     assert outcome.accuracy[-1][0] == outcome.facts["pushes"]
     assert run(tiny(seed=9), results=tmp_path, progress=False).manifest["pushes"] == 40
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"engine": "virtual", "cluster": "free"}, "cluster"),
-        ({"engine": "timing", "cluster": "lab", "prune": "static:1%"}, "prune"),
-        ({"engine": "timing", "cluster": "lab", "target_accuracy": 0.9}, "target_accuracy"),
-        ({"engine": "virtal"}, "engine"),
-        ({"engine": "local", "cluster": {"preset": "lab", "leave": {1: 2.0}}}, "cluster.leave"),
-        ({"engine": "virtual", "cluster": {"preset": "lab", "join": {4: 2.0}}}, "cluster.join"),
-        ({"engine": "virtual", "cluster": {"preset": "lab", "join": dict.fromkeys(range(4), 2.0)}}, "cluster.join"),
-    ],
-)
-def test_what_cannot_be_is_refused(fields, field):
-    with pytest.raises(ConfigError) as error:
-        resolve(tiny(**fields))
-    assert error.value.field == field
 
 
 class AlwaysHold(SSP):

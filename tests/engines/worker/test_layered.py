@@ -14,7 +14,6 @@ from tiny import Diverges, tiny
 from torch import nn
 
 from pslab.config.run import Run
-from pslab.errors import ConfigError
 from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
@@ -157,23 +156,6 @@ def test_shares_of_the_time_may_be_given(make: Callable[..., list[Result]]):
     (result,) = make([run])
     ends = result.phases[result.phases.phase == "compute"].groupby("iteration").end_s.max()
     assert np.diff(ends) == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"order": "filo"}, "nothing to choose among: set ranges='layers'"),
-        ({"ranges": "layers", "sync": "eager"}, "asks for the whole model"),
-        ({"ranges": "layers", "sync": "local:4"}, "pushes after several gradients"),
-        ({"ranges": "layers", "cluster": {"compute_s": 1.0, "layer_shares": ((1, 1),)}}, "of the model's 2 layers"),
-        ({"ranges": "layers", "cluster": {"compute_s": 1.0, "layer_shares": ((1, -1), (1, 1))}}, "a pair for each"),
-        ({"ranges": "layer"}, "did you mean 'layers'"),
-        ({"cluster": {"overhead_s": 1.0}}, "needs a bandwidth_bit_s"),
-    ],
-)
-def test_what_cannot_be_is_refused(fields: dict[str, Any], words: str):
-    with pytest.raises(ConfigError, match=words):
-        resolve(tiny(**{"engine": "virtual", "cluster": LINK, **fields}))
 
 
 def test_a_large_model_needs_no_tensors_for_its_timing():
