@@ -19,9 +19,6 @@ class Clock(Protocol):
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
         """Something was done `count` times, begun at `since_s`, on this share of the model."""
 
-    def done(self, since_s: float, count: int, share: float) -> float:
-        """When a push taken at `since_s` is dealt with whose handling applies so many pushes of this share."""
-
 
 class WallClock:
     """Real time: work takes what it takes, and is measured."""
@@ -42,9 +39,6 @@ class WallClock:
         spent[0] += self.now() - since_s
         spent[1] += count
 
-    def done(self, since_s: float, count: int, share: float) -> float:
-        return self.now()
-
 
 class VirtualClock:
     """Virtual time: work takes what the cluster says. Whoever hands the server something sets `at` first."""
@@ -59,6 +53,3 @@ class VirtualClock:
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
         self.at += self._price_s[on] * count * share
-
-    def done(self, since_s: float, count: int, share: float) -> float:
-        return since_s + self._price_s[APPLY] * count * share
