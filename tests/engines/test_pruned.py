@@ -26,7 +26,7 @@ CLUSTER = {"compute_s": 0.01, "compute_sigma": 0.3}
 
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 @lru_cache(maxsize=1)
@@ -131,7 +131,7 @@ def test_dgc_is_the_sequential_reference(options: str) -> None:
     assert np.abs(outcome.weights - experiment.weights.numpy()).max() > 0.05
 
 
-def test_in_float32_too() -> None:
+def test_dgc_is_the_sequential_reference_in_float32() -> None:
     wanted = tiny(data=noisy, prune="dgc:5%,clip=0.7,warm_up=1", engine="virtual", cluster=CLUSTER, pushes=40,
                   learning_rate=0.1, schedule="linear")  # fmt: skip
     experiment = resolve(wanted)
@@ -140,7 +140,7 @@ def test_in_float32_too() -> None:
 
 
 @pytest.mark.parametrize("prune", LASTING)
-def test_layer_by_layer_trains_the_same(prune: str) -> None:
+def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
     wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
     whole, layered = (execute(resolve(wanted.but(ranges=ranges)), quiet) for ranges in ("whole", "layers"))
     np.testing.assert_array_equal(whole.weights, layered.weights)

@@ -25,7 +25,7 @@ SLOW = {"preset": "lab", "slow": {0: 2.0}}
 
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 def ranged(size: object, **fields: object) -> Run:
@@ -51,7 +51,7 @@ def test_all_keys_are_plain_training_to_the_bit(sync, cluster):
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_on_real_processes(tmp_path, sync):
+def test_ranges_are_pushed_in_turn_on_real_processes(tmp_path, sync):
     wanted = tiny(sync=sync, prune="range:10", pull="range", workers=2)
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["verdict"] == "valid"
@@ -68,15 +68,6 @@ def test_bsp_on_real_processes_is_virtual_bsp():
     assert np.array_equal(one.weights, two.weights)
 
 
-@pytest.mark.parametrize("sync", ["bsp", "asp", "eager"])
-def test_the_timing_engine_knows_the_sizes(sync):
-    one, two = (execute(resolve(ranged(5, sync=sync, engine=engine, cluster={**SLOW, "bandwidth_bit_s": 1e6})), quiet)
-                for engine in ("virtual", "timing"))  # fmt: skip
-    columns = [name for name in PUSH_COLUMNS if name not in ("loss",)]
-    pd.testing.assert_frame_equal(pushes_of(one)[columns], pushes_of(two)[columns])
-    assert np.array_equal(one.phases, two.phases)
-
-
 # -- what is applied -------------------------------------------------------------------------------
 
 
@@ -91,7 +82,7 @@ def test_one_worker_that_reads_its_writes_is_serial_training(tmp_path, sync, siz
     assert mine.pushes.loss.to_numpy() == pytest.approx(plain.pushes.loss.to_numpy(), abs=1e-9)
 
 
-def test_who_does_not_apply_its_own_computes_on_the_servers_weights(tmp_path):
+def test_without_local_apply_a_worker_computes_on_the_servers_weights(tmp_path):
     alone = {"workers": 1, "pushes": 30}
     own, servers = (run(ranged(5, sync="asp", **{**alone, "prune": f"range:5{more}"}), results=tmp_path, progress=False)
                     for more in ("", ",local_apply=off"))  # fmt: skip
@@ -123,7 +114,7 @@ class _Ones(torch.autograd.Function):
         return torch.ones_like(gradient)
 
 
-def test_the_vector_of_five_keys():
+def test_five_keys_are_pushed_two_at_a_time():
     found = []
     for pushes in (1, 2, 3, 4):
         outcome = execute(
@@ -179,7 +170,7 @@ def test_each_gradient_is_applied_once_and_in_time(sync):
     assert (-outcome.weights).tolist() == expected.tolist()
 
 
-def test_it_learns_what_whole_pushes_learn(tmp_path):
+def test_ranges_learn_what_dense_pushes_learn(tmp_path):
     fields = {"sync": "asp", "pushes": 160, "cluster": FREE}
     whole = run(tiny(engine="virtual", **fields), results=tmp_path, progress=False)
     part, dropped = (run(ranged(11, **{**fields, **more}), results=tmp_path, progress=False)
@@ -227,7 +218,7 @@ def sweeps_of(outcome: Outcome) -> pd.DataFrame:
     return pd.DataFrame(outcome.facts["sweeps"], columns=SWEEP_COLUMNS)
 
 
-def test_it_is_fitted_from_a_cold_start_within_three_sweeps():
+def test_size_is_fitted_within_three_sweeps():
     outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=LINK, pushes=60,
                                      workers=2)), quiet)  # fmt: skip
     for _, own in sweeps_of(outcome).groupby("worker"):
@@ -239,7 +230,7 @@ def test_it_is_fitted_from_a_cold_start_within_three_sweeps():
     assert middle(outcome)[0] == pytest.approx(0, abs=0.2)
 
 
-def test_a_range_of_its_own_for_every_worker():
+def test_each_worker_fits_its_own_size():
     cluster = {**LINK, "slow": {1: 1.5}}
     outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=80,
                                      workers=2)), quiet)  # fmt: skip
@@ -247,7 +238,7 @@ def test_a_range_of_its_own_for_every_worker():
     assert last == [pytest.approx(80, abs=1), pytest.approx(130, abs=1)]
 
 
-def test_it_follows_a_bandwidth_that_halves():
+def test_fitted_size_follows_a_bandwidth_that_halves():
     cluster = {**LINK, "bandwidth_at": {300.0: 4 * BYTE_S}}
     outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=400,
                                      workers=1)), quiet)  # fmt: skip
@@ -256,7 +247,7 @@ def test_it_follows_a_bandwidth_that_halves():
     assert own["keys"].iloc[-1] == pytest.approx(40, abs=3)
 
 
-def test_without_overlap_the_whole_exchange_is_fitted():
+def test_without_overlap_push_and_pull_are_fitted_together():
     outcome = execute(resolve(ranged("fit", sync="asp", engine="timing", model=even, cluster=LINK, pushes=60,
                                      workers=1)), quiet)  # fmt: skip
     own = sweeps_of(outcome)
@@ -264,7 +255,7 @@ def test_without_overlap_the_whole_exchange_is_fitted():
     assert own["keys"].iloc[-1] == pytest.approx((10 - 2) / 0.2, abs=1)
 
 
-def test_who_comes_later_asks_for_everything():
+def test_a_worker_that_joins_asks_for_all_keys():
     cluster = {**LINK, "join": {1: 100.0}}
     outcome = execute(resolve(ranged(50, sync="asp", engine="timing", model=even, cluster=cluster, pushes=40,
                                      workers=2)), quiet)  # fmt: skip
@@ -276,5 +267,5 @@ def test_who_comes_later_asks_for_everything():
 # -- what is refused -------------------------------------------------------------------------------
 
 
-def test_the_tiny_net_is_what_these_numbers_say():
+def test_tiny_net_has_as_many_keys_as_these_tests_assume():
     assert resolve(tiny(model=net, data=digits)).keyspace.keys == KEYS

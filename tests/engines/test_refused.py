@@ -77,7 +77,7 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], word
      {"prune": "dgc:1%,clip=1"}, {"prune": "dgc:1%,momentum=0", "optimizer": "sgd:momentum=0.9"},
      {"prune": "dgc:1%", "optimizer": "sgd"}],
 )  # fmt: skip
-def test_their_neighbours_are_not(fields: dict[str, Any]):
+def test_allowed_combinations_are_not_refused(fields: dict[str, Any]):
     resolve(tiny(**fields))
 
 

@@ -16,7 +16,7 @@ from pslab.policies.sync.asp import ASP
 
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"optimizer": "adam", "learning_rate": 0.01}])
@@ -33,7 +33,7 @@ def test_in_place_and_with_copies_are_equal_to_the_bit(monkeypatch, fields):
 @pytest.mark.parametrize(
     "fields", [{"sync": "ssp:0"}, {"sync": "asp"}, {"pull": "changed"}, {"cluster": {"latency_s": 0.001}}]
 )
-def test_others_get_copies(fields):
+def test_without_a_barrier_workers_get_copies(fields):
     assert not resolve(tiny(**{"sync": "bsp", **fields})).in_place
 
 

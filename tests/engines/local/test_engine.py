@@ -108,7 +108,7 @@ def test_the_budget_counts_accepted_pushes(tmp_path):
     assert result.accuracy.pushes.iloc[-1] == 37
 
 
-def test_a_target_accuracy_stops_the_run_and_says_that_it_disturbed(tmp_path):
+def test_a_target_accuracy_stops_the_run_and_marks_it_disturbed(tmp_path):
     wanted = tiny(sync="asp", pushes=20_000, eval_every=40, target_accuracy=0.5, learning_rate=1.0)
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["outcome"] == "target"
@@ -131,7 +131,7 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("sync", ["bsp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ssp:1", "asp"))])
-def test_the_rest_goes_on_if_it_may(tmp_path, sync):
+def test_the_others_go_on_after_a_death_if_they_may(tmp_path, sync):
     wanted = tiny(model=Dies, sync=sync, on_death="continue", pushes=80, cluster={"compute_s": 0.002})
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["pushes"] >= 77
@@ -147,7 +147,7 @@ def test_divergence_is_a_result(tmp_path):
     assert torch.isfinite(torch.from_numpy(result.weights)).all()
 
 
-def test_phases_follow_each_other(tmp_path):
+def test_phases_of_an_iteration_follow_each_other(tmp_path):
     wanted = tiny(sync="asp", prune="static:5%", pull="changed", cluster={"compute_s": 0.002, "bandwidth_bit_s": 1e8})
     phases = run(wanted, results=tmp_path, progress=False).phases
     whole = phases[phases.iteration < 8]

@@ -19,7 +19,7 @@ from pslab.protocol.messages import Start
 
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 def timed(sync: str, slow: dict[int, float], workers: int, **fields) -> tuple[pd.DataFrame, pd.DataFrame, dict]:
@@ -49,29 +49,19 @@ def waited(phases: pd.DataFrame, worker: int) -> float:
         ("asp", {0: 2, 1: 3}, 12, [2, 4, 6, 8, 10, 12], [3, 6, 9, 12], 0),
         ("ssp:1", {0: 1, 1: 4}, 16, [1, 2, 5, 9, 13], [4, 8, 12, 16], 8),  # blocked 13 -> 16 at the end
         ("ssp:1", {0: 2, 1: 3}, 12, [2, 4, 6, 8, 11], [3, 6, 9, 12], 1),
+        ("dssp:1,4", {0: 1, 1: 4}, 16, [1, 2, 5, 9, 10, 11, 12], [4, 8, 12, 16], None),
+        ("dssp:1,4,grant=literal", {0: 1, 1: 4}, 16, [1, 2, 5, *range(9, 17)], [4, 8, 12, 16], None),
+        ("elastic:4", {0: 2, 1: 3}, 24, [2.0 * n for n in range(1, 13)], [3.0 * n for n in range(1, 9)], None),
+        ("elastic:1", {0: 2, 1: 3}, 15, [2, 4, 6, 8, 11, 13, 15], [3, 6, 9, 12, 15], None),
     ],
 )
-def test_the_hand_computed_vectors(sync, slow, until_s, a, b, wait_a):
+def test_iterations_end_when_computed_by_hand(sync, slow, until_s, a, b, wait_a):
     _, phases, facts = timed(sync, slow, 2, pushes=None, seconds=float(until_s))
     assert facts["outcome"] == "seconds"
     assert ends(phases, 0) == a
     assert ends(phases, 1) == b
-    assert waited(phases[phases.end_s < until_s], 0) == wait_a
-
-
-@pytest.mark.parametrize(
-    ("sync", "slow", "until_s", "a", "b"),
-    [
-        ("dssp:1,4", {0: 1, 1: 4}, 16, [1, 2, 5, 9, 10, 11, 12], [4, 8, 12, 16]),
-        ("dssp:1,4,grant=literal", {0: 1, 1: 4}, 16, [1, 2, 5, *range(9, 17)], [4, 8, 12, 16]),
-        ("elastic:4", {0: 2, 1: 3}, 24, [2.0 * n for n in range(1, 13)], [3.0 * n for n in range(1, 9)]),
-        ("elastic:1", {0: 2, 1: 3}, 15, [2, 4, 6, 8, 11, 13, 15], [3, 6, 9, 12, 15]),
-    ],
-)
-def test_the_vectors_of_policies_that_plan(sync, slow, until_s, a, b):
-    _, phases, _ = timed(sync, slow, 2, pushes=None, seconds=float(until_s))
-    assert ends(phases, 0) == a
-    assert ends(phases, 1) == b
+    if wait_a is not None:
+        assert waited(phases[phases.end_s < until_s], 0) == wait_a
 
 
 @pytest.mark.parametrize(
@@ -82,20 +72,20 @@ def test_the_vectors_of_policies_that_plan(sync, slow, until_s, a, b):
         ("dssp:3,12,grant=literal", {3: 2.0}, [300, 300, 300, 150]),
     ],
 )
-def test_what_grants_are_worth(sync, slow, counts):
+def test_iterations_that_dssp_gains_are_counted(sync, slow, counts):
     _, phases, _ = timed(sync, slow, len(counts), pushes=None, seconds=300.0)
     assert [len(ends(phases, worker)) for worker in range(len(counts))] == counts
 
 
 @pytest.mark.parametrize(("sync", "count"), [("bsp", 413), ("ssp:3", 422), ("elastic:15", 754), ("asp", 763)])
-def test_what_planned_barriers_are_worth(sync, count):
+def test_iterations_that_elastic_bsp_gains_are_counted(sync, count):
     _, phases, _ = timed(sync, {1: 1.37, 2: 2.11, 3: 2.9}, 4, pushes=None, seconds=300.0)
     assert sum(len(ends(phases, worker)) for worker in range(4)) == count
     if sync == "elastic:15":
         assert [waited(phases, worker) for worker in range(4)] == pytest.approx([1.3, 0, 5.7, 10.8], abs=0.05)
 
 
-def test_a_search_takes_its_time():
+def test_a_search_delays_by_its_cost():
     cluster = {"search_s": 0.125}
     pushes, phases, _ = timed("elastic:4", {0: 2, 1: 3}, 2, pushes=None, seconds=24.0, cluster=cluster)
     assert ends(phases, 0)[:4] == [2, 4, 6, 8]
@@ -103,7 +93,7 @@ def test_a_search_takes_its_time():
     assert list(pushes[pushes.worker == 1].seconds)[:3] == [3, 6, 10]
 
 
-def test_who_is_planned_for_may_leave():
+def test_elastic_bsp_goes_on_when_a_planned_worker_leaves():
     """At 5 one more of each is planned: worker 0 waits from 6 on, worker 1 is gone at 7."""
     _, phases, facts = timed("elastic:1", {0: 2, 1: 2.5}, 2, pushes=None, seconds=13.0, cluster={"leave": {1: 7.0}})
     assert facts["outcome"] == "seconds"
@@ -111,7 +101,7 @@ def test_who_is_planned_for_may_leave():
     assert ends(phases, 1) == [2.5, 5]
 
 
-def test_who_joins_in_a_superstep_waits_for_its_barrier():
+def test_a_worker_that_joins_in_a_superstep_waits_for_its_barrier():
     """At 5 the barrier is planned for 7.5; worker 2 comes at 5.5."""
     slow, cluster = {0: 2, 1: 2.5, 2: 1}, {"join": {2: 5.5}}
     _, phases, _ = timed("elastic:1", slow, 3, pushes=None, seconds=12.0, cluster=cluster)
@@ -136,7 +126,7 @@ def test_a_permanent_straggler_costs_as_derived():
         ("ssp:1", {"slow": {1: 4}, "leave": {1: 5}}, [1, 2, 5, 6, 7], [4]),  # held 2 -> 4, then by nobody
     ],
 )
-def test_workers_come_and_go(sync, cluster, a, b):
+def test_workers_leave_and_join_at_their_instants(sync, cluster, a, b):
     pushes, phases, facts = timed(sync, {}, 2, pushes=None, seconds=7.0 if sync[0] == "s" else 6.5, cluster=cluster)
     assert facts["outcome"] == "seconds"
     assert ends(phases, 0) == a
@@ -144,14 +134,14 @@ def test_workers_come_and_go(sync, cluster, a, b):
     assert not pushes.duplicated(["worker", "range", "iteration"]).any()
 
 
-def test_what_was_under_way_when_a_worker_left_never_arrives():
+def test_messages_under_way_are_lost_when_their_worker_leaves():
     cluster = {"latency_s": 0.5, "leave": {1: 1.25}, "join": {1: 1.375}}  # its push is on the link
     pushes, phases, _ = timed("asp", {}, 2, pushes=None, seconds=4.0, cluster=cluster)
     assert list(pushes[pushes.worker == 1].seconds) == [1.375 + 1.0 + 1.0 + 0.5]
     assert ends(phases, 1) == [1.0, 3.375]
 
 
-def test_the_last_one_to_leave_ends_the_run():
+def test_the_run_ends_when_the_last_worker_leaves():
     _, _, facts = timed("asp", {}, 2, pushes=100, cluster={"leave": {0: 2.5, 1: 3.5}})
     assert (facts["outcome"], facts["accepted"]) == ("died", 5)
 
@@ -168,7 +158,7 @@ def test_links_add_up_by_hand():
     assert facts["seconds"] == pytest.approx(first.end_s["pull"] + 2.25 + request)
 
 
-def test_the_servers_work_is_not_free():
+def test_the_server_takes_the_time_of_its_costs():
     costs = {"apply_s": 0.5, "serve_s": 0.25, "message_s": 0.125, "decode_s": 9.0}
     pushes, phases, _ = timed("asp", {}, 2, pushes=3, cluster=costs)
     assert list(pushes.seconds)[:2] == [1.625, 2.5]  # the second frame waits until the first one is dealt with
@@ -178,7 +168,7 @@ def test_the_servers_work_is_not_free():
     assert (decoding.end_s == decoding.begin_s).all()  # whole weights need none
 
 
-def test_what_only_pruned_runs_pay():
+def test_selection_and_codec_costs_are_of_sparse_runs_alone():
     costs = {"select_s": 0.25, "encode_s": 0.125, "serve_s": 0.5, "find_s": 1.0, "decode_s": 0.0625}
     cluster = {"compute_s": 1.0, **costs}
     dense, pruned = (
@@ -189,7 +179,7 @@ def test_what_only_pruned_runs_pay():
     assert pruned.facts["seconds"] == (1 + 0.25 + 0.125) + (0.5 + 1.0 + 0.0625) + (1 + 0.25 + 0.125)
 
 
-def test_a_record_says_what_it_was(tmp_path):
+def test_a_virtual_run_is_recorded_and_reused(tmp_path):
     wanted = tiny(engine="virtual", cluster="straggler")
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["honest"]
@@ -223,7 +213,7 @@ def test_a_target_stops_at_a_snapshot_and_disturbs_nothing():
     assert first.accuracy[-1][1] == first.facts["seconds"]
 
 
-def test_an_interrupt_keeps_what_was_finished_and_the_hosts(tmp_path):
+def test_an_interrupt_keeps_completed_pushes_and_the_hosts(tmp_path):
     calls = []
 
     def on_progress(news):
@@ -245,6 +235,6 @@ class AlwaysHold(SSP):
         return state, tuple(d for d in super().step(state, event, clocks)[1] if not isinstance(d, Start))
 
 
-def test_nobody_left_to_move_is_said():
+def test_a_run_in_which_no_worker_can_go_on_is_stalled():
     outcome = execute(resolve(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1))), quiet)
     assert (outcome.facts["outcome"], outcome.facts["pushes"]) == ("stalled", 4)

@@ -29,6 +29,7 @@ def dropping() -> torch.nn.Module:
 
 PORTABLE: list[dict[str, Any]] = [
     {"sync": "asp"},
+    {"sync": "asp", "ranges": "layers", "order": "fifo"},
     {"sync": "asp", "model": dropping, "cluster": {"compute_s": 0.01, "slow": {0: 2.0}}},
     *({"sync": sync, "prune": prune, "pull": "changed"}
       for prune in ("dgc:5%,warm_up=1", "static:5%,mode=frozen", "dynamic:mode=ratchet", "dynamic:mode=decay,warm_up=1")
