@@ -1,4 +1,4 @@
-"""How time passes at a server: a clock is all that the server's driver knows of it."""
+"""How time passes at a server, in real and in virtual time; its driver knows no more of it than `Clock`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server
 
 
 class Clock(Protocol):
-    """Seconds since the run began."""
+    """Seconds since the run started."""
 
     def now(self) -> float:
         """The instant until which everything is dealt with."""
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
-        """Something was done `count` times, begun at `since_s`, on this share of the model."""
+        """Something was done `count` times, started at `since_s`, on this share of the model."""
 
 
 class WallClock:
@@ -28,7 +28,7 @@ class WallClock:
         self.spent: dict[str, list[float]] = {}  #: on what: seconds, and how often
 
     def start(self) -> None:
-        """The run begins now."""
+        """The run starts now."""
         self.zero_s = time.monotonic()
 
     def now(self) -> float:
@@ -41,7 +41,7 @@ class WallClock:
 
 
 class VirtualClock:
-    """Virtual time: work takes what the cluster says. Whoever hands the server something sets `at` first."""
+    """Virtual time: work takes what the cluster says. `at` is set before the server is handed anything."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.at = 0.0

@@ -59,7 +59,7 @@ class ServerDriver:
         self.diverged: dict[str, int] | None = None  #: the worker and iteration whose gradient was not finite
 
     def start(self) -> None:
-        """The run begins: the initial weights are to be evaluated, too."""
+        """The run starts: the initial weights are to be evaluated, too."""
         self.books.ledger.snapshot_if_due(0, 0.0)
 
     def end(self, outcome: str, now: float) -> None:
