@@ -98,7 +98,7 @@ ROWS = _table(
     Row("sync", "backup", "pslab.policies.sync.backup:Backup", source="Chen et al. (ICLR workshop 2016)",
         example="backup:1", label="backup workers, {spare} spare", colour="#8877CC", marker="hexagon"),
 
-    Row("prune", "none", "pslab.tensors.pruning.rules:Whole", label="dense", colour="#000000", marker="circle"),
+    Row("prune", "none", "pslab.tensors.pruning.rules:Dense", label="dense", colour="#000000", marker="circle"),
     Row("prune", "static", "pslab.tensors.pruning.rules:Static",
         source="Tsai (thesis report 2018); Aji and Heafield (EMNLP 2017)", example="static:1%",
         label="static {fraction:%}", ramp={0.1: "#F39A5B", 0.01: "#BF2F6B", 0.001: "#4A1466"}),
@@ -162,7 +162,7 @@ ROWS = _table(
         label="MLP, width {hidden}"),
     Row("model", "cnn", "pslab.tensors.workload.models:CNN", label="CNN"),
 
-    Row("data", "mnist", "pslab.tensors.workload.data:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
+    Row("data", "mnist", "pslab.tensors.workload.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),

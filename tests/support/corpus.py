@@ -45,6 +45,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": "dynsgd", "push_weight": 1.0}, "push_weight"),
     ({"rate": "split", "push_weight": 0.25}, "push_weight"),
     ({"order": "random"}, "order"),
+    ({"order": "front:credit=40000", "ranges": "layers:100000"}, "order"),
     ({"optimizer": "sdg"}, "optimizer"),
     ({"optimizer": "lbfgs"}, "optimizer"),
     ({"optimizer": "sgd:lr=0.1"}, "optimizer"),

@@ -58,7 +58,7 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
         rate = run.learning_rate * experiment.schedule.factor(progress) * experiment.rate.scale(told)
         if server is not None:
             messages = tuple(Push(p.worker, 0, p.iteration, p.version_pulled) for p in group.itertuples())
-            gradients = server.rate(Step(0, messages, aggregate, version), gradients, anybody)
+            gradients = server.adjust(Step(0, messages, aggregate, version), gradients, anybody)
         store.step(0, gradients, rate)
         versions[version] = store.weights.clone()
         applied += len(group)

@@ -1,4 +1,4 @@
-"""Streams are pinned: if one of these numbers changes, every recorded run stops being repeatable."""
+"""Random streams are pinned: if one of these numbers changes, no recorded run can be repeated."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import torch
 from pslab.tensors.random_streams import generator, numpy_generator, seed_of
 
 
-def test_the_seeds_are_what_they_always_were() -> None:
+def test_streams_are_pinned() -> None:
     assert seed_of(0) == 7_520_536_977_032_167_579
     assert seed_of(0, "init") == 3_953_688_860_265_627_247
     assert seed_of(7, "epoch", 3) == 6_137_592_112_203_514_467
-
-
-def test_the_numbers_of_a_stream_are_what_they_always_were() -> None:
     assert numpy_generator(0, "epoch", 0).permutation(8).tolist() == [0, 7, 5, 1, 3, 2, 6, 4]
     assert torch.randperm(8, generator=generator(0, "epoch", 0)).tolist() == [4, 6, 0, 2, 1, 3, 5, 7]
 
@@ -29,29 +26,20 @@ def test_seeds_have_63_bits() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ((0, "a", "b"), (0, "ab")),
-        ((0, "a", 1), (0, "a1")),
-        ((0, 1), (0, "1")),
-        ((0, "a,b"), (0, "a", "b")),
-        ((1, "a"), (0, "a")),
-        ((0, 1, "a"), (0, "a", 1)),
-    ],
-)
+    [((0, "a", "b"), (0, "ab")), ((0, "a", 1), (0, "a1")), ((0, 1), (0, "1")), ((0, "a,b"), (0, "a", "b")),
+     ((1, "a"), (0, "a")), ((0, 1, "a"), (0, "a", 1))],
+)  # fmt: skip
 def test_other_names_are_another_stream(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     assert seed_of(*one) != seed_of(*other)
 
 
-def test_a_numpy_integer_names_the_same_stream() -> None:
+def test_names_are_strings_and_integers() -> None:
     assert seed_of(np.int64(3), "epoch", np.int64(4)) == seed_of(3, "epoch", 4)
-
-
-def test_a_name_that_is_neither_text_nor_a_whole_number_is_refused() -> None:
     with pytest.raises(TypeError):
         seed_of(0, 1.5)  # type: ignore[arg-type]
 
 
-def test_a_generator_starts_anew_and_leaves_the_global_one_alone() -> None:
+def test_generators_start_their_stream_and_leave_the_global_one() -> None:
     before = torch.random.get_rng_state()
     assert torch.equal(torch.rand(4, generator=generator(1, "a")), torch.rand(4, generator=generator(1, "a")))
     assert not torch.equal(torch.rand(4, generator=generator(1, "a")), torch.rand(4, generator=generator(1, "b")))

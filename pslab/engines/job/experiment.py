@@ -17,7 +17,7 @@ from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.pruning.pruner import Memory, memories
-from pslab.tensors.pruning.rules import Whole
+from pslab.tensors.pruning.rules import Dense
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
@@ -88,7 +88,7 @@ class Experiment:
     @property
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
-        return not isinstance(self.prune, Whole)
+        return not isinstance(self.prune, Dense)
 
     @property
     def memories(self) -> dict[str, Memory]:

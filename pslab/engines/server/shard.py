@@ -28,7 +28,7 @@ class TensorShard:
         weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
         self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
-        self._rating = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
+        self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
@@ -42,8 +42,8 @@ class TensorShard:
 
     def leave(self, worker: int) -> None:
         """A worker has left: what its rate keeps of it goes."""
-        if self._rating is not None:
-            self._rating.leave(worker)
+        if self._rate_state is not None:
+            self._rate_state.leave(worker)
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
         """Apply the pushes of a step, while workers compute on these versions of the range.
@@ -52,8 +52,8 @@ class TensorShard:
             WorkerFailed: a bad frame.
         """
         gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes]
-        if self._rating is not None:
-            gradients = self._rating.rate(step, gradients, computing)
+        if self._rate_state is not None:
+            gradients = self._rate_state.adjust(step, gradients, computing)
         self._store.step(step.range, gradients, rate)
 
     def lay(self, reply: Reply) -> int:

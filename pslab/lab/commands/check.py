@@ -1,4 +1,4 @@
-"""pslab check: every order in which things can happen to a small cluster, under every policy and fault."""
+"""pslab check: explore every order of events in a small cluster, under every policy and fault."""
 
 from __future__ import annotations
 
@@ -22,41 +22,40 @@ from pslab.errors import ConfigError, ExportError, nearest
 from pslab.protocol.traits import traits_of
 
 CLUSTERS = ((1, 1), (2, 1), (3, 1), (2, 2))  # (workers, ranges)
-#: Iterations per worker that a minute allows for 1, 2, 3 and 4 pairs of a worker and a range: without faults, with one
-#: kind, with several.
+#: Iterations per worker that can be explored within a minute for 1, 2, 3 and 4 pairs of a worker and a range: without
+#: faults, with one kind of fault, with several.
 ITERATIONS = ((3, 3, 3, 2), (3, 3, 2, 1), (3, 2, 1, 1))
-#: ... and of a policy that plans, which begins after some iterations: more of them on fewer clusters. 0: not explored.
+#: ... of a policy that plans, which starts after some iterations: more of them on fewer clusters. 0: not explored.
 PLANNED = ((5, 5, 3, 3), (4, 4, 0, 0), (4, 3, 0, 0))
-#: ... and of one whose workers pull and push at once.
+#: ... of one whose workers pull and push at once.
 EAGER = ((3, 3, 2, 1), (3, 3, 1, 0), (3, 1, 0, 0))
-#: ... and of one that decides for all ranges: its rounds have no bound.
+#: ... of one that decides for all ranges: its rounds have no bound.
 WHOLE = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 1))
-#: ... and of one that counts several gradients to a push: its decisions are those of a policy that is explored anyhow.
+#: ... of one that counts several gradients per push: its decisions are those of another policy, which is explored.
 COUNTS = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 0))
-PLANS_AFTER = 2  # iterations of everybody
+PLANS_AFTER = 2  # iterations of every worker
 BOUND_MAX = 5  # iterations without faults that a bound may need
-STATES_MAX = 3_000_000  # of one exploration: some gigabytes
+STATES_MAX = 3_000_000  # of one exploration: a few gigabytes
 HEAD = f"{'policy':<16}{'W':>3}{'ranges':>8}{'iterations':>12}  {'faults':<11}{'states':>10}{'seconds':>9}  verdict"
-
 
 OnExplored = Callable[[Explored], None]
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check has found, in the order of the plan: one exploration per cluster and set of faults."""
+    """The explorations of a check, one per cluster and set of faults, in the order of the plan."""
 
     explored: tuple[Explored, ...]
     seconds: float
 
     @property
     def clean(self) -> bool:
-        """Every exploration came to its end, and none broke a rule."""
+        """Every exploration was completed, and none broke a rule."""
         return all(each.verdict == "clean" for each in self.explored)
 
     @property
     def states(self) -> int:
-        """States in all."""
+        """The states of all explorations."""
         return sum(each.states for each in self.explored)
 
     def __str__(self) -> str:
@@ -65,17 +64,17 @@ class Checked:
     __repr__ = __str__
 
     def summary(self) -> list[str]:
-        """Below the table: the total, and of each policy the shortest way to a broken rule."""
+        """Below the table: the total, and for each policy the shortest path to a broken rule."""
         lines = [f"{self.states:,} states in {self.seconds:.1f} s"]
         for policy in dict.fromkeys(each.policy for each in self.explored):
             own = [each for each in self.explored if each.policy == policy]
             ways = [(each, each.violation) for each in own if each.violation]
             if ways:
                 each, shortest = min(ways, key=lambda way: len(way[1].path))
-                many = f"{len(ways)} of {len(own)} explorations break a rule; the shortest way to it"
+                many = f"{len(ways)} of {len(own)} explorations break a rule; the shortest path to it"
                 lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
             if any(not each.whole for each in own):
-                lines += ["", f"{policy}: unfinished, an exploration ended at its limit of states: narrow or raise it"]
+                lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
         return lines
 
 
@@ -90,7 +89,7 @@ def _faults(each: Explored) -> str:
 
 
 def row(each: Explored) -> str:
-    """A line of the table."""
+    """One line of the table."""
     policy = each.policy if len(each.policy) < 16 else each.policy[:14] + "…"
     return (f"{policy:<16}{each.workers:>3}{each.ranges:>8}{each.iterations:>12}  {_faults(each):<11}"
             f"{each.states:>10,}{each.seconds:>9.2f}  {each.verdict}")  # fmt: skip
@@ -155,9 +154,9 @@ def plan(
 
 
 def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], bound: int | None = None) -> int:
-    """Iterations per worker: without faults at least as many as it takes to break a bound, the policy's or this one.
+    """Iterations per worker: without faults at least as many as break a bound, the policy's or this one.
 
-    0 where nothing is explored unless it is asked for.
+    0 where this is not explored by default.
     """
     traits = traits_of(sync)
     kinds = ((traits.plans, PLANNED), (traits.eager, EAGER), (traits.accumulates, COUNTS), (traits.whole, WHOLE),
@@ -166,7 +165,7 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
     if len(faults) > 1 and workers * ranges > 3 and (traits.window or 0) > allowed:
-        return 0  # a window that so few iterations cannot fill leaves ASP, which is explored
+        return 0  # so few iterations cannot fill the window: the policy would be ASP, which is explored
     if faults or not allowed:
         return allowed
     if bound is not None:
@@ -176,12 +175,12 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
 
 def check(*policies: Any, processes: int | None = None, on_explored: OnExplored = lambda each: None,
           **narrowed: Any) -> Checked:  # fmt: skip
-    """Explore policies, given as strings or objects; all of the table's if none is given.
+    """Explore policies, given as strings or objects; without any, all policies of the table.
 
     Args:
         policies: "ssp:3", "package.module:name", or an object with window, initial and step.
         processes: as many as there are cores by default.
-        on_explored: is told of each exploration as soon as it has ended.
+        on_explored: called with each exploration as soon as it has ended.
         narrowed: `workers` and `ranges` (a number or several; by default one range with 1, 2 and 3 workers, and two
             ranges with 2), `iterations` (per worker), `faults` (that may happen, each at most once; by default none,
             each alone, and all are explored in turn), `faults_max` (in one run; by default all, two with two ranges),
@@ -191,19 +190,19 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
     Raises:
         ConfigError: an unknown policy or fault, or a number below 1.
     """
-    begun_s = time.monotonic()
+    start_s = time.monotonic()
     _positive("processes", processes)
     tasks: list[Task] = []
     for given in policies or examples():
         sync = resolve_sync(given)
         tasks += plan(given if isinstance(given, str) else invariants.name(sync), sync, **narrowed)
-    # the largest first, so that none is begun last and alone
+    # the largest first, so that none starts last and runs alone
     order = sorted(range(len(tasks)), key=lambda index: tasks[index].weight, reverse=True)
     done: dict[int, Explored] = {}
     for place, found in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
         done[order[place]] = found
         on_explored(found)
-    return Checked(tuple(each for _, each in sorted(done.items())), time.monotonic() - begun_s)
+    return Checked(tuple(each for _, each in sorted(done.items())), time.monotonic() - start_s)
 
 
 def _numbers(name: str, value: Sequence[int] | int | None) -> list[int]:
@@ -250,11 +249,11 @@ def add(verbs: Any) -> None:
     parser.add_argument("--states-max", type=int, default=STATES_MAX, metavar="N", help="of one exploration")
     parser.add_argument("--layered", action="store_true", help="workers push and wait range by range, in one pass")
     parser.add_argument("--processes", type=int, metavar="N", help="default: as many as cores")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="everything that was found")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Explore, and print what is found as it is found. Exit status: 1 violated or unfinished, 2 bad arguments."""
+    """Explore, and print each result as it is found. Exit status: 1 violated or unfinished, 2 bad arguments."""
     given = dict(vars(options))
     policies, file = given.pop("policies"), given.pop("json")
     found = check(*policies, on_explored=_Table(), **given)
@@ -265,14 +264,14 @@ def main(options: argparse.Namespace) -> int:
 
 
 class _Table:
-    """Prints a row for each exploration, under a head."""
+    """Prints a row for each exploration, under a header."""
 
-    begun = False
+    started = False
 
     def __call__(self, each: Explored) -> None:
-        if not self.begun:
+        if not self.started:
             print(HEAD)
-        self.begun = True
+        self.started = True
         print(row(each), flush=True)
 
 

@@ -118,6 +118,11 @@ def size(count: float) -> str:
     return f"{count:.0f}{SPACE}B"
 
 
+def round_size(count: float) -> str:
+    """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
+    return size(count).replace(".0", "")
+
+
 def duration(seconds: float) -> str:
     """``0.0005`` -> ``"0.5 ms"``."""
     unit, size = next((u for u in (("s", 1.0), ("ms", 1e-3)) if seconds >= u[1]), ("µs", 1e-6))

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from pslab.errors import RecordError
+from pslab.lab.records import journal
 
 
 def draft_of(place: Path) -> Path:
@@ -24,6 +25,11 @@ def draft_of(place: Path) -> Path:
 
 def publish(draft: Path, place: Path) -> None:
     """The draft takes its place, at once."""
+    _publish(draft, place)
+    journal.note(read=f"{place.parent.name}/{place.name}")
+
+
+def _publish(draft: Path, place: Path) -> None:
     try:
         draft.rename(place)
     except OSError:
@@ -66,6 +72,7 @@ def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((place / "manifest.json").read_text())
     except ValueError as error:
         raise RecordError(f"{place}/manifest.json cannot be read ({error}); delete {place} and run again") from error
+    journal.note(read=f"{place.parent.name}/{place.name}")
     return manifest
 
 

@@ -1,54 +1,98 @@
-"""Progress of one or many runs: one line that rewrites itself on a terminal, a plain line now and then elsewhere."""
+"""Progress of a sweep: one line that rewrites itself on a terminal, a plain line now and then elsewhere.
+
+The time left is what such runs took before, by the records, corrected by this sweep's own pace.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
 from typing import Any, TextIO
 
 from pslab.config.run import Run
+from pslab.lab.records import journal
 
 PLAIN_PERIOD_S = 10.0
 LIVE_PERIOD_S = 0.1
+JOURNAL_PERIOD_S = 1.0
+LATEST = 200  # records that are looked at
+PRIOR = 0.2  # of a sweep, what former runs count for against its own pace
+Kind = tuple[str, str, int]  # what makes a push take as long as another: engine, model, batch size
 
 
 class Progress:
-    """Shows pushes, rate and time left. `shown` None: lines if it is not a terminal, but few."""
+    """Shows pushes, rate and the time left of a sweep. `shown` None: yes, unless the batch reads a journal.
 
-    def __init__(self, runs: int, *, shown: bool | None = None, stream: TextIO | None = None) -> None:
+    `taken` are the seconds that a push took before; `at_once` names the runs that are executed several at a time.
+    """
+
+    def __init__(
+        self,
+        runs: Mapping[str, Run],
+        *,
+        taken: Mapping[Kind, float] | None = None,
+        at_once: int = 1,
+        shown: bool | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
         self._runs, self._done = runs, 0
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
-        self._shown = shown if shown is not None else True
-        self._printed_s = time.monotonic()
-        self._run: Run | None = None
+        self._shown = shown if shown is not None else not journal.active()
+        self._printed_s = self._noted_s = self._begun_s = time.monotonic()
         self._width = 0
+        self._work, self._known = work(runs, taken or {}, at_once), bool(taken)
+        self._shares: dict[str, float] = {}
 
-    def begin(self, run: Run) -> None:
+    def begin(self, name: str) -> None:
         """A run starts."""
-        self._run, self._printed_s = run, time.monotonic()
-
-    def update(self, news: dict[str, Any]) -> None:
-        """How far the run is: {"pushes", "seconds"}, and "accuracy" where it is known."""
         now = time.monotonic()
-        if not self._shown or now - self._printed_s < (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
-            return
-        self._printed_s = now
-        self._print(f"{self._place()} {self._label()}: {_how_far(self._run, news)}", end="" if self._live else "\n")
+        if not self._shares:  # what was loaded before belongs to no run
+            self._begun_s = now
+        self._shares[name] = 0.0
 
-    def end(self, seconds: float, accuracy: float | None) -> None:
-        """The run is finished and recorded."""
-        self._done += 1
+    def update(self, name: str, news: Mapping[str, Any]) -> None:
+        """How far a run is: {"pushes", "seconds"}, and "accuracy" where it is known."""
+        now, run = time.monotonic(), self._runs[name]
+        self._shares[name] = max(self._shares.get(name, 0.0), _share(run, news))
+        self._note(now)
+        if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
+            self._printed_s = now
+            text = f"{self._place()} {_label(run)}: {_how_far(run, news)}{_words(self.left_s())}"
+            self._print(text, end="" if self._live else "\n")
+
+    def end(self, name: str, seconds: float, accuracy: float | None) -> None:
+        """A run is finished and recorded."""
+        self._shares[name] = 1.0
         reached = "ended" if accuracy is None else f"{accuracy:.2%}"
         if self._shown:
-            self._print(f"{self._place()} {self._label()}: {reached} after {seconds:.1f} s", end="\n")
+            left = _words(self.left_s()) if self._done + 1 < len(self._runs) else ""
+            text = f"{self._place()} {_label(self._runs[name])}: {reached} after {seconds:.1f} s{left}"
+            self._print(text, end="\n")
+        self._done += 1
+        self._note(time.monotonic(), always=True)
+
+    def left_s(self) -> float | None:
+        """Seconds until the sweep is done; None while nothing is known."""
+        whole = sum(self._work.values())
+        done = sum(self._work[name] * share for name, share in self._shares.items())
+        spent_s = time.monotonic() - self._begun_s
+        prior = PRIOR * whole if self._known else 0.0
+        return (whole - done) * (spent_s + prior) / (done + prior) if done + prior > 0 else None
+
+    def _note(self, now: float, always: bool = False) -> None:
+        if always or now - self._noted_s >= JOURNAL_PERIOD_S:
+            self._noted_s = now
+            journal.note(progress={"done": self._done, "of": len(self._runs), "left_s": self.left_s()})
 
     def _place(self) -> str:
-        return f"[{min(self._done + 1, self._runs)}/{self._runs}]" if self._runs > 1 else "[run]"
-
-    def _label(self) -> str:
-        run = self._run
-        return "" if run is None else f"{_word(run.sync)} {_word(run.prune)} W={run.workers} seed {run.seed}"
+        count = len(self._runs)
+        return f"[{min(self._done + 1, count)}/{count}]" if count > 1 else "[run]"
 
     def _print(self, text: str, end: str) -> None:
         start = "\r" if self._live else ""
@@ -56,16 +100,65 @@ class Progress:
         self._width = len(text) if end == "" else 0
 
 
+def work(runs: Mapping[str, Run], taken: Mapping[Kind, float], at_once: int = 1) -> dict[str, float]:
+    """What each run weighs: its budget times the seconds that a push took before, if any are known.
+
+    Runs in virtual time go `at_once` at a time. A kind that was never run counts as the one most like it.
+    """
+    like = {kind[:length]: seconds for length in (1, 2, 3) for kind, seconds in taken.items()}
+    usual = median(taken.values()) if taken else 1.0
+    weights = {}
+    for name, run in runs.items():
+        kind = kind_of(run)
+        push_s = next((like[kind[:length]] for length in (3, 2, 1) if kind[:length] in like), usual)
+        lanes = min(at_once, len(runs)) if run.engine == "virtual" else 1
+        weights[name] = push_s * (run.pushes or 1000) / lanes
+    return weights
+
+
+def kind_of(run: Run) -> Kind:
+    """What makes pushes comparable."""
+    model = run.model if isinstance(run.model, str) else getattr(run.model, "__name__", type(run.model).__name__)
+    return run.engine, model, run.batch_size
+
+
+def taken_before(results: Path) -> dict[Kind, float]:
+    """Seconds of this machine that a push took, by kind: medians over the latest records."""
+    manifests = sorted((results / "runs").glob("[0-9a-f]*/manifest.json"), key=lambda path: -path.stat().st_mtime)
+    found: dict[Kind, list[float]] = {}
+    for path in manifests[:LATEST]:
+        with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # it is said where it is used
+            manifest = json.loads(path.read_text())
+            run, wall_s = manifest["run"], manifest.get("wall_s", manifest["seconds"])
+            kind = run["engine"], str(run["model"]), run["batch_size"]
+            found.setdefault(kind, []).append(wall_s / manifest["pushes"])
+    return {kind: median(times) for kind, times in found.items()}
+
+
+def _share(run: Run, news: Mapping[str, Any]) -> float:
+    """How much of its budget a run has used, 0 to 1."""
+    shares = [news["pushes"] / run.pushes if run.pushes else 0.0, news["seconds"] / run.seconds if run.seconds else 0.0]
+    return min(1.0, max(shares))
+
+
+def _label(run: Run) -> str:
+    return f"{_word(run.sync)} {_word(run.prune)} W={run.workers} seed {run.seed}"
+
+
 def _word(value: object) -> str:
     return value if isinstance(value, str) else type(value).__name__
 
 
-def _how_far(run: Run | None, news: dict[str, Any]) -> str:
+def _how_far(run: Run, news: Mapping[str, Any]) -> str:
     pushes, seconds = news["pushes"], news["seconds"]
     rate = pushes / seconds if seconds > 0 else 0.0
-    if run is not None and run.pushes is not None:
-        left = f", {(run.pushes - pushes) / rate:.0f} s left" if rate > 0 else ""
-        return f"{pushes}/{run.pushes} pushes, {rate:.0f}/s{left}"
-    if run is not None and run.seconds is not None:
-        return f"{pushes} pushes, {rate:.0f}/s, {max(0.0, run.seconds - seconds):.0f} s left"
-    return f"{pushes} pushes, {rate:.0f}/s"
+    return f"{pushes}/{run.pushes} pushes, {rate:.0f}/s" if run.pushes is not None else f"{pushes} pushes, {rate:.0f}/s"
+
+
+def _words(left_s: float | None) -> str:
+    return "" if left_s is None else f"; about {in_words(left_s)} left"
+
+
+def in_words(seconds: float) -> str:
+    """``"35 s"``, ``"4 min"``."""
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,9 +18,10 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.errors import RunError, StartFailed
+from pslab.lab.records import journal
 from pslab.lab.records.record import Draft, Result, clean, default_results, find
 from pslab.lab.records.results import Results, Runs
-from pslab.lab.runs.progress import Progress
+from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
     from pslab.engines.outcome import Outcome
@@ -62,11 +65,14 @@ def sweep(
     place = default_results() if results is None else Path(results)
     found = {index: find(each, place) for index, each in enumerate(wanted)}
     missing = [index for index, result in found.items() if result is None]
+    begun_s = time.monotonic()
+    journal.note(asked=[each.digest for each in wanted], missing=len(missing))
     if missing:
         with _alone(), _noted(stop or threading.Event()) as ended:
             clean(place)
             found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
     done = [result for _, result in sorted(found.items()) if result is not None]
+    journal.note(swept_s=time.monotonic() - begun_s)
     _warn_of_invalid(done)
     return wanted.finished(done)
 
@@ -121,9 +127,9 @@ def _run_missing(
         if name not in distinct:
             distinct[name] = each
             crowd |= {name: each} if fits(resolve(each)) else {}
-    shown = Progress(len(distinct), shown=progress)
+    shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
     done = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
-    done |= {name: _execute(each, place, shown, stop) for name, each in distinct.items() if name not in done}
+    done |= {name: _execute(name, each, place, shown, stop) for name, each in distinct.items() if name not in done}
     return {index: done[each.digest if each.cacheable else str(index)] for index, each in wanted.items()}
 
 
@@ -141,7 +147,7 @@ def _import_torch(stop: threading.Event) -> None:
         _heed(stop)
 
 
-def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
+def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute
     from pslab.engines.outcome import Interrupted
     from pslab.lab.runs.resolve import resolve
@@ -152,10 +158,11 @@ def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> R
     def on_progress(news: dict[str, Any]) -> None:
         if news:
             draft.note(news)
-            shown.update(news)
+            shown.update(name, news)
         _heed(stop)
 
-    shown.begin(run)
+    begun_s = time.monotonic()
+    shown.begin(name)
     try:
         outcome = execute(resolve(run), on_progress)
     except Interrupted as interrupt:
@@ -168,8 +175,9 @@ def _execute(run: Run, place: Path, shown: Progress, stop: threading.Event) -> R
         draft.drop()
         _heed(stop)  # what an interrupt breaks is no error
         raise
+    outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
-    shown.end(outcome.facts["seconds"], _last(outcome))
+    shown.end(name, outcome.facts["seconds"], _last(outcome))
     return result
 
 
@@ -191,13 +199,14 @@ def _side_by_side(
             name = names[index]
             if name not in drafts:
                 drafts[name] = Draft(runs[name], place)
+                shown.begin(name)
             if not isinstance(news, Outcome):
                 if news:
                     drafts[name].note(news)
+                    shown.update(name, news)
                 continue
             done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
-            shown.begin(runs[name])
-            shown.end(news.facts["seconds"], _last(news))
+            shown.end(name, news.facts["seconds"], _last(news))
     except RunError:
         pass
     finally:

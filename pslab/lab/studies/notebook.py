@@ -11,6 +11,7 @@ from typing import Any
 
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.theme import parts
+from pslab.lab.records import journal
 from pslab.lab.studies.observation import Wanted
 from pslab.lab.studies.studies import STUDIES
 
@@ -95,6 +96,7 @@ def save(notebook: str, values: Mapping[str, Any], drawn: Mapping[str, Any], ima
     if set(drawn) != set(PICTURES[notebook]):
         raise ConfigError("drawn", sorted(drawn), f"{notebook} draws {', '.join(PICTURES[notebook])}")
     named = {f"{stem(notebook, values)}-{picture}": figure for picture, figure in drawn.items()}
+    journal.note(figure=list(named))
     return export.write_all(named, default_results() / "figures", images)
 
 

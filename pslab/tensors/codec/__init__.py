@@ -1,1 +1,1 @@
-"""How sparse and dense vectors become bytes."""
+"""How sparse and dense vectors are written as bytes, and read back."""

@@ -1,4 +1,4 @@
-"""Where sparse entries belong, as LEB128 of each gap to the index before, less one."""
+"""Positions of sparse entries: LEB128 of each gap to the index before, less one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from pslab.errors import FrameError
 
 Array = NDArray[Any]
-LIMITS = (7, 14, 21, 28)  # bits that one byte, two, ... can hold
+LIMITS = (7, 14, 21, 28)  # the bits that one byte, two bytes, ... hold
 
 
 def size_bytes(gaps: NDArray[np.uint32]) -> int:
-    """What so many gaps take."""
+    """The bytes that these gaps take."""
     return len(gaps) + sum(int(np.count_nonzero(gaps >= np.uint32(1 << bits))) for bits in LIMITS)
 
 
 def gaps_of(indices: Array) -> NDArray[np.uint32]:
-    """How many entries are skipped before each index."""
+    """The number of entries that are skipped before each index."""
     gaps = np.empty(len(indices), np.uint32)
     gaps[:1] = indices[:1]
     np.subtract(indices[1:], indices[:-1], out=gaps[1:], casting="unsafe")
@@ -28,13 +28,13 @@ def gaps_of(indices: Array) -> NDArray[np.uint32]:
 
 
 def write(indices: Array, n: int) -> Array:
-    """The bytes of increasing indices."""
+    """Encode increasing indices [k] as uint8."""
     gaps = gaps_of(indices)
     total = size_bytes(gaps)
     if total == len(gaps):
         return gaps.astype(np.uint8)
     long = np.flatnonzero(gaps >= 128)
-    extra = np.zeros(len(gaps), np.int64)  # bytes after an entry's first
+    extra = np.zeros(len(gaps), np.int64)  # bytes of each gap after its first
     for bits in LIMITS:
         extra[long] += gaps[long] >= np.uint32(1 << bits)
     at = np.arange(len(gaps)) + np.cumsum(extra) - extra
@@ -50,30 +50,34 @@ def write(indices: Array, n: int) -> Array:
     return coded
 
 
-def read(places: Array, n: int, k: int) -> Array:
-    """The k indices below n of these bytes; FrameError if they are none."""
-    last = np.flatnonzero(places < 128)  # each number's last byte
-    if len(last) != k or (k and last[-1] != len(places) - 1) or (not k and len(places)):
-        raise FrameError(f"{len(places)} bytes that are not {k} whole varints")
-    gaps = places.astype(np.int64) if len(places) == k else _long(places, last, n)
+def read(positions: Array, n: int, k: int) -> Array:
+    """Decode k increasing indices (int64) below n.
+
+    Raises:
+        FrameError: bytes that `write` does not produce.
+    """
+    last = np.flatnonzero(positions < 128)  # the last byte of each number
+    if len(last) != k or (k and last[-1] != len(positions) - 1) or (not k and len(positions)):
+        raise FrameError(f"{len(positions)} bytes are not {k} complete varints")
+    gaps = positions.astype(np.int64) if len(positions) == k else _long(positions, last, n)
     indices = np.cumsum(gaps + 1) - 1  # k * 2**31 at most: no overflow
     if k and indices[-1] >= n:
-        raise FrameError(f"varints that leave 0 to {n - 1}")
+        raise FrameError(f"varints outside 0 to {n - 1}")
     return indices
 
 
-def _long(places: Array, last: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+def _long(positions: Array, last: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     first = np.empty_like(last)
     first[0], first[1:] = 0, last[:-1] + 1
     size = last - first
-    if int(size.max()) > 4 or bool(((places[last] == 0) & (size > 0)).any()):
-        raise FrameError("a varint that is longer than it has to be")
-    gaps = (places[first] & 127).astype(np.int64)
+    if int(size.max()) > 4 or bool(((positions[last] == 0) & (size > 0)).any()):
+        raise FrameError("a varint that is longer than necessary")
+    gaps = (positions[first] & 127).astype(np.int64)
     more, step = np.flatnonzero(size), 1
     while len(more):
-        gaps[more] |= (places[first[more] + step] & 127).astype(np.int64) << (7 * step)
+        gaps[more] |= (positions[first[more] + step] & 127).astype(np.int64) << (7 * step)
         step += 1
         more = more[size[more] >= step]
     if int(gaps.max()) >= n:
-        raise FrameError(f"varints that leave 0 to {n - 1}")
+        raise FrameError(f"varints outside 0 to {n - 1}")
     return gaps

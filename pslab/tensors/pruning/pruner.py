@@ -1,13 +1,13 @@
-"""Pruning: what a push carries of a gradient; what stays behind is added to the next gradient.
+"""Pruning: selects the entries of a gradient that are pushed, and adds the others to the next gradient.
 
-A rule says which entries are sent. The Pruner applies it layer by layer and keeps what lasts: after every push, what
-was sent and what is left add up to what was computed, or to the momentum that was.
+A rule selects the entries (`pslab.tensors.pruning.rules`). The Pruner applies it layer by layer and keeps its memories:
+after every push, what was sent and the residual add up to the sum of all gradients, or of all momenta.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,14 +16,14 @@ import torch
 from pslab.config.table import find
 from pslab.errors import PslabError
 from pslab.tensors.pruning.range_rule import Ranges
-from pslab.tensors.pruning.rules import Rule, Whole
+from pslab.tensors.pruning.rules import Dense, Rule, rule_traits
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.selection import select
 from pslab.tensors.workload.keyspace import Keyspace
 
 
 class NonFinite(PslabError):
-    """A gradient with NaN or infinite entries: nothing was sent and all that lasts is as before."""
+    """A gradient with NaN or infinite entries: nothing was sent, and the memories are unchanged."""
 
 
 class Memory(NamedTuple):
@@ -31,12 +31,12 @@ class Memory(NamedTuple):
 
     entries: int
     dtype: torch.dtype
-    numbers: bool = False  #: read and set one by one, and so not on a GPU
+    scalars: bool = False  #: its entries are read and set one by one, so it never lies on a GPU
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Whose gradients are pruned: chance, clipping and the moment in the training depend on it."""
+    """Whose gradients are pruned: random choices, clipping and warm-ups depend on it."""
 
     seed: int = 0
     worker: int = 0
@@ -45,29 +45,37 @@ class Setting:
 
 
 class Piece(NamedTuple):
-    """What a rule is asked about at once, inside its layer; or it is sent whole."""
+    """Part of a layer, by positions in the layer, for which the rule is called once, or which is sent unpruned."""
 
     start: int
     stop: int
-    whole: bool
+    unpruned: bool
 
 
 def memories(rule: Rule | Ranges, layers: int, size: int, dtype: torch.dtype) -> dict[str, Memory]:
-    """What lasts under a rule: what was not sent and the momentum (size), and a threshold for each layer."""
+    """The memories that a rule needs: the residual and the momentum ([size]), and a threshold for each layer."""
+    traits = rule_traits(rule)
     wanted = {
         "residual": (rule.residual, Memory(size, dtype)),
-        "momentum": (getattr(rule, "momentum", 0.0) > 0, Memory(size, dtype)),
-        "thresholds": (getattr(rule, "keeps", False), Memory(layers, torch.float64, True)),
+        "momentum": (traits.momentum > 0, Memory(size, dtype)),
+        "thresholds": (traits.keeps, Memory(layers, torch.float64, scalars=True)),
     }
     return {name: memory for name, (needed, memory) in wanted.items() if needed}
 
 
 class Pruner:
-    """Applies a rule to the layers of one worker's flat gradient and keeps what was not sent.
+    """Applies a rule to the layers of one worker's flat gradient.
 
-    `kept` holds what lasts, by `memories`; to restore it, copy into it. `residual` (size) is the sum of what was
-    computed and not yet sent; None for a rule without. `tensors` (slice, dimensions) are read by rules that are asked
-    by tensor; without them each layer is one matrix.
+    `residual` ([size], None for a rule without) is the sum of what was computed and not yet sent.
+
+    Args:
+        layers: slices that follow each other from 0 to `size`.
+        tensors: (slice, number of dimensions) of each parameter, for rules that select by tensor; without them each
+            layer is one matrix.
+        kept: the memories, as `memories` describes them; new ones if None.
+
+    Raises:
+        ValueError: layers or tensors that leave entries out.
     """
 
     def __init__(
@@ -83,16 +91,14 @@ class Pruner:
         kept: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.rule, self.size, self.dtype, self.setting = rule, size, dtype, setting or Setting()
+        self._traits = rule_traits(rule)
         self.layers = [(layer.start or 0, layer.stop) for layer in layers]
-        _check_whole(self.layers, size)
-        self._pieces = [_pieces(start, stop, tensors if getattr(rule, "by_tensor", False) else ())
-                        for start, stop in self.layers]  # fmt: skip
-        lasting = memories(rule, len(layers), size, dtype)
-        self.kept = dict(kept) if kept is not None else {name: zeros(m, device) for name, m in lasting.items()}
+        _check_contiguous(self.layers, size)
+        self._pieces = [_pieces(start, stop, tensors if self._traits.by_tensor else ()) for start, stop in self.layers]
+        self.kept = allocated(memories(rule, len(layers), size, dtype), device, kept)
         self.residual, self._momentum = self.kept.get("residual"), self.kept.get("momentum")
-        self._clip: float | None = getattr(rule, "clip", None)
-        self._own = find("prune", rule) is not None  # of the project: its indices need no check
-        if self._own and not isinstance(rule, Whole) and torch.device(device).type == "cpu":
+        self._own = find("prune", rule) is not None  # a rule of this package: its indices need no check
+        if self._own and not isinstance(rule, Dense) and torch.device(device).type == "cpu":
             select.prepare(dtype)  # here, and not while a run is timed
 
     @classmethod
@@ -106,17 +112,17 @@ class Pruner:
         return cls(rule, layers, keyspace.size, dtype, device, tensors=tensors, setting=setting, kept=kept)
 
     def prune(self, gradient: torch.Tensor, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The flat indices (sorted int64) and values of what is sent of this gradient (size) and what was left before.
+        """The flat indices (sorted int64) and the values (copies) that are sent of a gradient [size] and the residual.
 
-        The gradient is not changed, and the values are copies. `iteration` counts this worker's batches, from 0.
+        The gradient is not changed. `iteration` counts this worker's batches from 0.
 
         Raises:
-            NonFinite: the gradient holds NaN or infinity.
-            ValueError: a gradient of another shape or dtype, or indices that are not distinct ones of their layer.
+            NonFinite: the gradient contains NaN or infinity.
+            ValueError: a gradient of another shape or dtype, or a rule whose indices are not distinct and in range.
         """
         gradient = self._checked(gradient, self.size)
-        if self._clip is not None:
-            gradient = clipped(gradient, self._clip / math.sqrt(self.setting.workers))
+        if self._traits.clip is not None:
+            gradient = clipped(gradient, self._traits.clip / math.sqrt(self.setting.workers))
         with torch.no_grad():
             found = [self._layer(number, gradient[start:stop], iteration)
                      for number, (start, stop) in enumerate(self.layers)]  # fmt: skip
@@ -125,64 +131,59 @@ class Pruner:
     def prune_layer(
         self, number: int, gradient: torch.Tensor, iteration: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same for one layer alone, whose gradient this is: flat indices in the whole gradient, and values.
+        """`prune` for one layer and its gradient; the indices are those in the flat vector of the model.
 
         Raises:
-            NonFinite, ValueError: as for `prune`; ValueError too for a rule that clips the whole gradient.
+            NonFinite, ValueError: as `prune`; also ValueError for a rule that clips the gradient of the model.
         """
-        if self._clip is not None:
-            raise ValueError(f"{self.rule}: clip needs the norm of the whole gradient; layer by layer it is not known")
+        if self._traits.clip is not None:
+            raise ValueError(f"{self.rule}: clip needs the norm of the model's gradient, unknown layer by layer")
         start, stop = self.layers[number]
         gradient = self._checked(gradient, stop - start)
         with torch.no_grad():
             return self._layer(number, gradient, iteration)
 
     def _checked(self, gradient: torch.Tensor, size: int) -> torch.Tensor:
-        gradient = gradient.detach()
         if gradient.shape != (size,) or gradient.dtype != self.dtype:
             got, wanted = (tuple(gradient.shape), gradient.dtype), ((size,), self.dtype)
             raise ValueError(f"a gradient of shape {got[0]}, {got[1]} where {wanted[0]}, {wanted[1]} is expected")
-        if not is_finite(gradient):
-            raise NonFinite("the gradient holds NaN or infinite entries: nothing was sent")
-        return gradient
+        return checked_finite(gradient)
 
     def _layer(self, number: int, gradient: torch.Tensor, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
-        at = getattr(self.rule, "at", None)
+        at = self._traits.at
         rule: Rule = self.rule if at is None else at(iteration / self.setting.epoch_iterations)
         first, found = self.layers[number][0], []
         for piece in self._pieces[number]:
             inside, place = slice(piece.start, piece.stop), slice(first + piece.start, first + piece.stop)
-            moved = self._moved(gradient[inside], place)
-            if piece.whole:
-                found.append((torch.arange(place.start, place.stop, device=moved.device), moved.clone()))
+            added = self._with_momentum(gradient[inside], place)
+            if piece.unpruned:
+                found.append((torch.arange(place.start, place.stop, device=added.device), added.clone()))
                 continue
-            v = moved if self.residual is None else self.residual[place].add_(moved)
+            v = added if self.residual is None else self.residual[place].add_(added)
             indices = self._indices(rule, v, number, place.start, iteration)
             found.append((indices + place.start, v.index_select(0, indices)))
             if self.residual is not None:
                 v.index_fill_(0, indices, 0.0)
-            if self._momentum is not None and getattr(self.rule, "masking", False):
+            if self._momentum is not None and self._traits.masking:
                 self._momentum[place].index_fill_(0, indices, 0.0)
         return _joined(found, gradient)
 
-    def _moved(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
-        """What a gradient adds to what is to be sent: itself, or the momentum that it becomes a part of."""
+    def _with_momentum(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
+        """What a gradient adds to the residual: itself, or the momentum that it is added to."""
         if self._momentum is None:
             return gradient
-        share: float = getattr(self.rule, "momentum")  # noqa: B009  a rule may have none
         u = self._momentum[place]
-        if getattr(self.rule, "nesterov", False):
-            return u.add_(gradient).mul_(share) + gradient
-        return u.mul_(share).add_(gradient)
+        if self._traits.nesterov:
+            return u.add_(gradient).mul_(self._traits.momentum) + gradient
+        return u.mul_(self._traits.momentum).add_(gradient)
 
     def _indices(self, rule: Rule, v: torch.Tensor, layer: int, start: int, iteration: int) -> torch.Tensor:
-        select_from: Callable[..., Any] = rule.select
-        more: list[object] = []
-        if getattr(rule, "keeps", False):
+        traits, more = rule_traits(rule), list[Any]()
+        if traits.keeps:
             more.append(self.kept["thresholds"][layer : layer + 1])
-        if getattr(rule, "draws", False):
+        if traits.draws:
             more.append(seed_of(self.setting.seed, "sample", self.setting.worker, iteration, start))
-        found = torch.as_tensor(select_from(v, *more), device=v.device)
+        found = torch.as_tensor(rule.select(v, *more), device=v.device)
         if self._own:
             return found
         if found.dtype == torch.bool and found.shape == v.shape:
@@ -194,17 +195,35 @@ class Pruner:
 
 
 def zeros(memory: Memory, device: torch.device | str) -> torch.Tensor:
-    """A memory's begin."""
-    return torch.zeros(memory.entries, dtype=memory.dtype, device="cpu" if memory.numbers else device)
+    """A new memory."""
+    return torch.zeros(memory.entries, dtype=memory.dtype, device="cpu" if memory.scalars else device)
+
+
+def allocated(
+    wanted: Mapping[str, Memory], device: torch.device | str, kept: Mapping[str, torch.Tensor] | None
+) -> dict[str, torch.Tensor]:
+    """The memories that are `kept` already, or new ones."""
+    return dict(kept) if kept is not None else {name: zeros(memory, device) for name, memory in wanted.items()}
 
 
 def is_finite(t: torch.Tensor) -> bool:
-    """Whether all entries are finite, at the cost of one sum: only if that is not finite are they looked at."""
+    """Whether all entries are finite. One sum tells, unless the sum itself overflows."""
     return math.isfinite(t.detach().sum().item()) or bool(torch.isfinite(t).all())
 
 
+def checked_finite(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient, detached.
+
+    Raises:
+        NonFinite: it contains NaN or infinity.
+    """
+    if not is_finite(gradient):
+        raise NonFinite("the gradient contains NaN or infinite entries: nothing was sent")
+    return gradient.detach()
+
+
 def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:
-    """The gradient, scaled down to this norm if its own is larger."""
+    """The gradient, scaled down to this norm if its own norm is larger."""
     own = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     return gradient * (norm / own) if own > norm else gradient
 
@@ -213,14 +232,14 @@ def _pieces(start: int, stop: int, tensors: Sequence[tuple[slice, int]]) -> list
     inside = [Piece(where.start - start, where.stop - start, dimensions <= 1) for where, dimensions in tensors
               if start <= where.start < where.stop <= stop]  # fmt: skip
     found = inside or [Piece(0, stop - start, False)]
-    _check_whole([(piece.start, piece.stop) for piece in found], stop - start)
+    _check_contiguous([(piece.start, piece.stop) for piece in found], stop - start)
     return [piece for piece in found if piece.stop > piece.start]
 
 
-def _check_whole(slices: Sequence[tuple[int, int]], size: int) -> None:
+def _check_contiguous(slices: Sequence[tuple[int, int]], size: int) -> None:
     ends = [0, *(stop for _, stop in slices)]
     if ends[-1] != size or any(s != e or s > t for (s, t), e in zip(slices, ends, strict=False)):
-        raise ValueError(f"layers must follow each other from 0 to {size}: an entry of none would never be sent")
+        raise ValueError(f"layers must follow each other from 0 to {size}: an entry in no layer would never be sent")
 
 
 def _joined(

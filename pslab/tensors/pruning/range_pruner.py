@@ -1,4 +1,4 @@
-"""What a worker pushes of one range of keys, and what gathers of the others."""
+"""Range push: a worker pushes one range of keys an iteration and accumulates the gradients of the others."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from pslab.tensors.pruning.pruner import NonFinite, Pruner, Setting, is_finite, memories, zeros
+from pslab.tensors.pruning.pruner import Pruner, Setting, allocated, checked_finite, memories
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.workload.keyspace import Keyspace
 
 
 class RangePruner:
-    """Beside Pruner: the same calls for a rule that says which keys are sent, and not which entries are large.
+    """A Pruner for the rule `Ranges`, which selects keys and not large entries.
 
-    `kept` holds what lasts, by `memories`: `residual` (size) is the sum of what was computed and not yet sent; None for
-    a rule without. `keys` is the range of the iteration, set before it is pruned.
+    `keys` is the range to push, set before each call of `prune`. `residual` ([size], None for a rule without) is the
+    sum of what was computed and not yet sent.
     """
 
     def __init__(
@@ -24,19 +24,16 @@ class RangePruner:
         kept: Mapping[str, torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.rule, self._keyspace, self.keys = rule, keyspace, keyspace.whole
-        lasting = memories(rule, len(keyspace.layers), keyspace.size, dtype)
-        self.kept = dict(kept) if kept is not None else {name: zeros(m, device) for name, m in lasting.items()}
+        self.kept = allocated(memories(rule, len(keyspace.layers), keyspace.size, dtype), device, kept)
         self.residual = self.kept.get("residual")
 
     def prune(self, gradient: torch.Tensor, iteration: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """The flat indices (sorted int64) and values of what has gathered in the range, this gradient (size) included.
+        """The flat indices (sorted int64) and values of the range: the residual and this gradient [size].
 
         Raises:
-            NonFinite: the gradient holds NaN or infinity; the residual is as before.
+            NonFinite: the gradient contains NaN or infinity; the residual is unchanged.
         """
-        gradient = gradient.detach()
-        if not is_finite(gradient):
-            raise NonFinite("the gradient holds NaN or infinite entries: nothing was sent")
+        gradient = checked_finite(gradient)
         v = gradient if self.residual is None else self.residual.add_(gradient)
         slices = self._keyspace.slices(self.keys)
         indices = torch.cat([torch.arange(s.start, s.stop, device=v.device) for s in slices])
@@ -50,7 +47,7 @@ def pruner_of(
     rule: Any, keyspace: Keyspace, dtype: torch.dtype, device: torch.device | str = "cpu",
     setting: Setting | None = None, kept: Mapping[str, torch.Tensor] | None = None,
 ) -> Pruner | RangePruner:  # fmt: skip
-    """What applies a rule to one worker's gradients, a model's."""
+    """The pruner that applies a rule to one worker's gradients of a model."""
     if isinstance(rule, Ranges):
         return RangePruner(rule, keyspace, dtype, device, kept)
     return Pruner.of(rule, keyspace, dtype, device, setting, kept)

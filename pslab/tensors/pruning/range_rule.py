@@ -1,7 +1,7 @@
-"""Range push and pull: the rule, and which keys an iteration's range has.
+"""Range push and pull: the rule, and the range of keys of each iteration.
 
     keys 0 .. N - 1, r of them an iteration, K = ceil(N / r) iterations a sweep
-    iteration i of a sweep:  R = [r * i, min(N, r * (i + 1)));  pushed: what has gathered in R;  pulled: R
+    iteration i of a sweep:  R = [r * i, min(N, r * (i + 1)));  pushed: the residual in R;  pulled: the weights in R
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ FIT = "fit"
 
 @dataclass(frozen=True)
 class Ranges:
-    """One range of keys an iteration, in turn: its entries are pushed, its weights pulled; the rest gathers.
+    """One range of keys an iteration, in turn: its entries are pushed, its weights pulled; the rest accumulates.
 
-    Every entry of every gradient is sent once, at most K - 1 iterations late, K ranges making a sweep over the keys:
-    bounded delay. That it is each in turn is a reading of the slides, whose picture is lost; Li et al. choose ranges at
-    random. `fit`: each worker measures how long exchanging and computing take, and takes for its next sweep as many
-    keys as are exchanged while it computes. Workers need not agree: the server applies entries, whatever their range.
-    Needs pull="range". Overlap it with computing: sync="eager".
+    Every entry of every gradient is sent once, at most K - 1 iterations late, where K ranges are a sweep over the keys:
+    the delay is bounded. Taking the ranges in turn is a reading of the slides, whose figure is lost; Li et al. choose
+    them at random. With `fit`, each worker measures how long exchanging and computing take, and gives the ranges of its
+    next sweep as many keys as it can exchange while it computes. Workers may use different sizes, since the server
+    applies entries whatever their range. Needs pull="range". To overlap it with computing, use sync="eager".
 
     Source: Tsai (slides 2017); Li et al. (OSDI 2014)
     """
 
-    size: Annotated[int | str, Bounds(at_least=1), OneOf(FIT), "keys in a range; more than there are: all of them"]
+    size: Annotated[int | str, Bounds(at_least=1), OneOf(FIT), "keys in a range; all keys, or more: no ranges"]
     residual: Annotated[
         bool, "whether what is not sent is added to the next gradient; without: cyclic block-coordinate SGD"
     ] = True
@@ -37,7 +37,7 @@ class Ranges:
     ] = True
     quantile: Annotated[
         float | None, Bounds(at_least=0, at_most=1),
-        "what fit takes for the computing time: a quantile of the last ones; none: their moving mean",
+        "the computing time that fit uses: this quantile of the last times; none: their moving mean",
     ] = None
     pull: ClassVar[str] = "range"
 
@@ -46,21 +46,21 @@ class Ranges:
 
     @property
     def fitted(self) -> bool:
-        """Whether the size is found while the run goes on."""
+        """Whether the size is chosen during the run."""
         return self.size == FIT
 
     @property
     def applies(self) -> bool:
-        """Whether a worker applies to its own weights what it has not yet sent."""
+        """Whether a worker applies its residual to its own weights."""
         return self.residual and self.local_apply
 
 
 def ranges_in(size: int, keys: int) -> int:
-    """K: the ranges of a sweep."""
+    """K, the number of ranges in a sweep."""
     return -(-keys // size)
 
 
 def keys_of(size: int, keys: int, place: int) -> KeyRange:
-    """The range at a place of a sweep; sweeps follow each other."""
+    """The range of keys number `place`, counted over consecutive sweeps."""
     start = size * (place % ranges_in(size, keys))
     return KeyRange(start, min(keys, start + size))

@@ -1,12 +1,12 @@
-"""The rules of pruning: which entries of one layer, or of one of its tensors, a push carries.
+"""The pruning rules: which entries of one layer, or of one of its tensors, a push contains.
 
-A rule is a frozen value; what it needs from one gradient to the next is kept for it by
-`pslab.tensors.pruning.pruner.Pruner`.
+A rule is a frozen value. The Pruner (`pslab.tensors.pruning.pruner`) keeps what it needs from one gradient to the next.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -15,34 +15,48 @@ import torch
 from pslab.config.parameters import Bounds, OneOf, check
 from pslab.tensors.selection import select
 
-#: What is sent in the first epochs of a warm-up: a quarter, and a quarter of that with every step (Lin et al., 2018).
+#: The densities of a warm-up: a quarter, then a quarter of the one before (Lin et al., ICLR 2018).
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
-WarmUp = Annotated[int, Bounds(at_least=0), "epochs that start with the fractions 25, 6.25, 1.5625, 0.4, 0.1 % instead"]
+WarmUp = Annotated[int, Bounds(at_least=0), "epochs of larger fractions at the start: 25, 6.25, 1.5625, 0.4, 0.1 %"]
 SHARE = Bounds(above=0, at_most=1)
 
 
 class Rule(Protocol):
-    """What a Pruner asks for: indices (int64, in any order) or a mask (bool) for one layer's vector v.
-
-    A rule may also have
-
-        at(epoch)               the rule that holds at this moment, in epochs from the begin
-        keeps = True            then select(v, kept) gets a float64 of this layer that lasts, 0 at first, and may set it
-        draws = True            then select(v, draw) gets a whole number by chance, another one for every gradient
-        by_tensor = True        it is asked for each tensor of a layer; those of one dimension are sent whole
-        momentum, nesterov, masking, clip       what happens to gradients before: see `DGC`
-    """
+    """What a Pruner needs. A rule may also have the attributes of `RuleTraits`."""
 
     @property
-    def residual(self) -> bool: ...
+    def residual(self) -> bool:
+        """Whether what is not sent is added to the next gradient."""
 
-    def select(self, v: torch.Tensor, /) -> Any: ...
+    @property
+    def select(self) -> Callable[..., Any]:
+        """select(v): the indices (integers, in any order) or a mask (bool [n]) of the entries of v [n] to send."""
+
+
+@dataclass(frozen=True)
+class RuleTraits:
+    """What else a rule may have, each with its default."""
+
+    at: Callable[[float], Rule] | None = None  #: at(epoch): the rule at this moment, in epochs from the start
+    keeps: bool = False  #: the call is select(v, kept), with a float64 tensor [1] of the layer, 0 at first, to be set
+    draws: bool = False  #: the call is select(v, draw), with a random integer, a new one for every gradient
+    by_tensor: bool = False  #: select is called for each tensor of a layer; those of one dimension are sent unpruned
+    momentum: float = 0.0  #: this, `nesterov` and `masking`: gradients are accumulated in a momentum first, as in `DGC`
+    nesterov: bool = False
+    masking: bool = False
+    clip: float | None = None  #: the norm that gradients are scaled down to, times the root of the number of workers
+
+
+def rule_traits(rule: object) -> RuleTraits:
+    """The traits of a rule, read from its attributes."""
+    values: dict[str, Any] = {f.name: getattr(rule, f.name, f.default) for f in dataclasses.fields(RuleTraits)}
+    return RuleTraits(**values)
 
 
 def warm(epoch: float, epochs: int) -> float | None:
-    """The density at a moment of a warm-up of so many epochs; None once it is over.
+    """The density at moment `epoch` of a warm-up of `epochs` epochs; None once it is over.
 
-    A shorter one than the list ends early, one entry an epoch; a longer one stays longer with every entry.
+    A warm-up shorter than the list takes one entry an epoch and ends early; a longer one stays longer at each entry.
     """
     if not 0 <= epoch < epochs:
         return None
@@ -50,8 +64,8 @@ def warm(epoch: float, epochs: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Everything is sent: no pruning."""
+class Dense:
+    """No pruning: all entries are sent."""
 
     residual: ClassVar[bool] = False
 
@@ -65,8 +79,8 @@ class Static:
     """The largest `fraction` of each layer, k = max(1, ceil(fraction * n)); ties go to the lower index.
 
     The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
-    Deep Gradient Compression (ICLR 2018); without, they are dropped, as the report has it. Frozen, the k-th largest
-    magnitude of a layer's first gradient that has so many is its threshold from then on, and densities vary.
+    Deep Gradient Compression (ICLR 2018); without, they are dropped, as in the report. In mode `frozen` a layer's
+    threshold is the k-th largest magnitude of its first gradient that is not zero, and densities vary afterwards.
 
     Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
     """
@@ -81,20 +95,20 @@ class Static:
 
     @property
     def keeps(self) -> bool:
-        """Whether a layer's threshold lasts."""
+        """Whether a layer's threshold is kept from one gradient to the next."""
         return self.mode == "frozen"
 
     def at(self, epoch: float) -> Static:
-        """In the warm-up the list's fraction, but never less than its own."""
+        """During the warm-up the fraction of the list, but never less than the rule's own."""
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(max(density, self.fraction), self.residual)
 
     def count(self, n: int) -> int:
-        """How many of n entries are sent."""
+        """The number of entries sent of n."""
         return select.share(self.fraction, n)
 
     def select(self, v: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
-        """The indices of the k entries of largest |v|, or of those that reach the threshold that is `kept`; sorted."""
+        """The sorted indices of the k largest |v|, or of those that reach the `kept` threshold."""
         if self.mode == "frozen" and kept is not None and kept.item():
             return select.reaching(v, kept.item())
         found = select.top(v, self.count(len(v)))
@@ -108,7 +122,7 @@ class Deviation:
     """The entries with |v| above `sigmas` standard deviations (population) of their layer.
 
     The standard-deviation thresholds (1, 2, 3) of Tsai's thesis report (2018); `residual` as in Lin et al. (ICLR 2018).
-    Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant one everything, since its deviation is 0.
+    Of a Gaussian layer 31.7, 4.6 and 0.27 % are sent; of a constant layer all entries, since its deviation is 0.
 
     Source: Tsai (2018)
     """
@@ -121,34 +135,35 @@ class Deviation:
         check(self)
 
     def at(self, epoch: float) -> Deviation | Static:
-        """In the warm-up the list's fraction."""
+        """During the warm-up the fraction of the list."""
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(density, self.residual)
 
     def select(self, v: torch.Tensor) -> torch.Tensor:
-        """The indices with |v| > sigmas * std(v), sorted."""
+        """The sorted indices with |v| > sigmas * std(v)."""
         return select.deviation(v, self.sigmas)
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The entries above a threshold that is the mean of |v| over what exceeds the last threshold.
+    """The entries above a threshold that is the mean of |v| over the entries above the last threshold.
 
-    The dynamic threshold of Tsai's thesis report (2018), by default found anew for every gradient, in `passes` from 0
-    on: of a Gaussian layer five leave 1 %. To the letter each gradient finds the threshold of the next. A mean of what
-    exceeds it is always larger: the threshold only rises, until hardly anything is sent. A ratchet that nothing exceeds
-    starts again with the mean of |v|; with decay the threshold is taken times gamma before each gradient.
+    The dynamic threshold of Tsai's thesis report (2018). By default it is computed for every gradient, in `passes` that
+    start from 0; five passes leave 1 % of a Gaussian layer. In the report's literal form, each gradient gives the
+    threshold for the next one. Since the mean of the entries above a threshold is always larger than the threshold, it
+    only rises, until hardly any entry is sent. A ratchet starts again with the mean of |v| when no entry exceeds the
+    threshold; with decay, the threshold is multiplied by gamma before each gradient.
 
     Source: Tsai (2018)
     """
 
     passes: Annotated[
-        int, Bounds(at_least=1), "how often the threshold is raised to the mean of what exceeds it, in the mode passes"
+        int, Bounds(at_least=1), "how often the threshold is raised to the mean of the entries above it, in mode passes"
     ] = 5
     residual: Annotated[bool, "whether what is not sent is added to the next gradient"] = True
     mode: Annotated[
         str, OneOf("passes", "literal", "ratchet", "decay"),
-        "from 0 for every gradient; or the threshold comes from the gradient before",
+        "passes: from 0 for every gradient; literal, ratchet, decay: the last gradient gives the threshold",
     ] = "passes"
     gamma: Annotated[float, Bounds(above=0, below=1), "how fast the threshold decays"] = 0.9
     warm_up: WarmUp = 0
@@ -158,18 +173,18 @@ class Dynamic:
 
     @property
     def keeps(self) -> bool:
-        """Whether a layer's threshold lasts."""
+        """Whether a layer's threshold is kept from one gradient to the next."""
         return self.mode != "passes"
 
     def at(self, epoch: float) -> Dynamic | Static:
-        """In the warm-up the list's fraction."""
+        """During the warm-up the fraction of the list."""
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(density, self.residual)
 
     def select(self, v: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
-        """The indices above the threshold, sorted; `kept` is the one to compare with, and becomes the next.
+        """The sorted indices above the threshold in `kept`, which is then set to the next threshold.
 
-        By passes, and where a ratchet starts again, those that reach the threshold if none exceeds it.
+        In mode `passes`, and where a ratchet starts again, those that reach the threshold if none exceeds it.
         """
         if self.mode == "passes":
             return select.dynamic(v, self.passes)[0]
@@ -188,11 +203,11 @@ class Dynamic:
 class DGC:
     """Deep gradient compression: the largest `fraction` of each tensor's summed momentum, by a sampled threshold.
 
-    Each worker keeps a momentum u and what it has not sent v: u = m u + g, v = v + u; of v the largest entries are
-    sent, and both forget them (factor masking), so that a stale momentum does not carry on. Tensors of one dimension
-    are sent whole, as u. The server takes plain steps by the mean. Between 0.8 and 1 times `fraction` of a tensor is
-    sent: a sample gives a threshold, which is lowered by a fifth while too few reach it; of too many, the largest are
-    taken exactly (the authors' code drops the highest indices instead where they are at most 1.3 times too many).
+    Each worker keeps a momentum u and a residual v: u = m u + g, v = v + u. The largest entries of v are sent, and set
+    to 0 in both (factor masking), so that a stale momentum does not carry on. Tensors of one dimension are sent
+    unpruned, as u. The server takes plain steps with the mean. Between 0.8 and 1 times `fraction` of a tensor is sent:
+    a sample gives a threshold, which is lowered by a fifth while too few entries reach it; of too many, exactly the
+    largest are taken (the authors' code drops those of highest index if they are at most 1.3 times too many).
 
     Source: Lin et al. (ICLR 2018)
     """
@@ -202,14 +217,14 @@ class DGC:
     draws: ClassVar[bool] = True
 
     fraction: Annotated[float, SHARE, "of each tensor's entries that is sent"] = 0.001
-    momentum: Annotated[float, Bounds(at_least=0, below=1), "of u"] = 0.9
-    nesterov: Annotated[bool, "the momentum of Nesterov: u = m (u + g), v = v + u + g"] = False
+    momentum: Annotated[float, Bounds(at_least=0, below=1), "m"] = 0.9
+    nesterov: Annotated[bool, "Nesterov's momentum: u = m (u + g), v = v + u + g"] = False
     clip: Annotated[
         float | None, Bounds(above=0), "a gradient with a norm above clip / sqrt(workers) is scaled down to it"
     ] = None
-    masking: Annotated[bool, "whether the momentum forgets what is sent"] = True
+    masking: Annotated[bool, "whether entries that are sent are set to 0 in the momentum"] = True
     warm_up: WarmUp = 4
-    sample: Annotated[float, SHARE, "of a tensor's entries that its threshold is taken from"] = 0.01
+    sample: Annotated[float, SHARE, "of a tensor's entries that gives its threshold"] = 0.01
 
     def __post_init__(self) -> None:
         check(self)
@@ -217,10 +232,10 @@ class DGC:
             raise ValueError("dgc: nesterov=on needs a momentum above 0, as in momentum=0.9")
 
     def at(self, epoch: float) -> DGC:
-        """In the warm-up the list's fraction, but never less than its own."""
+        """During the warm-up the fraction of the list, but never less than the rule's own."""
         density = warm(epoch, self.warm_up)
         return self if density is None else dataclasses.replace(self, fraction=max(density, self.fraction), warm_up=0)
 
     def select(self, v: torch.Tensor, draw: int = 0) -> torch.Tensor:
-        """The indices of the about `fraction` n largest |v|, sorted; `draw` says where the sample begins."""
+        """The sorted indices of about `fraction` n of the largest |v|; `draw` says where the sample starts."""
         return select.sampled(v, self.fraction, self.sample, draw)

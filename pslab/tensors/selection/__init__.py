@@ -1,1 +1,1 @@
-"""Kernels that select the entries of a gradient: compiled for the CPU, and the plain torch reference."""
+"""Selection of the entries of a gradient: compiled loops for the CPU, and the reference in plain torch."""

@@ -1,6 +1,6 @@
-"""What the loops do with one block y of a vector: search it, move entries, add them up. Only numba calls these.
+"""What the loops do with one block y of a vector: search it, move entries, sum them. Only compiled code calls these.
 
-Arrays that are written to have SPARE places more than they need, since whole registers are written.
+Arrays that are written are SPARE entries longer than their contents, because full registers are written.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ Array = NDArray[Any]
 Part = TypeVar("Part", bound=Callable[..., Any])
 
 SPARE = 64
-SUMS = {"reassoc", "nsz", "contract"}  # what a compiler must be allowed to add up in lanes
+SUMS = {"reassoc", "nsz", "contract"}  # what a compiler must be allowed to do to sum in the lanes of a register
 
 
 def part(function: Part) -> Part:
-    """Compiled into the loops that call it."""
+    """Compile a function into the loops that call it."""
     return cast(Part, njit(fastmath=SUMS)(function))
 
 
 def in_order(function: Part) -> Part:
-    """The same, with every operation as it is written."""
+    """The same, keeping every operation in its order."""
     return cast(Part, njit(function))
 
 
 @part
 def few(y: Array, edge: Any, floor: Any, first: int, indices: Array, magnitudes: Array, found: int) -> tuple[int, int]:
-    """Where few exceed the edge: two of a word are written without asking how many there are.
+    """Find the entries above the edge where they are few: two per word are written without checking their number.
 
-    Also counts |y| > floor; where nobody uses the count, the compiler leaves it out.
+    Also counts |y| > floor; where the count is not used, the compiler removes it.
     """
     start, count = found, 0
     for i in range(0, len(y) - 63, 64):
@@ -63,7 +63,7 @@ def few(y: Array, edge: Any, floor: Any, first: int, indices: Array, magnitudes:
 
 @part
 def many(y: Array, edge: Any, first: int, indices: Array, magnitudes: Array, found: int, places: Array) -> int:
-    """Where many do: they are moved together in registers, at one speed whatever their number."""
+    """Find the entries above the edge where they are many: moved in registers, at the same speed for any number."""
     top, width, k, m = y.dtype.type(np.inf), 64 // y.itemsize, 0, found
     whole = len(y) // 64 * 64 if simd.SQUEEZES else 0
     for i in range(0, whole, 64):
@@ -82,7 +82,7 @@ def many(y: Array, edge: Any, first: int, indices: Array, magnitudes: Array, fou
 
 @part
 def between(y: Array, low: Any, high: Any, out: Array, found: int) -> int:
-    """Moves the magnitudes with low < |y| <= high to out[found:], which may be y itself."""
+    """Move the magnitudes with low < |y| <= high to out[found:], which may be y itself."""
     width = 64 // y.itemsize
     whole = len(y) // width * width if simd.SQUEEZES else 0
     for i in range(0, whole, width):
@@ -123,7 +123,7 @@ def count_above(y: Array, edge: Any) -> int:
 
 @in_order
 def add(total: float, lost: float, term: float) -> tuple[float, float]:
-    """Adds a block's sum to the total; `lost` keeps what rounding takes (Knuth's two-sum)."""
+    """Add a block's sum to the total; `lost` accumulates the rounding errors (Knuth's two-sum)."""
     after = total + term
     part = after - total
     return after, lost + ((total - (after - part)) + (term - part))

@@ -1,8 +1,8 @@
-"""The loops of selection on the CPU, compiled by numba for the processor at hand when the first vector is pruned.
+"""The loops of selection on the CPU, compiled by numba for this processor when the first vector is pruned.
 
-Each goes through a vector once, block by block: a block is small enough to be in a core's first cache for everything
-that is done with it. A `room` is how many entries an array takes; it is SPARE longer: whole registers are written.
-Sums are in float64 and in no fixed order, which changes them far less than reference.TIE.
+Each loop goes through a vector once, block by block; a block stays in a core's first cache while it is used. A `room`
+is the number of entries that an array holds; the array is SPARE entries longer, because full registers are written.
+Sums are in float64 and in no fixed order, which changes them far less than `reference.TIE`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def loop(function: Loop) -> Loop:
 
 @loop
 def search(x: Array, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int) -> int:
-    """The indices and magnitudes of |x| > edge. Returns how many, or -1 if they are more than fit."""
+    """Write the indices and magnitudes of |x| > edge. Returns their number, or -1 if they do not fit."""
     places = np.empty(BLOCK + SPARE, np.uint16)
     found = 0
     for first in range(0, len(x), BLOCK):
@@ -57,7 +57,7 @@ def search(x: Array, edge: Any, many: bool, indices: Array, magnitudes: Array, r
 def moments(
     x: Array, shift: float, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int
 ) -> tuple[float, float, int]:
-    """The sums of x - shift and of its square, and what `search` gives."""
+    """The sums of x - shift and of its squares, and the result of `search`."""
     places = np.empty(BLOCK + SPARE, np.uint16)
     total = squares = total_lost = squares_lost = 0.0
     found = 0
@@ -77,7 +77,7 @@ def moments(
 
 @loop
 def sample(x: Array, out: Array) -> None:
-    """Entries from all over x: one from each of len(out) stretches, at a place that no period of x can meet."""
+    """One entry from each of len(out) equal stretches of x, at a pseudo-random place, whatever the period of x."""
     stretch, state = len(x) / len(out), np.uint64(len(x))
     for i in range(len(out)):
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)  # Knuth, MMIX
@@ -94,10 +94,10 @@ def tails(
     lists: tuple[Array, Array, Array],
     rooms: tuple[int, int, int],
 ) -> tuple[float, int, float, int, int, int, int]:
-    """Sum and count of |x| > edge, and of |x| > low; with them, lists for the thresholds that follow.
+    """The sum and count of |x| > edge and of |x| > low, and three lists for the thresholds that follow.
 
-    Bounds: low <= high <= deep, and last. Lists: the magnitudes of |x| > last, with the indices; those with
-    low < |x| <= high; those with |x| > deep. Returns the lists' lengths too, -1 for one that does not fit.
+    The bounds are low <= high <= deep, and last. The lists hold the magnitudes of |x| > last, with their indices; those
+    with low < |x| <= high; those with |x| > deep. Also returns the lists' lengths, -1 for one that does not fit.
     """
     low, high, deep, last = bounds
     magnitudes, band, rest = lists
@@ -116,7 +116,7 @@ def tails(
             count += above
         length = blocks.between(y, low, top, near, 0)
         near[length : length + SPARE] = 0
-        z = near[: (length + SPARE - 1) // SPARE * SPARE]  # whole registers: zeros exceed nothing
+        z = near[: (length + SPARE - 1) // SPARE * SPARE]  # full registers; the zeros exceed nothing
         low_total, low_lost = blocks.add(low_total, low_lost, blocks.sum_all(z))
         low_count += length
         if banded + length > band_room:
@@ -132,7 +132,7 @@ def tails(
 
 @loop
 def tail(magnitudes: Array, edge: Any) -> tuple[float, int]:
-    """Sum and count of what exceeds the edge, which is moved to the front: the rest of the array is lost."""
+    """The sum and count of the magnitudes above the edge. They are moved to the front; the rest is overwritten."""
     total, lost, found, top = 0.0, 0.0, 0, magnitudes.dtype.type(np.inf)
     for first in range(0, len(magnitudes), BLOCK):
         after = blocks.between(magnitudes[first : first + BLOCK], edge, top, magnitudes, found)
@@ -143,7 +143,7 @@ def tail(magnitudes: Array, edge: Any) -> tuple[float, int]:
 
 @loop
 def spread(magnitudes: Array, edge: Any) -> tuple[int, float, float]:
-    """Of what exceeds the edge: the count, the mean, and the mean's standard error, relative to it."""
+    """Of the magnitudes above the edge: the count, the mean, and the relative standard error of the mean."""
     count, total, squares = 0, 0.0, 0.0
     for magnitude in magnitudes:
         if magnitude > edge:
@@ -159,7 +159,7 @@ def spread(magnitudes: Array, edge: Any) -> tuple[int, float, float]:
 
 @loop
 def keep(indices: Array, magnitudes: Array, edge: Any, out: Array) -> int:
-    """The indices whose magnitudes exceed the edge go to the front of out; returns how many."""
+    """Write the indices whose magnitudes exceed the edge to `out`; returns their number."""
     found = 0
     for j in range(len(indices)):
         out[found] = indices[j]
@@ -169,7 +169,7 @@ def keep(indices: Array, magnitudes: Array, edge: Any, out: Array) -> int:
 
 @loop
 def kth(bits: Array, k: int) -> int:
-    """The k-th largest of magnitudes that are read as integers, by their leading bits, then those that follow."""
+    """The k-th largest of magnitudes given as integers, found by their leading bits, then by the bits that follow."""
     counts = np.empty(BINS, np.int64)
     while True:
         low = high = bits[0]
@@ -196,9 +196,9 @@ def kth(bits: Array, k: int) -> int:
 
 @loop
 def largest(indices: Array, bits: Array, edge: int, out: Array) -> None:
-    """Fills out, but for its last place, with the indices of the largest magnitudes, down to the edge.
+    """Fill `out`, except for its last place, with the indices of the largest magnitudes, down to the edge.
 
-    Of those that equal it the first are taken.
+    Of the magnitudes that equal the edge the first are taken.
     """
     above = reach = 0
     for b in bits:
@@ -219,21 +219,21 @@ def largest(indices: Array, bits: Array, edge: int, out: Array) -> None:
 
 
 def warm(dtype: np.dtype[Any]) -> None:
-    """Compiles every loop for vectors of this dtype, or takes what an earlier process has compiled and kept."""
+    """Compile every loop for vectors of this dtype, or load what an earlier process has compiled."""
     try:
-        with _alone(_keep_compiled()):
+        with _locked(_use_cache()):
             _call_all(dtype)
-    except Exception:  # whatever is wrong with kept code, or with the disk, loops can be compiled without
+    except Exception:  # whatever is wrong with the cached code or the disk, the loops can be compiled without them
         for name in LOOPS:
             globals()[name] = njit(nogil=True)(globals()[name].py_func)
         _call_all(dtype)
 
 
-def _keep_compiled() -> Path | None:
-    """Compiled code is kept with Python's own, or in the user's cache where that cannot be written.
+def _use_cache() -> Path | None:
+    """Let numba cache compiled code beside Python's own, or in the user's cache folder if that cannot be written.
 
-    numba looks whether this file has changed; the folder's name says it of the files that this one is compiled with.
-    Returns the folder; None if nothing can be kept.
+    numba notices when this file changes; the folder's name changes with the files whose functions are inlined here.
+    Returns the folder; None if neither can be written.
     """
     sources = b"".join(Path(str(module.__file__)).read_bytes() for module in (simd, blocks))
     name = f"loops-{sha256(sources).hexdigest()[:16]}"
@@ -253,8 +253,8 @@ def _keep_compiled() -> Path | None:
 
 
 @contextmanager
-def _alone(folder: Path | None) -> Iterator[None]:
-    """Of several processes one compiles; the others wait, then take what it has kept."""
+def _locked(folder: Path | None) -> Iterator[None]:
+    """Of several processes one compiles; the others wait, then load what it has cached."""
     if folder is None:
         yield
         return

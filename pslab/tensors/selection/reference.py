@@ -1,4 +1,4 @@
-"""The rules of selection in plain torch: for any device, and what the loops for the CPU are held to."""
+"""Selection in plain torch: for any device, and the reference for the compiled loops of the CPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-TIE = 2.0**-40
-ENOUGH, LOWERED = 0.8, 10  # of the entries that are wanted; how often a sampled threshold is lowered by that factor
+TIE = 2.0**-40  # relative: more than the order of a summation changes a threshold
+ENOUGH, LOWERED = 0.8, 10  # the share of the wanted entries that suffices; how often a threshold is lowered by it
 
 
 def top(v: torch.Tensor, k: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
 
 
 def dynamic_thresholds(magnitudes: torch.Tensor, passes: int) -> list[float]:
-    """At most `passes` thresholds, each the mean of what exceeds the one before; the first that of what is not 0."""
+    """At most `passes` thresholds, each the mean of the magnitudes above the one before; the first, of those not 0."""
     last = magnitudes[magnitudes > 0]
     thresholds: list[float] = []
     while len(last) and len(thresholds) < passes:
@@ -78,12 +78,12 @@ def dynamic_thresholds(magnitudes: torch.Tensor, passes: int) -> list[float]:
 
 
 def exceed(threshold: float, dtype: np.dtype[Any]) -> Any:
-    """What an entry above the threshold is greater than, in its own dtype."""
+    """The number in the entries' dtype that an entry above the threshold is greater than."""
     return cast_to(threshold * (1 + TIE), dtype)
 
 
 def reach(threshold: float, dtype: np.dtype[Any]) -> Any:
-    """What an entry that reaches the threshold is at least."""
+    """The number in the entries' dtype that an entry reaching the threshold is not less than."""
     return cast_to(threshold * (1 - TIE), dtype)
 
 
@@ -94,5 +94,5 @@ def cast_to(value: float, dtype: np.dtype[Any]) -> Any:
 
 
 def dtype_of(v: torch.Tensor) -> np.dtype[Any]:
-    """NumPy's name for a vector's dtype."""
+    """The NumPy dtype of a vector."""
     return np.dtype(np.float64 if v.dtype == torch.float64 else np.float32)

@@ -1,10 +1,11 @@
-"""Which entries of one layer are sent: the k largest, those above a threshold, and the thresholds of two rules.
+"""Selection of the entries of one layer that are sent: the k largest, or those above a threshold.
 
-Every function takes a vector v (n, float32 or float64, finite) and has two versions that choose the same entries: loops
-compiled for the CPU, on one thread, and plain torch for any other device. Indices come sorted, as int64 on v's device.
+Every function takes a vector v ([n] float32 or float64, finite) and returns sorted indices (int64, on v's device). Each
+has two implementations that select the same entries: compiled loops for the CPU (`cpu`, one thread) and plain torch for
+any other device (`reference`).
 
-A threshold is a float64 raised by one part in 2**40 and rounded to v's dtype before it is compared. That is more than
-the order of a summation can change it, so the versions agree even where entries lie exactly on a threshold.
+Before a comparison, a threshold (float64) is raised by one part in 2**40 and rounded to v's dtype. The order of a
+summation changes it by less, so both implementations agree even where entries lie exactly on a threshold.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pslab.tensors.selection import cpu, reference
+from pslab.tensors.selection import cpu, reference, scan
 
 
 def top(v: torch.Tensor, k: int) -> torch.Tensor:
-    """The indices of exactly k entries of largest |v|; of equal ones, those of lower index. 0 <= k <= n."""
+    """The indices of the k largest |v|; of equal ones, those with lower indices.
+
+    Raises:
+        ValueError: k is not from 0 to n.
+    """
     if not 0 <= k <= len(v):
-        raise ValueError(f"k={k}: from 0 to the {len(v)} entries of the layer")
+        raise ValueError(f"k={k} must be from 0 to the {len(v)} entries of the layer")
     return torch.from_numpy(cpu.top(_array(v), k)) if _on_cpu(v) else reference.top(v, k)
 
 
@@ -43,9 +48,9 @@ def reaching(v: torch.Tensor, threshold: float) -> torch.Tensor:
 
 
 def share(fraction: float, n: int) -> int:
-    """The whole number of entries, at least one, that is the fraction of n, rounded up. 0 of none.
+    """fraction * n entries, rounded up: at least one of n >= 1 entries, none of none.
 
-    A product that only rounding lifts above a whole number is that number.
+    A product that exceeds an integer only by rounding errors is taken as that integer.
     """
     exact = fraction * n
     whole = round(exact)
@@ -53,15 +58,16 @@ def share(fraction: float, n: int) -> int:
 
 
 def sampled(v: torch.Tensor, fraction: float, part: float, draw: int) -> torch.Tensor:
-    """The indices of about k = share(fraction, n) of the largest |v|: from 0.8 k to k where ten trials give so many.
+    """The indices of about k = share(fraction, n) of the largest |v|: 0.8 k to k where ten trials find so many.
 
-    Every `stride`-th entry, from draw % stride on, gives a threshold; while fewer than 0.8 k reach it, it is taken
-    times 0.8, at most ten times. Of more than k, the k largest are taken. Of a short vector all entries are the sample,
-    and the answer is exact. Lin et al. (ICLR 2018), after the authors' code.
+    The sample is every `stride`-th entry, starting with number draw % stride; it gives a threshold. While fewer than
+    0.8 k entries reach it, the threshold is multiplied by 0.8, at most ten times. Of more than k entries the k largest
+    are taken. For a short vector the sample is the whole vector, and the selection is exact. After the code of Lin et
+    al., "Deep Gradient Compression" (ICLR 2018).
 
     Args:
-        part: the share of the entries that is the sample, at least
-        draw: a whole number by chance
+        part: the smallest share of the entries that the sample may have
+        draw: a random integer
     """
     n, k = len(v), share(fraction, len(v))
     stride = sample_stride(n, fraction, part)
@@ -74,7 +80,7 @@ def sampled(v: torch.Tensor, fraction: float, part: float, draw: int) -> torch.T
 
 
 def sample_stride(n: int, fraction: float, part: float) -> int:
-    """Every so many entries one is drawn: at least two that are sent, and `part` of all. 1, or one more than eights."""
+    """The stride of a sample that contains at least two of the entries to send, and `part` of all: 1 or 8 i + 1."""
     enough = math.ceil(2 / fraction)
     if n <= enough:
         return 1
@@ -86,23 +92,23 @@ def sample_stride(n: int, fraction: float, part: float) -> int:
 
 
 def std(v: torch.Tensor) -> float:
-    """The population standard deviation (ddof 0), in float64; exactly 0 for a constant layer."""
+    """The population standard deviation (ddof 0) in float64; exactly 0 for a constant vector."""
     return cpu.std(_array(v)) if _on_cpu(v) else reference.std(v)
 
 
 def deviation(v: torch.Tensor, sigmas: float) -> torch.Tensor:
-    """The indices of the entries with |v| > sigmas * std(v); the mean is not subtracted from v."""
+    """The indices of the entries with |v| > sigmas * std(v). The mean is not subtracted from v."""
     if _on_cpu(v):
         return torch.from_numpy(cpu.deviation(_array(v), sigmas))
     return reference.above(v, sigmas * reference.std(v))
 
 
 def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
-    """The indices of the entries above the last of the dynamic thresholds, and the thresholds.
+    """The indices of the entries above the last of the dynamic thresholds, and the thresholds (at most `passes`).
 
-    From 0, each pass takes the mean of |v| over the entries above the threshold as the next one; a pass that finds none
-    leaves it. If nothing exceeds the last threshold, the entries that reach it are sent, so that a constant layer and
-    one of a single entry are not starved. Zeros are never sent.
+    The first threshold is 0. Each pass takes the mean of |v| over the entries above the last threshold as the next one,
+    while there are such entries. If no entry exceeds the last threshold, those that reach it are selected, so that a
+    constant layer or one of a single entry still sends something. Zeros are never selected.
     """
     if _on_cpu(v):
         indices, thresholds = cpu.dynamic(_array(v), passes)
@@ -111,9 +117,9 @@ def dynamic(v: torch.Tensor, passes: int) -> tuple[torch.Tensor, list[float]]:
 
 
 def prepare(dtype: torch.dtype) -> None:
-    """Loads what the CPU's functions need for vectors of this dtype, which their first call would otherwise do."""
+    """Compile or load the loops for vectors of this dtype now, and not in the first call."""
     if dtype in (torch.float32, torch.float64):
-        cpu.loops(np.dtype(str(dtype).removeprefix("torch.")))
+        scan.loops(np.dtype(str(dtype).removeprefix("torch.")))
 
 
 def _on_cpu(v: torch.Tensor) -> bool:

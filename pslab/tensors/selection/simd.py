@@ -1,6 +1,6 @@
-"""Words of a vector processor that numba has no name for, written for LLVM, which finds them an instruction or several.
+"""Vector instructions that numba has no name for, written as LLVM code.
 
-Arrays are contiguous, float32 or float64; an index is not checked.
+Arrays are contiguous, float32 or float64; indices are not checked.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 
-def word(function: Callable[..., Any]) -> Any:
-    """What numba writes into a loop where the loop seems to call it, without the first argument."""
+def instruction(function: Callable[..., Any]) -> Any:
+    """Code that numba inserts where a loop calls the function; the call omits the first argument."""
     return intrinsic(function)
 
 
 def _squeezes() -> bool:
-    """Whether the processor that is compiled for has an instruction for `squeeze`; LLVM's detour is a slow one."""
+    """Whether the target processor has an instruction for `squeeze`; LLVM's replacement for it is slow."""
     if config.CPU_FEATURES is not None:
         return "+avx512vbmi2" in config.CPU_FEATURES
     return bool(binding.get_host_cpu_features().get("avx512vbmi2", False))
@@ -61,9 +61,9 @@ def _magnitudes(context: Any, builder: Any, kind: Any, array: Any, index: Any, l
     return _call(builder, f"llvm.fabs.v{lanes}{_suffix(kind.dtype)}", vector, [entries])
 
 
-@word
+@instruction
 def above(typing: Any, y: Any, i: Any, edge: Any) -> Any:
-    """Of the 64 entries y[i:], those with |y| > edge, as the bits of a word: the first is the lowest."""
+    """Which of the 64 entries y[i:] have |y| > edge, as the bits of a word: the first entry is the lowest bit."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         magnitudes = _magnitudes(context, builder, signature.args[0], args[0], args[1], 64)
@@ -72,11 +72,11 @@ def above(typing: Any, y: Any, i: Any, edge: Any) -> Any:
     return types.uint64(y, types.int64, y.dtype), generate
 
 
-@word
+@instruction
 def squeeze(typing: Any, y: Any, i: Any, low: Any, high: Any, out: Any, k: Any) -> Any:
-    """Of the entries y[i:] that fill a register of out's dtype, those with low < |y| <= high go to out[k:].
+    """Of the entries y[i:] that fill a register of out's dtype, write those with low < |y| <= high to out[k:].
 
-    An `out` of floats takes their magnitudes, one of integers their positions. Returns the new k.
+    Their magnitudes if `out` holds floats, their positions if it holds integers. Returns the new k.
     """
     lanes = 512 // out.dtype.bitwidth
 
@@ -100,14 +100,14 @@ def squeeze(typing: Any, y: Any, i: Any, low: Any, high: Any, out: Any, k: Any) 
     return types.int64(y, types.int64, y.dtype, y.dtype, out, types.int64), generate
 
 
-@word
+@instruction
 def ones(typing: Any, bits: Any) -> Any:
-    """How many bits of a word are one."""
+    """The number of set bits of a word."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])
 
 
-@word
+@instruction
 def lowest(typing: Any, bits: Any) -> Any:
-    """The position of a word's lowest one; 64 if it has none."""
+    """The position of a word's lowest set bit; 64 if there is none."""
     no = ir.Constant(ir.IntType(1), 0)
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.cttz(args[0], no)

@@ -1,1 +1,1 @@
-"""How gradients change the server's weights: the store, optimizers, and what rates keep."""
+"""How gradients change the server's weights: the store, optimizers, and the state that some rates keep."""

@@ -1,7 +1,7 @@
-"""Gradients with their distances set anew, layer by layer, so that the sum of all workers' latest keeps its length.
+"""Gradients rescaled layer by layer: each keeps its direction, the sum of the workers' latest keeps its length.
 
-After Tsai's slides (2017); see `pslab.policies.rates`. For the latest gradient g of each worker that has pushed and its
-share alpha, t * |sum of alpha * g / |g|| = |sum of g|; g is applied as t * alpha * g / |g|.
+After Tsai's slides (2017); see `pslab.policies.rates`. Let g be the latest gradient of each worker that has pushed and
+alpha its share. With the t for which t * |sum of alpha * g / |g|| = |sum of g|, g is applied as t * alpha * g / |g|.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from pslab.tensors.codec.frames import Entries
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, copied, cuts, inside, outside, positions
 
-REFRESH = 256  # pushes after which the sums are added up anew: what is added and taken away leaves its rounding
+REFRESH = 256  # pushes after which the sums are recomputed, since adding and subtracting accumulates rounding errors
 
 
 class Directions:
-    """The latest gradients of every range. The rate has `share(staleness, pushes)` and `clamp`."""
+    """The latest gradients of every range. The rate supplies `share(staleness, pushes)` and `clamp`."""
 
     def __init__(self, rate: Any, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> None:
         self._rate, self._parts = rate, parts
         self._ranges = [_Range(part.size, cuts(part, layers), dtype) for part in parts]
 
-    def rate(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
-        here, part = self._ranges[step.range], self._parts[step.range]
+    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
+        directions, part = self._ranges[step.range], self._parts[step.range]
         vectors = [inside(part, gradient) for gradient in gradients]
         for push, vector in zip(step.pushes, vectors, strict=True):
-            here.pushes[push.worker] = here.pushes.get(push.worker, 0) + 1
-            share = float(self._rate.share(step.version - 1 - push.version, here.pushes[push.worker]))
-            here.replace(push.worker, vector, share)
-        lengths = here.lengths()
-        factors = [here.factors(push.worker, lengths, self._rate.clamp) for push in step.pushes]
-        return [outside(vector) for vector in here.applied(vectors, factors)]
+            directions.pushes[push.worker] = directions.pushes.get(push.worker, 0) + 1
+            share = float(self._rate.share(step.version - 1 - push.version, directions.pushes[push.worker]))
+            directions.replace(push.worker, vector, share)
+        lengths = directions.lengths()
+        factors = [directions.factors(push.worker, lengths, self._rate.clamp) for push in step.pushes]
+        return [outside(vector) for vector in directions.applied(vectors, factors)]
 
     def leave(self, worker: int) -> None:
-        for here in self._ranges:
-            if here.latest.pop(worker, None) is not None:
-                here.refresh()
+        for directions in self._ranges:
+            if directions.latest.pop(worker, None) is not None:
+                directions.refresh()
 
 
 @dataclass
 class _Latest:
-    """A worker's latest gradient, its share, and for each layer its share of one unit of length: 0 for no gradient."""
+    """A worker's latest gradient, its share alpha, and alpha / |g| of each layer: 0 where the gradient is zero."""
 
     gradient: Vector
     alpha: float
@@ -56,7 +56,7 @@ class _Latest:
 
 
 class _Range:
-    """One range: for each layer (`cuts`) the sum of the latest gradients, and that of their directions by share."""
+    """One range: per layer (`cuts`), the sum of the latest gradients and the sum of alpha * g / |g|."""
 
     def __init__(self, size: int, cuts: list[slice], dtype: torch.dtype) -> None:
         self._cuts = cuts
@@ -69,7 +69,7 @@ class _Range:
         self._replaced = 0
 
     def replace(self, worker: int, gradient: Vector, alpha: float) -> None:
-        """A worker's latest gradient is another."""
+        """Take a worker's new gradient in place of its latest one."""
         lengths = self._norms(gradient)
         weights = np.divide(alpha, lengths, out=np.zeros_like(lengths), where=lengths > 0)
         old = self.latest.get(worker)
@@ -88,7 +88,7 @@ class _Range:
             self.refresh()
 
     def refresh(self) -> None:
-        """Add the sums up anew."""
+        """Recompute the sums from the latest gradients."""
         self._sum.zero_()
         self._directed.zero_()
         for latest in self.latest.values():
@@ -96,21 +96,21 @@ class _Range:
             self._add(self._directed, latest.gradient, latest.weights)
 
     def lengths(self) -> np.ndarray:
-        """t of each layer. Where the directions cancel nothing keeps the sum's length: then its share for each."""
-        whole, directed = self._norms(self._sum), self._norms(self._directed)
-        shares = sum((latest.alpha * (latest.weights > 0) for latest in self.latest.values()), np.zeros(len(whole)))
+        """t of each layer. Where the directions cancel, no t keeps the length: each then gets its share of it."""
+        total, directed = self._norms(self._sum), self._norms(self._directed)
+        shares = sum((latest.alpha * (latest.weights > 0) for latest in self.latest.values()), np.zeros(len(total)))
         cancel = directed <= torch.finfo(self._sum.dtype).eps * shares
         below = np.where(cancel, shares, directed)
-        t: np.ndarray = np.divide(whole, below, out=np.zeros_like(whole), where=below > 0)
+        t: np.ndarray = np.divide(total, below, out=np.zeros_like(total), where=below > 0)
         return t
 
     def factors(self, worker: int, lengths: np.ndarray, clamp: float) -> np.ndarray:
-        """By what a worker's latest gradient is multiplied, per layer."""
+        """The factor of a worker's latest gradient, per layer."""
         clamped: np.ndarray = np.minimum(lengths * self.latest[worker].weights, clamp)
         return clamped
 
     def applied(self, vectors: Sequence[Vector], factors: Sequence[np.ndarray]) -> list[Vector]:
-        """Vectors whose mean is that of all vectors times their factors: one, or sparse ones."""
+        """Vectors with the same mean as all vectors times their factors: one dense vector, or sparse ones."""
         sparse = [v for v in vectors if not isinstance(v, torch.Tensor)]
         if len(sparse) == len(vectors):
             return [Entries(v.n, v.indices, v.values * self._each(v, f)) for v, f in zip(sparse, factors, strict=True)]
@@ -124,7 +124,7 @@ class _Range:
         return [self._out]
 
     def _add(self, total: torch.Tensor, vector: Vector, weights: np.ndarray) -> None:
-        """total += vector, each layer by its weight."""
+        """total += vector, each layer times its weight."""
         if isinstance(vector, torch.Tensor):
             for cut, weight in zip(self._cuts, weights.tolist(), strict=True):
                 total[cut].add_(vector[cut], alpha=weight)

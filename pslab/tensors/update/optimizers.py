@@ -1,4 +1,4 @@
-"""The optimizer at the server: elementwise torch.optim classes, because a range's step must touch only its slice."""
+"""Optimizers of the server: elementwise classes of torch.optim, because a range's step must change only its slice."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ OPTIONS_OF_RUN = {"lr": "set learning_rate instead"}
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """A torch.optim class and its options; `plain_sgd` says that a step is weights -= rate * gradient, no more."""
+    """A class of torch.optim and its options."""
 
     cls: type[torch.optim.Optimizer]
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def plain_sgd(self) -> bool:
+        """Whether a step is weights -= learning rate * gradient and nothing else."""
         return self.cls is torch.optim.SGD and not any(self.options.values())
 
     def make(self, parameters: Iterable[torch.Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """The optimizer of one range."""
+        """A new optimizer of these parameters."""
         return self.cls(parameters, lr=learning_rate, **self.options)  # type: ignore[call-arg]
 
 
 def resolve_optimizer(value: object) -> OptimizerSpec:
-    """"sgd", "sgd:momentum=0.9,nesterov=True", "adam:betas=(0.9;0.99)", or one of those torch.optim classes.
+    """The optimizer that a Run names: "sgd", "sgd:momentum=0.9,nesterov=True", "adam:betas=(0.9;0.99)", or a class.
 
     Raises:
-        ConfigError: unknown, not elementwise, or an option that the class refuses.
+        ConfigError: an unknown name, an optimizer that is not elementwise, an option that its class refuses.
     """
     if isinstance(value, type) and value in ELEMENTWISE.values():
         return OptimizerSpec(value)

@@ -1,6 +1,7 @@
-"""What is computed for a rate that asks for more than a factor: which gradients are really applied.
+"""What a rate with state computes: the gradients that are applied in place of those that were pushed.
 
-A rate says by `needs` what that is (`pslab.policies.rates`); it answers for its own numbers, this for the vectors.
+A rate names by `needs` what has to be computed for it (`pslab.policies.rates`). The rate supplies scalars; the vectors
+are kept and computed here.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ import torch
 
 from pslab.protocol.server import Step
 from pslab.tensors.update.directions import Directions
-from pslab.tensors.update.squares import Squares, SquaresAtServer
+from pslab.tensors.update.squares import ServerSquares, Squares
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.versions import Versions
 
 
-class Rating(Protocol):
-    """Vector work at the server, range by range."""
+class RateState(Protocol):
+    """Vectors that the server keeps for a rate, range by range."""
 
-    def rate(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
-        """The gradients whose mean is really applied in a step.
+    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
+        """The gradients whose mean is applied in a step.
 
         Args:
-            gradients: of the step's pushes, in their order; they are not changed, and copied where they are kept.
-            computing: the versions of the range that others' coming pushes are taken on.
+            gradients: those of the step's pushes, in their order. They are not changed, and are copied where kept.
+            computing: the versions of the range that other workers compute on, each of which will push for it.
         """
 
     def leave(self, worker: int) -> None:
-        """A worker is gone."""
+        """A worker has left the run."""
 
 
-AT_SERVER: dict[str, Callable[[Any, Sequence[Part], Sequence[slice], torch.dtype], Rating]] = {
+AT_SERVER: dict[str, Callable[[Any, Sequence[Part], Sequence[slice], torch.dtype], RateState]] = {
     "versions": Versions,
-    "squares": SquaresAtServer,
+    "squares": ServerSquares,
     "directions": Directions,
 }
 AT_WORKER: dict[str, Callable[[Any, torch.Tensor], Squares]] = {"own squares": Squares}
@@ -42,17 +43,23 @@ NEEDS = ("", *AT_SERVER, *AT_WORKER)
 
 
 def needs(rate: object) -> str:
-    """What a rate needs beside its factor; "" is nothing."""
+    """What a rate needs besides its factor; "" for nothing."""
     return str(getattr(rate, "needs", ""))
 
 
-def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> Rating | None:
-    """What the server computes for a rate."""
+def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> RateState | None:
+    """What the server keeps for a rate, if anything.
+
+    Args:
+        parts: the ranges.
+        layers: slices of the flat vector.
+        dtype: of the weights.
+    """
     made = AT_SERVER.get(needs(rate))
     return made and made(rate, parts, layers, dtype)
 
 
 def at_worker(rate: object, memory: Callable[[], torch.Tensor]) -> Squares | None:
-    """What a worker computes for a rate, in a flat vector of its own, zero at first, which it keeps between pushes."""
+    """What a worker keeps for a rate, if anything, in a flat vector of its own that `memory` gives, zero at first."""
     made = AT_WORKER.get(needs(rate))
     return made and made(rate, memory())

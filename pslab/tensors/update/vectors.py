@@ -1,4 +1,4 @@
-"""Vectors of one range, dense or some entries of one, as rates compute with them; positions count from its start."""
+"""Arithmetic of dense and sparse vectors of one range; positions count from the start of the range."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from pslab.tensors.codec.frames import Entries
 from pslab.tensors.update.store import Gradient, Part
 
-Vector = torch.Tensor | Entries  # [size of the range], or entries that are not all of it
+Vector = torch.Tensor | Entries  # [size of the range], or sparse entries: their indices are not None
 
 
 def inside(part: Part, gradient: Gradient) -> Vector:
-    """What a gradient says of a range; no copy where the range is one slice."""
+    """A gradient restricted to a range; no copy where the range is one slice."""
     if isinstance(gradient, torch.Tensor):
         views = part.views(gradient)
         return views[0] if len(views) == 1 else torch.cat(views)
@@ -22,12 +22,12 @@ def inside(part: Part, gradient: Gradient) -> Vector:
 
 
 def outside(vector: Vector) -> Entries:
-    """A vector of a range as a gradient that a store takes."""
+    """A vector of a range as a gradient that the store takes."""
     return Entries(len(vector), None, vector.numpy()) if isinstance(vector, torch.Tensor) else vector
 
 
 def cuts(part: Part, layers: Sequence[slice]) -> list[slice]:
-    """The layers (slices of the flat vector) by their positions in a range, as far as they lie in it."""
+    """The parts of the layers (slices of the flat vector) that lie in a range, as slices of the range."""
 
     def position(flat: int) -> int:
         return sum(min(max(flat - s.start, 0), s.stop - s.start) for s in part.slices)
@@ -65,7 +65,7 @@ def plus(a: Vector, b: Vector, weight: float = 1.0) -> Vector:
 
 
 def mean(vectors: Sequence[Vector]) -> Vector:
-    """Their mean; a single one is itself, not a copy."""
+    """The mean; of a single vector the vector itself, not a copy."""
     total = vectors[0]
     for more in vectors[1:]:
         total = plus(total, more)
@@ -73,7 +73,7 @@ def mean(vectors: Sequence[Vector]) -> Vector:
 
 
 def dense(vector: Vector) -> torch.Tensor:
-    """[size of the range], zero where there is no entry."""
+    """[size of the range], zero where an entry is absent."""
     if isinstance(vector, torch.Tensor):
         return vector
     values = torch.from_numpy(vector.values)
@@ -81,6 +81,6 @@ def dense(vector: Vector) -> torch.Tensor:
 
 
 def positions(entries: Entries) -> torch.Tensor:
-    """Where sparse entries are in their range (int64[k])."""
+    """The indices of sparse entries as int64 [k]."""
     return torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
 

@@ -1,8 +1,9 @@
-"""The version store of a rate that keeps, in the weights, the mean of the pushes of each version.
+"""DynSGD's version store: the weights contain the mean of the pushes of each version.
 
-After Jiang et al. (2017), as far as it is known; see `pslab.policies.rates`. A worker that pulls opens the version
-after the newest that anybody has pushed for; its next push joins that one, and moves the weights by as much as it moves
-the version's mean. A mean is kept as long as somebody may still join it: there are never more of them than workers.
+After Jiang et al., "Heterogeneity-aware Distributed Parameter Servers" (SIGMOD 2017), as far as it is public; see
+`pslab.policies.rates`. A worker that pulls opens the version after the newest one that any worker has pushed for. Its
+next push joins that version and moves the weights by as much as it moves the version's mean. A mean is kept while some
+worker may still join it, so there are never more means than workers.
 """
 
 from __future__ import annotations
@@ -23,42 +24,44 @@ class Versions:
     def __init__(self, rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> None:
         self._parts, self.ranges = parts, [_Range(part.size, dtype) for part in parts]
 
-    def rate(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
-        here, part = self.ranges[step.range], self._parts[step.range]
-        here.take_back()
+    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
+        versions, part = self.ranges[step.range], self._parts[step.range]
+        versions.reclaim()
         groups: dict[int, list[Vector]] = {}
         for push, gradient in zip(step.pushes, gradients, strict=True):
-            groups.setdefault(here.joined(push.version), []).append(inside(part, gradient))
-        kept = {here.joined(version) for version in computing}
-        begun = len(groups) == 1 and not groups.keys() & here.means.keys()  # then their mean is the whole step
-        changes = [here.join(v, group, v in kept) for v, group in groups.items() if v in kept or not begun]
-        here.turn(step.version, max(groups), computing)
-        return gradients if begun else [outside(reduce(plus, changes))]
+            groups.setdefault(versions.joined(push.version), []).append(inside(part, gradient))
+        joinable = {versions.joined(version) for version in computing}
+        # the first pushes of a version move the weights by their mean, which the step takes anyway
+        first = len(groups) == 1 and not groups.keys() & versions.means.keys()
+        changes = [versions.join(v, group, keep=v in joinable) for v, group in groups.items()
+                   if v in joinable or not first]  # fmt: skip
+        versions.advance(step.version, max(groups), computing)
+        return gradients if first else [outside(reduce(plus, changes))]
 
     def leave(self, worker: int) -> None:
-        """What it has pushed stays."""
+        """Its pushes stay in the means."""
 
 
 class _Range:
-    """One range: `means` of the versions that somebody may still join, and how many `members` each has."""
+    """One range: the `means` of the versions that may still be joined, and the number of `members` of each."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         self._size, self._dtype, self._newest = size, dtype, -1
-        self._opens = {0: 0}  # version of the weights -> what the next push of whoever pulled them joins
+        self._opened = {0: 0}  # version of the weights -> the version that a push computed on them joins
         self.means: dict[int, Vector] = {}
         self.members: dict[int, int] = {}
-        self._spare: list[torch.Tensor] = []  # memory of changes and of means that are gone
-        self._lent: list[torch.Tensor] = []  # ... of changes that are being applied
+        self._spare: list[torch.Tensor] = []  # memory of dropped means and of changes that have been applied
+        self._lent: list[torch.Tensor] = []  # memory of the changes that are being applied
 
     def joined(self, version: int) -> int:
-        """What a push joins that was taken on this version of the weights.
+        """The version that a push joins which was computed on this version of the weights.
 
-        The oldest there is for one that outlived its own, because its worker left before it was applied.
+        If that one was dropped, because the worker left before its push was applied, the oldest version kept.
         """
-        return self._opens.get(version, min(self._opens.values()))
+        return self._opened.get(version, min(self._opened.values()))
 
     def join(self, version: int, vectors: Sequence[Vector], keep: bool) -> Vector:
-        """By how much the version's mean changes. Whether to `keep` it: somebody may still join."""
+        """Add pushes to a version and return the change of its mean; `keep` the mean if it may still be joined."""
         new, old = mean(vectors), self.means.get(version)
         self.members[version] = self.members.get(version, 0) + len(vectors)
         share = len(vectors) / self.members[version]
@@ -77,17 +80,17 @@ class _Range:
             old.add_(out)
         return out
 
-    def turn(self, made: int, joined: int, computing: Collection[int]) -> None:
-        """A step has made a version of the weights; what nobody can join any more is dropped."""
+    def advance(self, made: int, joined: int, computing: Collection[int]) -> None:
+        """A step has made version `made` of the weights; drop the means that no worker can join any more."""
         self._newest = max(self._newest, joined)
-        self._opens = {version: self.joined(version) for version in computing} | {made: self._newest + 1}
-        for version in self.means.keys() - set(self._opens.values()):
-            gone = self.means.pop(version)
-            self._spare += [gone] if isinstance(gone, torch.Tensor) else []
+        self._opened = {version: self.joined(version) for version in computing} | {made: self._newest + 1}
+        for version in self.means.keys() - set(self._opened.values()):
+            dropped = self.means.pop(version)
+            self._spare += [dropped] if isinstance(dropped, torch.Tensor) else []
         self.members = {version: self.members[version] for version in self.means}
 
-    def take_back(self) -> None:
-        """The last step's changes have been applied."""
+    def reclaim(self) -> None:
+        """The changes of the last step have been applied: their memory is free."""
         self._spare, self._lent = self._spare + self._lent, []
 
     def _room(self) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""What is trained: models, data, their keys, and what each layer costs."""
+"""What is trained: models, datasets, the keys of a model, and the cost of its layers."""

@@ -1,8 +1,8 @@
-"""Keys: every trainable number of a model, in one flat vector, numbered by neuron.
+"""Keys: all trainable parameters of a model in one flat vector, numbered by neuron.
 
-A key is an index along dimension 0 of a layer's parameters (a neuron); its value is that row of each of them (its
-incoming weights and its bias). A layer, a shard, a partition and the whole model are half-open key ranges, and a key
-range is a few slices of the flat vector.
+A key is an index along dimension 0 of a layer's parameters: a neuron. Its value is that row of each parameter: its
+incoming weights and its bias. A layer, a shard and the whole model are half-open ranges of keys, and a range of keys is
+a few slices of the flat vector.
 
     flat:  | weight of layer 0, row by row | bias of layer 0 | weight of layer 1 ...
     keys:    0 .. n0-1                       0 .. n0-1         n0 .. n0+n1-1
@@ -38,7 +38,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One parameter's place in the flat vector: elements [offset, offset + size)."""
+    """The place of one parameter in the flat vector: elements [offset, offset + size)."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,13 +50,13 @@ class Slot:
 
     @property
     def row(self) -> int:
-        """Elements that one key has in this parameter."""
+        """The number of elements of one key in this parameter."""
         return math.prod(self.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The parameters of one module, as far as they have the same number of rows: elements [start, stop)."""
+    """Parameters of one module with the same number of rows: elements [start, stop)."""
 
     name: str
     keys: KeyRange
@@ -71,7 +71,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Keyspace:
-    """The map between trainable parameters, key ranges and a flat vector of `size` elements. Holds no tensor."""
+    """The map between trainable parameters, key ranges and a flat vector of `size` elements. Contains no tensor."""
 
     size: int
     keys: int
@@ -81,10 +81,10 @@ class Keyspace:
 
     @classmethod
     def of(cls, module: nn.Module) -> Keyspace:
-        """The keyspace of a module: its trainable parameters in module order, shared ones once.
+        """The keyspace of a module: its trainable parameters in module order, each shared one once.
 
         Raises:
-            ConfigError: nothing to train; lazy, empty, sparse or complex parameters; parameters of several dtypes.
+            ConfigError: no trainable parameter; lazy, empty, sparse or complex ones; parameters of several dtypes.
         """
         dtype = _check(module)
         layers: list[Layer] = []
@@ -108,7 +108,7 @@ class Keyspace:
         return self.layers[layer].keys
 
     def slices(self, key_range: KeyRange) -> tuple[slice, ...]:
-        """The elements of a key range as ascending slices of the flat vector, adjacent ones merged.
+        """A key range as ascending slices of the flat vector, adjacent ones merged.
 
         Raises:
             ValueError: an empty range, or one that is not within [0, keys).
@@ -134,15 +134,15 @@ class Keyspace:
                 yield slot.offset + low * slot.row, slot.offset + high * slot.row
 
     def bind(self, module: nn.Module, weights: Tensor, gradient: Tensor | None = None) -> None:
-        """Let the module live in flat vectors: parameters become views of `weights`, their .grad views of `gradient`.
+        """Make the module's parameters views of `weights`, and their .grad views of `gradient`.
 
-        Backward then adds into `gradient` itself, so between iterations call `gradient.zero_()`; `module.zero_grad()`,
-        `module.to(...)` and `backward(create_graph=True)` would part the module from the vectors. Autograd does not
-        notice a write to `weights` between forward and backward.
+        Backward then adds to `gradient`, so call `gradient.zero_()` between iterations. `module.zero_grad()`,
+        `module.to(...)` and `backward(create_graph=True)` detach the module from the vectors. Autograd does not notice
+        a write to `weights` between forward and backward.
 
         Args:
-            module: the one that this keyspace was built of, a copy or a shell of it.
-            weights, gradient: [size], contiguous, of this keyspace's dtype, on one device.
+            module: the module of this keyspace, a copy or a shell of it.
+            weights, gradient: [size], contiguous, of the keyspace's dtype, on one device.
 
         Raises:
             ValueError: vectors or a module that do not fit this keyspace.
@@ -155,28 +155,28 @@ class Keyspace:
             parameter.grad = None if gradient is None else self._view(slot, gradient.detach())
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """A new vector [size] with the trainable parameters' values, on the device of the first of them.
+        """The values of the trainable parameters as a new vector [size], on the device of the first of them.
 
         Raises:
-            ValueError: a module that does not fit this keyspace, or a shell: it has no values.
+            ValueError: a module that does not fit this keyspace, or a shell, which has no values.
         """
         matched = self._matched(module)
         flat = torch.empty(self.size, dtype=self.dtype, device=matched[0][1].device)
         for slot, parameter in matched:
             if parameter.numel() == 0:
-                raise ValueError(f"parameter {slot.name} holds no storage: bind() the shell to weights first")
+                raise ValueError(f"parameter {slot.name} has no storage: bind() the shell to weights first")
             self._view(slot, flat).copy_(parameter.detach())
         return flat
 
     def shell(self, module: nn.Module) -> nn.Module:
-        """A deep copy whose trainable parameters hold no storage: cheap to pickle, made whole again by bind().
+        """A deep copy whose trainable parameters have no storage: cheap to pickle, and completed by bind().
 
-        Buffers and frozen parameters are kept, and what is shared stays shared.
+        Buffers and frozen parameters are copied, and shared parameters stay shared.
 
         Raises:
             ConfigError: a module that Python cannot copy.
         """
-        # deepcopy takes what its memo already has: the weights are never copied
+        # deepcopy does not copy what its memo contains, so the weights are never copied
         empty = {id(p): _emptied(p) for _, p in self._matched(module)}
         try:
             return copy.deepcopy(module, dict(empty))
@@ -213,7 +213,7 @@ Named = tuple[str, nn.Parameter]
 
 
 def _owners(module: nn.Module) -> Iterator[tuple[str, list[Named]]]:
-    """(module's path, its own trainable parameters), in module order; a shared parameter belongs to its first owner."""
+    """(path of a module, its own trainable parameters) in module order; a shared one belongs to its first owner."""
     seen: set[int] = set()
     for path, owner in module.named_modules():
         own = []
@@ -226,7 +226,7 @@ def _owners(module: nn.Module) -> Iterator[tuple[str, list[Named]]]:
 
 
 def _groups(module: nn.Module) -> Iterator[tuple[str, list[Named]]]:
-    """(layer's name, parameters with equally many rows): a module's parameters, split where the number changes."""
+    """(name of a layer, its parameters): a module's parameters, split where the number of rows changes."""
     for path, own in _owners(module):
         groups = [list(g) for _, g in itertools.groupby(own, key=lambda named: _rows(named[1]))]
         for group in groups:
@@ -238,7 +238,7 @@ def _rows(parameter: Tensor) -> int:
 
 
 def _check(module: nn.Module) -> torch.dtype:
-    """The one dtype of the trainable parameters; ConfigError if there is no keyspace for them."""
+    """The dtype of the trainable parameters; ConfigError if they have no keyspace."""
     owner = type(module).__name__
     dtypes: dict[torch.dtype, str] = {}
     for _, own in _owners(module):
@@ -256,18 +256,18 @@ def _check(module: nn.Module) -> torch.dtype:
 
 def _problem(parameter: Tensor) -> str | None:
     if nn.parameter.is_lazy(parameter):
-        return "is lazy: call the module once on a sample, so that its shape is known"
+        return "is lazy: call the module once on a sample to determine its shape"
     if parameter.layout != torch.strided:
-        return f"is sparse ({parameter.layout}): only dense parameters have a place in a flat vector"
+        return f"is sparse ({parameter.layout}): a flat vector contains only dense parameters"
     if parameter.is_complex():
         return f"is complex ({parameter.dtype}): keep its real and imaginary parts as two real parameters"
     if parameter.numel() == 0:
-        return f"has no elements, its shape is {list(parameter.shape)}: a keyspace is built before shell(), not after"
+        return f"has no elements, its shape is {list(parameter.shape)}: build a keyspace before shell(), not after it"
     return None
 
 
 def _emptied(parameter: nn.Parameter) -> nn.Parameter:
-    """A stand-in with the parameter's dtype, device and attributes, without its numbers."""
+    """An empty parameter with the dtype, device and attributes of this one."""
     stand_in = nn.Parameter(parameter.detach().new_empty(0))
     stand_in.__dict__.update(copy.deepcopy(parameter.__dict__))
     return stand_in

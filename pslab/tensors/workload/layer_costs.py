@@ -1,4 +1,4 @@
-"""How the time of an iteration is shared out among layers, by the operations that each of them needs."""
+"""The share of an iteration's time that each layer takes, estimated by its floating point operations."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pslab.tensors.workload.keyspace import Keyspace
 
-Share = tuple[float, float]  # of an iteration's time: a layer's forward and its backward pass
+Share = tuple[float, float]  # of an iteration's time: the forward and the backward pass of a layer
 
 
 class Uses(TorchFunctionMode):
-    """Which module is at work when each parameter is first used, in the order of these uses.
+    """Records which module runs when each parameter is first used, in the order of first uses.
 
-    A parameter may be used where no module of its own is called, as an attention's output projection is.
+    A parameter may be used without a call of its own module, as the output projection of an attention is.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.first: dict[str, str] = {}  #: parameter -> the path of the module that first uses it
+        self.first: dict[str, str] = {}  #: parameter -> path of the module that uses it first
         self._names = {id(p): name for name, p in module.named_parameters()}
         self._open: list[str] = []
         self._module = module
 
     def watch(self, run: Callable[[], Any]) -> None:
-        """Run this, and see."""
+        """Call `run` and record the uses in it."""
+
         def leave(*_: Any) -> None:
             self._open.pop()
 
@@ -58,23 +59,23 @@ class Uses(TorchFunctionMode):
 
 
 def shares(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[Share, ...]:
-    """For each layer of the keyspace its share of an iteration, forward and backward.
+    """The share of an iteration of each layer of the keyspace; all shares add up to 1.
 
-    Forward passes cost their floating point operations, as torch counts them on this sample, and one more for each
-    parameter, since what only scales and shifts has none to count; backward passes twice as much: gradients of the
-    weights, and of the inputs, which the first layer does not need.
+    A forward pass costs its floating point operations, as torch counts them on this sample, plus one for each
+    parameter, since layers that only scale and shift have none to count. A backward pass costs twice as much, for the
+    gradients of the weights and of the inputs; the first layer, which needs no gradient of its inputs, as much.
     """
     uses = Uses(module)
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
         uses.watch(lambda: module(sample))
     counts = {path.partition(".")[2]: sum(found.values()) for path, found in counter.get_flop_counts().items()}
-    whose: dict[str, list[int]] = {}  # module -> its layers
+    owned: dict[str, list[int]] = {}  # module -> numbers of the layers that it uses first
     for number, layer in enumerate(keyspace.layers):
-        whose.setdefault(uses.first.get(layer.slots[0].name, layer.name), []).append(number)
+        owned.setdefault(uses.first.get(layer.slots[0].name, layer.name), []).append(number)
     forward = [float(layer.stop - layer.start) for layer in keyspace.layers]
-    for path, numbers in whose.items():
-        own = counts.get(path, 0) - sum(counts.get(other, 0) for other in whose if other.startswith(f"{path}."))
+    for path, numbers in owned.items():
+        own = counts.get(path, 0) - sum(counts.get(other, 0) for other in owned if other.startswith(f"{path}."))
         size = sum(keyspace.layers[n].stop - keyspace.layers[n].start for n in numbers)
         for n in numbers:
             forward[n] += max(0.0, own) * (keyspace.layers[n].stop - keyspace.layers[n].start) / size

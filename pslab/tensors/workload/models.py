@@ -1,4 +1,4 @@
-"""Models by name, and what a model must be able to do before a process starts."""
+"""Models by name, and the checks that a model must pass before a process starts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Factory = Callable[[], nn.Module]
 
 
 class MLP(nn.Module):
-    """Three hidden layers of 512 ReLU neurons: 932,362 parameters, 1546 keys. Flattens its input, [B, ...] -> [B, 10].
+    """Three hidden layers of 512 ReLU neurons: 932,362 parameters, 1546 keys. [B, ...] -> [B, 10], input flattened.
 
-    The network of the parameter-server thesis that the workbench follows (C.-Y. Tsai, 2018).
+    The network of the parameter-server thesis that this workbench follows (C.-Y. Tsai, 2018).
     """
 
     def __init__(self, inputs: int = 784, hidden: int = 512, classes: int = 10) -> None:
@@ -62,13 +62,13 @@ class Width:
 class CNN(nn.Module):
     """Twice convolution, batch normalization, ReLU and pooling, then one linear layer. [B, 1, 28, 28] -> [B, 10].
 
-    16,186 parameters. The first convolution's stride of 2 more than halves the time, and keeps the linear layer's
-    input small: with 1,568 features instead of 288 a rate of 0.1 with momentum 0.9 diverges.
+    16,186 parameters. The stride of 2 of the first convolution more than halves the time, and keeps the input of the
+    linear layer small: with 1,568 features instead of 288, a learning rate of 0.1 with momentum 0.9 diverges.
     """
 
     def __init__(self, channels: int = 1, side: int = 28, classes: int = 10) -> None:
         super().__init__()
-        # the normalization subtracts the mean, so a bias before it would learn nothing
+        # batch normalization subtracts the mean, so a bias before it would have no effect
         self.conv1 = nn.Conv2d(channels, 16, 5, stride=2, padding=2, bias=False)
         self.norm1 = nn.BatchNorm2d(16)
         self.conv2 = nn.Conv2d(16, 32, 5, padding=2, bias=False)
@@ -83,14 +83,14 @@ class CNN(nn.Module):
 
 
 def resolve_model(value: object) -> Factory:
-    """The factory that a Run's `model` stands for.
+    """The factory of a Run's `model`.
 
     A name of the table, such as "mlp:64"; "torchvision:NAME" (its default number of classes, no weights, no
     arguments); "package.module:factory", where the factory may be a class, a function or an nn.Module; a callable; an
     nn.Module, of which every call returns a copy with its own weights.
 
     Raises:
-        ConfigError: none of these; it says which part is wrong and the nearest right name.
+        ConfigError: none of these; the message says which part is wrong, and the nearest right name.
     """
     if isinstance(value, str):
         value = _by_name(value)
@@ -102,13 +102,13 @@ def resolve_model(value: object) -> Factory:
 
 
 def build_model(value: object, seed: int) -> nn.Module:
-    """The model, initialized from the run's stream "init". torch's global generators are left as they were.
+    """The model, initialized from the run's random stream "init"; torch's global generators are unchanged.
 
     Raises:
-        ConfigError: a factory that raises or returns no nn.Module, and all that resolve_model refuses.
+        ConfigError: a factory that raises or returns no nn.Module, and whatever resolve_model refuses.
     """
     factory = resolve_model(value)
-    with kept_chance(seed):
+    with temporary_seed(seed):
         try:
             module = with_operators(factory)
         except Exception as error:
@@ -119,40 +119,34 @@ def build_model(value: object, seed: int) -> nn.Module:
 
 
 def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
-    """One forward and backward pass on two samples, in a copy: the module and torch's generators stay as they are.
+    """Try one forward and backward pass of a copy on two examples; the module and torch's generators are unchanged.
 
     Args:
-        module: the model.
         sample_x: [B, ...], normalized, of the model's dtype; the first two are used.
-        sample_y: [N] int64, N >= B: labels from which the number of classes is known.
+        sample_y: [N] int64, N >= B: labels, whose maximum tells the number of classes.
 
     Raises:
         ConfigError: the pass raises, or the logits are not [2, classes] with a class for every label.
     """
     name, x, y = type(module).__name__, sample_x[:2], sample_y[: len(sample_x[:2])]
-    with kept_chance(0):
+    with temporary_seed(0):
         try:
             logits = _logits(module, x, y)
         except Exception as error:
-            raise ConfigError(
-                "model", name, f"cannot learn from inputs {list(x.shape)} of {x.dtype}: {type(error).__name__}: {error}"
-            ) from error
+            problem = f"cannot learn from inputs {list(x.shape)} of {x.dtype}: {type(error).__name__}: {error}"
+            raise ConfigError("model", name, problem) from error
     classes = int(sample_y.max()) + 1
     if logits is None or logits.ndim != 2 or logits.shape[0] != len(x) or logits.shape[1] < classes:
         got = "no tensor" if logits is None else str(list(logits.shape))
-        raise ConfigError(
-            "model",
-            name,
-            f"gives {got} for inputs {list(x.shape)}: must be logits "
-            f"[{len(x)}, classes], with at least {classes} classes for these labels",
-        )
+        wanted = f"logits [{len(x)}, classes], with at least {classes} classes for these labels"
+        raise ConfigError("model", name, f"gives {got} for inputs {list(x.shape)}: must be {wanted}")
 
 
 def import_named(field: str, text: str) -> Any:
-    """What "package.module:attribute" names; an attribute may be dotted.
+    """The object that "package.module:attribute" names; the attribute may be dotted.
 
     Raises:
-        ConfigError: not of that form, the module cannot be imported, or has no such attribute (with the nearest one).
+        ConfigError: another form, a module that cannot be imported, or no such attribute (with the nearest one).
     """
     path, colon, attributes = text.partition(":")
     if not colon or not all(part.isidentifier() for part in (*path.split("."), *attributes.split("."))):
@@ -205,9 +199,9 @@ def _logits(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
 
 
 @contextmanager
-def kept_chance(seed: int = 0) -> Iterator[None]:
-    """torch's global generators on the stream "init" of `seed`, and afterwards where they were."""
-    # a CUDA that nobody has initialized has no state to keep, and asking for it would cost its start
+def temporary_seed(seed: int = 0) -> Iterator[None]:
+    """Seed torch's global generators from the stream "init" of `seed`; restore them afterwards."""
+    # a CUDA that is not initialized has no state to restore, and asking for it would initialize it
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = list(range(torch.cuda.device_count())) if started else []
     with torch.random.fork_rng(devices):

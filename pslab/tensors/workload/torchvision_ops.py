@@ -1,8 +1,8 @@
-"""The only place that imports torchvision, and only when it is called: the import costs 1.6 s and 87 MB.
+"""The only module that imports torchvision, and only when called: the import takes 1.6 s and 87 MB.
 
-torchvision's wheels are built for CUDA. Beside a torch for the CPU their compiled operators do not load and the
-import fails ("operator torchvision::nms does not exist"), although data sets, transforms and models are pure Python.
-Declaring the missing operators, without an implementation, is enough for them.
+The wheels of torchvision are built for CUDA. With a CPU build of torch their compiled operators do not load, and the
+import fails ("operator torchvision::nms does not exist"), although datasets, transforms and models are pure Python.
+Declaring the missing operators, without an implementation, is enough for these.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def with_operators(load: Callable[[], T]) -> T:
-    """What `load()` returns; operators of torchvision that an import in it misses are declared, and it is called again.
+    """The result of `load()`, which is called again after declaring an operator of torchvision that it misses.
 
-    For whatever may import torchvision: unpickling a model that came from it, importing a user's module.
+    For everything that may import torchvision: unpickling a model of torchvision, importing a user's module.
     """
     declared: set[str] = set()
     while True:
@@ -34,7 +34,7 @@ def with_operators(load: Callable[[], T]) -> T:
             missing = MISSING.search(str(error))
             if missing is None or missing[1] in declared:
                 raise
-            # declared before the first attempt, an operator would clash with the compiled one of a CUDA build
+            # declared before the first attempt, it would clash with the compiled operator of a CUDA build
             declared.add(missing[1])
             for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
                 del sys.modules[name]
@@ -42,5 +42,5 @@ def with_operators(load: Callable[[], T]) -> T:
 
 
 def torchvision() -> ModuleType:
-    """The package torchvision, importable beside a CUDA and beside a CPU build of torch."""
+    """The package torchvision, with a CUDA or a CPU build of torch."""
     return with_operators(lambda: importlib.import_module("torchvision"))

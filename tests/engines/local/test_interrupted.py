@@ -66,7 +66,7 @@ def test_an_interrupt_during_the_evaluation_keeps_the_whole_run():
 def test_an_interrupted_run_is_kept_apart_and_its_place_reported(tmp_path, monkeypatch):
     from pslab.lab.runs.progress import Progress
 
-    def update(self, news):
+    def update(self, name, news):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Progress, "update", update)

@@ -38,7 +38,7 @@ def test_a_broken_rule_is_told_by_its_shortest_way(capsys):
     assert main(["check", EAGER, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
     out = capsys.readouterr().out
     assert "ownpolicies:Ea…   2" in out
-    assert "ownpolicies:Eager: 2 of 3 explorations break a rule; the shortest way to it, with W = 2, none:" in out
+    assert "ownpolicies:Eager: 2 of 3 explorations break a rule; the shortest path to it, with W = 2, none:" in out
     assert "  9. worker 0's request for iteration 2 arrives; the server starts worker 0 with iteration 2" in out
     assert "  => worker 0 is started with iteration 2, the slowest is at 0: bound 1 exceeded" in out
     assert out.count("=>") == 1
@@ -114,7 +114,7 @@ def test_an_exploration_that_does_not_end(capsys):
     assert main(["check", "asp", "--workers", "2", "--faults", "none", "--states-max", "50"]) == 1
     out = capsys.readouterr().out
     assert "unfinished" in out
-    assert "asp: unfinished, an exploration ended at its limit of states: narrow or raise it" in out
+    assert "asp: unfinished, an exploration reached its limit of states: narrow or raise it" in out
 
 
 @pytest.mark.parametrize(

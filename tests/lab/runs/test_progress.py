@@ -1,14 +1,18 @@
-"""Progress: one line that rewrites itself on a terminal, few lines elsewhere, none if nobody wants them."""
+"""Progress: one line that rewrites itself on a terminal, few lines elsewhere; the time left of the whole sweep."""
 
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
+import handmade
 import pytest
 
 from pslab.config.run import Run
+from pslab.lab.records import journal
 from pslab.lab.runs import progress
-from pslab.lab.runs.progress import Progress
+from pslab.lab.runs.progress import Progress, taken_before, work
 
 
 class Terminal(io.StringIO):
@@ -23,36 +27,99 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_terminal_sees_rate_and_time_left_in_one_line(clock):
+def test_a_terminal_sees_rate_and_time_left_of_the_sweep_in_one_line(clock):
     stream = Terminal()
-    shown = Progress(3, stream=stream)
-    shown.begin(Run(pushes=100, sync="ssp:3", prune="std:2"))
+    run = Run(pushes=100, sync="ssp:3", prune="std:2")
+    shown = Progress(dict.fromkeys("abc", run), stream=stream)
+    shown.begin("a")
     clock[0] = 2.0
-    shown.update({"pushes": 20, "seconds": 2.0})
-    assert stream.getvalue() == "\r[1/3] ssp:3 std:2 W=4 seed 0: 20/100 pushes, 10/s, 8 s left"
-    shown.end(10.0, 0.975)
-    assert stream.getvalue().splitlines()[-1].split("\r")[-1].rstrip().endswith("97.50% after 10.0 s")
+    shown.update("a", {"pushes": 20, "seconds": 2.0})
+    assert stream.getvalue() == "\r[1/3] ssp:3 std:2 W=4 seed 0: 20/100 pushes, 10/s; about 28 s left"
+    shown.end("a", 10.0, 0.975)
+    assert stream.getvalue().splitlines()[-1].split("\r")[-1].rstrip() == (
+        "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 10.0 s; about 4 s left")
 
 
 def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):
     stream = io.StringIO()
-    shown = Progress(1, stream=stream)
-    shown.begin(Run(pushes=None, seconds=60.0))
+    shown = Progress({"a": Run(pushes=None, seconds=60.0)}, stream=stream)
+    shown.begin("a")
     for second in range(1, 31):
         clock[0] = float(second)
-        shown.update({"pushes": second, "seconds": float(second)})
-    shown.end(60.0, 0.5)
+        shown.update("a", {"pushes": second, "seconds": float(second)})
+    shown.end("a", 60.0, 0.5)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4
-    assert lines[0] == "[run] bsp none W=4 seed 0: 10 pushes, 1/s, 50 s left"
+    assert lines[0] == "[run] bsp none W=4 seed 0: 10 pushes, 1/s; about 50 s left"
     assert "\r" not in stream.getvalue()
+
+
+def test_former_runs_say_how_long_it_takes_until_the_sweeps_own_pace_does(clock):
+    runs = {"a": Run(pushes=100), "b": Run(pushes=300)}
+    shown = Progress(runs, taken={("local", "mlp", 64): 0.5}, shown=False)
+    shown.begin("a")
+    assert shown.left_s() == 200
+    clock[0] = 100.0  # twice as slow as expected
+    shown.update("a", {"pushes": 100, "seconds": 100.0})
+    assert 150 < shown.left_s() < 300
+    assert shown.left_s() == pytest.approx(150 * (100 + 40) / (50 + 40))
+    shown.update("b", {"pushes": 300, "seconds": 1.0})
+    assert shown.left_s() == 0
+
+
+def test_what_was_loaded_before_the_first_run_is_no_part_of_the_pace(clock):
+    shown = Progress({"a": Run(pushes=10), "b": Run(pushes=10)}, shown=False)
+    assert shown.left_s() is None
+    clock[0] = 50.0
+    shown.begin("a")
+    clock[0] = 51.0
+    shown.update("a", {"pushes": 10, "seconds": 1.0})
+    assert shown.left_s() == pytest.approx(1.0)
+
+
+def test_virtual_runs_go_several_at_a_time_and_unknown_kinds_count_as_the_most_alike():
+    taken = {("virtual", "mlp", 64): 0.01, ("local", "mlp", 64): 0.1, ("local", "cnn", 64): 1.0}
+    runs = {"v": Run(engine="virtual", pushes=100), "w": Run(engine="virtual", pushes=100, batch_size=32),
+            "l": Run(pushes=100, model="cnn", batch_size=8), "t": Run(engine="timing", pushes=100)}  # fmt: skip
+    assert work(runs, taken, at_once=2) == {"v": 0.5, "w": 0.5, "l": 100.0, "t": 10.0}
+
+
+def test_records_say_what_a_push_took(tmp_path: Path):
+    for seed, wall_s in enumerate((4.0, 8.0, 12.0)):
+        handmade.curve(tmp_path, Run(pushes=8, seed=seed), [0.1, 0.5], wall_s=wall_s)
+    handmade.curve(tmp_path, Run(pushes=8, engine="virtual"), [0.1, 0.5, 0.6])  # an older record
+    (tmp_path / "runs" / "0123").mkdir()
+    (tmp_path / "runs" / "0123" / "manifest.json").write_text("{")
+    assert taken_before(tmp_path) == {("local", "mlp", 64): 1.0, ("virtual", "mlp", 64): 0.25}
 
 
 def test_nothing_is_shown_if_it_is_not_wanted(clock):
     stream = Terminal()
-    shown = Progress(1, shown=False, stream=stream)
-    shown.begin(Run())
+    shown = Progress({"a": Run()}, shown=False, stream=stream)
+    shown.begin("a")
     clock[0] = 100.0
-    shown.update({"pushes": 1, "seconds": 1.0})
-    shown.end(1.0, 0.1)
+    shown.update("a", {"pushes": 1, "seconds": 1.0})
+    shown.end("a", 1.0, 0.1)
     assert stream.getvalue() == ""
+
+
+def test_the_batch_reads_progress_from_the_journal_instead(clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
+    stream = Terminal()
+    shown = Progress({"a": Run(pushes=10), "b": Run(pushes=10)}, stream=stream)
+    shown.begin("a")
+    for tenth in range(30):
+        clock[0] = tenth / 10
+        shown.update("a", {"pushes": 5, "seconds": clock[0]})
+    shown.end("a", 3.0, 0.1)
+    notes = [entry["progress"] for entry in journal.entries(tmp_path / "journal")]
+    assert stream.getvalue() == ""
+    assert [note["done"] for note in notes] == [0, 0, 1]
+    assert notes[-1] == {"done": 1, "of": 2, "left_s": pytest.approx(2.9)}
+
+
+def test_half_a_line_of_a_journal_is_no_entry(tmp_path: Path):
+    path = tmp_path / "journal"
+    path.write_text(json.dumps({"read": ["a"]}) + "\n" + json.dumps({"read": ["b", "a"]}) + "\n" + '{"figu')
+    assert journal.collected(journal.entries(path), "read") == ["a", "b"]
+    assert journal.entries(tmp_path / "none") == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import yaml
 from corpus import BAD
+from tiny import tiny
 
 from pslab.__main__ import main
 from pslab.config.run import KINDS, Run
 from pslab.engines.processes import pool
 from pslab.errors import ConfigError
+from pslab.lab.runs import resolve as resolving
 from pslab.lab.runs.run import run
 
 
@@ -60,3 +62,16 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
 def test_command_lines_that_are_none(capsys, words, message):
     assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_model_that_is_a_name_is_checked_once(monkeypatch):
+    checked = []
+    monkeypatch.setattr(resolving, "_FOUND", {})
+    monkeypatch.setattr(resolving, "check_model", lambda *_: checked.append(1))
+    for order in ("fifo", "front"):
+        run = Run(model="mlp:8", engine="timing", ranges="layers", order=order, cluster="steady")
+        assert len(resolving.resolve(run).layer_shares) == 4
+    assert len(checked) == 1
+    resolving.resolve(tiny())
+    resolving.resolve(tiny())  # a function may be another one by now
+    assert len(checked) == 3

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from pslab.lab.commands import figures
+from pslab.__main__ import main
 from pslab.lab.studies import notebook as pages
 
 TINY = {"data": "mnist:train=1024,test=100", "pushes": 8, "rules": ["static:1%", "std:2"], "repeats": 1}
@@ -24,7 +24,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batch(results: Path, *more: str) -> int:
     given = [f"--set={name}={json.dumps(value)}" for name, value in TINY.items()]
-    return figures.main(["--results", str(results), "--only", "01_observation", "--no-images", *given, *more])
+    return main(["figures", "--results", str(results), "--only", "01_observation", "--no-images", *given, *more])
 
 
 def test_papermill_executes_it_to_a_record_and_figures(executed: Path):
@@ -41,7 +41,7 @@ def test_papermill_executes_it_to_a_record_and_figures(executed: Path):
 
 
 def test_its_cells_show_figures_tables_and_findings(executed: Path):
-    notebook: Any = nbformat.read(executed / "notebooks" / "01_observation-mlp.ipynb", 4)
+    notebook: Any = nbformat.read(executed / "notebooks" / "01_observation.ipynb", 4)
     outputs = {cell.id: cell.get("outputs", []) for cell in notebook.cells}
     shown = [output for found in outputs.values() for output in found]
     assert not [output for output in shown if output.output_type == "error"]

@@ -1,4 +1,4 @@
-"""Ranges of keys in turn, what is pushed of them, and what gathers."""
+"""Range push: the ranges of a sweep, what is pushed of them, and the residual of the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Pushed = list[dict[int, float]]
 
 
 def swept(rule: Ranges, keyspace: Keyspace, gradients: list[torch.Tensor]) -> tuple[Pushed, RangePruner]:
-    """What is pushed in each iteration, by its place in the flat vector."""
+    """What is pushed in each iteration, by flat index."""
     pruner, found = RangePruner(rule, keyspace, gradients[0].dtype), []
     for iteration, gradient in enumerate(gradients):
         pruner.keys = keys_of(min(int(rule.size), keyspace.keys), keyspace.keys, iteration)
@@ -40,7 +40,7 @@ def swept(rule: Ranges, keyspace: Keyspace, gradients: list[torch.Tensor]) -> tu
     return found, pruner
 
 
-def test_the_vector_by_hand():
+def test_a_sweep_by_hand():
     assert ranges_in(2, 5) == 3
     assert [keys_of(2, 5, i) for i in range(4)] == [KeyRange(0, 2), KeyRange(2, 4), KeyRange(4, 5), KeyRange(0, 2)]
     pushed, pruner = swept(Ranges(2), five(), [torch.ones(5)] * 3)
@@ -48,14 +48,14 @@ def test_the_vector_by_hand():
     assert pruner.residual.tolist() == [2, 2, 1, 1, 0]
 
 
-def test_without_residual_what_is_not_sent_is_dropped():
+def test_without_a_residual_other_ranges_are_dropped():
     pushed, pruner = swept(Ranges(2, residual=False), five(), [torch.ones(5)] * 3)
     assert pushed == [{0: 1, 1: 1}, {2: 1, 3: 1}, {4: 1}]
     assert pruner.residual is None
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.integers(0, 999))
-def test_what_is_pushed_and_what_is_left_is_what_was_computed(size: int, iterations: int, seed: int):
+def test_pushed_and_residual_add_up_to_the_gradients(size: int, iterations: int, seed: int):
     keyspace, generator = net(), torch.Generator().manual_seed(seed)
     gradients = [torch.randint(-9, 9, (keyspace.size,), generator=generator).float() for _ in range(iterations)]
     before = [g.clone() for g in gradients]
@@ -66,20 +66,20 @@ def test_what_is_pushed_and_what_is_left_is_what_was_computed(size: int, iterati
             total[at] += value
     assert torch.equal(total + pruner.residual, sum(gradients))
     assert all(map(torch.equal, before, gradients))
-    # and every entry is sent at least once in each sweep, so that none is later than K - 1 iterations
+    # every entry is sent in each sweep, so none is later than K - 1 iterations
     sweep = ranges_in(min(size, keyspace.keys), keyspace.keys)
-    for begin in range(iterations - sweep + 1):
-        assert set().union(*pushed[begin : begin + sweep]) == set(range(keyspace.size))
+    for start in range(iterations - sweep + 1):
+        assert set().union(*pushed[start : start + sweep]) == set(range(keyspace.size))
 
 
-def test_everything_is_the_gradient_to_the_bit():
+def test_a_range_of_all_keys_pushes_the_gradient():
     gradient = torch.randn(net().size)
     pushed, pruner = swept(Ranges(10**6), net(), [gradient] * 2)
     assert [list(each.values()) for each in pushed] == [gradient.tolist()] * 2
     assert not pruner.residual.any()
 
 
-def test_what_is_not_finite_leaves_the_residual_as_it_is():
+def test_a_gradient_that_is_not_finite_leaves_the_residual():
     pruner = RangePruner(Ranges(2), five(), torch.float32)
     pruner.keys = KeyRange(0, 2)
     pruner.prune(torch.ones(5))
@@ -97,16 +97,16 @@ def test_values_are_copies():
     assert values.tolist() == [1] * 5
 
 
-def test_one_place_chooses():
+def test_pruner_of_chooses_by_the_rule():
     assert isinstance(pruner_of(Ranges(2), net(), torch.float32), RangePruner)
     assert isinstance(pruner_of(Static(0.1), net(), torch.float32), Pruner)
 
 
-def test_what_gathers_lies_where_another_may_go_on_with_it():
+def test_another_pruner_continues_with_the_residual():
     memory = memories(Ranges(2), 1, 5, torch.float32)
     kept = {name: zeros(each, "cpu") for name, each in memory.items()}
     for iteration in range(3):
-        pruner = pruner_of(Ranges(2), five(), torch.float32, kept=kept)  # each time another one
+        pruner = pruner_of(Ranges(2), five(), torch.float32, kept=kept)  # a new one each time
         pruner.keys = keys_of(2, 5, iteration)
         pruner.prune(torch.ones(5), iteration)
     assert list(kept) == ["residual"]
@@ -114,11 +114,11 @@ def test_what_gathers_lies_where_another_may_go_on_with_it():
     assert memories(Ranges(2, residual=False), 1, 5, torch.float32) == {}
 
 
-def test_by_name():
+def test_range_rules_by_name():
     assert build("prune", "range:300") == Ranges(300)
     assert build("prune", "range:fit,quantile=0.25") == Ranges("fit", quantile=0.25)
     assert build("prune", "range:3,residual=off,local_apply=off") == Ranges(3, False, False)
-    assert not Ranges(3, residual=False).applies  # there is nothing to apply
+    assert not Ranges(3, residual=False).applies  # there is no residual to apply
     assert (Ranges("fit").fitted, Ranges(3).fitted) == (True, False)
 
 
@@ -127,7 +127,7 @@ def test_by_name():
     [("range", "needs size"), ("range:0", "at least 1, or fit"), ("range:-3", "at least 1"), ("range:1.5", "or fit"),
      ("range:fitt", "or fit"), ("range:3,quantile=2", "from 0 to 1"), ("range:3,drop=on", "no parameter 'drop'")],
 )  # fmt: skip
-def test_what_is_no_range_is_refused(text: str, words: str):
+def test_impossible_parameters_are_refused(text: str, words: str):
     with pytest.raises(ConfigError, match=words):
         build("prune", text)
     with pytest.raises(ValueError, match="on \\(True\\) or off"):

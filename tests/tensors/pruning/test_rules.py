@@ -1,4 +1,4 @@
-"""The rules: what they take of a vector, what they refuse, and how they change in time."""
+"""The pruning rules: what they select of a vector, which parameters they refuse, and how they change over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pslab.config.spec import build
 from pslab.errors import ConfigError
-from pslab.tensors.pruning.rules import DGC, WARM_UP, Deviation, Dynamic, Rule, Static, Whole, warm
+from pslab.tensors.pruning.rules import DGC, WARM_UP, Dense, Deviation, Dynamic, Rule, Static, warm
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from pslab.tensors.pruning.rules import DGC, WARM_UP, Deviation, Dynamic, Rule, 
     [(0.25, 4, 1), (0.1, 30, 3), (0.1, 31, 4), (0.01, 10, 1), (1.0, 7, 7), (0.001, 1_000_000, 1000), (1e-9, 5, 1),
      (0.07, 100, 7), (0.29, 100, 29), (1.1 / 100, 1000, 11), (0.3, 10**9, 3 * 10**8), (0.1, 1, 1), (0.5, 3, 2)],
 )  # fmt: skip
-def test_static_count(fraction: float, n: int, k: int) -> None:
+def test_static_count_by_hand(fraction: float, n: int, k: int) -> None:
     assert Static(fraction).count(n) == k
 
 
@@ -28,17 +28,17 @@ def test_static_count_is_the_exact_ceiling(per_mille: int, n: int) -> None:
     assert Static(per_mille / 1000).count(n) == max(1, -(-per_mille * n // 1000))
 
 
-def test_vectors_of_the_rules() -> None:
+def test_selections_by_hand() -> None:
     assert Static(0.25).select(torch.tensor([0.1, -0.5, 0.5, 0.2])).tolist() == [1]
     v = torch.tensor([0.1, -0.2, 0.3, -0.4, 2, -3, 0.05, 0])
     assert [Deviation(k).select(v).tolist() for k in (1, 2, 3)] == [[4, 5], [5], []]
     assert [Dynamic(k).select(torch.tensor([1.0, -2, 3, -4])).tolist() for k in (1, 2, 3)] == [[2, 3], [3], [3]]
-    assert Whole().select(v).tolist() == list(range(8))
+    assert Dense().select(v).tolist() == list(range(8))
 
 
 @pytest.mark.parametrize(
     ("text", "rule"),
-    [("none", Whole()), ("static:1%", Static(0.01)), ("static:0.001,residual=off", Static(0.001, False)),
+    [("none", Dense()), ("static:1%", Static(0.01)), ("static:0.001,residual=off", Static(0.001, False)),
      ("std:2", Deviation(2.0)), ("std:2.5,off", Deviation(2.5, False)), ("dynamic", Dynamic()),
      ("dynamic:8", Dynamic(8)), ("dynamic:mode=ratchet", Dynamic(mode="ratchet")),
      ("dynamic:mode=decay,gamma=0.8", Dynamic(mode="decay", gamma=0.8)),
@@ -47,7 +47,7 @@ def test_vectors_of_the_rules() -> None:
      ("dgc:1%,clip=5,warm_up=0", DGC(0.01, clip=5.0, warm_up=0)),
      ("dgc:0.1%,nesterov=on,masking=off,momentum=0.5", DGC(momentum=0.5, nesterov=True, masking=False))],
 )  # fmt: skip
-def test_rules_have_names(text: str, rule: Rule) -> None:
+def test_rules_by_name(text: str, rule: Rule) -> None:
     assert build("prune", text) == rule
 
 
@@ -63,12 +63,12 @@ def test_rules_have_names(text: str, rule: Rule) -> None:
      ("dgc:0.1%,momentum=0,nesterov=on", "needs a momentum"), ("dgc:0.1%,residual=off", "no parameter 'residual'"),
      ("none:1", "none takes no parameters"), ("statik:1%", "did you mean 'static'")],
 )  # fmt: skip
-def test_impossible_rules_are_refused(text: str, words: str) -> None:
+def test_impossible_parameters_are_refused_by_name(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build("prune", text)
 
 
-def test_impossible_values_are_refused() -> None:
+def test_impossible_parameters_are_refused() -> None:
     for wrong in (lambda: Static("1%"), lambda: Static(True), lambda: Deviation("2"), lambda: Dynamic(True),
                   lambda: Dynamic(5.0), lambda: Static(0.1, "no"), lambda: Deviation(2, 1),
                   lambda: Dynamic(5, None), lambda: Dynamic(mode="x"),
@@ -78,29 +78,29 @@ def test_impossible_values_are_refused() -> None:
             wrong()
 
 
-# --- thresholds that last ---------------------------------------------------------------------------------------------
+# --- thresholds that are kept -----------------------------------------------------------------------------------------
 
 
 def kept() -> torch.Tensor:
     return torch.zeros(1, dtype=torch.float64)
 
 
-def test_the_ratchet_rises_until_nothing_exceeds_it() -> None:
+def test_the_literal_threshold_rises_until_no_entry_exceeds_it() -> None:
     v, threshold, rule = torch.tensor([1.0, -2, 3, -4]), kept(), Dynamic(mode="literal")
     seen = [(rule.select(v, threshold).tolist(), threshold.item()) for _ in range(6)]
     assert seen == [([0, 1, 2, 3], 2.5), ([2, 3], 3.5), ([3], 4), ([], 4), ([], 4), ([], 4)]
 
 
-def test_a_ratchet_that_nothing_exceeds_starts_again_with_the_mean() -> None:
+def test_the_ratchet_starts_again_with_the_mean() -> None:
     v, threshold, rule = torch.tensor([1.0, -2, 3, -4]), kept(), Dynamic(mode="ratchet")
     seen = [(rule.select(v, threshold).tolist(), threshold.item()) for _ in range(6)]
     assert seen == [([0, 1, 2, 3], 2.5), ([2, 3], 3.5), ([3], 4), ([2, 3], 2.5), ([2, 3], 3.5), ([3], 4)]
     assert rule.select(torch.zeros(4), threshold).tolist() == []
-    assert threshold.item() == 0  # and what comes next is sent
+    assert threshold.item() == 0  # so that the next gradient is sent
     assert rule.select(torch.full((4,), -2.0), threshold).tolist() == [0, 1, 2, 3]
 
 
-def test_decay_lets_the_threshold_fall() -> None:
+def test_the_decaying_threshold_falls() -> None:
     v, threshold, rule = torch.tensor([1.0, -2, 3, -4]), kept(), Dynamic(mode="decay", gamma=0.5)
     seen = [(rule.select(v, threshold).tolist(), threshold.item()) for _ in range(3)]
     assert seen == [([0, 1, 2, 3], 2.5), ([1, 2, 3], 3), ([1, 2, 3], 3)]
@@ -108,9 +108,9 @@ def test_decay_lets_the_threshold_fall() -> None:
     assert threshold.item() == 1.5
 
 
-def test_a_frozen_threshold_is_the_first_gradients() -> None:
+def test_a_frozen_threshold_is_that_of_the_first_gradient() -> None:
     threshold, rule = kept(), Static(0.25, mode="frozen")
-    assert rule.select(torch.zeros(4), threshold).tolist() == [0]  # says nothing of a threshold
+    assert rule.select(torch.zeros(4), threshold).tolist() == [0]  # gives no threshold
     assert rule.select(torch.tensor([0.1, -0.5, 0.5, 0.2]), threshold).tolist() == [1]
     assert rule.select(torch.tensor([0.5, -9, 0.1, -0.6]), threshold).tolist() == [0, 1, 3]
     assert rule.select(torch.full((4,), 0.4), threshold).tolist() == []
@@ -118,7 +118,7 @@ def test_a_frozen_threshold_is_the_first_gradients() -> None:
 
 
 @pytest.mark.parametrize("rule", [Dynamic(mode="ratchet"), Dynamic(mode="decay"), Static(0.3, mode="frozen")], ids=str)
-def test_without_what_is_kept_every_gradient_is_the_first(rule: Static | Dynamic) -> None:
+def test_without_a_kept_threshold_every_gradient_is_the_first(rule: Static | Dynamic) -> None:
     v = torch.randn(100, generator=torch.Generator().manual_seed(1))
     first = rule.select(v, kept())
     assert all(torch.equal(rule.select(v), first) for _ in range(3))
@@ -127,7 +127,7 @@ def test_without_what_is_kept_every_gradient_is_the_first(rule: Static | Dynamic
 # --- warm-up ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_list_of_a_warm_up() -> None:
+def test_warm_up_densities_by_epoch() -> None:
     assert WARM_UP == (0.25, 0.0625, 0.015625, 0.004, 0.001)
     four = [warm(epoch, 4) for epoch in (0, 0.99, 1, 2.5, 3.99, 4, 9)]
     assert four == [0.25, 0.25, 0.0625, 0.015625, 0.004, None, None]
@@ -147,7 +147,7 @@ def test_the_list_of_a_warm_up() -> None:
     ],
     ids=str,
 )
-def test_a_warm_up_is_never_sparser_than_the_rule(rule: Rule, warmed: list[float], then: Rule) -> None:
+def test_a_warm_up_is_never_sparser_than_its_rule(rule: Rule, warmed: list[float], then: Rule) -> None:
     v = torch.randn(10_000, generator=torch.Generator().manual_seed(2))
     for epoch, fraction in enumerate(warmed):
         here = rule.at(epoch + 0.5)  # type: ignore[attr-defined]
@@ -156,11 +156,11 @@ def test_a_warm_up_is_never_sparser_than_the_rule(rule: Rule, warmed: list[float
     assert rule.at(len(warmed)) == then  # type: ignore[attr-defined]
 
 
-# --- why the letter starves -------------------------------------------------------------------------------------------
+# --- why the literal threshold starves --------------------------------------------------------------------------------
 
 
 def densities(rule: Dynamic, residual: bool, steps: int, n: int = 100_000) -> list[float]:
-    """The share of stationary Gaussian gradients that is sent."""
+    """The shares that are sent of stationary Gaussian gradients."""
     generator, v, threshold, found = torch.Generator().manual_seed(3), torch.zeros(n), kept(), list[float]()
     for _ in range(steps):
         v = (v if residual else 0) + torch.randn(n, generator=generator)
@@ -170,13 +170,13 @@ def densities(rule: Dynamic, residual: bool, steps: int, n: int = 100_000) -> li
     return found
 
 
-def test_the_ratchet_to_the_letter_starves() -> None:
-    letter = Dynamic(mode="literal")
-    without = densities(letter, residual=False, steps=20)
+def test_the_literal_threshold_sends_ever_less() -> None:
+    literal = Dynamic(mode="literal")
+    without = densities(literal, residual=False, steps=20)
     assert without[:3] == pytest.approx([1, 0.425, 0.171], rel=0.02)
     assert without[7] == pytest.approx(0.0015, rel=0.25)
     assert max(without[14:]) < 1e-4
-    with_residual = densities(letter, residual=True, steps=80)
+    with_residual = densities(literal, residual=True, steps=80)
     assert 3e-4 < with_residual[20] < 5e-3
     assert max(with_residual[60:]) < 1e-4
     again = densities(Dynamic(mode="ratchet"), residual=True, steps=80)

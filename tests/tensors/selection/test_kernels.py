@@ -1,3 +1,5 @@
+"""The compiled loops against NumPy, and the cache of compiled code."""
+
 from __future__ import annotations
 
 import os
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from numba import config, njit
 
-from pslab.tensors.selection import blocks, cpu, kernels, simd
+from pslab.tensors.selection import blocks, kernels, scan, simd
 from pslab.tensors.selection.kernels import SPARE
 
 DTYPES = (np.dtype("f4"), np.dtype("f8"))
@@ -18,7 +20,7 @@ LENGTHS = (0, 1, 63, 64, 65, 200, 1024, 1025, 5000)
 
 
 def drawn(n: int, dtype: np.dtype[Any], seed: int = 1) -> np.ndarray:
-    """Entries of which some are zero, some equal."""
+    """Random entries, some of them zero and some equal."""
     x = np.random.default_rng(seed).standard_normal(n + 4)[:n].astype(dtype)
     x[::7], x[3::11] = -0.0, -1.5
     return x
@@ -27,12 +29,12 @@ def drawn(n: int, dtype: np.dtype[Any], seed: int = 1) -> np.ndarray:
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     for dtype in DTYPES:
-        cpu.loops(dtype)
+        scan.loops(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("many", [False, True])
-def test_search(dtype: np.dtype[Any], many: bool) -> None:
+def test_search_and_moments(dtype: np.dtype[Any], many: bool) -> None:
     for n in LENGTHS:
         x = drawn(n, dtype)
         for edge in (-1, 0, 0.3, 1.5, 99):
@@ -48,13 +50,13 @@ def test_search(dtype: np.dtype[Any], many: bool) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_nothing_is_written_beyond_the_room(many: bool) -> None:
+def test_search_writes_nothing_beyond_its_room(many: bool) -> None:
     x = np.ones(5000, np.float32)
     for room in (0, 1000, 2048, 4999):
         indices, magnitudes = np.full(room + SPARE + 9, -7), np.full(room + SPARE + 9, -7, np.float32)
         assert kernels.search(x, np.float32(0), many, indices[:-9], magnitudes[:-9], room) == -1
         *sums, found = kernels.moments(x, 0.0, np.float32(0), many, indices[:-9], magnitudes[:-9], room)
-        assert (sums, found) == ([5000, 5000], -1)  # the sums go on
+        assert (sums, found) == ([5000, 5000], -1)  # the sums are complete
         assert (indices[-9:] == -7).all()
         assert (magnitudes[-9:] == -7).all()
 
@@ -109,7 +111,7 @@ def test_kth_and_largest(dtype: np.dtype[Any]) -> None:
             assert out[:k].tolist() == (np.sort(ordered[:k]) * 2).tolist()
 
 
-def test_a_sample_comes_from_everywhere() -> None:
+def test_sample_takes_one_entry_of_every_stretch() -> None:
     for n in (10, 4096, 100_003):
         x, out = np.arange(n, dtype=np.float64), np.empty(4096)
         kernels.sample(x, out)
@@ -117,7 +119,7 @@ def test_a_sample_comes_from_everywhere() -> None:
         assert len(np.unique(out.astype(np.int64) % 64)) == min(n, 64)
 
 
-def test_the_bounds_from_a_sample() -> None:
+def test_spread() -> None:
     m = np.abs(drawn(4096, np.dtype("f4")))
     tail = m[m > np.float32(0.5)].astype(np.float64)
     expected = (len(tail), tail.mean(), tail.std() / np.sqrt(len(tail)) / tail.mean())
@@ -125,20 +127,20 @@ def test_the_bounds_from_a_sample() -> None:
     assert kernels.spread(m, np.float32(1e9)) == (0, 0.0, 0.0)
 
 
-def test_sums_lose_nothing_over_many_blocks() -> None:
-    """Equal entries round the same way in every block: the total must make it good."""
+def test_sums_of_many_blocks_are_compensated() -> None:
+    """Equal entries are rounded the same way in every block."""
     x = np.full(3_000_000, 0.1)
     at, magnitudes = np.empty(SPARE, np.int64), np.empty(SPARE)
     total, _, _ = kernels.moments(x, 0.0, np.inf, False, at, magnitudes, 0)
     assert total / len(x) == pytest.approx(0.1, rel=2e-15)
 
 
-# --- code that is kept ------------------------------------------------------------------------------------------------
+# --- the cache of compiled code ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only one loop, not yet compiled."""
+    """Only one loop, which is not compiled yet."""
     def call(dtype: np.dtype[Any]) -> None:
         kernels.keep(np.zeros(2, np.int64), np.ones(2, dtype), dtype.type(1), np.zeros(3, np.int64))
 
@@ -157,7 +159,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.usefixtures("one_loop")
-def test_compiled_code_is_kept_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     assert not fresh(monkeypatch).stats.cache_hits
     assert list(tmp_path.rglob("*.nbi"))
@@ -166,7 +168,7 @@ def test_compiled_code_is_kept_and_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("one_loop")
-def test_kept_code_of_other_sources_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_code_of_changed_sources_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     fresh(monkeypatch)
     other = tmp_path / "simd.py"
@@ -177,7 +179,7 @@ def test_kept_code_of_other_sources_is_not_found(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("one_loop")
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04."])
-def test_kept_code_that_is_damaged_is_left(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_cached_code_is_not_used(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     fresh(monkeypatch)
     for pattern in ("*.nbc", "*.nbi"):
@@ -187,7 +189,7 @@ def test_kept_code_that_is_damaged_is_left(content: bytes, tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("one_loop")
-def test_a_place_that_cannot_be_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_falls_back_to_the_user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file"))
     assert not fresh(monkeypatch).stats.cache_hits
@@ -199,19 +201,14 @@ def test_a_place_that_cannot_be_written_is_left(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("one_loop")
-def test_a_full_disk_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_only_prevents_caching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     assert not fresh(monkeypatch).stats.cache_hits
 
 
-def test_numba_is_not_imported_before_something_is_pruned() -> None:
-    code = "import sys, pslab.tensors.pruning.pruner; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.slow
-def test_a_processor_without_wide_registers_chooses_the_same(tmp_path: Path) -> None:
+def test_a_processor_without_wide_registers_selects_the_same(tmp_path: Path) -> None:
     code = """
 import torch
 from pslab.tensors.selection import simd
@@ -231,6 +228,6 @@ for dtype in (torch.float32, torch.float64):
     subprocess.run([sys.executable, "-c", code], env=os.environ | plain, check=True)
 
 
-def test_blocks_are_what_the_lists_allow_for() -> None:
-    assert cpu.SPARE == blocks.SPARE
-    assert cpu.BLOCK >= 2 * kernels.BLOCK
+def test_scan_allows_for_the_blocks_of_the_loops() -> None:
+    assert scan.SPARE == blocks.SPARE
+    assert scan.BLOCK >= 2 * kernels.BLOCK

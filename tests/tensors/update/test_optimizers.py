@@ -1,4 +1,4 @@
-"""Optimizers by name: elementwise ones only."""
+"""Optimizers by name: their options are read, and those that are not elementwise are refused."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pslab.errors import ConfigError
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
 
 
-def test_options_are_read():
+def test_options_are_read_by_name():
     spec = resolve_optimizer("adam:betas=(0.8;0.99),amsgrad=True")
     assert spec.cls is torch.optim.Adam
     assert spec.options == {"betas": (0.8, 0.99), "amsgrad": True}
+    assert resolve_optimizer(torch.optim.RMSprop).cls is torch.optim.RMSprop  # a class in place of its name
 
 
-def test_plain_sgd_is_known():
-    assert resolve_optimizer("sgd").plain_sgd
-    assert resolve_optimizer("sgd:momentum=0").plain_sgd
-    assert not resolve_optimizer("sgd:momentum=0.9").plain_sgd
-    assert not resolve_optimizer("adam").plain_sgd
+@pytest.mark.parametrize(("value", "plain"), [("sgd", True), ("sgd:momentum=0", True), ("sgd:momentum=0.9", False),
+                                              ("adam", False)])  # fmt: skip
+def test_plain_sgd_is_sgd_without_options(value, plain):
+    assert resolve_optimizer(value).plain_sgd == plain
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_every_listed_optimizer_is_elementwise(name):
+def test_steps_of_slices_equal_steps_of_the_whole_tensor(name):
     spec = resolve_optimizer(name)
     whole, parts = torch.linspace(-1, 1, 12).double(), torch.linspace(-1, 1, 12).double()
     one, two = spec.make([whole], 0.1), spec.make([parts[:5], parts[5:]], 0.1)
@@ -38,16 +38,12 @@ def test_every_listed_optimizer_is_elementwise(name):
     assert torch.equal(whole, parts)
 
 
-def test_a_class_may_stand_for_its_name():
-    assert resolve_optimizer(torch.optim.RMSprop).cls is torch.optim.RMSprop
-
-
 @pytest.mark.parametrize(
     ("value", "words"),
     [("lbfgs", "loss as a function"), ("muon", "whole matrices"), ("sgd:lr=1", "learning_rate"), ("sdg", "'sgd'"),
      ("sgd:momentun=1", "'momentum'"), ("sgd:momentum=x", "not a number"), ("sgd:momentum=-1", "refuses"),
      ("sgd:0.9", "by name"), (torch.optim.LBFGS, "must be a name")],
 )  # fmt: skip
-def test_refused(value, words):
+def test_unusable_optimizers_are_refused(value, words):
     with pytest.raises(ConfigError, match=words):
         resolve_optimizer(value)

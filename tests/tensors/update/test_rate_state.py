@@ -1,4 +1,4 @@
-"""Which gradients are really applied: the vectors by hand, and what holds for any history, dense, sparse, in ranges."""
+"""The state of rates: vectors computed by hand, and invariants of any history, dense, sparse and in ranges."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LAYERS = (slice(0, 3), slice(3, SIZE))
 
 
 @dataclass
-class Asks:
-    """A rate that asks for `needs`; shares are given by staleness."""
+class Rate:
+    """A rate that needs `needs`; `shares` by staleness."""
 
     needs: str
     eps: float = 1e-10
@@ -39,23 +39,23 @@ class Asks:
 
 
 class Server:
-    """Weights under a rate: workers pull and push whole vectors; weights are what was applied, with its sign turned."""
+    """A server with a rate: workers pull and push complete vectors. `moved` is the sum of all that was applied."""
 
     def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2, size=SIZE):
         self.parts, self.size = parts, size
-        self.rating = rate_state.at_server(rate, parts, layers, torch.float64)
+        self.state = rate_state.at_server(rate, parts, layers, torch.float64)
         self.store = Store(torch.zeros(size, dtype=torch.float64), parts, resolve_optimizer("sgd"))
         self.version = 0
         self.held = dict.fromkeys(range(workers), 0)
         self.computing = dict(self.held)
-        self.places: set[int] = set()  #: memory in which applied gradients were
+        self.places: set[int] = set()  #: addresses of the applied gradients' memory
 
     @property
     def moved(self) -> torch.Tensor:
         return -self.store.weights
 
     def push(self, *pushes, sparse=False) -> torch.Tensor:
-        """(worker, vector) each, as one step; by how much the weights move."""
+        """Apply (worker, vector) pairs as one step; returns the change of the weights."""
         before, aggregate = self.moved.clone(), len(pushes) > 1
         self.version += 1
         for worker, _ in pushes:
@@ -65,16 +65,16 @@ class Server:
             messages = tuple(Push(worker, index, 0, self.held[worker]) for worker, _ in pushes)
             gradients = [entries(part, v) for v in vectors] if sparse else vectors
             kept = [outside(inside(part, g)).values.copy() for g in gradients]
-            applied = self.rating.rate(Step(index, messages, aggregate, self.version), gradients,
+            applied = self.state.adjust(Step(index, messages, aggregate, self.version), gradients,
                                        list(self.computing.values()))  # fmt: skip
             self.store.step(index, applied, 1.0)
             self.places |= {g.values.ctypes.data for g in applied if isinstance(g, Entries)}
             for g, before_ in zip(gradients, kept, strict=True):
-                assert np.array_equal(outside(inside(part, g)).values, before_)  # they belong to the workers
+                assert np.array_equal(outside(inside(part, g)).values, before_)  # unchanged: they belong to the workers
             if sparse:
                 assert all(g.indices is not None for g in applied)
                 for g in gradients:
-                    g.values.fill(1e9)  # their memory is the workers' again
+                    g.values.fill(1e9)  # the workers write into this memory again
         for v in vectors:
             v.fill_(1e9)
         return self.moved - before
@@ -85,7 +85,7 @@ class Server:
 
 
 def entries(part: Part, vector: torch.Tensor) -> Entries:
-    """What is not zero."""
+    """The entries that are not zero."""
     indices = vector.nonzero().flatten()
     return part.inside(indices, vector[indices].clone())
 
@@ -99,20 +99,18 @@ def one(server: Server, worker: int, value: float) -> float:
     return float(server.moved[0])
 
 
-# --- versions -----------------------------------------------------------------------------------------------------
+# --- versions ---------------------------------------------------------------------------------------------------------
 
 
-def test_pushes_for_one_version_are_its_mean():
-    server = Server(Asks("versions"))
-    assert [one(server, 0, 1), one(server, 1, 3)] == [1, 2]
-    server = Server(Asks("versions"), workers=3)
+def test_versions_apply_the_mean_of_the_pushes_of_a_version():
+    server = Server(Rate("versions"), workers=3)
     assert [one(server, worker, value) for worker, value in enumerate((1, 3, 8))] == [1, 2, 4]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("parts", [WHOLE, RANGES])
-def test_the_vector_of_a_late_push(parts, sparse):
-    server, found = Server(Asks("versions"), parts=parts), []
+def test_versions_by_hand_with_a_late_push(parts, sparse):
+    server, found = Server(Rate("versions"), parts=parts), []
     for worker, value in ((0, 1), (0, 1), (0, 1), (1, 3), (1, 2)):
         server.push((worker, full(value, 0, 0, value)), sparse=sparse)
         server.pull(worker)
@@ -120,20 +118,20 @@ def test_the_vector_of_a_late_push(parts, sparse):
     assert found == [[w, w] for w in (1, 2, 3, 4, 6)]
 
 
-def test_a_superstep_is_its_mean_and_nothing_is_kept_of_it():
-    server = Server(Asks("versions"), workers=3)
+def test_versions_keep_no_mean_of_a_superstep():
+    server = Server(Rate("versions"), workers=3)
     for _ in range(3):
         vectors = [torch.randn(SIZE, dtype=torch.float64) for _ in range(3)]
         expected = sum(vectors) / 3
         moved = server.push(*enumerate([v.clone() for v in vectors]))
         assert torch.allclose(moved, expected, rtol=1e-14, atol=1e-15)
         server.pull(0, 1, 2)
-        assert not server.rating.ranges[0].means
+        assert not server.state.ranges[0].means
 
 
 @dataclass
 class Reference:
-    """The version store to the letter, on dense vectors, with nothing ever dropped."""
+    """The version store as defined, on dense vectors, which never drops a mean."""
 
     workers: int
     newest: int = -1
@@ -162,8 +160,8 @@ turns = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3, u
 
 @settings(max_examples=80, deadline=None)
 @given(turns, st.booleans(), st.sampled_from([WHOLE, RANGES]))
-def test_weights_are_the_sum_of_the_means(history, sparse, parts):
-    server, reference = Server(Asks("versions"), workers=3, parts=parts), Reference(3)
+def test_weights_are_the_sum_of_the_means_of_all_versions(history, sparse, parts):
+    server, reference = Server(Rate("versions"), workers=3, parts=parts), Reference(3)
     for workers, values in history:
         vectors = [torch.tensor([v + (v != 0) * w for v in values], dtype=torch.float64) for w in workers]
         for worker, vector in zip(workers, vectors, strict=True):
@@ -174,48 +172,44 @@ def test_weights_are_the_sum_of_the_means(history, sparse, parts):
         server.pull(*workers)
         total = sum(reference.means.values())
         assert torch.allclose(server.moved, total, rtol=1e-11, atol=1e-11)
-        assert all(len(here.means) <= 3 for here in server.rating.ranges)
+        assert all(len(here.means) <= 3 for here in server.state.ranges)
 
 
-def test_a_mean_is_dropped_when_nobody_can_join_it():
-    server = Server(Asks("versions"))
+def test_versions_drop_a_mean_that_no_worker_can_join():
+    server = Server(Rate("versions"))
     for _ in range(5):
         one(server, 0, 1)
         server.pull(0)
-    (here,) = server.rating.ranges
-    assert list(here.means) == [0]  # the other worker's; of those between nobody holds the weights
+    (here,) = server.state.ranges
+    assert list(here.means) == [0]  # the other worker may still join version 0, no worker those between
     one(server, 1, 1)
     assert not here.means
 
 
-def test_a_push_that_outlived_its_version_joins_the_oldest():
-    server = Server(Asks("versions"), workers=3)
+def test_a_push_whose_version_was_dropped_joins_the_oldest():
+    server = Server(Rate("versions"), workers=3)
     one(server, 0, 4)
     server.pull(0, 1)
-    del server.computing[2]  # it is gone; but its push is held
+    del server.computing[2]  # it has left, but the server still holds its push
     assert one(server, 0, 2) == 6
     server.pull(0)
     assert one(server, 2, 6) == 8  # the mean of 2 and 6: worker 1 may still join them
 
 
-def test_memory_is_used_again():
-    server = Server(Asks("versions"), workers=3)
+def test_versions_reuse_memory():
+    server = Server(Rate("versions"), workers=3)
     for turn in range(30):
         one(server, turn % 3, 1)
         server.pull(turn % 3)
     assert len(server.places) <= 6
 
 
-def test_a_sparse_step_is_the_union_of_the_supports():
-    server = Server(Asks("versions"))
+@pytest.mark.parametrize(("second", "sparse", "moved"), [(full(0, 6, 4), True, full(-1, 3, 0)),
+                                                         ([2.0] * SIZE, False, [0, 1, -1, 1, 1, 1])])  # fmt: skip
+def test_versions_join_sparse_pushes_on_the_union_of_their_indices(second, sparse, moved):
+    server = Server(Rate("versions"))
     server.push((0, full(2, 0, 4)), sparse=True)
-    assert server.push((1, full(0, 6, 4)), sparse=True).tolist() == full(-1, 3, 0)
-
-
-def test_a_full_frame_among_sparse_ones():
-    server = Server(Asks("versions"))
-    server.push((0, full(2, 0, 4)), sparse=True)
-    assert server.push((1, [2.0] * SIZE)).tolist() == [0, 1, -1, 1, 1, 1]
+    assert server.push((1, second), sparse=sparse).tolist() == moved
 
 
 # --- squares ------------------------------------------------------------------------------------------------------
@@ -223,22 +217,22 @@ def test_a_full_frame_among_sparse_ones():
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("parts", [WHOLE, RANGES])
-def test_squares_by_hand(parts, sparse):
-    server, found = Server(Asks("squares"), parts=parts), []
+def test_server_squares_by_hand(parts, sparse):
+    server, found = Server(Rate("squares"), parts=parts), []
     for value in (3, 4, 0):
         server.push((0, full(value, 0, 0, value)), sparse=sparse)
         found.append((0.1 * server.moved[[0, 3]]).tolist())
     assert np.array(found) == pytest.approx(np.array([[0.1, 0.1], [0.18, 0.18], [0.18, 0.18]]), rel=1e-9)
 
 
-def test_a_supersteps_mean_is_squared():
-    server = Server(Asks("squares"))
+def test_server_squares_take_the_mean_of_a_superstep():
+    server = Server(Rate("squares"))
     server.push((0, full(6)), (1, full(0, 8)))
     assert server.push((0, full(4)))[0] == pytest.approx(0.8)  # the mean was 3: 4 / 5
 
 
-def test_a_workers_own_squares():
-    squares = rate_state.at_worker(Asks("own squares"), lambda: torch.zeros(3, dtype=torch.float64))
+def test_worker_squares_by_hand():
+    squares = rate_state.at_worker(Rate("own squares"), lambda: torch.zeros(3, dtype=torch.float64))
     gradient = torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64)
     assert squares.divide(gradient, out=gradient).tolist() == pytest.approx([1, 1, 0])
     assert squares.divide(torch.tensor([4.0, 1.0, 0.0]), out=gradient).tolist() == pytest.approx([0.8, 2**-0.5, 0])
@@ -261,7 +255,7 @@ FLAT = (slice(0, SIZE),)
 )
 @pytest.mark.parametrize("sparse", [False, True])
 def test_directions_by_hand(shares, gradients, applied, sparse):
-    server = Server(Asks("directions", shares=dict(enumerate(shares))), layers=FLAT)
+    server = Server(Rate("directions", shares=dict(enumerate(shares))), layers=FLAT)
     server.version = 1
     server.held = {0: 1, 1: 0}  # the staleness of each is its number
     both = [(worker, full(*g)) for worker, g in enumerate(gradients)]
@@ -272,15 +266,15 @@ def test_directions_by_hand(shares, gradients, applied, sparse):
         assert server.push((worker, gradient), sparse=sparse)[:2].tolist() == pytest.approx(expected, abs=5e-5)
 
 
-def test_no_gradient_counts_for_nothing():
-    server = Server(Asks("directions"), layers=FLAT)
+def test_directions_of_zero_gradients_count_for_nothing():
+    server = Server(Rate("directions"), layers=FLAT)
     assert server.push((0, full(0))).tolist() == full(0)
     assert server.push((1, full(3, 4))).tolist() == pytest.approx(full(3, 4))
     assert server.push((0, full(0))).tolist() == full(0)
 
 
-def test_where_directions_cancel_nothing_is_lengthened_beyond_the_clamp():
-    server = Server(Asks("directions", clamp=10.0), layers=FLAT)
+def test_directions_that_cancel_are_clamped():
+    server = Server(Rate("directions", clamp=10.0), layers=FLAT)
     server.push((0, full(1)))
     assert server.push((1, full(-4))).tolist() == pytest.approx(full(-1.5))  # 3, by equal shares of 2
     server.push((0, full(1, 1e-6)))
@@ -288,36 +282,36 @@ def test_where_directions_cancel_nothing_is_lengthened_beyond_the_clamp():
     assert moved.tolist() == pytest.approx(full(-40))
 
 
-def test_each_layer_is_for_itself():
-    server = Server(Asks("directions"))
+def test_directions_are_rescaled_layer_by_layer():
+    server = Server(Rate("directions"))
     server.push((0, [3, 0, 0, 1, 0, 0]))
     assert server.push((1, [0, 4, 0, 0, 1, 0])).tolist() == pytest.approx([0, 12.5**0.5, 0, 0, 1, 0])
 
 
-def test_a_range_re_schedules_its_share_of_a_layer():
-    whole, ranges = Server(Asks("directions")), Server(Asks("directions"), parts=RANGES)
+def test_directions_of_a_range_use_its_part_of_each_layer():
+    whole, ranges = Server(Rate("directions")), Server(Rate("directions"), parts=RANGES)
     for server in (whole, ranges):
         server.push((0, [3, 0, 0, 1, 0, 0]))
         server.moved_last = server.push((1, [0, 4, 0, 0, 1, 0]))
-    assert torch.allclose(whole.moved_last, ranges.moved_last)  # what each has of a layer is all that is not zero
+    assert torch.allclose(whole.moved_last, ranges.moved_last)  # each layer's nonzero elements lie in one range
     assert cuts(RANGES[0], LAYERS) == [slice(0, 2), slice(2, 4)]
     assert cuts(RANGES[1], LAYERS) == [slice(0, 1), slice(1, 2)]
     assert cuts(RANGES[1], (slice(0, 2), slice(2, SIZE))) == [slice(0, 2)]
 
 
-def test_who_is_gone_no_longer_counts():
-    server = Server(Asks("directions"), layers=FLAT)
+def test_directions_forget_a_worker_that_left():
+    server = Server(Rate("directions"), layers=FLAT)
     server.push((0, full(3)))
     assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 12.5**0.5))
-    server.rating.leave(0)
+    server.state.leave(0)
     assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 4))
 
 
 @settings(max_examples=80, deadline=None)
 @given(turns, st.booleans(), st.sampled_from([LAYERS, FLAT]))
-def test_the_sum_keeps_its_length_and_the_clamp_holds(history, sparse, layers):
+def test_directions_keep_the_length_of_the_sum(history, sparse, layers):
     shares = {tau: 1 / (1 + tau) for tau in range(99)}
-    server = Server(Asks("directions", shares=shares, clamp=10.0), workers=3, layers=layers)
+    server = Server(Rate("directions", shares=shares, clamp=10.0), workers=3, layers=layers)
     latest: dict[int, tuple[torch.Tensor, float]] = {}
     for (worker, *_), values in history:
         gradient = torch.tensor([v + (v != 0) * worker for v in values], dtype=torch.float64)
@@ -340,8 +334,8 @@ def test_the_sum_keeps_its_length_and_the_clamp_holds(history, sparse, layers):
                 assert float(sum(t * alpha * g / g.norm() for g, alpha in parts).norm()) == pytest.approx(float(total))
 
 
-def test_many_pushes_leave_no_rounding():
-    server = Server(Asks("directions"), layers=FLAT)
+def test_directions_accumulate_no_rounding_errors():
+    server = Server(Rate("directions"), layers=FLAT)
     for worker in (0, 1):
         server.push((worker, torch.full((SIZE,), 1e17)))
     for turn in range(2 * REFRESH):
@@ -353,7 +347,7 @@ def test_many_pushes_leave_no_rounding():
 # --- vectors of a range -------------------------------------------------------------------------------------------
 
 
-def test_sums_of_dense_and_sparse_vectors():
+def test_plus_and_mean_of_dense_and_sparse_vectors():
     a, b = (entries(WHOLE[0], torch.tensor(v, dtype=torch.float64)) for v in (full(1, 0, 2), full(0, 3, 4)))
     union = plus(a, b, -1.0)
     assert union.indices.tolist() == [0, 1, 2]
@@ -363,7 +357,7 @@ def test_sums_of_dense_and_sparse_vectors():
     assert mean([a]) is a
 
 
-def test_who_needs_nothing_gets_nothing():
+def test_a_rate_without_needs_has_no_state():
     assert rate_state.at_server(object(), WHOLE, LAYERS, torch.float64) is None
-    assert rate_state.at_server(Asks("own squares"), WHOLE, LAYERS, torch.float64) is None
-    assert rate_state.at_worker(Asks("squares"), lambda: torch.zeros(1)) is None
+    assert rate_state.at_server(Rate("own squares"), WHOLE, LAYERS, torch.float64) is None
+    assert rate_state.at_worker(Rate("squares"), lambda: torch.zeros(1)) is None

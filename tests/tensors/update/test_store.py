@@ -30,7 +30,7 @@ def dense(e: Entries) -> torch.Tensor:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam", "adagrad", "rmsprop:weight_decay=0.1"])
 @pytest.mark.parametrize("parts", [WHOLE, PARTS])
-def test_steps_are_torchs(optimizer, parts):
+def test_steps_equal_those_of_torch_optim(optimizer, parts):
     spec = resolve_optimizer(optimizer)
     store, alone = Store(random(0), parts, spec), random(0)
     made = spec.make([alone], 0.1)
@@ -44,7 +44,7 @@ def test_steps_are_torchs(optimizer, parts):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam"])
-def test_sparse_gradients_step_like_dense_ones(optimizer):
+def test_sparse_steps_equal_dense_steps(optimizer):
     spec = resolve_optimizer(optimizer)
     here, there = Store(random(0), WHOLE, spec), Store(random(0), WHOLE, spec)
     for step in range(4):
@@ -54,14 +54,14 @@ def test_sparse_gradients_step_like_dense_ones(optimizer):
     assert torch.allclose(here.weights, there.weights, rtol=1e-13, atol=1e-15)
 
 
-def test_a_step_touches_only_its_range():
+def test_a_step_changes_only_its_range():
     store = Store(random(0), PARTS, resolve_optimizer("adam"))
     store.step(0, [random(1)], 0.1)
     moved = store.weights != random(0)
     assert moved.tolist() == [i < 6 or 10 <= i < 14 for i in range(20)]
 
 
-def test_positions_inside_a_range():
+def test_inside_and_put_translate_positions():
     indices = torch.tensor([1, 5, 6, 12, 19])
     inside = [part.inside(indices, indices.double()) for part in PARTS]
     assert [e.indices.tolist() for e in inside] == [[1, 5, 8], [0, 9]]
@@ -74,7 +74,7 @@ def test_positions_inside_a_range():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam"])
 @pytest.mark.parametrize("parts", [WHOLE, PARTS])
-def test_what_changed_brings_any_older_copy_up_to_date(optimizer, parts):
+def test_changed_brings_any_older_copy_up_to_date(optimizer, parts):
     store = Store(random(0), parts, resolve_optimizer(optimizer), track_changes=True)
     copies = {0: store.weights.clone()}
     for step in range(6):
@@ -92,7 +92,7 @@ def test_what_changed_brings_any_older_copy_up_to_date(optimizer, parts):
         assert torch.equal(copy, store.weights)
 
 
-def test_only_what_changed_is_sent():
+def test_changed_lists_the_weights_changed_since_a_version():
     store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
     store.step(0, [entries((3, 1.0), (4, 2.0))], 0.1)
     store.step(0, [entries((4, 1.0))], 0.1)
@@ -103,11 +103,11 @@ def test_only_what_changed_is_sent():
     assert store.changed(0, 2) is None
 
 
-def test_workers_of_one_round_get_the_same_and_those_of_the_next_what_is_new():
+def test_changed_is_cached_until_the_next_step():
     store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
     store.step(0, [entries((3, 1.0))], 0.1)
     first = store.changed(0, 0)
-    assert store.changed(0, 0) is first  # so it need not be encoded again
+    assert store.changed(0, 0) is first  # so that it is encoded once
     store.step(0, [entries((3, 1.0), (5, 1.0))], 0.1)
     second = store.changed(0, 0)
     assert second.indices.tolist() == [3, 5]
@@ -118,13 +118,13 @@ def test_workers_of_one_round_get_the_same_and_those_of_the_next_what_is_new():
     assert store.changed(0, 3).indices.tolist() == [6]
 
 
-def test_momentum_changes_what_no_gradient_touched():
+def test_changed_includes_weights_that_only_momentum_moves():
     store = Store(random(0), WHOLE, resolve_optimizer("sgd:momentum=0.9"), track_changes=True)
     store.step(0, [entries((3, 1.0))], 0.1)
     store.step(0, [entries((4, 1.0))], 0.1)
     assert store.changed(0, 1).indices.tolist() == [3, 4]
 
 
-def test_changes_must_be_tracked():
+def test_changed_needs_track_changes():
     with pytest.raises(ValueError, match="track"):
         Store(random(0), WHOLE, resolve_optimizer("sgd")).changed(0, 0)

@@ -1,4 +1,4 @@
-"""Every trainable number has one key; key ranges tile the flat vector; autograd works in it."""
+"""Keyspaces: each element has one key, key ranges tile the flat vector, and autograd works in it."""
 
 from __future__ import annotations
 
@@ -113,49 +113,26 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 # --- layout ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_mlp_of_the_thesis_has_932362_parameters_and_1546_keys() -> None:
+def test_the_keyspace_of_the_mlp() -> None:
     keyspace = Keyspace.of(MLP())
     assert (keyspace.size, keyspace.keys, keyspace.dtype) == (932_362, 1546, torch.float32)
     assert [layer.name for layer in keyspace.layers] == ["hidden1", "hidden2", "hidden3", "output"]
-    assert [layer.keys for layer in keyspace.layers] == [
-        KeyRange(0, 512),
-        KeyRange(512, 1024),
-        KeyRange(1024, 1536),
-        KeyRange(1536, 1546),
-    ]
+    bounds = itertools.pairwise((0, 512, 1024, 1536, 1546))
+    assert [layer.keys for layer in keyspace.layers] == [KeyRange(*pair) for pair in bounds]
     assert keyspace.layers[1].flat == slice(401_920, 664_576)
 
 
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [
-        ("linear", [("Linear", 2)]),
-        ("tied", [("embedding", 7), ("hidden", 4), ("output", 7)]),
-        ("shared module", [("0", 3), ("2", 2)]),
-        ("transposed", [("weight", 2), ("bias", 5)]),
-        (
-            "lstm",
-            [("lstm.weight_ih_l0", 16), ("lstm.weight_hr_l0", 2), ("lstm.weight_ih_l1", 16), ("lstm.weight_hr_l1", 2)],
-        ),
-        ("attention", [("attention.in_proj_weight", 12), ("attention.bias_k", 1), ("attention.out_proj", 4)]),
-        ("frozen", [("0", 4), ("4", 2)]),
-        ("scalars", [("Scaled", 1), ("linear", 2)]),
-    ],
-)
-def test_layers_are_modules_or_their_parts_with_equally_many_rows(name: str, layers: list[tuple[str, int]]) -> None:
+    [("linear", [("Linear", 2)]), ("tied", [("embedding", 7), ("hidden", 4), ("output", 7)]),
+     ("shared module", [("0", 3), ("2", 2)]), ("transposed", [("weight", 2), ("bias", 5)]),
+     ("lstm", [("lstm.weight_ih_l0", 16), ("lstm.weight_hr_l0", 2), ("lstm.weight_ih_l1", 16),
+               ("lstm.weight_hr_l1", 2)]),
+     ("attention", [("attention.in_proj_weight", 12), ("attention.bias_k", 1), ("attention.out_proj", 4)]),
+     ("frozen", [("0", 4), ("4", 2)]), ("scalars", [("Scaled", 1), ("linear", 2)])],
+)  # fmt: skip
+def test_a_layer_has_parameters_with_one_number_of_rows(name: str, layers: list[tuple[str, int]]) -> None:
     assert [(layer.name, len(layer.keys)) for layer in Keyspace.of(made(name)[0]).layers] == layers
-
-
-@each_module
-def test_every_element_belongs_to_exactly_one_key(name: str) -> None:
-    module, _ = made(name)
-    keyspace = Keyspace.of(module)
-    owners = torch.zeros(keyspace.size, dtype=torch.int64)
-    for key in range(keyspace.keys):
-        for part in keyspace.slices(KeyRange(key, key + 1)):
-            owners[part] += 1
-    assert keyspace.size == sum(p.numel() for p in trainable(module))
-    assert owners.tolist() == [1] * keyspace.size
 
 
 def test_a_key_is_a_neuron_with_its_incoming_weights_and_its_bias() -> None:
@@ -167,14 +144,21 @@ def test_a_key_is_a_neuron_with_its_incoming_weights_and_its_bias() -> None:
 
 
 @each_module
-def test_a_layer_and_the_whole_model_are_one_slice(name: str) -> None:
-    keyspace = Keyspace.of(made(name)[0])
+def test_each_element_has_one_key_and_layers_are_one_slice(name: str) -> None:
+    module, _ = made(name)
+    keyspace = Keyspace.of(module)
+    owners = torch.zeros(keyspace.size, dtype=torch.int64)
+    for key in range(keyspace.keys):
+        for part in keyspace.slices(KeyRange(key, key + 1)):
+            owners[part] += 1
+    assert keyspace.size == sum(p.numel() for p in trainable(module))
+    assert owners.tolist() == [1] * keyspace.size
     assert keyspace.slices(keyspace.whole) == (slice(0, keyspace.size),)
     for number, layer in enumerate(keyspace.layers):
         assert keyspace.slices(keyspace.range_of(number)) == (layer.flat,)
 
 
-def test_slices_of_a_range_across_layers() -> None:
+def test_slices_across_layers_by_hand() -> None:
     keyspace = Keyspace.of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 2)))
     # elements: weights 0-5, biases 6-7 | 8-11, 12-13 | 14-17, 18-19
     assert keyspace.slices(KeyRange(1, 5)) == (slice(3, 6), slice(7, 16), slice(18, 19))
@@ -202,7 +186,7 @@ KEYSPACES = {name: Keyspace.of(made(name)[0]) for name in MODULES}
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (3, 2), (-1, 2), (0, 6), (5, 6)])
-def test_an_empty_or_foreign_range_is_refused_with_the_limits(start: int, stop: int) -> None:
+def test_invalid_key_ranges_are_refused(start: int, stop: int) -> None:
     keyspace = Keyspace.of(nn.Linear(2, 5))
     with pytest.raises(ValueError, match=r"0 <= start < stop <= 5"):
         keyspace.slices(KeyRange(start, stop))
@@ -219,7 +203,7 @@ def test_a_keyspace_is_plain_data() -> None:
 
 
 @each_module
-def test_gradients_arrive_in_the_flat_vector_and_equal_those_of_an_unbound_copy(name: str) -> None:
+def test_bound_gradients_equal_those_of_an_unbound_copy(name: str) -> None:
     module, x = made(name)
     reference = copy.deepcopy(module)
     keyspace = Keyspace.of(module)
@@ -229,11 +213,9 @@ def test_gradients_arrive_in_the_flat_vector_and_equal_those_of_an_unbound_copy(
     for _ in range(3):  # the views must outlive zero_() and backward()
         step = torch.randn(keyspace.size, generator=generator, dtype=torch.float64) / 10
         weights += step
-        begin = 0
         with torch.no_grad():
-            for p in trainable(reference):
-                p += step[begin : begin + p.numel()].view(p.shape)
-                begin += p.numel()
+            for p, change in zip(trainable(reference), step.split([s.size for s in keyspace.parameters]), strict=True):
+                p += change.view(p.shape)
         gradient.zero_()
         loss_of(module, x).backward()
         wanted = torch.autograd.grad(loss_of(reference, x), trainable(reference))
@@ -246,30 +228,21 @@ def test_gradients_arrive_in_the_flat_vector_and_equal_those_of_an_unbound_copy(
         assert p.grad.data_ptr() == gradient.data_ptr() + slot.offset * 8
 
 
-def test_backward_adds_to_what_the_gradient_holds() -> None:
-    module, x = made("mlp")
-    keyspace = Keyspace.of(module)
-    gradient = torch.zeros(keyspace.size, dtype=torch.float64)
-    keyspace.bind(module, keyspace.flatten(module), gradient)
-    loss_of(module, x).backward()
-    once = gradient.clone()
-    loss_of(module, x).backward()
-    torch.testing.assert_close(gradient, 2 * once)
-
-
-def test_a_module_moves_between_two_gradient_vectors() -> None:
+def test_backward_adds_to_the_gradient_that_is_bound_last() -> None:
     module, x = made("cnn")
     keyspace = Keyspace.of(module)
     weights = keyspace.flatten(module)
-    pair = [torch.zeros(keyspace.size, dtype=torch.float64) for _ in range(2)]
-    for gradient in pair:
-        keyspace.bind(module, weights, gradient)
+    first, second = (torch.zeros(keyspace.size, dtype=torch.float64) for _ in range(2))
+    keyspace.bind(module, weights, first)
+    loss_of(module, x).backward()
+    keyspace.bind(module, weights, second)
+    for _ in range(2):
         loss_of(module, x).backward()
-    assert pair[0].abs().sum() > 0
-    torch.testing.assert_close(pair[0], pair[1])
+    assert first.abs().sum() > 0
+    torch.testing.assert_close(second, 2 * first)
 
 
-def test_frozen_parameters_keep_their_place_and_get_no_gradient() -> None:
+def test_binding_leaves_frozen_parameters() -> None:
     module, x = made("frozen")
     before = module[2].weight.clone()
     keyspace = Keyspace.of(module)
@@ -280,7 +253,7 @@ def test_frozen_parameters_keep_their_place_and_get_no_gradient() -> None:
     assert module[2].weight.grad is None
 
 
-def test_without_a_gradient_vector_there_are_no_gradients() -> None:
+def test_binding_without_a_gradient_removes_gradients() -> None:
     module, x = made("mlp")
     loss_of(module, x).backward()
     keyspace = Keyspace.of(module)
@@ -296,7 +269,7 @@ def test_flatten_is_the_parameters_in_module_order(name: str) -> None:
     assert not flat.requires_grad
 
 
-def test_flatten_takes_other_memory_layouts() -> None:
+def test_flatten_accepts_other_memory_layouts() -> None:
     module = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     flat = Keyspace.of(module).flatten(module)
     assert torch.equal(flat[:108].view(4, 3, 3, 3), module.weight)
@@ -304,13 +277,9 @@ def test_flatten_takes_other_memory_layouts() -> None:
 
 @pytest.mark.parametrize(
     ("flat", "problem"),
-    [
-        (torch.zeros(7), r"\[8\]"),
-        (torch.zeros(2, 4), r"\[2, 4\]"),
-        (torch.zeros(8, dtype=torch.float64), "float64"),
-        (torch.zeros(16)[::2], "contiguous"),
-    ],
-)
+    [(torch.zeros(7), r"\[8\]"), (torch.zeros(2, 4), r"\[2, 4\]"), (torch.zeros(8, dtype=torch.float64), "float64"),
+     (torch.zeros(16)[::2], "contiguous")],
+)  # fmt: skip
 def test_vectors_that_do_not_fit_are_refused(flat: Tensor, problem: str) -> None:
     module = nn.Linear(3, 2)
     keyspace = Keyspace.of(module)
@@ -322,14 +291,10 @@ def test_vectors_that_do_not_fit_are_refused(flat: Tensor, problem: str) -> None
 
 @pytest.mark.parametrize(
     ("other", "problem"),
-    [
-        (nn.Linear(3, 2, bias=False), "bias"),
-        (nn.Linear(2, 3), r"\[3, 2\]"),
-        (nn.Linear(3, 2).double(), "float64"),
-        (nn.Sequential(nn.Linear(3, 2)), "0.weight"),
-    ],
-)
-def test_another_module_is_refused_and_left_as_it_is(other: nn.Module, problem: str) -> None:
+    [(nn.Linear(3, 2, bias=False), "bias"), (nn.Linear(2, 3), r"\[3, 2\]"), (nn.Linear(3, 2).double(), "float64"),
+     (nn.Sequential(nn.Linear(3, 2)), "0.weight")],
+)  # fmt: skip
+def test_another_module_is_refused_and_unchanged(other: nn.Module, problem: str) -> None:
     keyspace = Keyspace.of(nn.Linear(3, 2))
     before = [p.clone() for p in other.parameters()]
     with pytest.raises(ValueError, match=problem):
@@ -341,7 +306,7 @@ def test_another_module_is_refused_and_left_as_it_is(other: nn.Module, problem: 
 
 
 @each_module
-def test_a_shell_travels_light_and_becomes_the_module_again(name: str) -> None:
+def test_a_pickled_shell_becomes_the_module_again(name: str) -> None:
     module, x = made(name)
     keyspace = Keyspace.of(module)
     shell = keyspace.shell(module)
@@ -359,12 +324,12 @@ def test_a_shell_travels_light_and_becomes_the_module_again(name: str) -> None:
     }
 
 
-def test_a_shell_of_the_mlp_takes_a_thousandth_of_it() -> None:
+def test_a_pickled_shell_is_small() -> None:
     module = MLP()
     assert len(cloudpickle.dumps(Keyspace.of(module).shell(module))) < 932_362 * 4 // 500
 
 
-def test_making_a_shell_leaves_the_module_alone_and_keeps_its_buffers() -> None:
+def test_a_shell_copies_buffers_and_leaves_the_module() -> None:
     module, x = made("cnn")
     module(x)
     keyspace = Keyspace.of(module)
@@ -375,7 +340,7 @@ def test_making_a_shell_leaves_the_module_alone_and_keeps_its_buffers() -> None:
     assert shell.norm1.running_mean.data_ptr() != module.norm1.running_mean.data_ptr()
 
 
-def test_weights_stay_tied_in_a_shell() -> None:
+def test_shared_weights_stay_shared_in_a_shell() -> None:
     module, _ = made("tied")
     keyspace = Keyspace.of(module)
     shell = pickle.loads(pickle.dumps(keyspace.shell(module)))
@@ -384,10 +349,10 @@ def test_weights_stay_tied_in_a_shell() -> None:
     assert shell.output.weight.data_ptr() == shell.embedding.weight.data_ptr()
 
 
-def test_a_shell_has_no_values_to_flatten_and_no_keyspace_of_its_own() -> None:
+def test_a_shell_has_neither_values_nor_a_keyspace() -> None:
     module = nn.Linear(3, 2)
     keyspace = Keyspace.of(module)
-    with pytest.raises(ValueError, match=r"weight holds no storage: bind\(\)"):
+    with pytest.raises(ValueError, match=r"weight has no storage: bind\(\)"):
         keyspace.flatten(keyspace.shell(module))
     with pytest.raises(ConfigError, match=r"before shell\(\)"):
         Keyspace.of(keyspace.shell(module))
@@ -411,19 +376,12 @@ class One(nn.Module):
 
 @pytest.mark.parametrize(
     ("module", "problem"),
-    [
-        (nn.ReLU(), "no trainable parameters"),
-        (nn.Linear(2, 2).requires_grad_(False), "requires_grad=True"),
-        (
-            nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()),
-            "0.weight is torch.float32, 1.weight is torch.float64",
-        ),
-        (One(nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "all.0 is complex"),
-        (One(nn.Parameter(torch.zeros(2, 2).to_sparse())), "all.0 is sparse"),
-        (One(nn.Parameter(torch.zeros(0, 2))), "all.0 has no elements"),
-        (nn.LazyLinear(2), "weight is lazy"),
-    ],
-)
+    [(nn.ReLU(), "no trainable parameters"), (nn.Linear(2, 2).requires_grad_(False), "requires_grad=True"),
+     (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), "0.weight is torch.float32, 1.weight is torch.float64"),
+     (One(nn.Parameter(torch.zeros(2, dtype=torch.complex64))), "all.0 is complex"),
+     (One(nn.Parameter(torch.zeros(2, 2).to_sparse())), "all.0 is sparse"),
+     (One(nn.Parameter(torch.zeros(0, 2))), "all.0 has no elements"), (nn.LazyLinear(2), "weight is lazy")],
+)  # fmt: skip
 def test_models_without_a_keyspace_are_refused(module: nn.Module, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         Keyspace.of(module)

@@ -1,4 +1,4 @@
-"""What a layer takes of an iteration, and where a model first uses a parameter."""
+"""The shares of the layers in an iteration, and the modules that first use each parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 
 class Attention(nn.Module):
-    """Its output projection's forward is never called: the attention uses the parameters itself."""
+    """The forward of its output projection is never called, since the attention uses the parameters itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ def found(module: nn.Module, x: torch.Tensor) -> tuple[tuple[float, float], ...]
     return shares(module, Keyspace.of(module), x)
 
 
-def test_a_linear_layer_takes_what_its_products_take():
+def test_linear_layers_cost_their_products():
     module = MLP(784, 64, 10)
     got, sizes = found(module, torch.zeros(2, 1, 28, 28)), [784 * 64, 64 * 64, 64 * 64, 640]
     assert sum(map(sum, got)) == pytest.approx(1)
@@ -36,20 +36,20 @@ def test_a_linear_layer_takes_what_its_products_take():
     assert [backward / forward for forward, backward in got] == pytest.approx([1, 2, 2, 2])
 
 
-def test_convolutions_count_by_their_operations_and_not_by_their_size():
+def test_convolutions_cost_their_operations_and_not_their_size():
     got = found(CNN(), torch.zeros(2, 1, 28, 28))
     assert max(range(5), key=lambda layer: got[layer][0]) == 2  # conv2
     assert 0 < got[1][0] < 0.001  # a normalization
-    assert got[4][0] < 0.01 < 2890 / 16186  # the last layer is large, and soon done
+    assert got[4][0] < 0.01 < 2890 / 16186  # the last layer has many parameters and few operations
 
 
-def test_what_has_no_module_of_its_own_takes_its_part_of_who_uses_it():
+def test_parameters_of_a_module_that_is_not_called_cost_part_of_their_user():
     got = found(Attention(), torch.zeros(2, 5, 16))
     assert len(got) == 3
     assert got[0][0] / got[1][0] == pytest.approx(3, rel=0.01)  # three projections in, one out
 
 
-def test_where_parameters_are_first_used():
+def test_uses_records_the_first_user_and_removes_its_hooks():
     module = Attention()
     uses = Uses(module)
     uses.watch(lambda: module(torch.zeros(2, 5, 16)))
@@ -60,14 +60,14 @@ def test_where_parameters_are_first_used():
     assert not module._forward_pre_hooks
 
 
-def test_a_pass_that_fails_leaves_no_hooks():
+def test_uses_removes_its_hooks_after_an_error():
     module = MLP(784, 8, 10)
     with pytest.raises(RuntimeError):
         Uses(module).watch(lambda: module(torch.zeros(2, 5)))
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
-def test_a_large_model_needs_no_memory_for_it():
+def test_shares_of_a_large_model_on_the_meta_device():
     with torch.device("meta"):
         module = with_operators(lambda: torchvision().models.vgg16(weights=None))
         got = found(module, torch.empty(1, 3, 224, 224))
@@ -76,5 +76,5 @@ def test_a_large_model_needs_no_memory_for_it():
     assert convolutions > 0.98  # of the operations; 11 % of the parameters
 
 
-def test_normalized():
+def test_normalized_shares_add_up_to_one():
     assert normalized([(1, 1), (2, 4)]) == ((0.125, 0.125), (0.25, 0.5))

@@ -1,4 +1,4 @@
-"""Models by name and by object; what is wrong with one is said before a process starts."""
+"""Models by name and by object; the problems of a model are reported before a process starts."""
 
 from __future__ import annotations
 
@@ -62,32 +62,22 @@ def test_the_mlp_is_four_matrix_products_with_relu() -> None:
     assert sum(p.numel() for p in model.parameters()) == 932_362
 
 
-def test_the_cnn_is_small_and_has_the_layers_it_says() -> None:
+def test_the_cnn_has_the_layers_that_it_names() -> None:
     model = build_model("cnn", 0)
     x = torch.randn(3, 1, 28, 28, generator=generator(0, "x"))
-    reference = nn.Sequential(
-        model.conv1,
-        model.norm1,
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        model.conv2,
-        model.norm2,
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        model.output,
-    )
+    reference = nn.Sequential(model.conv1, model.norm1, nn.ReLU(), nn.MaxPool2d(2), model.conv2, model.norm2, nn.ReLU(),
+                              nn.MaxPool2d(2), nn.Flatten(), model.output)  # fmt: skip
     torch.testing.assert_close(model(x), reference(x))
     assert sum(p.numel() for p in model.parameters()) == 16_186
 
 
 @pytest.mark.parametrize(("channels", "side", "classes"), [(3, 32, 100), (1, 8, 2), (1, 15, 10), (2, 27, 5)])
-def test_the_cnn_takes_other_images(channels: int, side: int, classes: int) -> None:
+def test_the_cnn_takes_images_of_other_sizes(channels: int, side: int, classes: int) -> None:
     assert CNN(channels, side, classes)(torch.zeros(2, channels, side, side)).shape == (2, classes)
 
 
 @pytest.mark.parametrize("name", ROWS["model"])
-def test_a_few_steps_on_one_batch_learn_it(name: str) -> None:
+def test_a_few_steps_fit_one_batch(name: str) -> None:
     model = build_model(name, 0)
     x = torch.randn(32, 1, 28, 28, generator=generator(0, "x"))
     y = torch.randint(0, 10, (32,), generator=generator(0, "y"))
@@ -102,7 +92,7 @@ def test_a_few_steps_on_one_batch_learn_it(name: str) -> None:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_mlp_may_be_narrow() -> None:
+def test_the_mlp_at_other_widths() -> None:
     keyspace = Keyspace.of(build_model("mlp:64", 3))
     assert (keyspace.size, keyspace.keys) == (59_210, 3 * 64 + 10)
     assert [layer.name for layer in keyspace.layers] == ["hidden1", "hidden2", "hidden3", "output"]
@@ -111,18 +101,18 @@ def test_the_mlp_may_be_narrow() -> None:
 
 
 @pytest.mark.parametrize(("text", "kind"), [("mlp", MLP), ("cnn", CNN), (" MLP ", MLP)])
-def test_names_of_the_table(text: str, kind: type[nn.Module]) -> None:
+def test_models_by_name(text: str, kind: type[nn.Module]) -> None:
     assert type(resolve_model(text)()) is kind
 
 
-def test_a_function_a_class_a_method_and_an_instance_of_a_users_module(mine: str) -> None:
+def test_names_of_a_users_module(mine: str) -> None:
     assert build_model(f"{mine}:small", 0).weight.shape == (3, 4)
     assert build_model(f"{mine}:Deep", 0).layer.weight.shape == (2, 4)
     assert build_model(f"{mine}:Deep.wide", 0).layer.weight.shape == (5, 4)
     assert build_model(f"{mine}:ready", 0).weight.shape == (3, 4)
 
 
-def test_objects_are_taken_as_they_are() -> None:
+def test_callables_and_modules_in_place_of_names() -> None:
     assert resolve_model(MLP) is MLP
     given = nn.Linear(2, 2)
     one, other = resolve_model(given)(), build_model(given, 5)
@@ -131,7 +121,7 @@ def test_objects_are_taken_as_they_are() -> None:
     assert one.weight.data_ptr() != given.weight.data_ptr() != other.weight.data_ptr()
 
 
-def test_torchvisions_models_by_name() -> None:
+def test_models_of_torchvision_by_name() -> None:
     factory = resolve_model("torchvision:ResNet18")
     with torch.device("meta"):
         assert pickle.loads(pickle.dumps(factory))().fc.out_features == 1000
@@ -139,45 +129,32 @@ def test_torchvisions_models_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [
-        ("mpl", "did you mean 'mlp'"),
-        ("", "unknown name ''; allowed: cnn, mlp"),
-        ("cnn:16", "cnn takes no parameters"),
-        ("mlp:wide", "hidden='wide' cannot be read"),
-        ("mlp:0", "at least 1 neuron"),
-        ("mlp:64,3", "mlp takes hidden=512; got 2 values"),
-        ("mlp:width=64", "has no parameter 'width'"),
-        ("torchvision:resnet19", "did you mean 'resnet1"),
-        ("torchvision:resnet18(num_classes=10)", "without arguments"),
-        ("os:", "form package.module:name"),
-        (":f", "form package.module:name"),
-        ("os:path.", "form package.module:name"),
-        ("os:getcwd()", "form package.module:name"),
-        ("../os:getcwd", "form package.module:name"),
-        ("os:path:join", "form package.module:name"),
-        (".models:MLP", "form package.module:name"),
-        ("pslab_test_absent:f", "cannot be imported: ModuleNotFoundError"),
-        ("pslab_test_broken:f", "pslab_test_broken cannot be imported: ModuleNotFoundError: No module .*absent"),
-        ("pslab_test_wrong:f", "cannot be imported: SyntaxError"),
-        ("pslab_test_mine:smal", "has no 'smal'; did you mean 'small'"),
-        ("pslab_test_mine:Deep.wid", "has no 'wid'; did you mean 'wide'"),
-        ("pslab_test_mine:number", "is int: must be a class"),
-        ("pslab_test_mine:broken", "the factory raised OSError: no weights"),
-        ("pslab_test_mine:nothing", "the factory returned NoneType"),
-        (lambda: nn.Linear("a", 2), "the factory raised TypeError"),
-        (nn.Linear, "the factory raised TypeError: .*in_features"),
-        (dict, "dict.*the factory returned dict, not an nn.Module"),
-        ([], "a callable or an nn.Module"),
-    ],
-)
+    [("mpl", "did you mean 'mlp'"), ("", "unknown name ''; allowed: cnn, mlp"), ("cnn:16", "cnn takes no parameters"),
+     ("mlp:wide", "hidden='wide' cannot be read"), ("mlp:0", "a whole number of at least 1"),
+     ("mlp:64,3", "mlp takes hidden=512; got 2 values"), ("mlp:width=64", "has no parameter 'width'"),
+     ("torchvision:resnet19", "did you mean 'resnet1"), ("torchvision:resnet18(num_classes=10)", "without arguments"),
+     *((text, "form package.module:name") for text in ("os:", ":f", "os:path.", "os:getcwd()", "../os:getcwd",
+                                                       "os:path:join", ".models:MLP")),
+     ("pslab_test_absent:f", "cannot be imported: ModuleNotFoundError"),
+     ("pslab_test_broken:f", "pslab_test_broken cannot be imported: ModuleNotFoundError: No module .*absent"),
+     ("pslab_test_wrong:f", "cannot be imported: SyntaxError"),
+     ("pslab_test_mine:smal", "has no 'smal'; did you mean 'small'"),
+     ("pslab_test_mine:Deep.wid", "has no 'wid'; did you mean 'wide'"),
+     ("pslab_test_mine:number", "is int: must be a class"),
+     ("pslab_test_mine:broken", "the factory raised OSError: no weights"),
+     ("pslab_test_mine:nothing", "the factory returned NoneType"),
+     (lambda: nn.Linear("a", 2), "the factory raised TypeError"),
+     (nn.Linear, "the factory raised TypeError: .*in_features"),
+     (dict, "dict.*the factory returned dict, not an nn.Module"), ([], "a callable or an nn.Module")],
+)  # fmt: skip
 @pytest.mark.usefixtures("mine")
-def test_what_is_no_model_is_refused_with_the_reason(value: object, problem: str) -> None:
+def test_unusable_models_are_refused_with_the_reason(value: object, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         build_model(value, 0)
     assert caught.value.field == "model"
 
 
-def test_the_cause_of_a_failed_import_is_kept(mine: str) -> None:
+def test_a_failed_import_keeps_its_cause(mine: str) -> None:
     with pytest.raises(ConfigError) as caught:
         import_named("data", "pslab_test_wrong:f")
     assert caught.value.field == "data"
@@ -188,7 +165,7 @@ def test_the_cause_of_a_failed_import_is_kept(mine: str) -> None:
 # --- initialization -------------------------------------------------------------------------------------------------
 
 
-def test_a_seed_gives_one_model_whatever_the_global_generator_did() -> None:
+def test_the_initial_model_depends_on_the_seed_alone() -> None:
     flats = []
     for noise in (1, 2):
         torch.manual_seed(noise)
@@ -199,15 +176,12 @@ def test_a_seed_gives_one_model_whatever_the_global_generator_did() -> None:
     assert torch.equal(flats[0], flats[1])
     other = build_model("mlp", 4)
     assert not torch.equal(flats[0], Keyspace.of(other).flatten(other))
-
-
-def test_the_initial_model_comes_from_the_stream_init() -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(seed_of(3, "init"))
-        assert torch.equal(MLP().output.weight, build_model("mlp", 3).output.weight)
+        assert torch.equal(MLP().output.weight, model.output.weight)
 
 
-def test_the_global_generator_is_put_back_after_an_error() -> None:
+def test_the_global_generator_is_restored_after_an_error() -> None:
     def factory() -> nn.Module:
         torch.rand(3)
         raise ValueError("no")
@@ -222,7 +196,7 @@ def test_the_global_generator_is_put_back_after_an_error() -> None:
 
 
 class Shaped(nn.Module):
-    """Gives outputs of a shape that depends on nothing but `shape`."""
+    """Its outputs always have this shape."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -238,7 +212,7 @@ class Pair(nn.Linear):
 
 
 class Untaught(nn.Linear):
-    """Forward works, backward does not."""
+    """Its forward pass works, its backward pass does not."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).detach()
@@ -247,8 +221,11 @@ class Untaught(nn.Linear):
 X, Y = torch.ones(5, 1, 28, 28), torch.tensor([0, 3, 1, 9, 2])
 
 
-@pytest.mark.parametrize("model", [build_model("mlp", 0), build_model("cnn", 0), Shaped(2, 10), Shaped(2, 1000)])
-def test_a_model_that_can_learn_passes_and_stays_as_it_was(model: nn.Module) -> None:
+DROPOUT = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 10))
+
+
+@pytest.mark.parametrize("model", [build_model("mlp", 0), build_model("cnn", 0), Shaped(2, 10), Shaped(2, 99), DROPOUT])
+def test_checking_a_model_changes_neither_it_nor_the_global_generator(model: nn.Module) -> None:
     state = {name: value.clone() for name, value in model.state_dict().items()}
     before = torch.random.get_rng_state()
     check_model(model, X, Y)
@@ -257,27 +234,16 @@ def test_a_model_that_can_learn_passes_and_stays_as_it_was(model: nn.Module) -> 
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_dropout_in_the_check_draws_from_its_own_generator() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(784, 10))
-    before = torch.random.get_rng_state()
-    check_model(model, X, Y)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 @pytest.mark.parametrize(
     ("model", "problem"),
-    [
-        (MLP(100), r"inputs \[2, 1, 28, 28\] of torch.float32: RuntimeError"),
-        (MLP().double(), "cannot learn from inputs .*float32"),
-        (MLP(classes=9), r"gives \[2, 9\] .*\[2, classes\], with at least 10 classes"),
-        (Shaped(10), r"gives \[10\]"),
-        (Shaped(3, 10), r"gives \[3, 10\]"),
-        (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
-        (nn.Sequential(nn.Flatten(), Pair(784, 10)), "gives no tensor"),
-        (nn.Sequential(nn.Flatten(), Untaught(784, 10)), "does not require grad"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels"),
-    ],
-)
+    [(MLP(100), r"inputs \[2, 1, 28, 28\] of torch.float32: RuntimeError"),
+     (MLP().double(), "cannot learn from inputs .*float32"),
+     (MLP(classes=9), r"gives \[2, 9\] .*\[2, classes\], with at least 10 classes"),
+     (Shaped(10), r"gives \[10\]"), (Shaped(3, 10), r"gives \[3, 10\]"), (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
+     (nn.Sequential(nn.Flatten(), Pair(784, 10)), "gives no tensor"),
+     (nn.Sequential(nn.Flatten(), Untaught(784, 10)), "does not require grad"),
+     (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels")],
+)  # fmt: skip
 def test_a_model_that_cannot_learn_is_refused_with_shapes(model: nn.Module, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         check_model(model, X, Y)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pslab.lab.plots.labels import plain
-from pslab.lab.plots.style import TYPE
+from pslab.lab.plots.page.theme import TYPE
 
 WIDE = {**dict.fromkeys("iljI|.,:;'! \u00a0\u202ftf()[]/-", 0.3), **dict.fromkeys("mwMW%@—✖…", 0.9)}  # of the type size
 
@@ -61,11 +61,6 @@ class Axis:
         shown = [text for _, text in self.ticks] or [plain(tick) for tick in nice(self.low, self.high)]
         return max((text_px(line) for text in shown for line in text.split("<br>")), default=0.0)
 
-    @property
-    def ticks_lines(self) -> int:
-        """The lines of the tallest tick label."""
-        return max((text.count("<br>") + 1 for _, text in self.ticks), default=1)
-
 
 def axis(
     values: Iterable[float], title: str = "", *, log: bool = False, zero: bool = False, pad: float = 0.03,
@@ -104,6 +99,14 @@ def nice(low: float, high: float, count: int = 5) -> list[float]:
     step = power * next(each for each in (1, 2, 2.5, 5, 10) if each * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(step * place, 12) for place in range(first, last + 1)]
+
+
+def fitting(low: float, high: float, width: float, form: Callable[[float], str]) -> tuple[tuple[float, str], ...]:
+    """As many round numbers, up to about five, as do not touch side by side, where low to high are so many px."""
+    choices = [tuple((tick, form(tick)) for tick in nice(low, high, count)) for count in (5, 4, 3, 2, 1)]
+    several = [found for found in choices if len(found) > 1]
+    return next((found for found in several if width * (found[1][0] - found[0][0]) / (high - low) >=
+                 8 + max(text_px(text) for _, text in found)), [*several, choices[-1]][-1])  # fmt: skip
 
 
 def decades(low: float, high: float) -> list[float]:

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from pslab.lab.plots.page.axes import text_px, wrapped
-from pslab.lab.plots.style import MARK, PALE, TYPE, Look
+from pslab.lab.plots.page.theme import MARK, PALE, TYPE, Look
 
 MOST = 5  # names of a row of panels that stand at the ends of its curves
 GLYPH, LABEL = 24.0, 108.0  # px: the sample beside such a name, and the name's widest line

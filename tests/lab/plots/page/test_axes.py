@@ -44,7 +44,6 @@ def test_share_is_the_place_on_the_axis():
 def test_categories_have_a_place_each():
     shown = categories(["a", "b<br>c"], downwards=True)
     assert (shown.range, shown.ticks) == ([1.5, -0.5], ((0, "a"), (1, "b<br>c")))
-    assert shown.ticks_lines == 2
     assert shown.ticks_px == pytest.approx(text_px("b"), rel=0.2)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslab.lab.plots.page.keys import BEYOND, Key, beside, legend_room, lines_of, pushed_apart
-from pslab.lab.plots.style import Look
+from pslab.lab.plots.page.theme import Look
 
 
 @given(st.lists(st.tuples(st.floats(0, 115), st.sampled_from([14.0, 28.0])), min_size=1, max_size=5))

@@ -8,7 +8,7 @@ import pytest
 from pslab.lab.plots.page.axes import Axis, categories
 from pslab.lab.plots.page.line import Line
 from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, Page, caption_of, paper
-from pslab.lab.plots.style import WIDTHS, looks
+from pslab.lab.plots.page.theme import WIDTHS, looks
 
 X, Y = Axis("training time (s)", 0, 10), Axis("test accuracy (%)", 40, 100)
 

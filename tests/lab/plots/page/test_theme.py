@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pslab.config.table import ROWS
-from pslab.lab.plots.style import OTHERS, PHASES, Look, colour, ink, looks, ramp, rgb, template, translucent
+from pslab.lab.plots.page.theme import OTHERS, PHASES, Look, colour, ink, looks, ramp, rgb, template, translucent
 
 # how people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes, 2009, severity 1)
 EYES = {

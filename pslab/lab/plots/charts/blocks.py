@@ -1,0 +1,166 @@
+"""Bars and heat maps: a block for each value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from pslab.lab.plots.charts.tables import ACCURACIES, Data, Table, Titled, bare, cell, tabled, titled, unit_of
+from pslab.lab.plots.labels import SPACE
+from pslab.lab.plots.page.axes import Axis, categories, fitting, text_px
+from pslab.lab.plots.page.keys import Key
+from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.panels import Names, headline, shared_looks, words_of
+from pslab.lab.plots.page.theme import SMALL, TYPE, WIDTHS, Look, ink, ramp
+from pslab.lab.records.summary import MEASURES
+
+EDGE = "#6E6E6E"  # of ranges: seen on dark bars, too
+BAR, GROUPED, AROUND = 13.0, 9.0, 6.0  # px: a bar; one of several in a place; between places
+BEST, WORST, FRAME = "#004488", "#EDF1F6", "#DDAA33"
+PALEST = 2.5  # so many times a panel's best is as pale as it gets
+CELL = 28.0  # px: the height of a cell
+
+
+# -- bars ------------------------------------------------------------------------------------------
+
+
+def bars(
+    data: Data, y: Titled, *, by: Names = "label", group: str | None = None, row: str | None = None,
+    goal: float | None = None, title: Any = None, notes: Iterable[str] = (), width: str = "page",
+) -> go.Figure:  # fmt: skip
+    """A bar for each value of `by`: the median over seeds with its range and its number; a panel for each y.
+
+    Accuracies, whose differences are small, are marks on an axis that does not begin at 0.
+
+    Args:
+        data, y, by, goal, title, notes, width: as in `points`.
+        group: the column whose values stand together in each place.
+        row: the column whose values get a row of panels each.
+
+    Raises:
+        ConfigError: as in `points`.
+    """
+    ys, sides = titled(y, goal), [*filter(None, (group, row))]
+    table = tabled(data, by, sides, list(ys), goal)
+    names = [name for name in table.names if name not in sides] or list(table.names)
+    leading = [group] if group else names
+    colours = dict(zip((repr([each[name] for name in leading]) for each in table.rows),
+                       shared_looks(table.rows, leading, [], table.orders), strict=True))  # fmt: skip
+    parts = [table.where(**{row: value}) for value in table.levels(row)] if row else [table]
+    labels = [list(dict.fromkeys(_label(part, names, each) for each in part.rows)) for part in parts]
+    members = table.levels(group) or [None]
+    block = BAR if group is None else GROUPED * len(members)
+    room = (WIDTHS[width] - max(text_px(text) for own in labels for text in own) - 30) / len(ys)
+    x_axes = [_bar_axis(table, name, words, room) for name, words in ys.items()]
+    page = Page([x_axes] * len(parts), [[categories(own, downwards=True)] * len(ys) for own in labels], (),
+                table.heads(row), width, [len(own) * (block + AROUND) + 4 for own in labels])  # fmt: skip
+    for rank, (part, own) in enumerate(zip(parts, labels, strict=True)):
+        for each in part.rows:
+            step = block / (block + AROUND) / len(members)
+            aside = 0.0 if group is None else step * (members.index(each[group]) - (len(members) - 1) / 2)
+            at, look = own.index(_label(part, names, each)) + aside, colours[repr([each[name] for name in leading])]
+            for column, (name, shown) in enumerate(zip(ys, x_axes, strict=True)):
+                page.add(rank, column, *_bar(each, name, at, 0.94 * step, look, _label(part, names, each)))
+                page.write_in(rank, column, cell(each, name, brief=True), _end(each, name, shown), at, xanchor="left",
+                              xshift=4, font={"size": TYPE if group is None else SMALL})  # fmt: skip
+    keys = [Key(table.word(group, member), colours[repr([member])], "box") for member in members] if group else []
+    shown_as = headline(map(bare, ys.values()), (), [*names, *sides])
+    return page.finish(words_of(title) or shown_as, [*table.caption, *notes], keys)
+
+
+def _label(table: Table, names: Sequence[str], row: Mapping[str, Any]) -> str:
+    return ", ".join(filter(None, (table.word(name, row[name]) for name in names)))
+
+
+def _ends(row: Mapping[str, Any], name: str) -> tuple[float, float, float]:
+    """Value, low and high as they are drawn; those beyond the goal are not finite."""
+    factor, value = unit_of(name).factor, row[name]
+    return factor * value, factor * row.get(f"{name}_low", value), factor * row.get(f"{name}_high", value)
+
+
+def _end(row: Mapping[str, Any], name: str, shown: Axis) -> float:
+    """Where a bar ends with its range."""
+    return max((end for end in _ends(row, name) if math.isfinite(end)), default=shown.low)
+
+
+def _bar_axis(table: Table, name: str, title: str, room: float) -> Axis:
+    """An axis with room for the numbers behind the bars, in a panel of so many px."""
+    known = [end for row in table.rows for end in _ends(row, name) if math.isfinite(end)]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    low = low - 0.15 * ((high - low) or 1.0) if name in ACCURACIES else min(0.0, low)
+    text = max(text_px(cell(row, name, brief=True)) for row in table.rows) + 10
+    end = low + ((high - low) or 1.0) / (1 - min(0.6, text / room))
+    return Axis(title, low, end, ticks=fitting(low, high, room * (high - low) / (end - low), unit_of(name).tick))
+
+
+def _bar(
+    row: Mapping[str, Any], name: str, at: float, wide: float, look: Look, label: str
+) -> list[go.Bar | go.Scatter]:
+    value, low, high = _ends(row, name)
+    if not math.isfinite(value):
+        return []
+    high = high if math.isfinite(high) else value  # the number says how many seeds reach the goal
+    common: dict[str, Any] = {"x": [value], "y": [at], "showlegend": False, "name": label, "orientation": "h",
+                              "hovertemplate": f"<b>{label}</b><br>{cell(row, name)}<extra></extra>"}  # fmt: skip
+    if high > low:
+        common["error_x"] = {"array": [high - value], "arrayminus": [value - low], "symmetric": False, "thickness": 1.0,
+                             "width": 2.5, "color": EDGE}  # fmt: skip
+    if name in ACCURACIES:
+        return [go.Scatter(mode="markers", marker={**look.mark(7), "symbol": "circle"}, **common)]
+    return [go.Bar(width=wide, marker={"color": look.colour, "line": {"width": 0}}, **common)]
+
+
+# -- heat maps -------------------------------------------------------------------------------------
+
+
+def heat(
+    data: Data, x: Titled, y: Titled, value: Titled, *, facet: str | None = None, goal: float | None = None,
+    title: Any = None, notes: Iterable[str] = (), width: str = "page",
+) -> go.Figure:  # fmt: skip
+    """A cell with its number for each x and y, the darker the nearer to the best of its panel, which is framed.
+
+    Args:
+        data, goal, title, notes, width: as in `points`.
+        x, y, value: columns, or {name: title}; of results value is a measure.
+        facet: the column whose values get a panel each.
+
+    Raises:
+        ConfigError: as in `points`.
+    """
+    (x_name, x_words), (y_name, y_words), (name, words) = (next(iter(titled(e, goal).items())) for e in (x, y, value))
+    table = tabled(data, [x_name, y_name], [*filter(None, (facet,))], [name], goal)
+    x_axis, y_axis = (categories(table.place_names(column), text)
+                      for column, text in ((x_name, x_words), (y_name, y_words)))  # fmt: skip
+    parts = [table.where(**{facet: each}) for each in table.levels(facet)] if facet else [table]
+    page = Page([[x_axis] * len(parts)], [[y_axis] * len(parts)], table.heads(facet), (), width,
+                [CELL * len(table.places(y_name))])  # fmt: skip
+    higher = name in MEASURES and MEASURES[name].higher
+    for column, part in enumerate(parts):
+        best = part.frame[name].max() if higher else part.frame[name].min()
+        for row in part.rows:
+            place = table.places(x_name).index(row[x_name]), table.places(y_name).index(row[y_name])
+            _cell(page, column, row, name, place, best / row[name] if higher else row[name] / best)
+    told = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
+    shown_as = headline([bare(words)], (), [y_name, x_name, *filter(None, (facet,))])
+    return page.finish(words_of(title) or shown_as, [*told, *notes], ())
+
+
+def _cell(page: Page, column: int, row: Mapping[str, Any], name: str, at: tuple[int, int], times: float) -> None:
+    """One cell, so many times as far as the best."""
+    known, (x, y) = math.isfinite(times), at
+    colour = ramp([BEST, WORST], min(1.0, (times - 1) / (PALEST - 1))) if known else "#FFFFFF"
+    best = known and times <= 1 + 1e-12
+    text = cell(row, name, brief=True).replace(f"{SPACE}s", "").replace(" (", "<br>(").replace("not reached", "–")
+    page.figure.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, row=1, col=column + 1,
+                          fillcolor=colour, layer="below", line={"width": 2.2 if best else 0, "color": FRAME},
+                          exclude_empty_subplots=False)  # fmt: skip
+    page.add(0, column, go.Scatter(
+        x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, showlegend=False, name=name,
+        hovertemplate=f"{cell(row, name)}" + (f", {times:.2f} times the best" if known else "") + "<extra></extra>"))
+    page.write_in(0, column, f"<b>{text}</b>" if best else text, x, y,
+                  font={"size": SMALL if "<br>" in text else TYPE, "color": ink(colour)})  # fmt: skip
+
+

@@ -1,0 +1,255 @@
+"""Summaries with words and units: what charts draw of them, and `show`, the table that a reader sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from pslab.errors import ConfigError, nearest
+from pslab.lab.plots.evaluated import apart, as_results, own_columns
+from pslab.lab.plots.labels import SPACE, caption, column_name, name, notes_of, plain, round_size, size
+from pslab.lab.plots.page.panels import COLUMNS, Names, listed
+from pslab.lab.records.record import Result
+from pslab.lab.records.results import Results
+from pslab.lab.records.summary import MEASURES, over_seeds, summary
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
+
+Data = Iterable[Result] | pd.DataFrame
+Titled = Names | Mapping[str, str]  # columns, perhaps with a title each
+DASH = "–"
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all before the point."""
+    if abs(value) >= 100 or float(value).is_integer():
+        return plain(round(value))
+    return f"{value:#.3g}"
+
+
+class Unit(NamedTuple):
+    """How the values of a unit are written."""
+
+    form: Callable[[float], str]
+    title: str = ""  #: behind an axis' title
+    factor: float = 1.0  #: of what is drawn
+    tick: Callable[[float], str] = plain
+
+
+UNITS: dict[str, Unit] = {
+    "s": Unit(lambda v: f"{_digits(v)}{SPACE}s", " (s)"),
+    "B": Unit(size, tick=round_size),
+    "share": Unit(lambda v: f"{100 * v:.1f}{SPACE}%", " (%)", 100),
+    "accuracy": Unit(lambda v: f"{100 * v:.2f}{SPACE}%", " (%)", 100),
+    "pushes/s": Unit(lambda v: f"{_digits(v)}/s"),
+    "": Unit(_digits),
+}
+ACCURACIES = ("accuracy", "best_accuracy")
+
+
+def unit_of(column: str) -> Unit:
+    """How the values of a column are drawn and written."""
+    if column in ACCURACIES:
+        return UNITS["accuracy"]
+    return UNITS.get(MEASURES[column].unit if column in MEASURES else "", UNITS[""])
+
+
+def title_of(column: str, goal: float | None) -> str:
+    """``"time to 97 % (s)"``."""
+    measure = MEASURES.get(column)
+    if measure is None:
+        return COLUMNS.get(column, column.replace("_", " "))
+    aim = f" to {100 * goal:g}{SPACE}%" if measure.to_goal and goal is not None else ""
+    return f"{measure.words}{aim}{unit_of(column).title}"
+
+
+def titled(columns: Titled, goal: float | None) -> dict[str, str]:
+    """Columns with the titles of their axes."""
+    return dict(columns) if isinstance(columns, Mapping) else {each: title_of(each, goal) for each in listed(columns)}
+
+
+def bare(title: str) -> str:
+    """A title without its unit."""
+    return title.partition(" (")[0]
+
+
+# -- for charts ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A row for each point: the columns that place it, and of each value m also m_low and m_high."""
+
+    frame: pd.DataFrame
+    names: Sequence[str]  #: the columns that tell points of one panel apart
+    words: Mapping[str, Mapping[str, str]]  #: column -> repr of a value -> its name
+    goal: float | None
+    caption: Sequence[str]
+    orders: Mapping[str, Sequence[Any]]  #: column -> all values that it may have, which give each its look
+
+    def levels(self, column: str | None) -> list[Any]:
+        """A column's values in their order."""
+        return list(dict.fromkeys(self.frame[column].tolist())) if column is not None else []
+
+    def word(self, column: str, value: Any) -> str:
+        """The name of a value."""
+        return self.words.get(column, {}).get(repr(value), plain(value))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each row."""
+        return [{str(column): value for column, value in row.items()} for row in self.frame.to_dict("records")]
+
+    def where(self, **values: Any) -> Table:
+        """The rows with these values; a column None is no condition."""
+        frame = self.frame
+        for column, value in values.items():
+            own = frame[column]
+            frame = frame[own.isna() if value is None or value != value else own == value]
+        return dataclasses.replace(self, frame=frame)
+
+    def heads(self, column: str | None) -> list[str]:
+        """The names of a column's values."""
+        return [self.word(column, value) for value in self.levels(column)] if column is not None else []
+
+    def places(self, column: str) -> list[Any]:
+        """A column's values as places on an axis: numbers in their order, others in the grid's."""
+        values = self.levels(column)
+        return sorted(values) if numeric(values) else values
+
+    def place_names(self, column: str) -> list[str]:
+        """... and how they are written there: the axis' title says what a number is."""
+        values = self.places(column)
+        return [plain(value) if numeric([value]) else self.word(column, value) for value in values]
+
+    def label(self, row: Mapping[Any, Any]) -> str:
+        """The name of a point's curve or bar."""
+        return ", ".join(filter(None, (self.word(column, row[column]) for column in self.names)))
+
+
+
+def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], goal: float | None) -> Table:
+    """Results reduced over seeds by these columns, or a table that has them.
+
+    A table may have m_low and m_high beside a value m, or a column `seed`, over which it is reduced in the same way;
+    the categories of a categorical column give its values their looks.
+    Of results the single machine is left out.
+
+    Raises:
+        ConfigError: an unknown column; rows that differ in more than the seed.
+    """
+    if isinstance(data, pd.DataFrame):
+        return _given(data, by, places, values)
+    found = as_results(data)
+    crowd, _ = apart(found)
+    names = own_columns(crowd, by, places)
+    columns = list(dict.fromkeys([*names, *places]))
+    frame = summary(crowd, by=columns, goal=goal, measures=list(values)).reset_index()
+    orders = {column: [*map(repr, crowd.levels(column))] for column in columns}
+    rows = frame[columns].to_dict("records")
+    order = sorted(range(len(rows)), key=lambda at: [orders[name].index(repr(rows[at][name])) for name in columns])
+    frame = frame.iloc[order].reset_index(drop=True)
+    words = {column: _words(column, crowd) for column in columns}
+    told = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
+    return Table(frame, names, words, goal, told, {column: crowd.orders[column] for column in columns})
+
+
+def numeric(values: Iterable[Any]) -> bool:
+    """Whether all of them are numbers."""
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
+def _words(column: str, results: Results) -> dict[str, str]:
+    return {repr(value): column_name(column, value, results.where(**{column: value})[0].run) or str(value)
+            for value in results.levels(column)}  # fmt: skip
+
+
+def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequence[str]) -> Table:
+    frame = data.reset_index() if any(data.index.names) else data
+    names = [] if by == "label" and "label" not in frame else listed(by)
+    columns = list(dict.fromkeys([*names, *places]))
+    for column in (*columns, *values):
+        if column not in frame:
+            raise ConfigError("column", column, nearest(str(column), map(str, frame.columns)))
+    if "seed" in frame and "seed" not in columns:
+        frame = _over_seeds(frame, columns, values)
+    elif len(columns) and frame.duplicated(columns).any():
+        row = frame[frame.duplicated(columns)].to_dict("records")[0]
+        told = ", ".join(f"{column}={row[column]!r}" for column in columns)
+        raise ConfigError("by", columns, f"several rows have {told}: name what they differ in, or a column seed")
+    words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
+    orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
+    return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders)
+
+
+def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+    rows = []
+    for _, own in frame.groupby(list(columns), sort=False, dropna=False) if columns else [((), frame)]:
+        row = {column: own[column].iloc[0] for column in columns} | {"seeds": own.seed.nunique()}
+        for value in values:
+            row |= dict(zip((value, f"{value}_low", f"{value}_high"), over_seeds(own[value]), strict=True))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+
+def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
+    """A summary with names, units and ranges over seeds; what was not reached is said. Any other table with its numbers
+    in three digits."""
+    measures = [column for column in table.columns if f"{column}_low" in table and column in MEASURES]
+    if not measures:
+        return _styled(table, caption)
+    goal, rows = table.attrs.get("goal"), table.to_dict("records")
+    shown = pd.DataFrame({bare(title_of(column, goal)): [cell(row, column) for row in rows] for column in measures},
+                         index=_named(table))  # fmt: skip
+    for column, words in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
+        if column in table and table[column].nunique() > 1:
+            shown[words] = [plain(value) for value in table[column].tolist()]
+    seeds = sorted({*table.get("seeds", [])})
+    ranges = f"median and range of {' or '.join(map(str, seeds))} seeds" if seeds and seeds[-1] > 1 else "one seed"
+    return _styled(shown, caption or ranges)
+
+
+def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
+    """One entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
+    form, value = unit_of(column).form, row[column]
+    low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
+    missed = missing(row, column)
+    if not math.isfinite(value):
+        few = f" ({row['reached']} of {row['seeds']} seeds)" if missed and row["reached"] else ""
+        return f"not reached{few}" if missed else DASH
+    if brief:
+        return form(value) + (f" ({row['reached']} of {row['seeds']})" if missed else "")
+    if row.get("seeds", 1) == 1 or form(low) == form(high):
+        return form(value)
+    return f"{form(value)} ({form(low)} to {form(high) if math.isfinite(high) else 'never'})"
+
+
+def missing(row: Mapping[Any, Any], column: str) -> bool:
+    """Whether some of the seeds never reach the goal that this value is about."""
+    to_goal = column in MEASURES and MEASURES[column].to_goal
+    return bool(to_goal and row.get("reached", 0) < row.get("seeds", 0))
+
+
+def _named(table: pd.DataFrame) -> pd.Index[Any]:
+    columns = [str(column or "") for column in table.index.names]
+    rows = [key if isinstance(key, tuple) else (key,) for key in table.index]
+    words = [tuple(name(column, value) for column, value in zip(columns, key, strict=True)) for key in rows]
+    titles = [COLUMNS.get(column, column.replace("_", " ")) for column in columns]
+    return pd.MultiIndex.from_tuples(words, names=titles) if len(columns) > 1 else (
+        pd.Index([word for word, *_ in words], name=titles[0]))
+
+
+def _styled(table: pd.DataFrame, caption: str | None) -> Styler:
+    styler = table.style.format(lambda v: _digits(v) if isinstance(v, float) else plain(v), na_rep=DASH)
+    styler = styler.set_table_styles([{"selector": where, "props": f"text-align: {side}"}
+                                      for where, side in (("th, caption", "left"), ("td", "right"))])
+    return styler.set_caption(caption) if caption else styler

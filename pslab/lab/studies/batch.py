@@ -1,0 +1,207 @@
+"""The batch: which notebooks are executed with which parameters, and from what each of them was made.
+
+notebooks/batch.yaml lists them in the order of execution:
+
+    - notebook: 20_sync_policies
+      variant: best-rates                # names its files
+      set: {engine: virtual}             # parameters other than the notebook's defaults
+      tiny: {pushes: 16}                 # ... of a short execution that only shows that the notebook works
+
+An executed notebook in results/notebooks/ has a stamp beside it: digests of its code cells, its parameters, the records
+that it read, the package that drew, and its figures. As long as all of them are as they were it is not executed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from pslab.config.run import SEMANTICS
+from pslab.errors import ConfigError, nearest
+from pslab.lab.records import journal
+from pslab.lab.studies.figures import stem
+from pslab.lab.studies.parameters import check, code_cells, of_notebook
+
+PLAN = "batch.yaml"
+DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change draws everything anew
+KEYS = ("notebook", "variant", "set", "tiny")
+SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One notebook with its parameters, and where its results lie."""
+
+    notebook: str
+    variant: str
+    values: Mapping[str, Any]  #: those that differ from the notebook's defaults
+    sources: Path
+    results: Path
+
+    @property
+    def name(self) -> str:
+        """``"20_sync_policies-best-rates"``."""
+        return stem(self.notebook, self.variant)
+
+    @property
+    def source(self) -> Path:
+        return self.sources / f"{self.notebook}.ipynb"
+
+    @property
+    def executed(self) -> Path:
+        return self.results / "notebooks" / f"{self.name}.ipynb"
+
+    @property
+    def stamped(self) -> Path:
+        return self.executed.with_suffix(".json")
+
+    @cached_property
+    def stamp(self) -> dict[str, Any]:
+        """The stamp of its last execution; empty if there is none."""
+        try:
+            found: dict[str, Any] = json.loads(self.stamped.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    @property
+    def figures(self) -> list[Path]:
+        """The figures of its last execution, without suffix."""
+        return [self.results / "figures" / name for name in self.stamp.get("made", {}).get("figures", {})]
+
+    def made(self, records: Iterable[str], figures: Iterable[str]) -> dict[str, Any]:
+        """From what it is, or would be, made: content that decides whether it is executed again."""
+        return {
+            "code": _digest(json.dumps(code_cells(self.source)).encode()),
+            "parameters": json.loads(json.dumps(dict(self.values), sort_keys=True)),
+            "semantics": SEMANTICS,
+            "package": _package(),
+            "records": {name: _file(self.results / name / "manifest.json") for name in records},
+            "figures": {name: _file(self.results / "figures" / f"{name}.json") for name in figures},
+        }
+
+    def done(self) -> bool:
+        """Whether it was executed from just this, and all that it made is there."""
+        made = self.stamp.get("made", {})
+        if not self.executed.is_file() or not made:
+            return False
+        return bool(made == self.made(made["records"], made["figures"]))
+
+    def expected_s(self) -> float | None:
+        """What the last execution took, without its runs if their records are there; None if there was none."""
+        made = self.stamp.get("made")
+        if not made:
+            return None
+        recorded = all(_file(self.results / name / "manifest.json") != MISSING for name in made["records"])
+        same = recorded and made["parameters"] == self.made((), ())["parameters"]
+        return float(self.stamp["drawing_s"]) + (0.0 if same else float(self.stamp["swept_s"]))
+
+    def stamp_of(self, found: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
+        """The stamp of an execution that left this journal and took so long."""
+        told = [dict(entry) for entry in found]
+        swept_s = sum(float(entry["swept_s"]) for entry in told if "swept_s" in entry)
+        return {
+            "made": self.made(journal.collected(told, "read"), journal.collected(told, "figure")),
+            "claims": journal.collected(told, "claim"),
+            "swept_s": round(swept_s, 3),
+            "drawing_s": round(max(0.0, seconds - swept_s), 3),
+        }
+
+
+def plan(
+    sources: Path,
+    results: Path,
+    *,
+    given: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
+    tiny: bool = False,
+) -> list[Entry]:
+    """The entries of batch.yaml, in order, with `given` parameters over their own, all of them checked.
+
+    `only` are names of notebooks or of entries. A given parameter concerns the notebooks that have it.
+
+    Raises:
+        ConfigError: no such notebook or entry, a parameter that none of the chosen notebooks has, or one that is unlike
+            its default; a batch.yaml that is not a list of entries.
+    """
+    given = given or {}
+    listed = _listed(sources / PLAN)
+    names = list(dict.fromkeys(name for item in listed for name in (item["notebook"], _name(item))))
+    for name in only:
+        if name not in names:
+            raise ConfigError("only", name, f"no such notebook in {PLAN}; {nearest(name, names)}")
+    chosen = [item for item in listed if not only or {item["notebook"], _name(item)} & set(only)]
+    allowed = {item["notebook"]: of_notebook(sources / f"{item['notebook']}.ipynb") for item in chosen}
+    known = {name for names_ in allowed.values() for name in names_}
+    for name, value in given.items():
+        if name not in known:
+            whose = f"{next(iter(allowed))} has no" if len(allowed) == 1 else "none of the chosen notebooks has"
+            raise ConfigError(name, value, f"{whose} such parameter; {nearest(name, known)}")
+    found = []
+    for item in chosen:
+        own = allowed[item["notebook"]]
+        values = {**item.get("set", {}), **(item.get("tiny", {}) if tiny else {}),
+                  **{name: value for name, value in given.items() if name in own}}  # fmt: skip
+        check(item["notebook"], own, values)
+        found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results))
+    return found
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return stem(item["notebook"], item.get("variant", ""))
+
+
+def _listed(path: Path) -> list[dict[str, Any]]:
+    """The items of a batch.yaml."""
+    import yaml
+
+    try:
+        items = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError("notebooks", str(path), f"cannot be read: {error}") from None
+    if not isinstance(items, list) or not all(isinstance(item, dict) and "notebook" in item for item in items):
+        raise ConfigError("notebooks", str(path), "must be a list of entries, such as '- notebook: 10_pruning'")
+    for item in items:
+        for key in item:
+            if key not in KEYS:
+                raise ConfigError("notebooks", str(path), f"{item['notebook']} has {key!r}; {nearest(str(key), KEYS)}")
+    names = list(map(_name, items))
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("notebooks", str(path), f"{name} is there twice: give one of them a variant")
+    return items
+
+
+def folder(start: Path) -> Path:
+    """The notebooks' folder: that of the project around the working directory, or of the package's sources.
+
+    Raises:
+        ConfigError: there is none; an installed package has no notebooks.
+    """
+    for place in (start, *start.parents, *Path(__file__).parents):
+        if (place / "notebooks" / PLAN).is_file():
+            return place / "notebooks"
+    problem = "not found from here: go to a copy of the project's sources, or name the folder with --notebooks"
+    raise ConfigError("notebooks", None, problem)
+
+
+MISSING = "missing"
+
+
+@lru_cache(maxsize=1)
+def _package() -> str:
+    files = sorted(file for room in DRAWING for file in (Path(__file__).parents[1] / room).rglob("*.py"))
+    return _digest(b"".join(file.name.encode() + file.read_bytes() for file in files))
+
+
+def _file(path: Path) -> str:
+    return _digest(path.read_bytes()) if path.is_file() else MISSING
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

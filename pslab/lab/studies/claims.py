@@ -1,0 +1,77 @@
+"""claim(text, value, at_least=..., at_most=...): what a notebook says must hold for what it shows."""
+
+from __future__ import annotations
+
+import html
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pslab.errors import ConfigError
+from pslab.lab.records import journal
+from pslab.lab.records.record import Result
+from pslab.lab.records.summary import emulation_ok
+
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, its number, and whether its bounds hold; None if it is not judged."""
+
+    text: str
+    value: float
+    bounds: str
+    holds: bool | None
+    why: str = ""  #: why it is not judged
+
+    @property
+    def title(self) -> str | None:
+        """The sentence if it holds: a figure's title states no finding that its data does not show."""
+        return self.text if self.holds else None
+
+    def __repr__(self) -> str:
+        if self.holds is None:
+            return f"not judged ({self.why}): {self.text}"
+        return f"✓ {self.text}" if self.holds else f"✗ {self.text}: {self.value:g} is not {self.bounds}"
+
+    def _repr_html_(self) -> str:
+        colour = {True: "#2E7D32", False: "#C62828", None: "#666666"}[self.holds]
+        return f"<p style='color:{colour}'>{html.escape(repr(self))}</p>"
+
+
+def claim(
+    text: str,
+    value: float,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    given: bool = True,
+    results: Iterable[Result] = (),
+) -> Claim:
+    """Whether `value` lies within the bounds; `text` may contain ``{value:.2f}``.
+
+    What does not hold is said in red, on stderr, and makes `python -m pslab figures` fail; nothing is raised. A claim
+    is not judged where `given` is false (parameters for which it is not made), or where the machine did not keep up
+    with the emulation of one of `results`. A value that is not a number holds nowhere.
+
+    Raises:
+        ConfigError: no bound: then it would hold whatever the value is.
+    """
+    if at_least is None and at_most is None:
+        raise ConfigError("at_least", None, "a claim needs a bound: at_least= or at_most=")
+    bounds = " and ".join([*([f"at least {at_least:g}"] if at_least is not None else []),
+                           *([f"at most {at_most:g}"] if at_most is not None else [])])  # fmt: skip
+    low, high = -math.inf if at_least is None else at_least, math.inf if at_most is None else at_most
+    value, why = float(value), ""
+    if not given:
+        why = "it is made for other parameters"
+    elif not all(map(emulation_ok, results)):
+        why = "the machine did not keep up with the emulated cluster"
+    holds = None if why else low <= value <= high
+    made = Claim(text.format(value=value), value, bounds, holds, why)
+    journal.note(claim={"text": made.text, "value": value, "bounds": bounds, "holds": holds, "why": why})
+    if holds is False:
+        print(f"{RED}{made!r}{PLAIN}", file=sys.stderr)
+    return made

@@ -1,0 +1,41 @@
+"""save(name, figure): a notebook's figure as files in results/figures, named after the notebook and its variant."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from pslab.errors import ConfigError
+from pslab.lab.records import journal
+from pslab.lab.records.record import default_results
+from pslab.lab.studies.parameters import current
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+VARIANT = "PSLAB_VARIANT"  # which of the batch's entries of one notebook is executed
+
+
+def stem(notebook: str, variant: str = "") -> str:
+    """How files of a notebook are called: ``"20_sync_policies-best-rates"``."""
+    return f"{notebook}-{variant}" if variant else notebook
+
+
+def save(name: str, figure: go.Figure, *, images: bool = False) -> go.Figure:
+    """Write the figure as <notebook>-<name>, as HTML and JSON, and with `images` as PNG, SVG and PDF; the figure.
+
+    Raises:
+        ConfigError: a name that is none for a file, or no notebook: `parameters` was not called.
+        ExportError: the files cannot be written.
+    """
+    from pslab.lab.plots import export
+
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
+        raise ConfigError("name", name, "must be a word of small letters and digits, such as 'accuracy'")
+    if not current():
+        raise ConfigError("name", name, "call parameters('10_pruning') first: a figure is named after its notebook")
+    full = f"{stem(current(), os.environ.get(VARIANT, ''))}-{name}"
+    export.write(figure, full, default_results() / "figures", images)
+    journal.note(figure=full)
+    return figure

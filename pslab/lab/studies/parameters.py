@@ -1,0 +1,158 @@
+"""parameters(notebook): the checked parameters of a notebook, declared by its own first cell and nowhere else.
+
+A cell of parameters starts with "# Parameters". The first declares names and defaults; later ones, such as papermill's,
+give values. A value is like its default: None admits anything, a float admits an int, entries of a list are like its
+first one; a name that is a field of Run admits what Run does.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pslab
+from pslab.config.run import KINDS, Run
+from pslab.errors import ConfigError, nearest
+
+CELL = "# Parameters"
+PACKAGE = "PSLAB_PACKAGE"  # the pslab of the batch that executes the notebook
+WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string",
+         list: "a list with at least one entry", dict: "a mapping"}  # fmt: skip
+_current = ""  # the notebook whose parameters were checked last: its name is that of its figures
+
+
+def parameters(notebook: str) -> dict[str, Any]:
+    """Check what the cells of parameters before this one have set; the parameters with their values.
+
+    Raises:
+        ConfigError: a name that the first cell does not declare (with the nearest right one), or a value unlike its
+            default; or it was not called from a notebook.
+    """
+    global _current
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None:
+        raise ConfigError("notebook", notebook, "parameters are those of a notebook: call this from one of its cells")
+    _current = notebook
+    if os.environ.get(PACKAGE, pslab.__file__) != pslab.__file__:
+        problem = f"the kernel imports {pslab.__file__}, the batch {os.environ[PACKAGE]}: install one of them alone"
+        raise ConfigError("notebook", notebook, problem)
+    return given(notebook, shell.user_ns.get("In", []), shell.user_ns)
+
+
+def current() -> str:
+    """The notebook that called `parameters` last; "" if none did."""
+    return _current
+
+
+def given(notebook: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked parameters after these cells, of which the last one is under way.
+
+    Only what was assigned since the last check is checked for unknown names: a name that was once misspelt stays among
+    the cells of a session.
+    """
+    names = declared(notebook, next((cell for cell in cells if _declares(cell)), ""))
+    recent = [*cells[:-1]]
+    for place in range(len(recent) - 1, -1, -1):
+        if recent[place] == cells[-1]:
+            recent = recent[place + 1 :]
+            break
+    assigned = [name for cell in recent if _declares(cell) for name in _assigned(cell)]
+    values = {name: namespace[name] for name in dict.fromkeys([*names, *assigned]) if name in namespace}
+    check(notebook, names, values)
+    return {name: values.get(name, default) for name, default in names.items()}
+
+
+def declared(notebook: str, cell: str) -> dict[str, Any]:
+    """The names and defaults of a cell of parameters.
+
+    Raises:
+        ConfigError: there is none, or it holds anything but assignments of plain literals.
+    """
+    if not _declares(cell):
+        raise ConfigError("notebook", notebook, f"needs a first cell that starts with {CELL!r} and declares parameters")
+    found: dict[str, Any] = {}
+    for statement in ast.parse(cell).body:
+        try:
+            (target,) = statement.targets  # type: ignore[attr-defined]
+            found[target.id] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+        except (AttributeError, TypeError, ValueError):
+            text = ast.unparse(statement)
+            raise ConfigError("notebook", notebook, f"a parameter is NAME = a plain literal, not {text!r}") from None
+    return found
+
+
+def of_notebook(path: Path) -> dict[str, Any]:
+    """What a notebook on disk declares.
+
+    Raises:
+        ConfigError: it cannot be read, or what `declared` refuses.
+    """
+    return declared(path.stem, next(filter(_declares, code_cells(path)), ""))
+
+
+def code_cells(path: Path) -> list[str]:
+    """The sources of a notebook's cells of code.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    import nbformat
+
+    try:
+        cells: Any = nbformat.read(path, 4).cells  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, nbformat.reader.NotJSONError) as error:
+        raise ConfigError("notebook", str(path), f"cannot be read: {error}") from None
+    return [cell.source for cell in cells if cell.cell_type == "code"]
+
+
+def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Compare values with a notebook's declared parameters.
+
+    Raises:
+        ConfigError: an unknown name, or a value unlike its default.
+    """
+    for name, value in values.items():
+        if name not in names:
+            raise ConfigError(name, value, f"{notebook} has no such parameter; {nearest(name, names)}")
+        _check_value(name, names[name], value)
+
+
+def _check_value(name: str, default: Any, value: Any) -> None:
+    if default is None:
+        return
+    if name in KINDS and _fits(name, default):
+        if not _fits(name, value):
+            Run.of({name: value})  # says what is wrong
+        return
+    kind = type(default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return
+    kind = list if kind is tuple else kind
+    entries = isinstance(value, (list, tuple)) if kind is list else type(value) is kind
+    if not entries or (kind is list and default and not value):
+        raise ConfigError(name, value, f"must be {WORDS[kind]}, such as {default!r}")
+    if kind is list and default:
+        for entry in value:
+            _check_value(name, default[0], entry)
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether Run takes it in this field."""
+    try:
+        Run.of({name: value})
+    except ConfigError as error:
+        return error.field != name
+    return True
+
+
+def _declares(cell: str) -> bool:
+    return cell.lstrip().startswith(CELL)
+
+
+def _assigned(cell: str) -> list[str]:
+    names = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Name)]
+    return [node.id for node in names if isinstance(node.ctx, ast.Store)]

@@ -1,0 +1,124 @@
+"""Tables say what summaries say, with names and units, and never hide what was not reached."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import handmade
+import pandas as pd
+import pytest
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.plots.charts.tables import cell, show, tabled, title_of
+from pslab.lab.records.results import Results
+from pslab.lab.records.summary import summary
+from pslab.lab.runs.grid import alone, grid
+
+BASE = Run(pushes=8, engine="virtual")
+WAYS = {"none": [0.1, 0.5, 0.8, 0.95], "static:1%": [0.1, 0.7, 0.9, 0.94], "std:3": [0.1, 0.2, 0.3, 0.4]}
+
+
+def results(folder: Path, **axes: Any) -> Results:
+    runs = grid(BASE, **axes)
+    return runs.finished([handmade.curve(folder, run, WAYS[str(run.prune)]) for run in runs])
+
+
+def words(text: str) -> str:
+    return text.replace("\u00a0", " ").replace("\u202f", " ")
+
+
+@pytest.mark.parametrize(("row", "column", "full", "brief"), [
+    ({"seeds": 1, "seconds": 2.5}, "seconds", "2.50 s", "2.50 s"),
+    ({"seeds": 3, "seconds": 2.0, "seconds_low": 1.5, "seconds_high": 150.2}, "seconds",
+     "2 s (1.50 s to 150 s)", "2 s"),
+    ({"seeds": 3, "accuracy": 0.9712, "accuracy_low": 0.97, "accuracy_high": 0.98}, "accuracy",
+     "97.12 % (97.00 % to 98.00 %)", "97.12 %"),
+    ({"seeds": 3, "reached": 2, "bytes_to_goal": 1.5e6, "bytes_to_goal_low": 1.2e6, "bytes_to_goal_high": math.nan},
+     "bytes_to_goal", "1.5 MB (1.2 MB to never)", "1.5 MB (2 of 3)"),
+    ({"seeds": 3, "reached": 1, "pushes_to_goal": math.nan}, "pushes_to_goal", "not reached (1 of 3 seeds)",
+     "not reached (1 of 3 seeds)"),
+    ({"seeds": 3, "reached": 0, "pushes_to_goal": math.nan}, "pushes_to_goal", "not reached", "not reached"),
+    ({"seeds": 1, "waiting": math.nan}, "waiting", "–", "–"),
+    ({"seeds": 1, "waiting": 0.256}, "waiting", "25.6 %", "25.6 %"),
+    ({"ratio": 12345.6}, "ratio", "12 346", "12 346"),
+])  # fmt: skip
+def test_cell_has_unit_and_range(row: dict, column: str, full: str, brief: str):
+    assert words(cell(row, column)) == full
+    assert words(cell(row, column, brief=True)) == brief
+
+
+def test_titles_name_measure_goal_and_unit():
+    assert words(title_of("seconds_to_goal", 0.97)) == "time to 97 % (s)"
+    assert title_of("accuracy", None) == "final accuracy (%)"
+    assert title_of("sync", None) == "synchronization policy"
+    assert title_of("slow_worker", None) == "slow worker"
+
+
+def test_results_become_rows_in_the_grids_order(tmp_path: Path):
+    found = results(tmp_path, prune=["static:1%", "none"], sync=["bsp", "asp"], seed=[0, 1])
+    table = tabled(found, "prune", ["sync"], ["seconds_to_goal"], 0.9)
+    assert table.names == ["prune"]
+    assert table.levels("prune") == ["static:1%", "none"]
+    assert [words(text) for text in table.heads("sync")] == ["BSP", "ASP"]
+    assert [(row["seconds_to_goal"], row["seeds"]) for row in table.where(sync="asp").rows] == [(2, 2), (3, 2)]
+    assert "median and range of 2 seeds" in " ".join(table.caption)
+
+
+def test_single_machine_has_no_row(tmp_path: Path):
+    runs = grid(BASE) + grid(alone(BASE))
+    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"]) for run in runs])
+    assert len(tabled(found, "sync", [], ["seconds"], None).rows) == 1
+
+
+def test_given_table_is_taken_as_it_is():
+    frame = pd.DataFrame({"n": [10, 100], "seconds": [1.0, 2.0]})
+    table = tabled(frame, "label", ["n"], ["seconds"], None)
+    assert (table.names, table.levels("n")) == ([], [10, 100])
+
+
+def test_given_table_is_reduced_over_seeds_and_nothing_else():
+    frame = pd.DataFrame({"n": [1, 1, 1, 2], "seed": [0, 1, 2, 0], "t": [1.0, 5.0, 3.0, 4.0]})
+    first, second = tabled(frame, (), ["n"], ["t"], None).rows
+    assert (first["t"], first["t_low"], first["t_high"], first["seeds"]) == (3, 1, 5, 3)
+    assert (second["t"], second["seeds"]) == (4, 1)
+    with pytest.raises(ConfigError, match="several rows have n=1: name what they differ in"):
+        tabled(frame.drop(columns="seed"), (), ["n"], ["t"], None)
+
+
+def test_unknown_columns_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="did you mean 'seconds'"):
+        tabled(pd.DataFrame({"seconds": [1.0]}), (), ["second"], [], None)
+    with pytest.raises(ConfigError, match="did you mean 'waiting'"):
+        tabled(results(tmp_path, prune=["none"]), "prune", [], ["waitings"], None)
+    with pytest.raises(ConfigError, match="differ in sync"):
+        tabled(results(tmp_path, sync=["bsp", "asp"]), "prune", [], ["seconds"], None)
+
+
+def test_show_names_rows_and_columns(tmp_path: Path):
+    found = results(tmp_path, prune=["none", "static:1%", "std:3"], seed=[0, 1])
+    styler = show(summary(found, by="prune", goal=0.9, measures=["seconds_to_goal", "accuracy"]))
+    shown = styler.data
+    assert [words(text) for text in shown.index] == ["dense", "static 1 %", "std 3 σ"]
+    assert shown.index.name == "pruning rule"
+    assert [words(text) for text in shown.columns] == ["time to 90 %", "final accuracy"]
+    assert [words(text) for text in shown.iloc[:, 0]] == ["3 s", "2 s", "not reached"]
+    assert styler.caption == "median and range of 2 seeds"
+    assert "static" in styler.to_html()
+
+
+def test_show_says_which_emulation_was_not_kept(tmp_path: Path):
+    runs = grid(BASE, sync=["bsp", "asp"])
+    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"], honest=run.sync == "bsp") for run in runs])
+    shown = show(summary(found, by=["sync", "prune"], measures=["seconds"])).data
+    assert list(shown["emulation kept"]) == ["on", "off"]
+    assert shown.index.names == ["synchronization policy", "pruning rule"]
+
+
+def test_show_writes_any_table_with_three_digits():
+    html = show(pd.DataFrame({"ratio": [1.23456], "policy": ["asp"], "missing": [float("nan")]})).to_html()
+    assert "1.23<" in html
+    assert "asp" in html
+    assert "–" in html

@@ -1,0 +1,59 @@
+"""A claim holds, does not, or is not judged; what does not hold is loud, and is no figure's title."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import handmade
+import pytest
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.records import journal
+from pslab.lab.studies.claims import claim
+
+TEXT = "it takes {value:.2f} of the time"
+
+
+def test_a_claim_that_holds_is_a_title(capsys: pytest.CaptureFixture):
+    made = claim(TEXT, 0.514, at_most=0.6)
+    assert made.holds is True
+    assert made.title == "it takes 0.51 of the time"
+    assert repr(made) == "✓ it takes 0.51 of the time"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("value", "bounds", "words"), [
+    (0.7, {"at_most": 0.6}, "0.7 is not at most 0.6"), (0.5, {"at_least": 0.6}, "0.5 is not at least 0.6"),
+    (0.7, {"at_least": 0.1, "at_most": 0.6}, "0.7 is not at least 0.1 and at most 0.6"),
+    (math.nan, {"at_most": 0.6}, "nan is not at most 0.6"), (math.inf, {"at_most": 0.6}, "inf is not"),
+])  # fmt: skip
+def test_a_claim_that_does_not_hold_is_loud(value: float, bounds: dict, words: str, capsys: pytest.CaptureFixture):
+    made = claim(TEXT, value, **bounds)
+    assert made.holds is False
+    assert made.title is None
+    assert repr(made).startswith("✗ it takes")
+    assert words in capsys.readouterr().err
+
+
+def test_other_parameters_and_broken_emulations_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture):
+    good = handmade.curve(tmp_path, Run(pushes=4), [0.1, 0.2])
+    bad = handmade.curve(tmp_path, Run(pushes=4, seed=1), [0.1, 0.2], honest=False)
+    others, slow = claim(TEXT, 9.0, at_most=1, given=False), claim(TEXT, 9.0, at_most=1, results=[good, bad])
+    assert (others.holds, slow.holds, others.title) == (None, None, None)
+    assert repr(slow).startswith("not judged (the machine did not keep up")
+    assert capsys.readouterr().err == ""
+    assert claim(TEXT, 9.0, at_most=1, results=[good]).holds is False
+
+
+def test_a_claim_without_a_bound_is_refused():
+    with pytest.raises(ConfigError, match="needs a bound"):
+        claim(TEXT, 0.5)
+
+
+def test_the_batch_reads_claims_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
+    claim("A {value:g}", 2, at_most=1)
+    assert journal.entries(tmp_path / "journal") == [
+        {"claim": {"text": "A 2", "value": 2.0, "bounds": "at most 1", "holds": False, "why": ""}}]  # fmt: skip

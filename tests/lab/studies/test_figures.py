@@ -1,0 +1,48 @@
+"""save: a notebook's figures are files named after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from pslab.errors import ConfigError
+from pslab.lab.records import journal
+from pslab.lab.studies import parameters
+from pslab.lab.studies.figures import VARIANT, save, stem
+
+
+@pytest.fixture
+def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    monkeypatch.setattr(parameters, "_current", "10_pruning")
+    return tmp_path / "figures"
+
+
+def test_a_figure_is_written_and_given_back(figures: Path):
+    drawn = go.Figure()
+    assert save("accuracy", drawn) is drawn
+    assert {"10_pruning-accuracy.json", "10_pruning-accuracy.html"} <= {path.name for path in figures.iterdir()}
+
+
+def test_a_variant_names_its_files_and_the_journal_has_them(figures: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIANT, "best-rates")
+    monkeypatch.setenv(journal.JOURNAL, str(figures.parent / "journal"))
+    save("time", go.Figure())
+    assert (figures / "10_pruning-best-rates-time.json").is_file()
+    assert journal.entries(figures.parent / "journal") == [{"figure": "10_pruning-best-rates-time"}]
+    assert stem("10_pruning") == "10_pruning"
+
+
+@pytest.mark.parametrize("name", ["", "../time", "Time", "a b"])
+def test_names_that_are_none_for_a_file_are_refused(figures: Path, name: str):
+    with pytest.raises(ConfigError, match="must be a word"):
+        save(name, go.Figure())
+    assert not figures.exists()
+
+
+def test_without_a_notebook_there_is_no_name(figures: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(parameters, "_current", "")
+    with pytest.raises(ConfigError, match="call parameters"):
+        save("time", go.Figure())

@@ -1,0 +1,123 @@
+"""The parameters of a notebook: declared by its own first cell, checked by what is declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from pslab.errors import ConfigError
+from pslab.lab.studies import parameters as module
+from pslab.lab.studies.parameters import check, declared, given, of_notebook, parameters
+
+CELL = """# Parameters
+families = {"static": ["static:1%"]}  # name: thresholds
+syncs = ["bsp", "asp"]
+pushes = 625
+learning_rate = 0.5
+rates = [0.1, 0.2]
+scale = 2.0
+sizes = [1, 2]
+live = None
+quiet = False
+cluster = {"compute_s": 0.02}
+"""
+NAMES = declared("10_pruning", CELL)
+
+
+def test_the_first_cell_declares_names_and_defaults():
+    assert list(NAMES) == ["families", "syncs", "pushes", "learning_rate", "rates", "scale", "sizes", "live", "quiet",
+                           "cluster"]  # fmt: skip
+    assert NAMES["families"] == {"static": ["static:1%"]}
+
+
+@pytest.mark.parametrize(("cell", "words"), [
+    ("pushes = 3", "needs a first cell that starts with '# Parameters'"),
+    ("# Parameters\npushes = 3 * 5", "plain literal, not 'pushes = 3 \\* 5'"),
+    ("# Parameters\na, b = 1, 2", "plain literal"),
+    ("# Parameters\nimport os", "plain literal, not 'import os'"),
+    ("# Parameters\na = b = 1", "plain literal"),
+])  # fmt: skip
+def test_a_cell_that_declares_none_is_refused(cell: str, words: str):
+    with pytest.raises(ConfigError, match=words):
+        declared("10_pruning", cell)
+
+
+@pytest.mark.parametrize("values", [
+    {"live": True}, {"live": [1]}, {"scale": 3}, {"rates": [1, 0.5]}, {"rates": (0.1,)}, {"quiet": True},
+    {"cluster": "lab"}, {"cluster": {"slow": {0: 3.0}}}, {"learning_rate": 1}, {"families": {}}, {"syncs": ["ssp:3"]},
+])  # fmt: skip
+def test_values_like_their_defaults_are_admitted(values: dict[str, Any]):
+    check("10_pruning", NAMES, values)
+
+
+@pytest.mark.parametrize(("values", "words"), [
+    ({"pushs": 3}, r"^pushs=3: 10_pruning has no such parameter; allowed: cluster, .*; did you mean 'pushes'\?$"),
+    ({"syncs": "bsp"}, "syncs='bsp': must be a list with at least one entry, such as"),
+    ({"syncs": []}, "at least one entry"),
+    ({"syncs": [3]}, "syncs=3: must be a string, such as 'bsp'"),
+    ({"rates": ["fast"]}, "must be a number"),
+    ({"sizes": [1.5]}, "must be a whole number"),
+    ({"scale": True}, "must be a number"),
+    ({"quiet": 1}, "must be True or False"),
+    ({"families": ["static"]}, "must be a mapping"),
+    ({"pushes": True}, "pushes=True: must be a whole number"),  # as Run says it
+    ({"pushes": 0}, "must be at least 1"),
+    ({"cluster": 3}, "must be a preset's name or a mapping"),
+    ({"learning_rate": "fast"}, "must be a number"),
+])  # fmt: skip
+def test_other_values_are_refused(values: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        check("10_pruning", NAMES, values)
+
+
+def test_later_cells_give_values():
+    cells = ["", CELL, "# Parameters\npushes = 32", "check"]
+    namespace = {**NAMES, "pushes": 32, "In": cells, "other": 7}
+    assert given("10_pruning", cells, namespace) == {**NAMES, "pushes": 32}
+
+
+def test_a_name_that_was_misspelt_before_the_last_check_is_forgiven():
+    cells = ["", CELL, "# Parameters\npushs = 32", "check"]
+    namespace: dict[str, Any] = {**NAMES, "pushs": 32}
+    with pytest.raises(ConfigError, match="did you mean 'pushes'"):
+        given("10_pruning", cells, namespace)
+    mended = [*cells, "# Parameters\npushes = 16", "check"]
+    assert given("10_pruning", mended, {**namespace, "pushes": 16})["pushes"] == 16
+
+
+def test_values_that_other_cells_set_are_checked_too():
+    with pytest.raises(ConfigError, match="pushes='many'"):
+        given("10_pruning", ["", CELL, "pushes = 'many'", "check"], {**NAMES, "pushes": "many"})
+
+
+def test_a_notebook_on_disk_says_what_it_declares(tmp_path: Path):
+    cells = [nbformat.v4.new_markdown_cell("# Parameters of a study"), nbformat.v4.new_code_cell(CELL),
+             nbformat.v4.new_code_cell("# Parameters\nlater = 1")]  # fmt: skip
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "10_pruning.ipynb")
+    assert of_notebook(tmp_path / "10_pruning.ipynb") == NAMES
+    (tmp_path / "broken.ipynb").write_text("{")
+    for name in ("broken", "none"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            of_notebook(tmp_path / f"{name}.ipynb")
+
+
+class Shell:
+    """What IPython's shell has to do with it."""
+
+    def __init__(self, cells: list[str]) -> None:
+        self.user_ns = {"In": cells, **NAMES}
+
+
+def test_in_a_notebook_its_own_cells_are_read(monkeypatch: pytest.MonkeyPatch):
+    IPython = pytest.importorskip("IPython")  # noqa: N806
+    with pytest.raises(ConfigError, match="call this from one of its cells"):
+        parameters("10_pruning")
+    monkeypatch.setattr(IPython, "get_ipython", lambda: Shell(["", CELL, "check"]))
+    assert parameters("10_pruning") == NAMES
+    assert module.current() == "10_pruning"
+    monkeypatch.setenv(module.PACKAGE, "/elsewhere/pslab/__init__.py")
+    with pytest.raises(ConfigError, match="install one of them alone"):
+        parameters("10_pruning")
