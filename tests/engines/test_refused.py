@@ -59,9 +59,9 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({"rate": Unknown()}, "did you mean 'squares'", "rate"),
         ({"rate": "dynsgd", "push_weight": 1.0}, "use rate: constant, modulated", "push_weight"),
         ({"rate": Split(), "push_weight": 0.5}, "does not read it", "push_weight"),
-        ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "momentum lives at the worker", "optimizer"),
+        ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "keeps momentum at the worker", "optimizer"),
         ({"prune": "dgc:1%", "optimizer": "adam"}, "use optimizer='sgd'", "optimizer"),
-        ({"prune": "dgc:1%,masking=off", "optimizer": "sgd:momentum=0.9"}, "momentum=0 in the pruner", "optimizer"),
+        ({"prune": "dgc:1%,masking=off", "optimizer": "sgd:momentum=0.9"}, "momentum=0 in the rule", "optimizer"),
         ({"prune": "dgc:1%,clip=1", "ranges": "layers"}, "clip needs the norm of the whole gradient", "prune"),
     ],
 )
