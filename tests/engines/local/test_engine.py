@@ -150,8 +150,10 @@ def test_divergence_is_a_result(tmp_path):
 def test_phases_of_an_iteration_follow_each_other(tmp_path):
     wanted = tiny(sync="asp", prune="static:5%", pull="changed", cluster={"compute_s": 0.002, "bandwidth_bit_s": 1e8})
     phases = run(wanted, results=tmp_path, progress=False).phases
-    whole = phases[phases.iteration < 8]
-    for _, rows in whole.groupby(["worker", "iteration"]):
+    # workers are not equally fast: of each only the last iteration is not answered
+    whole = [rows for _, rows in phases.groupby(["worker", "iteration"]) if "decode" in set(rows.phase)]
+    assert len(whole) >= 32
+    for rows in whole:
         ordered = rows.sort_values(["begin_s", "end_s"])
         assert list(ordered.phase) == list(PHASES)
         assert (ordered.end_s >= ordered.begin_s).all()
