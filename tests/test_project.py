@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic",  # 
 def test_conda_installs_what_pip_installs():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     assert environment["dependencies"] == ["python >=3.11,<3.14", "pip", {"pip": ["-e .[dev]"]}]
+
+
+def test_every_file_that_is_not_python_is_installed():
+    installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["pslab"]
+    files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    assert {path.relative_to(PACKAGE).as_posix() for path in files if path.suffix != ".py"} == set(installed)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -17,7 +17,7 @@ class Books:
 
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
-        present = [worker for worker in range(job.run.workers) if job.cluster.there(worker)]
+        present = [worker for worker in range(job.run.workers) if job.cluster.present(worker)]
         # per range: (worker, iteration) -> the version that it is computed on, the oldest first
         self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
         self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not

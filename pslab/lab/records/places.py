@@ -7,6 +7,7 @@ gradients belong to the row of every pruning family.
 from __future__ import annotations
 
 import dataclasses
+import html
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,8 +73,9 @@ class Placed(Sequence[T], Generic[T]):
         return "\n".join([f"{len(self)} {type(self).__name__.lower()}", *varying])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>"
-                       f"{', '.join(map(str, values))}</td></tr>" for name, values in self._axes().items())  # fmt: skip
+        head, cell = "<tr><th style='text-align:left'>", "</th><td style='text-align:left'>"
+        values = {name: html.escape(", ".join(map(str, found))) for name, found in self._axes().items()}
+        rows = "".join(f"{head}{name}{cell}{text}</td></tr>" for name, text in values.items())
         return f"<table><caption>{len(self)} {type(self).__name__.lower()}</caption>{rows}</table>"
 
     def where(self, **wanted: Any) -> Self:

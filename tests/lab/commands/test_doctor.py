@@ -140,13 +140,6 @@ def test_the_digests_are_those_that_the_data_says():
     assert all(f"| {name} |" in text and digest in text for name, digest in doctor.MNIST.items())
 
 
-def test_what_the_cores_can_hold():
-    held = machine.shortest_compute_s
-    assert held(1, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.010)  # one worker: never faster than its gradient
-    assert held(8, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.044)
-    assert held(8, 16, 0.010, 0.001) == pytest.approx(1.2 * 0.010)
-
-
 def test_cores_that_are_too_few_for_the_usual_cluster(monkeypatch: Patch):
     monkeypatch.setattr(machine, "usable_cores", lambda: 2.0)
     monkeypatch.setattr(machine, "measure", lambda: (0.005, 0.001))
@@ -157,24 +150,6 @@ def test_cores_that_are_too_few_for_the_usual_cluster(monkeypatch: Patch):
     found = doctor.cores()
     assert found.state == NOTE
     assert "'compute_s': 0.035" in found.advice  # 31.2 ms, rounded up
-
-
-def test_a_gradient_is_measured_and_threads_are_as_before():
-    threads = torch.get_num_threads()
-    gradient_s, apply_s = machine.measure(repeats=4)
-    assert gradient_s > 0
-    assert apply_s > 0
-    assert torch.get_num_threads() == threads
-
-
-def test_cores_by_affinity_and_quota(monkeypatch: Patch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(machine, "_words", lambda path: [])
-    assert machine.usable_cores() == 4
-    monkeypatch.setattr(machine, "_words", lambda path: ["max", "100000"])
-    assert machine.usable_cores() == 4
-    monkeypatch.setattr(machine, "_words", lambda path: ["150000", "100000"])
-    assert machine.usable_cores() == 1.5
 
 
 def test_memory_that_is_not_shared(monkeypatch: Patch):
@@ -204,17 +179,6 @@ def test_little_memory(monkeypatch: Patch):
     assert (found.state, found.found) == (NOTE, "1.0 GB free; six processes with torch take about 1.5 GB")
     monkeypatch.setattr(machine, "free_memory_bytes", lambda: None)
     assert doctor.memory().state == NOTE
-
-
-def test_a_containers_limit_counts(monkeypatch: Patch):
-    files = {"meminfo": ["MemTotal:", "9", "kB", "MemAvailable:", "8000", "kB"], "memory.max": ["5000000"],
-             "memory.current": ["1000000"]}  # fmt: skip
-    monkeypatch.setattr(machine, "_words", lambda path: files.get(path.name, []))
-    assert machine.free_memory_bytes() == 4_000_000
-    files["memory.max"] = ["max"]
-    assert machine.free_memory_bytes() == 8_192_000
-    del files["meminfo"]
-    assert machine.free_memory_bytes() is None
 
 
 def test_results_that_cannot_be_written_and_a_full_disk(tmp_path: Path, monkeypatch: Patch):

@@ -40,12 +40,12 @@ def seeded(name: str) -> Edits:
 
 #: bug -> its edits, the policy, the budget that the run reaches with it, the words of the verdict
 BUGS: dict[str, tuple[Edits, str, int, str]] = {
-    "those who wait go on one iteration early": (
+    "waiting workers continue one iteration early": (
         ((SSP, "iteration <= clocks.base + self.staleness:", "iteration <= clocks.base + self.staleness + 1:"),
          (SSP, "bound = clocks.base + staleness", "bound = clocks.base + staleness + 1"),
          (SSP, "return self.staleness + 1", "return self.staleness + 2")),
         "ssp:1", 24, "2 ahead, and a window of 2 allows 1"),
-    "a barrier that falls with every push": (
+    "a barrier that ends with every push": (
         ((BSP, "if not event.moved:", "if not pushes:"),), "bsp", 24, "the policy claims a barrier"),
     "a push is applied twice": (
         ((SERVER, "tuple(part.held.pop(name) for name in names)", "2 * tuple(part.held[name] for name in names)"),),
@@ -56,20 +56,20 @@ BUGS: dict[str, tuple[Edits, str, int, str]] = {
         "ssp:1", 24, "was never applied: its next push"),
     "pushes are counted twice": (((SERVER, "self.accepted += 1", "self.accepted += 2"),), "asp", 24,
                                  "24 pushes are counted as accepted and 12 were applied"),
-    "those who wait are held too long": (
+    "waiting workers are held too long": (
         ((SSP, "bound = clocks.base + staleness", "bound = clocks.base + max(staleness - 1, 0)"),
          (SSP, "iteration <= clocks.base + self.staleness:", "iteration < clocks.base + self.staleness:")),
         "ssp:2", 24, "the policy starts it on version"),
     **{name: (seeded(name), policy, pushes, words) for name, policy, pushes, words in [
         ("the low bound rises before the last worker has pushed", "ssp:1", 24, "and a window of 2 allows 1"),
         ("staleness has no bound", "ssp:1", 5, "2 ahead, and a window of 2 allows 1"),
-        ("the next round begins before the last one has ended", "bsp", 3, "1 ahead, and a window of 1 allows 0"),
-        ("a pull is told the version before", "ssp:1", 24, "lacks the worker's own push"),
+        ("the next round starts before the last one has ended", "bsp", 3, "1 ahead, and a window of 1 allows 0"),
+        ("a reply reports the version before", "ssp:1", 24, "lacks the worker's own push"),
         ("a step makes no version", "asp", 24, "is part of version 0; 1 was expected"),
         ("a push is never applied", "asp", 4, "4 pushes are counted as accepted and none was applied"),
     ]},
 }  # fmt: skip
-FEW = ("those who wait go on one iteration early", "every third push is dropped")
+FEW = ("waiting workers continue one iteration early", "every third push is dropped")
 
 
 def judged(folder: Path, edits: Edits, sync: str, pushes: int) -> Verdict:
