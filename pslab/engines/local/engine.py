@@ -28,7 +28,7 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
 
     Raises:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then, and the next run spawns another.
-        Interrupted: with what was finished, within two seconds.
+        Interrupted: with what was completed, within two seconds.
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
@@ -134,7 +134,7 @@ class _LocalRun(Coordinator):
             self.reached = True
 
     def _wind_up(self) -> Outcome | None:
-        """After an interrupt: end the run in order and keep what it has finished; all that within the limit."""
+        """After an interrupt: end the run in order and keep what it has completed; all that within the limit."""
         self.on_progress = lambda news: None
         until_s = time.monotonic() + INTERRUPT_LIMIT_S
         outcome = None
