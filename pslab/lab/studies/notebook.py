@@ -26,13 +26,12 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "25_ssp_tuning": ("settings",),
     "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
     "40_eager": ("timeline", "time"),
-    "60_ranges": ("size", "learned", "fit", "bytes", "accuracy"),
     "70_rates": ("pushes", "accuracy", "factors"),
 }
 UNFORESEEN = ("00_tour", "05_virtual_and_real", "11_families", "70_rates")  # run more than their study names
 KEYS: dict[str, tuple[str, ...]] = {
     "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "11_families": (), "30_elastic": (),
-    "40_eager": (), "60_ranges": (), "70_rates": (),
+    "40_eager": (), "70_rates": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
