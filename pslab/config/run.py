@@ -14,7 +14,7 @@ from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
-SEMANTICS = 2  # raise it when the same Run gives other results than before: old records are then not reused
+SEMANTICS = 3  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
 Named = str | object  # a short string, or an object that does the same

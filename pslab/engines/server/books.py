@@ -66,12 +66,10 @@ class Books:
         self.dropped_bytes += self._job.payload_bytes(push.range, push.payload.size_bytes)
 
     def leave(self, worker: int) -> None:
-        """A worker has left: nothing more comes of what it computes."""
+        """A worker has left: nothing more comes of what it computes. What it has pushed may still be applied."""
         for computing in self._computing:
             for key in [key for key in computing if key[0] == worker]:
                 del computing[key]
-        for name in [name for name in self._missing if name[0] == worker]:
-            del self._missing[name]
 
     def _complete(self, push: Push) -> bool:
         """Whether with this range all of an iteration's are applied."""

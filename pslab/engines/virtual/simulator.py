@@ -19,8 +19,8 @@ from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.links import UP
 from pslab.engines.emulation.traffic import Traffic
 from pslab.engines.job.job import Job
+from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.wire import Diverged, Frame
-from pslab.engines.outcome import OnProgress
 from pslab.engines.server.books import Books
 from pslab.engines.server.driver import Shard
 from pslab.engines.server.worker_status import doing
