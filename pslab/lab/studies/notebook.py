@@ -21,11 +21,10 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "11_families": ("accuracy", "bytes", "until", "thresholds", "starts"),
     "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
     "25_ssp_tuning": ("settings",),
-    "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
     "40_eager": ("timeline", "time"),
 }
 KEYS: dict[str, tuple[str, ...]] = {
-    "01_observation": ("model",), "11_families": (), "30_elastic": (), "40_eager": (),
+    "01_observation": ("model",), "11_families": (), "40_eager": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default

@@ -14,7 +14,6 @@ from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 from pslab.lab.studies.asked import averages, listed
-from pslab.lab.studies.elasticity import elastic_runs
 from pslab.lab.studies.families import family_runs, pruned
 from pslab.lab.studies.observation import RULES, Observation, Wanted
 
@@ -209,7 +208,7 @@ def overlap_runs(
 
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "01_observation": observations, "11_families": family_runs, "20_sync_policies": sync_runs,
-    "25_ssp_tuning": ssp_runs, "30_elastic": elastic_runs, "40_eager": overlap_runs}
+    "25_ssp_tuning": ssp_runs, "40_eager": overlap_runs}
 
 
 def alone(run: Run) -> Run:
