@@ -235,7 +235,7 @@ def _check_members(run: Run, cluster: Cluster) -> None:
         if run.engine == "local" and (given := getattr(cluster, name)):
             problem = "is for virtual time: use engine='virtual' or 'timing'"
             raise ConfigError(f"cluster.{name}", dict(given), problem)
-    if not any(map(cluster.there, range(run.workers))):
+    if not any(map(cluster.present, range(run.workers))):
         raise ConfigError("cluster.join", dict(cluster.join), "no worker is present when the run starts")
 
 
