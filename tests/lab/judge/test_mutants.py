@@ -1,4 +1,4 @@
-"""The judge finds bugs in runs of real processes: a copy of the package gets a bug, and its run is judged without it."""
+"""The judge finds bugs in real runs: a copy of the package gets a bug, and its run is judged by the code without it."""
 
 from __future__ import annotations
 
