@@ -8,10 +8,11 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, PslabError
 
 if TYPE_CHECKING:
+    from pslab.engines.check.plan import check
     from pslab.lab import plots
-    from pslab.lab.commands.check import check
+    from pslab.lab.records.choosing import best, goal
     from pslab.lab.records.record import Result
-    from pslab.lab.records.summary import best, goal, summary
+    from pslab.lab.records.summary import summary
     from pslab.lab.runs.grid import grid
     from pslab.lab.runs.run import run, sweep
     from pslab.lab.studies.claims import claim
@@ -25,10 +26,10 @@ __all__ = [
 
 _LAZY = {
     "Result": "pslab.lab.records.record",
-    "best": "pslab.lab.records.summary",
-    "check": "pslab.lab.commands.check",
+    "best": "pslab.lab.records.choosing",
+    "check": "pslab.engines.check.plan",
     "claim": "pslab.lab.studies.claims",
-    "goal": "pslab.lab.records.summary",
+    "goal": "pslab.lab.records.choosing",
     "grid": "pslab.lab.runs.grid",
     "parameters": "pslab.lab.studies.parameters",
     "run": "pslab.lab.runs.run",

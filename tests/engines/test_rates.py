@@ -229,7 +229,7 @@ class Unknown(Doubled):
     [
         ({"rate": Unknown()}, "rate", "did you mean 'squares'"),
         ({"rate": "dynsgd", "push_weight": 1.0}, "push_weight", "use rate: constant, modulated"),
-        ({"rate": Split(), "push_weight": 0.5}, "push_weight", "takes its place"),
+        ({"rate": Split(), "push_weight": 0.5}, "push_weight", "does not read it"),
     ],
 )
 def test_what_does_not_go_together(fields, field, words):

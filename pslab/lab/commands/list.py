@@ -76,12 +76,12 @@ def _of_optimizer(name: str, cls: type) -> Entry:
 
 
 def _of_preset(name: str) -> Entry:
-    from pslab.lab.studies.studies import describe_cluster
+    from pslab.lab.plots.labels import cluster_name
 
     preset, known = PRESETS[name], parameters(Cluster)
     fields = [{**_shown(known[field]), "default": dataclasses.replace(known[field], default=value).shown}
               for field, value in preset.items()]  # fmt: skip
-    what = describe_cluster(dict(preset)) if preset else "no emulation: as fast as this machine"
+    what = cluster_name(name) if preset else "no emulation: as fast as this machine"
     return Entry("cluster", name, name, what, "", fields, "", "pslab/config/cluster.py", _command("cluster", name))
 
 

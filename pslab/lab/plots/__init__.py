@@ -6,16 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pslab.lab.plots.budget import time_budget
     from pslab.lab.plots.charts.blocks import bars, heat
     from pslab.lab.plots.charts.scatter import points
     from pslab.lab.plots.charts.tables import show
     from pslab.lab.plots.evaluated import curves
+    from pslab.lab.plots.lanes import timeline
     from pslab.lab.plots.page.page import caption_of, paper
 
-__all__ = ["bars", "caption_of", "curves", "heat", "paper", "points", "show"]
+__all__ = ["bars", "caption_of", "curves", "heat", "paper", "points", "show", "time_budget", "timeline"]
 
 _PLACES = {"curves": "evaluated", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
-           "show": "charts.tables", "caption_of": "page.page", "paper": "page.page"}  # fmt: skip
+           "show": "charts.tables", "time_budget": "budget", "timeline": "lanes",
+           "caption_of": "page.page", "paper": "page.page"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.labels import SPACE, caption, column_name, marks, notes_of, round_size, size
 from pslab.lab.plots.page.axes import Axis, axis
-from pslab.lab.plots.page.panels import Curve, Names, cells, compose, headline, listed, shared_looks, words_of
+from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, listed, shared_looks, words_of
 from pslab.lab.plots.page.theme import BEHIND, SINGLE, Look
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
@@ -85,7 +85,8 @@ def curves(
     keys = [dict(zip(shown, key, strict=True)) for key in grouped]
     one = facet is not None and {*names} <= {facet}  # each panel has its own curve, and its heading names it
     drawn = []
-    for values, look, group in zip(keys, shared_looks(keys, names, panels), grouped.values(), strict=True):
+    made = shared_looks(keys, names, panels, {name: crowd.orders[name] for name in names})
+    for values, look, group in zip(keys, made, grouped.values(), strict=True):
         back = behind is not None and behind in (values[name] for name in names)
         label, sign = label_of(values, names, group[0].run), marks(group)
         drawn.append(Curve(
@@ -108,7 +109,8 @@ def curves(
                    heads_of(row, rows, crowd), width)  # fmt: skip
     if goal is not None and "accuracy" in ys:
         page.level(100 * goal, f"{100 * goal:g}{SPACE}%", y_axes["accuracy"])
-    told = [*caption(found, shown), *_below(drawn, y_axes.get("accuracy")), *found.notes(), *notes_of(found), *notes]
+    told = [*caption(found, shown), *_below(drawn, y_axes.get("accuracy")), *grey(drawn, one), *found.notes(),
+            *notes_of(found), *notes]  # fmt: skip
     what, against = ([QUANTITIES[name].words or QUANTITIES[name].title for name in each] for each in (ys, xs))
     return page.finish(words_of(title) or headline(what, against, shown), told, () if one else None)
 

@@ -1,4 +1,4 @@
-"""Pictures on disk: self-contained HTML and plotly's JSON always; PNG, SVG and PDF where there is a browser."""
+"""Figures on disk: self-contained HTML, plotly's JSON, the caption; PNG, SVG and PDF where there is a browser."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import plotly.graph_objects as go
 import plotly.io as pio
 
 from pslab.errors import ExportError
+from pslab.lab.plots.page.page import caption_of
+from pslab.lab.plots.page.theme import FONT, PALE
 
 FORMATS = ("png", "svg", "pdf")
 PNG_SCALE = 2
@@ -25,7 +28,7 @@ CONFIG: Mapping[str, Any] = {"displaylogo": False, "responsive": True, "toImageB
 
 
 def write(fig: go.Figure, name: str, directory: Path | str, images: bool = False) -> list[Path]:
-    """Write `name`.json and `name`.html, and the images if asked and possible; the paths that were written.
+    """Write `name`.json, .html and, if it has a caption, .txt; the images if asked and possible; the written paths.
 
     Equal figures give equal bytes, and a file that is equal already is not touched.
 
@@ -42,6 +45,8 @@ def write_all(figures: Mapping[str, go.Figure], directory: Path | str, images: b
     for name, fig in figures.items():
         written += [replace(folder / f"{name}.json", plain(fig).encode()),
                     replace(folder / f"{name}.html", page(fig, name).encode())]  # fmt: skip
+        if lines := caption_of(fig):
+            written.append(replace(folder / f"{name}.txt", ("\n".join(lines) + "\n").encode()))
     if images:
         written += write_images((fig, folder / name) for name, fig in figures.items())
     return written
@@ -53,17 +58,21 @@ def plain(fig: go.Figure) -> str:
 
 
 def page(fig: go.Figure, name: str) -> str:
-    """One HTML page that needs nothing from outside."""
+    """One HTML page that needs nothing from outside, with the caption under the figure."""
     steady = pio.from_json(plain(fig))
     text: str = pio.to_html(steady, config=dict(CONFIG), include_plotlyjs=True, div_id=_identifier(name))
-    headline = re.sub(r"[<>&]", " ", str(fig.layout.title.text or name))
-    return text.replace("<head>", f"<head><title>{headline}</title>", 1)
+    titles = [note.text for note in fig.layout.annotations if note.name == "title"] or [fig.layout.title.text or name]
+    headline = escape(re.sub(r"<[^>]*>", "", " ".join(titles)))
+    lines = "".join(f"<p>{escape(line)}</p>" for line in caption_of(fig))
+    style = f"font: 13px {FONT}; max-width: {fig.layout.width or 700}px; color: {PALE}"
+    told = f'<div style="{style}">{lines}</div></body>' if lines else "</body>"
+    return text.replace("<head>", f"<head><title>{headline}</title>", 1).replace("</body>", told)
 
 
 def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequence[str] = FORMATS) -> list[Path]:
     """Images of (figure or its JSON file, path without suffix), all by one browser; the paths that were written.
 
-    Anything that goes wrong is one line on stderr: a picture that cannot be exported never ends a run.
+    Anything that goes wrong is one line on stderr: a figure that cannot be exported never ends a run.
     """
     wanted = list(pairs)
     if not wanted:

@@ -18,6 +18,8 @@ AT_SERVER = ("apply", "serve")  # while the server has it, a worker does nothing
 #: What goes on at one time at a worker whose pulls and pushes overlap with computing.
 WAYS = {"computing": ("compute", "select", "encode"), "pushing": ("push", "apply"),
         "pulling": ("wait", "serve", "pull", "decode")}  # fmt: skip
+#: What a worker is said to do where its phases overlap: the last of these.
+FOREMOST = ("push", "apply", "pull", "serve", "wait", "decode", "encode", "select", "compute")
 CANDIDATES = 64  # windows that are compared
 
 
@@ -105,40 +107,26 @@ def _within(phases: pd.DataFrame, phase: str) -> pd.Series:
     return last.begin_s < last.end_s_computing
 
 
-def waiting(result: Result, begin_s: float, end_s: float) -> float:
-    """The share (0 to 1) of the workers' time in the window that they wait, and do not compute meanwhile."""
-    waits = inside(result.phases[result.phases.phase == "wait"], begin_s, end_s)
-    whole, seconds = result.run.workers * (end_s - begin_s), float((waits.end_s - waits.begin_s).sum())
-    if seconds and overlapped(result):
-        computing = inside(result.phases[result.phases.phase == "compute"], begin_s, end_s)
-        seconds -= float(computed_over(pd.concat([waits, computing]), "wait").sum())
-    return seconds / whole if whole > 0 else 0.0
+def activity(result: Result) -> pd.DataFrame:
+    """What each worker does when: worker, phase, waits_for (-1: none), begin_s, end_s; of one worker nothing overlaps.
 
-
-#: What a worker is said to do where its phases overlap: the last of these.
-FOREMOST = ("push", "apply", "pull", "serve", "wait", "decode", "encode", "select", "compute")
-
-
-def budget(result: Result) -> pd.DataFrame:
-    """Seconds, and share of the worker's time, per worker, part and worker waited for (-1: none).
-
-    "gap" is what no phase covers. Every instant counts once: a transfer that overlaps with computing costs what it
-    takes beyond that.
+    A transfer that overlaps with computing appears only where it goes on beyond that.
     """
     parts = []
     for worker, own in result.phases.groupby("worker"):
-        waits_for = own.waits_for.where(own.phase == "wait", NOBODY)
-        spent = pd.DataFrame({"phase": own.phase, "waits_for": waits_for, "seconds": _exposed(own)})
-        table = spent.groupby(["phase", "waits_for"])["seconds"].sum().reset_index()
-        gap = max(0.0, own.end_s.max() - own.begin_s.min() - table.seconds.sum())
-        table = pd.concat([table, pd.DataFrame([{"phase": "gap", "waits_for": NOBODY, "seconds": gap}])])
-        parts.append(table.assign(worker=worker, share=table.seconds / table.seconds.sum()))
-    columns = ["worker", "phase", "waits_for", "seconds", "share"]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+        instants, rows = _foremost(own)
+        there = rows >= 0
+        phase = own.phase.to_numpy()[rows[there]]
+        parts.append(pd.DataFrame({
+            "worker": worker, "phase": phase,
+            "waits_for": np.where(phase == "wait", own.waits_for.to_numpy()[rows[there]], NOBODY),
+            "begin_s": instants[:-1][there], "end_s": instants[1:][there]}))  # fmt: skip
+    columns = ["worker", "phase", "waits_for", "begin_s", "end_s"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def _exposed(phases: pd.DataFrame) -> np.ndarray:
-    """Of each phase of one worker the seconds in which no other one is foremost."""
+def _foremost(phases: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Instants, and for each stretch between two of them the row of the foremost phase; -1 where there is none."""
     begins, ends = phases.begin_s.to_numpy(float), phases.end_s.to_numpy(float)
     instants = np.unique([begins, ends])
     foremost = np.full(len(instants), -1)
@@ -146,15 +134,53 @@ def _exposed(phases: pd.DataFrame) -> np.ndarray:
     ranks = phases.phase.map({name: rank for rank, name in enumerate(FOREMOST)}).fillna(-1).to_numpy()
     for row in np.lexsort((begins, ranks)):
         foremost[firsts[row] : lasts[row]] = row
-    lengths = np.diff(instants, append=instants[-1:])
-    return np.bincount(foremost[foremost >= 0], lengths[foremost >= 0], minlength=len(phases))
+    return instants, foremost[:-1]
 
 
-def waiting_by_worker(result: Result) -> list[float]:
-    """The share (0 to 1) of each worker's time, from its first phase to its last, in which all that it does is wait."""
-    table = budget(result)
-    shares = table[table.phase == "wait"].groupby("worker").share.sum()
-    return [float(shares.get(worker, 0.0)) for worker in sorted(table.worker.unique())]
+def budget(result: Result) -> pd.DataFrame:
+    """Seconds and share of a worker's time by worker, phase and waits_for; "gap" is what no phase covers."""
+    table = activity(result)
+    spent = (table.end_s - table.begin_s).groupby([table.worker, table.phase, table.waits_for]).sum()
+    found = spent.rename("seconds").reset_index()
+    ends = result.phases.groupby("worker").agg(begin_s=("begin_s", "min"), end_s=("end_s", "max"))
+    whole = (ends.end_s - ends.begin_s).rename("seconds")
+    gaps = (whole - found.groupby("worker").seconds.sum()).clip(lower=0.0).reset_index()
+    found = pd.concat([found, gaps.assign(phase="gap", waits_for=NOBODY)], ignore_index=True)
+    found = found.sort_values("worker", kind="stable", ignore_index=True)
+    found["share"] = found.seconds / found.groupby("worker").seconds.transform("sum")
+    return found[["worker", "phase", "waits_for", "seconds", "share"]]
+
+
+def waiting_by_worker(result: Result, begin_s: float = -np.inf, end_s: float = np.inf) -> list[float]:
+    """The share (0 to 1) of each worker's time that it waits, between two instants; of those that are present then.
+
+    A worker's time is that from its first phase to its last, so that one that ends early does not count as working. Who
+    computes meanwhile does not wait.
+    """
+    return _waiting(activity(result), begin_s, end_s)
+
+
+def _waiting(table: pd.DataFrame, begin_s: float, end_s: float) -> list[float]:
+    if not len(table):
+        return []
+    workers, waits = table.worker.to_numpy(int), (table.phase == "wait").to_numpy()
+    begins, ends = (table[name].to_numpy(float).clip(begin_s, end_s) for name in ("begin_s", "end_s"))
+    spent = np.bincount(workers, (ends - begins) * waits)
+    firsts, lasts = np.full(len(spent), np.inf), np.full(len(spent), -np.inf)
+    np.minimum.at(firsts, workers, begins)
+    np.maximum.at(lasts, workers, ends)
+    present = lasts > firsts
+    shares: list[float] = (spent[present] / (lasts - firsts)[present]).tolist()
+    return shares
+
+
+def waiting(result: Result, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
+    """The share (0 to 1) of its time that a worker waits, the mean over workers; 0 if none is present."""
+    return _mean_waiting(activity(result), begin_s, end_s)
+
+
+def _mean_waiting(table: pd.DataFrame, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
+    return float(np.mean(_waiting(table, begin_s, end_s) or [0.0]))
 
 
 def lead(result: Result) -> int:
@@ -182,14 +208,6 @@ def duration(result: Result) -> float:
     return float(max(ends, default=0.0))
 
 
-def iteration_s(result: Result) -> float:
-    """The slowest worker's median seconds per iteration; 0 if there is none."""
-    begins = _begins(result)
-    if len(begins) > 1:
-        return float(np.median(np.diff(begins)))
-    return duration(result) if len(result.phases) else 0.0
-
-
 def window(results: Iterable[Result], iterations: float = 6) -> tuple[float, float]:
     """So many iterations of the slowest worker, in seconds, that stand for the runs.
 
@@ -198,20 +216,29 @@ def window(results: Iterable[Result], iterations: float = 6) -> tuple[float, flo
     found = [result for result in results if len(result.phases)]
     if not found:
         return 0.0, 1.0
-    slowest = max(found, key=iteration_s)
+    slowest = max(found, key=_slowest_s)
     whole = min(map(duration, found))
-    length = min(iterations * iteration_s(slowest), whole)
-    usual = [waiting(result, 0.0, duration(result)) for result in found]
+    length = min(iterations * _slowest_s(slowest), whole)
+    tables = [activity(result) for result in found]
+    usual = [_mean_waiting(table) for table in tables]
     begins = _begins(slowest)
     middle = begins[len(begins) // 4 : 3 * len(begins) // 4]
 
     def strangeness(begin_s: float) -> tuple[float, float]:
-        here = [waiting(result, begin_s, begin_s + length) for result in found]
+        here = [_mean_waiting(table, begin_s, begin_s + length) for table in tables]
         unlike = round(sum(abs(a - b) for a, b in zip(here, usual, strict=True)), 6)
         return unlike, abs(begin_s - float(np.median(begins)))
 
     best = min(_spread(middle[middle <= whole - length]) or [whole - length], key=strangeness)
     return best, best + length
+
+
+def _slowest_s(result: Result) -> float:
+    """The slowest worker's median seconds from one computation's start to the next; 0 if there is none."""
+    begins = _begins(result)
+    if len(begins) > 1:
+        return float(np.median(np.diff(begins)))
+    return duration(result) if len(result.phases) else 0.0
 
 
 def _begins(result: Result) -> np.ndarray:

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pslab.config.run import KINDS
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.intervals import lead, waiting_by_worker
+from pslab.lab.records.intervals import lead, waiting
+from pslab.lab.records.places import key_of
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import CHOICE, Choice, Results, evaluations, key_of, single
+from pslab.lab.records.results import Results, evaluations, single
 
-PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5, 98, 98.5, 99)  # goals to speak of
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
 By = str | Sequence[str]
 
@@ -69,16 +68,6 @@ def applied(result: Result) -> int:
     """Gradients that became part of the weights: those that the server accepted and did not drop."""
     manifest = result.manifest
     return int(manifest.get("accepted", manifest["pushes"])) - int(manifest.get("dropped", 0))
-
-
-def waiting(result: Result) -> float:
-    """The share (0 to 1) of its time that a worker waits, the mean over workers.
-
-    Of each worker's own time, from its first phase to its last, so that one that ends early does not count as working;
-    every instant once, so that waiting for weights while computing is no waiting.
-    """
-    shares = waiting_by_worker(result)
-    return float(np.mean(shares)) if shares else math.nan
 
 
 def iteration_s(result: Result) -> float:
@@ -257,112 +246,3 @@ def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any])
         return math.nan, math.nan, math.nan
     chosen = sound(group) if name in ("accuracy", "best_accuracy") else group
     return over_seeds(measured(result, name, goal) for result in chosen)
-
-
-# -- choosing --------------------------------------------------------------------------------------
-
-
-def goal(
-    results: Iterable[Result], *, share: float = 0.5, within: float = 1.0, over: By = "learning_rate"
-) -> float:
-    """The highest round accuracy (0 to 1) that this share of the groups reaches with every seed.
-
-    A group is what differs in `over` and the seed alone, and reaches what it does with its best choice of `over`,
-    within the first `within` of its pushes. The single machine is no group. If none is reached: the lowest of all.
-    """
-    found = results if isinstance(results, Results) else Results(results)
-    runs = [result.run for result in found]
-    fixed = [name for name in KINDS if name not in ("seed", *_names(over))]
-    best: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = {}
-    for result in found:
-        if not single(result.run, runs):
-            choices = best.setdefault(key_of(result.run, {}, fixed), {})
-            choice = key_of(result.run, {}, _names(over))
-            choices[choice] = min(choices.get(choice, 1.0), best_accuracy(result, within))
-    reached = sorted(max(choices.values()) for choices in best.values())
-    return rounded(reached[min(len(reached) - 1, int(len(reached) * (1 - share) + 1e-9))] if reached else 0.0)
-
-
-def rounded(accuracy: float) -> float:
-    """The highest round accuracy (0 to 1) that is not above this one; the lowest of all if there is none."""
-    return max((level / 100 for level in PER_CENT if level / 100 <= accuracy + 1e-9), default=PER_CENT[0] / 100)
-
-
-def best(
-    results: Iterable[Result],
-    *,
-    over: By = "learning_rate",
-    goal: float | None = None,
-    measure: str = "seconds_to_goal",
-) -> Results:
-    """Of each group that differs in `over` and the seed alone, the results of its best choice; later captions say how.
-
-    Best is the best median over seeds of the measure; of equals, or where none reaches the goal, the highest final
-    accuracy (a run that diverged has got nowhere); then the smaller value.
-
-    Raises:
-        ConfigError: an unknown column or measure, or no goal where the measure needs one.
-    """
-    found = results if isinstance(results, Results) else Results(results)
-    names = _names(over)
-    for name in names:
-        if name not in KINDS:
-            raise ConfigError("over", name, f"must be fields of Run; {nearest(name, KINDS)}")
-    candidates: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
-    for result, places in zip(found, found.columns, strict=True):
-        for place in places:
-            candidates.setdefault(_apart(result, place, names), {}).setdefault(
-                key_of(result.run, place, names), []).append(result)  # fmt: skip
-    chosen = {group: min(choices, key=lambda choice: _rank(found, names, choice, choices[choice], measure, goal))
-              for group, choices in candidates.items()}  # fmt: skip
-    kept, columns = [], []
-    for result, places in zip(found, found.columns, strict=True):
-        own = []
-        for place in places:
-            group, choice = _apart(result, place, names), key_of(result.run, place, names)
-            if chosen[group] == choice:
-                among = candidates[group]
-                said = Choice(" and ".join(names), measure, goal, len(among), _at_end(choice, among))
-                own.append({**place, CHOICE: said} if len(among) > 1 else place)
-        if own:
-            kept.append(result)
-            columns.append(own)
-    return Results(kept, columns, {name: found.levels(name) for name in dict.fromkeys([*KINDS, *_axes(found)])})
-
-
-def _names(over: By) -> list[str]:
-    return [over] if isinstance(over, str) else list(over)
-
-
-def _axes(results: Results) -> list[str]:
-    return [name for places in results.columns for place in places for name in place if name != CHOICE]
-
-
-def _apart(result: Result, place: Mapping[str, Any], over: Sequence[str]) -> tuple[Any, ...]:
-    """What a choice does not change: the other fields, and the other axes."""
-    fields = [name for name in KINDS if name not in ("seed", *over)]
-    axes = sorted(name for name in place if name not in ("seed", CHOICE, *over, *KINDS))
-    return (*key_of(result.run, {}, fields), *key_of(result.run, place, axes))
-
-
-def _rank(
-    results: Results, names: Sequence[str], choice: Sequence[Any], group: Sequence[Result], measure: str,
-    goal: float | None,
-) -> tuple[float, float, tuple[float, ...]]:  # fmt: skip
-    values = [measured(result, measure, goal) for result in group]
-    sign = -1.0 if measure in MEASURES and MEASURES[measure].higher else 1.0
-    middle = float(np.median([sign * value if not math.isnan(value) else math.inf for value in values]))
-    ends = float(np.median([0.0 if diverged(result) else np.nan_to_num(final_accuracy(result)) for result in group]))
-    places = tuple(float(value) if isinstance(value, (int, float)) else float(results.levels(name).index(value))
-                   for name, value in zip(names, choice, strict=True))  # fmt: skip
-    return middle, -ends, places
-
-
-def _at_end(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> bool:
-    """Whether one of the numbers chosen is the smallest or the largest that was tried."""
-    for position, value in enumerate(choice):
-        tried = {other[position] for other in among}
-        if isinstance(value, (int, float)) and len(tried) > 1 and value in (min(tried), max(tried)):
-            return True
-    return False
-

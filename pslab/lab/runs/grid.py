@@ -9,7 +9,8 @@ from typing import Any
 from pslab.config.cluster import COSTS, Cluster, resolve_cluster
 from pslab.config.run import KINDS, Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.results import Place, Runs, combinations, listed, merged, plain
+from pslab.lab.records.places import Place, combinations, listed, merged, plain
+from pslab.lab.records.results import Runs
 
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at")
 

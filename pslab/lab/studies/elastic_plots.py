@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pslab.lab.plots import timeline
+from pslab.lab.plots import lanes
 from pslab.lab.plots.accuracy import band, series
 from pslab.lab.plots.theme import INK, PALE, SPACE, parts, sync_colour, sync_name, template, translucent
 from pslab.lab.records.intervals import common_starts
@@ -94,10 +94,10 @@ def barriers(results: Iterable[Result], policies: Sequence[str] = ("bsp", "ssp:3
     room = 0.03 * (end - begin)
     begin, end = max(0.0, begin - room), end + room
     title = "Where barriers fall: a superstep of ElasticBSP between its dashed lines, beside others"
-    figure = timeline.compare(chosen, begin, end, title)
+    figure = lanes.timeline(chosen, begin, end, title=title)
     inside = [x for x in at if begin <= x <= end]
     row, workers = len(chosen), chosen[-1].run.workers
-    barrier = {**timeline.BARRIER, "color": "#BB5566", "width": 2.2}
+    barrier = {**lanes.BARRIER, "color": "#BB5566", "width": 2.2}
     figure.add_trace(go.Scatter(
         x=[x for each in inside for x in (each, each, None)], y=[-0.6, workers + 1.0, None] * len(inside), mode="lines",
         line=barrier, name="barrier", legendgroup="planned", showlegend=False,

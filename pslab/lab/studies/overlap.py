@@ -12,8 +12,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.config.cluster import resolve_cluster
+from pslab.lab.plots.lanes import timeline as compare
 from pslab.lab.plots.theme import SPACE, sync_colour, sync_name, template
-from pslab.lab.plots.timeline import compare
 from pslab.lab.records import intervals as spans
 from pslab.lab.studies.studies import caption, curves
 

@@ -1,4 +1,4 @@
-"""How long ZipLine and what it is compared with search for a barrier: asked for as a value, kept as a record.
+"""How long ZipLine, and the searches that it is compared with, take to find a barrier: measured once, then recorded.
 
     results/searches/<digest>/
         times.csv       one row per instance and search: workers, ends, repeat, search, seconds, excess (of the spread)
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pslab.config.run import digest_of
@@ -33,14 +35,15 @@ ALL = {**ZIPLINES, **BASELINES}
 SEARCHES = ("zipline", "opt", "optbs", "lru", "sweep", "grid", "fullgrid")
 INTERVAL_MS = (1000, 1500)  # of an iteration, uniform: the data set of the authors' program
 GENTLE = 2_000_000  # workers^2 * ends, beyond which FullGridScan takes longer than all others together
+LARGE = 100  # workers from which growth is fitted; below it the fixed costs of a search count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Searches:
-    """Numbers of workers and of predicted ends to search with; each search gets the same instances.
+    """The numbers of workers and of predicted ends to search with; every search gets the same instances.
 
     Raises:
-        ConfigError: lists that are none, or numbers that are not.
+        ConfigError: an empty list, a number out of its bounds, or an unknown search.
     """
 
     sizes: Sequence[int] = (10, 30, 100, 300, 1000)
@@ -51,8 +54,8 @@ class Searches:
     def __post_init__(self) -> None:
         for name, most in (("sizes", 2000), ("ends", 2000)):
             values = getattr(self, name)
-            listed = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
-            if not listed or any(isinstance(v, bool) or not isinstance(v, int) or not 1 <= v <= most for v in values):
+            is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
+            if not is_list or any(isinstance(v, bool) or not isinstance(v, int) or not 1 <= v <= most for v in values):
                 raise ConfigError(name, values, f"must be a list of whole numbers from 1 to {most}")
             object.__setattr__(self, name, tuple(sorted(set(values))))
         if isinstance(self.repeats, bool) or not isinstance(self.repeats, int) or not 1 <= self.repeats <= 1000:
@@ -69,17 +72,43 @@ class Searches:
 
 @dataclass(frozen=True)
 class Searched:
-    """Finished measurements, read from their directory."""
+    """Completed measurements, read from their directory."""
 
     searches: Searches
     path: Path
     manifest: Mapping[str, Any]
-    cached: bool = field(default=True, compare=False)  #: whether they were there before they were asked for
+    cached: bool = field(default=True, compare=False)  #: whether they had been measured before
 
     @cached_property
     def times(self) -> pd.DataFrame:
-        """workers, ends, repeat, search, seconds, excess: of the spread found over the least one, as a share."""
+        """workers, ends, repeat, search, seconds, excess: by what share the spread found exceeds the least one."""
         return read_table(self.path, "times", self.manifest["rows"], {"search": "str"})
+
+    @cached_property
+    def medians(self) -> pd.DataFrame:
+        """Median seconds and mean excess over the repeats: search, workers, ends, seconds, excess."""
+        groups = self.times.groupby(["search", "workers", "ends"], sort=False)
+        return groups.agg(seconds=("seconds", "median"), excess=("excess", "mean")).reset_index()
+
+    def growth(self) -> pd.DataFrame:
+        """The exponents with which the time of each search grows: with `workers`, from LARGE on, and with `ends`.
+
+        Each is fitted at the largest value of the other number for which a search was timed at two sizes or more; NaN
+        if there is none.
+        """
+        return pd.DataFrame({
+            name: {"workers": exponent(own[own.workers >= LARGE], "workers", "ends"),
+                   "ends": exponent(own, "ends", "workers")}
+            for name, own in self.medians.groupby("search", sort=False)}).T  # fmt: skip
+
+
+def exponent(table: pd.DataFrame, by: str, fixed: str) -> float:
+    """The slope of seconds against `by` on logarithmic axes, at the largest `fixed` for which there are two points."""
+    chosen = [own for _, own in table.groupby(fixed) if len(own) > 1]
+    if not chosen:
+        return math.nan
+    sizes, seconds = (chosen[-1][name].to_numpy(float) for name in (by, "seconds"))
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
 def place_of_searches(wanted: Searches, results: Path) -> Path:
@@ -88,21 +117,21 @@ def place_of_searches(wanted: Searches, results: Path) -> Path:
 
 
 def find_searches(wanted: Searches, results: Path) -> Searched | None:
-    """The finished record, if there is one."""
+    """The completed record, if there is one."""
     place = place_of_searches(wanted, results)
     return Searched(wanted, place, read_manifest(place, FILES)) if place.is_dir() else None
 
 
 def search(wanted: Searches, *, results: Path | str | None = None) -> Searched:
-    """The measurements: from disk if they are there, else taken now, on one thread, one search after another."""
+    """The measurements: from disk, else taken now, on one thread, one search after another."""
     folder = default_results() if results is None else Path(results)
     if (found := find_searches(wanted, folder)) is not None:
         return found
-    begin_s = time.monotonic()
+    start_s = time.monotonic()
     times = measured(wanted)
     place = place_of_searches(wanted, folder)
     manifest = {"digest": wanted.digest, "searches": asdict(wanted), "rows": {"times": len(times)},
-                "processor": processor(), "seconds": time.monotonic() - begin_s,
+                "processor": processor(), "seconds": time.monotonic() - start_s,
                 "environment": environment()}  # fmt: skip
     with written(place) as draft:
         times.to_csv(draft / "times.csv", index=False)
@@ -111,7 +140,7 @@ def search(wanted: Searches, *, results: Path | str | None = None) -> Searched:
 
 
 def instance(workers: int, ends: int, repeat: int) -> Points:
-    """Per worker, in s, the predicted ends of its next iterations: intervals of 1 to 1.5 s, and any phase.
+    """Per worker, in s, the predicted ends of its next iterations: intervals of 1 to 1.5 s and a random phase.
 
     Source: the generator of Zhao et al.'s program (github.com/xingzhaoo/ElasticBSP); the phase is uniform here.
     """
@@ -142,6 +171,6 @@ def measured(wanted: Searches) -> pd.DataFrame:
 
 def _once(name: str, points: Points) -> tuple[float, float]:
     gc.collect(0)
-    begin_s = time.perf_counter()
+    start_s = time.perf_counter()
     plan = ALL[name](points)
-    return time.perf_counter() - begin_s, plan.spread
+    return time.perf_counter() - start_s, plan.spread

@@ -1,4 +1,4 @@
-"""Pictures on disk: whole, reproducible, and never the end of a run."""
+"""Figures on disk: complete, reproducible, and never the end of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pslab.errors import ExportError
 from pslab.lab.plots import export
 
 
-def picture(title: str = "a title") -> go.Figure:
+def figure_of(title: str = "a title") -> go.Figure:
     figure = go.Figure([go.Scatter(x=[1, 2, 3], y=[2.0, 1.5, 3.25], name="one"), go.Bar(y=[1, 2])])
     return figure.update_layout(title={"text": title}, width=400, height=300)
 
@@ -38,20 +38,28 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_json_and_html_always(tmp_path: Path):
-    paths = export.write(picture(), "figure", tmp_path / "new" / "folder")
+    paths = export.write(figure_of(), "figure", tmp_path / "new" / "folder")
     assert [path.name for path in paths] == ["figure.json", "figure.html"]
     assert list(pio.read_json(paths[0]).data[0].y) == [2.0, 1.5, 3.25]
 
 
+def test_caption_is_a_text_file_and_stands_in_the_page(tmp_path: Path):
+    figure = figure_of().update_layout(meta={"caption": ["4 workers, 1 < 2", "cluster: lab"]})
+    paths = export.write(figure, "figure", tmp_path)
+    assert [path.suffix for path in paths] == [".json", ".html", ".txt"]
+    assert paths[2].read_text() == "4 workers, 1 < 2\ncluster: lab\n"
+    assert "<p>4 workers, 1 &lt; 2</p><p>cluster: lab</p>" in paths[1].read_text()
+
+
 def test_html_needs_nothing_from_outside(tmp_path: Path):
-    text = export.write(picture("a <b>title</b>"), "figure", tmp_path)[1].read_text()
+    text = export.write(figure_of("a <b>title</b>"), "figure", tmp_path)[1].read_text()
     assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=", text)
     assert len(text) > 3_000_000  # plotly.js is inside
     assert re.search(r"<title>[^<>]*title[^<>]*</title>", text)
 
 
 def test_equal_figures_give_equal_bytes_however_they_were_built(tmp_path: Path, browser: list):
-    one, other = picture(), go.Figure(json.loads(picture().to_json()))
+    one, other = figure_of(), go.Figure(json.loads(figure_of().to_json()))
     other.data[0].uid = "another"
     a, b = (export.write(figure, "figure", tmp_path / str(n), images=True) for n, figure in enumerate((one, other)))
     assert len(browser) == 2
@@ -61,7 +69,7 @@ def test_equal_figures_give_equal_bytes_however_they_were_built(tmp_path: Path, 
 
 
 def test_two_figures_in_one_page_have_different_identifiers(tmp_path: Path):
-    one, other = (export.page(picture(), name) for name in ("one", "other"))
+    one, other = (export.page(figure_of(), name) for name in ("one", "other"))
     keys = [re.search(r'id="(figure-[0-9a-f]{6})"', text) for text in (one, other)]
     assert keys[0]
     assert keys[1]
@@ -69,12 +77,12 @@ def test_two_figures_in_one_page_have_different_identifiers(tmp_path: Path):
 
 
 def test_a_file_that_is_equal_is_not_touched(tmp_path: Path):
-    paths = export.write(picture(), "figure", tmp_path)
+    paths = export.write(figure_of(), "figure", tmp_path)
     for path in paths:
         os.utime(path, (1, 1))
-    export.write(picture(), "figure", tmp_path)
+    export.write(figure_of(), "figure", tmp_path)
     assert [path.stat().st_mtime for path in paths] == [1, 1]
-    export.write(picture("another"), "figure", tmp_path)
+    export.write(figure_of("another"), "figure", tmp_path)
     assert all(path.stat().st_mtime > 1 for path in paths)
 
 
@@ -94,11 +102,11 @@ def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path: Path, monkeypatc
 def test_a_directory_that_is_a_file_is_refused(tmp_path: Path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(ExportError, match="cannot be written"):
-        export.write(picture(), "figure", tmp_path / "taken")
+        export.write(figure_of(), "figure", tmp_path / "taken")
 
 
 def test_all_images_by_one_browser_in_the_figures_own_size(tmp_path: Path, browser: list):
-    figures = {"a": picture(), "b": picture().update_layout(width=700)}
+    figures = {"a": figure_of(), "b": figure_of().update_layout(width=700)}
     paths = export.write_all(figures, tmp_path, images=True)
     assert sorted(path.name for path in paths) == sorted(
         f"{name}.{kind}" for name in "ab" for kind in ("json", "html", "png", "svg", "pdf"))  # fmt: skip
@@ -110,14 +118,14 @@ def test_all_images_by_one_browser_in_the_figures_own_size(tmp_path: Path, brows
 
 
 def test_images_from_json_files(tmp_path: Path, browser: list):
-    source, _ = export.write(picture(), "figure", tmp_path)
+    source, _ = export.write(figure_of(), "figure", tmp_path)
     paths = export.write_images([(source, tmp_path / "0.1-figure")], formats=("svg",))
     assert [path.name for path in paths] == ["0.1-figure.svg"]  # a dot in the name is no suffix
     assert [trace.uid for trace in browser[0]["figures"][0].data] == ["000000", "000001"]
 
 
 def test_exporting_images_leaves_the_figure_as_it_was(tmp_path: Path, browser: list):
-    figure = picture()
+    figure = figure_of()
     before = figure.to_json(remove_uids=False)
     export.write(figure, "figure", tmp_path, images=True)
     assert figure.to_json(remove_uids=False) == before
@@ -135,7 +143,7 @@ def test_what_goes_wrong_in_the_browser_is_one_line(
         raise error
 
     monkeypatch.setattr(pio, "write_images", broken)
-    paths = export.write(picture(), "figure", tmp_path, images=True)
+    paths = export.write(figure_of(), "figure", tmp_path, images=True)
     assert [path.suffix for path in paths] == [".json", ".html"]
     said = capsys.readouterr().err
     assert words in said
@@ -150,7 +158,7 @@ def test_nothing_to_export_starts_no_browser(browser: list):
 
 @pytest.mark.slow
 def test_a_real_browser_writes_real_images(tmp_path: Path, capsys: pytest.CaptureFixture):
-    found = [export.write(picture(), "figure", tmp_path / n, images=True) for n in ("0", "1")]
+    found = [export.write(figure_of(), "figure", tmp_path / n, images=True) for n in ("0", "1")]
     if "no Chrome or Chromium was found" in capsys.readouterr().err:
         pytest.skip("no Chrome or Chromium here")
     heads = {path.suffix: path.read_bytes()[:4] for path in found[0]}

@@ -183,3 +183,26 @@ def test_common_starts_are_the_barriers_of_elastic_bsp(tmp_path: Path):
     starts = elastic.phases.query("phase == 'compute'").begin_s
     assert all((abs(starts - each) < 1e-9).sum() == 2 for each in at)
     assert len(spans.common_starts(free)) <= 1
+
+
+def test_the_share_waiting_is_of_each_workers_own_time(tmp_path: Path):
+    # worker 0 waits 2.1 of 10.6 s, worker 1 2.8 of 10.5 s
+    assert spans.waiting(handmade.bsp(tmp_path / "bsp")) == pytest.approx((2.1 / 10.6 + 2.8 / 10.5) / 2)
+    assert spans.waiting_by_worker(handmade.bsp(tmp_path / "bsp"), 2.1, 4.1) == pytest.approx([1.0, 0.0])
+    assert spans.waiting_by_worker(handmade.asp(tmp_path / "asp"), 5.6) == [0.0]  # worker 1 has ended
+    assert spans.waiting(handmade.record(tmp_path, Run(workers=2), [], [])) == 0
+
+
+def test_an_instant_counts_once(tmp_path: Path):
+    result = handmade.eager(tmp_path)
+    done = spans.activity(result)
+    assert (done.begin_s[1:].to_numpy() >= done.end_s[:-1].to_numpy()).all()
+    seconds = spans.budget(result).set_index("phase").seconds.to_dict()
+    # pushes and pulls within computations cost nothing; of the last wait half a second is left
+    assert seconds == pytest.approx({"compute": 11.5, "pull": 0.5, "wait": 0.5, "gap": 0.0})
+
+
+def test_a_gap_is_what_no_phase_covers(tmp_path: Path):
+    table = spans.budget(handmade.bsp(tmp_path))
+    assert table[(table.worker == 1) & (table.phase == "gap")].seconds.item() == pytest.approx(0.2)
+    assert table.groupby("worker").share.sum().tolist() == pytest.approx([1.0, 1.0])

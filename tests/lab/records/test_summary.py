@@ -11,8 +11,9 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
+from pslab.lab.records.choosing import best, goal, rounded
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import best, goal, groups, iteration_s, over_seeds, rounded, summary, waiting
+from pslab.lab.records.summary import groups, iteration_s, over_seeds, summary
 from pslab.lab.runs.grid import alone, grid
 
 BASE = Run(pushes=8, workers=2, engine="virtual")
@@ -30,16 +31,6 @@ def made(folder: Path, runs, curves: dict, **facts) -> Results:
 
 
 # -- measures --------------------------------------------------------------------------------------
-
-
-def test_the_share_waiting_is_of_each_workers_own_time(tmp_path: Path):
-    # worker 0 waits 2.1 of 10.6 s, worker 1 2.8 of 10.5 s
-    assert waiting(handmade.bsp(tmp_path / "bsp")) == pytest.approx((2.1 / 10.6 + 2.8 / 10.5) / 2)
-    assert waiting(handmade.asp(tmp_path / "asp")) == 0
-
-
-def test_who_computes_does_not_wait(tmp_path: Path):
-    assert waiting(handmade.eager(tmp_path)) == pytest.approx(0.5 / 12.5)
 
 
 def test_an_iteration_is_a_push_of_every_worker_in_the_middle_of_the_run(tmp_path: Path):

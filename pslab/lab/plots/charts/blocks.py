@@ -48,7 +48,7 @@ def bars(
     names = [name for name in table.names if name not in sides] or list(table.names)
     leading = [group] if group else names
     colours = dict(zip((repr([each[name] for name in leading]) for each in table.rows),
-                       shared_looks(table.rows, leading, []), strict=True))  # fmt: skip
+                       shared_looks(table.rows, leading, [], table.orders), strict=True))  # fmt: skip
     parts = [table.where(**{row: value}) for value in table.levels(row)] if row else [table]
     labels = [list(dict.fromkeys(_label(part, names, each) for each in part.rows)) for part in parts]
     members = table.levels(group) or [None]

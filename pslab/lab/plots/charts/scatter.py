@@ -12,12 +12,13 @@ import plotly.graph_objects as go
 from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, missing, numeric, tabled, titled, unit_of
 from pslab.lab.plots.labels import plain
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
-from pslab.lab.plots.page.panels import Curve, Names, cells, compose, headline, shared_looks, words_of
+from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, shared_looks, words_of
 from pslab.lab.plots.page.theme import BEHIND, Look
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last
 ABOVE = 0.14  # of the axis: where what was not reached stands, above all others
+FAR_APART = 0.5  # of the highest value: an axis of lower ones begins at 0
 MARKED = 40  # points of a line with markers; more are a line
 
 
@@ -52,7 +53,7 @@ def points(
     y_axes = {name: _y_axis(table, name, words, "y" in log) for name, words in ys.items()}
     curves = {repr([key[name] for name in table.names]): None for key in keys}
     drawn = []
-    for key, look in zip(keys, shared_looks(keys, table.names, panels), strict=True):
+    for key, look in zip(keys, shared_looks(keys, table.names, panels, table.orders), strict=True):
         own, values = table.where(**key), [key[name] for name in table.names]
         back = behind is not None and behind in values
         rank = list(curves).index(repr(values)) - (len(curves) - 1) / 2
@@ -72,7 +73,8 @@ def points(
         if _some_missing(table, name):
             page.level(_value(shown, 1 - 1.5 * ABOVE / (1 + 2 * ABOVE)), "", shown)
     shown_as = headline(map(bare, ys.values()), map(bare, xs.values()), columns)
-    return page.finish(words_of(title) or shown_as, [*table.caption, *notes], () if one or not table.names else None)
+    told = [*table.caption, *grey(drawn, one), *notes]
+    return page.finish(words_of(title) or shown_as, told, () if one or not table.names else None)
 
 
 # -- axes ------------------------------------------------------------------------------------------
@@ -93,7 +95,9 @@ def _y_axis(table: Table, name: str, title: str, log: bool) -> Axis:
     ends = [f"{name}{end}" for end in ("", "_low", "_high") if f"{name}{end}" in table.frame]
     written = unit.tick if unit.tick is not plain else None
     values = [unit.factor * value for end in ends for value in table.frame[end]]
-    shown = axis(values, title, log=log, form=written, pad=0.05)
+    finite = [value for value in values if math.isfinite(value)]
+    zero = bool(finite) and 0 <= min(finite) < FAR_APART * max(finite)
+    shown = axis(values, title, log=log, zero=zero, form=written, pad=0.05)
     if not _some_missing(table, name):
         return shown
     low, high = shown.range

@@ -91,6 +91,7 @@ class Table:
     words: Mapping[str, Mapping[str, str]]  #: column -> repr of a value -> its name
     goal: float | None
     caption: Sequence[str]
+    orders: Mapping[str, Sequence[Any]]  #: column -> all values that it may have, which give each its look
 
     def levels(self, column: str | None) -> list[Any]:
         """A column's values in their order."""
@@ -136,7 +137,8 @@ class Table:
 def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], goal: float | None) -> Table:
     """Results reduced over seeds by these columns, or a table that has them.
 
-    A table may have m_low and m_high beside a value m, or a column `seed`, over which it is reduced in the same way.
+    A table may have m_low and m_high beside a value m, or a column `seed`, over which it is reduced in the same way;
+    the categories of a categorical column give its values their looks.
     Of results the single machine is left out.
 
     Raises:
@@ -155,7 +157,7 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     frame = frame.iloc[order].reset_index(drop=True)
     words = {column: _words(column, crowd) for column in columns}
     told = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    return Table(frame, names, words, goal, told)
+    return Table(frame, names, words, goal, told, {column: crowd.orders[column] for column in columns})
 
 
 def numeric(values: Iterable[Any]) -> bool:
@@ -182,7 +184,8 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
         told = ", ".join(f"{column}={row[column]!r}" for column in columns)
         raise ConfigError("by", columns, f"several rows have {told}: name what they differ in, or a column seed")
     words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
-    return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())))
+    orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
+    return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders)
 
 
 def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[str]) -> pd.DataFrame:

@@ -43,9 +43,10 @@ def traces(line: Line, opacity: float) -> list[go.Scatter]:
     bars: dict[str, Any] = {}
     if line.low is not None and line.high is not None:
         low, high = np.asarray(line.low, dtype=float), np.asarray(line.high, dtype=float)
-        if line.bars:
-            bars = {"error_y": {"array": high - y, "arrayminus": y - low, "symmetric": False, "thickness": 1.0,
-                                "width": 2.0, "color": look.colour}}  # fmt: skip
+        if line.bars and np.any(high > low):
+            spread = (np.where(high > low, each, np.nan) for each in (high - y, y - low))  # a range of 0 has no caps
+            bars = {"error_y": {**dict(zip(("array", "arrayminus"), spread, strict=True)), "symmetric": False,
+                                "thickness": 1.0, "width": 2.0, "color": look.colour}}  # fmt: skip
         elif np.any(high > low):
             found.append(go.Scatter(
                 x=np.concatenate([x, x[::-1]]), y=np.concatenate([high, low[::-1]]), fill="toself", mode="lines",

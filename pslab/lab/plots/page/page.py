@@ -7,7 +7,7 @@ domain of each axis is computed from the room that ticks, titles and names need.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +31,10 @@ class Page:
     """A grid of panels. `xs[row][column]` and `ys[row][column]` are their axes.
 
     Args:
-        heads, sides: headings of columns and of rows; none if empty.
+        heads, sides: headings of columns, or of all panels, row by row; and of rows; none if empty.
         heights: px of the panels of each row; the usual ones if empty.
+        lines_above: a line over the panels of each row, from the left.
+        blank: places without a panel, in the last row.
     """
 
     xs: Sequence[Sequence[Axis]]
@@ -41,6 +43,8 @@ class Page:
     sides: Sequence[str] = ()
     width: str = "page"
     heights: Sequence[float] = ()
+    blank: Collection[tuple[int, int]] = ()
+    lines_above: Sequence[str] = ()
     figure: go.Figure = field(init=False)
     lines: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
 
@@ -120,11 +124,13 @@ class _Layout:
         self.lefts = [EDGE + sum(self.y_room[: column + 1]) + column * (self.panel + GAP)
                       for column in range(self.columns)]  # fmt: skip
         self.x_room = [self._under(row) if own else 0.0 for row, own in enumerate(self.own_x)]
-        self.heads = [wrapped(text, self.panel + GAP / 2) if text else [] for text in page.heads]
-        top = EDGE + (TITLE_ROW * len(self.title) + 6 if self.title else 4)
-        self.tops = [top + ROW * max(map(len, self.heads), default=0) + (3 if any(self.heads) else 0)]
+        heads = [wrapped(text, self.panel + GAP / 2) if text else [] for text in page.heads]
+        self.heads = [heads[row * self.columns : (row + 1) * self.columns] for row in range(self.rows)]
+        over = [ROW * max(map(len, own), default=int(bool(page.lines_above))) + (3 if any(own) else 0)
+                for own in self.heads]  # fmt: skip
+        self.tops = [EDGE + (TITLE_ROW * len(self.title) + 6 if self.title else 4) + over[0]]
         for row in range(1, self.rows):
-            self.tops.append(self.tops[-1] + page.heights[row - 1] + self.x_room[row - 1] + GAP)
+            self.tops.append(self.tops[-1] + page.heights[row - 1] + self.x_room[row - 1] + GAP + over[row])
         self.legend_px, self.name_px = names.legend_room(below, self.wide - 2 * EDGE)
         self.high = self.tops[-1] + page.heights[-1] + self.x_room[-1] + self.legend_px + EDGE
 
@@ -148,9 +154,12 @@ class _Layout:
                                   showlegend=bool(self.below))  # fmt: skip
         for rank, text in enumerate(self.title):
             self._write(f"<b>{text}</b>", EDGE, EDGE + 8 + TITLE_ROW * rank, size=TITLE, name="title")
-        for left, lines in zip(self.lefts, self.heads, strict=False):
-            for rank, text in enumerate(reversed(lines)):
-                self._write(f"<b>{text}</b>", left + self.panel / 2, self.tops[0] - 9 - ROW * rank, "center")
+        for top, own in zip(self.tops, self.heads, strict=True):
+            for left, lines in zip(self.lefts, own, strict=False):
+                for rank, text in enumerate(reversed(lines)):
+                    self._write(f"<b>{text}</b>", left + self.panel / 2, top - 9 - ROW * rank, "center")
+        for top, text in zip(self.tops, self.page.lines_above, strict=False):
+            self._write(text, self.lefts[0], top - 7)
         for row, text in enumerate(self.page.sides):
             middle = self.tops[row] + self.page.heights[row] / 2
             self._write(f"<b>{text}</b>", self.wide - EDGE - 5, middle, "center", angle=90)
@@ -171,14 +180,17 @@ class _Layout:
         left, top, rank = self.lefts[column], self.tops[row], row * self.columns + column
         domains = {"x": (left / self.wide, (left + self.panel) / self.wide),
                    "y": (1 - (top + self.page.heights[row]) / self.high, 1 - top / self.high)}  # fmt: skip
-        for letter, grid, own in (("x", self.page.xs, self.own_x[row]), ("y", self.page.ys, self.own_y[column])):
+        above_blank = (row + 1, column) in self.page.blank
+        for letter, grid, own in (("x", self.page.xs, self.own_x[row] or above_blank),
+                                  ("y", self.page.ys, self.own_y[column])):  # fmt: skip
             shown = grid[row][column]
             first = [each for line in grid for each in line].index(shown)
             texts = self._written(shown) if letter == "x" else [text for _, text in shown.ticks]
             ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts}
             linked = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
             self.figure.update_layout({f"{letter}axis{rank + 1 if rank else ''}": {
-                "domain": domains[letter], "range": shown.range, "type": "log" if shown.log else "linear",
+                "visible": (row, column) not in self.page.blank, "domain": domains[letter], "range": shown.range,
+                "type": "log" if shown.log else "linear", "fixedrange": shown.bare,
                 "showgrid": not shown.bare, "ticks": "" if shown.bare else "outside", "showticklabels": own, **linked,
                 "ticklabelstandoff": 3 if shown.bare else 0, **(ticks if shown.ticks else {})}})  # fmt: skip
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -15,8 +16,12 @@ from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.theme import Look, looks
 
 Names = str | Sequence[str]
+T = TypeVar("T")
 COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "rate": "learning-rate policy",
            "order": "request order", "learning_rate": "learning rate", "push_weight": "push weight"}  # fmt: skip
+
+
+WRAP = 4  # facets side by side; more take several rows where there is no column for rows
 
 
 class Cell(NamedTuple):
@@ -46,6 +51,8 @@ class Curve:
 def cells(facets: Sequence[Any], rows: Sequence[Any], xs: Sequence[str], ys: Sequence[str]) -> list[list[Cell]]:
     """The panels: facets, or several x or y, side by side; rows, or what is left of those, one under the other.
 
+    Many facets alone take several rows, of which the last may be shorter.
+
     Raises:
         ConfigError: there is no place left for several x or y.
     """
@@ -57,8 +64,15 @@ def cells(facets: Sequence[Any], rows: Sequence[Any], xs: Sequence[str], ys: Seq
         raise ConfigError(several[0], names, "facet and row leave no place for a panel each: draw a figure for each")
     values: dict[str, Sequence[Any]] = {"facet": facets, "row": rows, "x": xs, "y": ys, "": [None]}
     first = Cell(None, None, xs[0], ys[0])
-    return [[first._replace(**{name: value for name, value in ((down, below), (across, beside)) if name})
-             for beside in values[across]] for below in values[down]]  # fmt: skip
+    found = [[first._replace(**{name: value for name, value in ((down, below), (across, beside)) if name})
+              for beside in values[across]] for below in values[down]]  # fmt: skip
+    return in_rows(found[0], WRAP) if across == "facet" and not down else found
+
+
+def in_rows(values: Sequence[T], most: int) -> list[list[T]]:
+    """In rows of at most so many, about equally long."""
+    side_by_side = math.ceil(len(values) / math.ceil(len(values) / most))
+    return [list(values[first : first + side_by_side]) for first in range(0, len(values), side_by_side)]
 
 
 def compose(
@@ -66,8 +80,8 @@ def compose(
     heads: Sequence[str] = (), sides: Sequence[str] = (), width: str = "page",
 ) -> Page:  # fmt: skip
     """A page with each curve in its panels, those that stand behind first."""
-    xs, ys = [[x_axes[cell.x] for cell in line] for line in grid], [[y_axes[cell.y] for cell in line] for line in grid]
-    page = Page(xs, ys, heads, sides, width)
+    page = grid_of([[x_axes[cell.x] for cell in line] for line in grid],
+                   [[y_axes[cell.y] for cell in line] for line in grid], heads, sides, width)  # fmt: skip
     for row, line in enumerate(grid):
         for column, cell in enumerate(line):
             own = [each for each in drawn if each.facet in (cell.facet, ...) and each.row in (cell.row, ...)]
@@ -83,15 +97,33 @@ def compose(
     return page
 
 
-def shared_looks(keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str]) -> list[Look]:
+def grid_of(
+    xs: Sequence[Sequence[Axis]], ys: Sequence[Sequence[Axis]], heads: Sequence[str], sides: Sequence[str], width: str
+) -> Page:
+    """A page of rows of which the last may be shorter."""
+    blank = range(len(xs[-1]), len(xs[0]))
+    full_x, full_y = ([*lines[:-1], [*lines[-1], *(lines[-1][-1] for _ in blank)]] for lines in (xs, ys))
+    return Page(full_x, full_y, heads, sides, width, blank=[(len(xs) - 1, column) for column in blank])
+
+
+def shared_looks(
+    keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str], orders: Mapping[str, Sequence[Any]]
+) -> list[Look]:
     """A look for each key, by the columns `names`, the same in all panels, which the columns `panels` make."""
     own = [repr([key[name] for name in names]) for key in keys]
     places: dict[str, list[str]] = {}
     for which, key in zip(own, keys, strict=True):
         places.setdefault(which, []).append(repr([key[name] for name in panels]))
     distinct = {which: {name: key[name] for name in names} for which, key in zip(own, keys, strict=True)}
-    found = dict(zip(distinct, looks(list(distinct.values()), [places[which] for which in distinct]), strict=True))
+    made = looks(list(distinct.values()), [places[which] for which in distinct], orders)
+    found = dict(zip(distinct, made, strict=True))
     return [found[which] for which in own]
+
+
+def grey(drawn: Iterable[Curve], unlabelled: bool) -> list[str]:
+    """The name of the curve that stands behind the others, where no label does."""
+    found = dict.fromkeys(curve.label for curve in drawn if curve.behind and unlabelled)
+    return [f"grey: {', '.join(found)}"] if found else []
 
 
 def listed(names: Names) -> list[str]:

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,17 @@ class Look:
 
 
 SINGLE = Look(BEHIND, "2px,2.5px", "circle-open")  # the single machine beside several workers
+NO_ORDERS: Mapping[str, Sequence[Any]] = MappingProxyType({})
 LEADING = ("sync", "prune", "rate", "order")  # which of several columns gives the colour, if it has reserved ones
 
 
 # -- looks -----------------------------------------------------------------------------------------
 
 
-def looks(keys: Sequence[Mapping[str, Any]], panels: Sequence[Iterable[Any]] | None = None) -> list[Look]:
+def looks(
+    keys: Sequence[Mapping[str, Any]], panels: Sequence[Iterable[Any]] | None = None,
+    orders: Mapping[str, Sequence[Any]] = NO_ORDERS,
+) -> list[Look]:  # fmt: skip
     """A look for each of the figure's curves, given the values of the columns in which they differ.
 
     One column gives colour and marker: the first of LEADING whose values differ, else the first that differs. The other
@@ -77,12 +82,13 @@ def looks(keys: Sequence[Mapping[str, Any]], panels: Sequence[Iterable[Any]] | N
 
     Args:
         panels: the panels in which each of them is drawn; None: all in one.
+        orders: all values of a column, so that a name looks the same in figures that leave others out.
     """
     varying = [name for name in dict.fromkeys(name for key in keys for name in key)
                if len({repr(key.get(name)) for key in keys}) > 1]  # fmt: skip
     lead = next((name for name in (*LEADING, *varying, *(keys[0] if keys else ())) if name in (varying or keys[0])), "")
     values = {repr(key.get(lead)): key.get(lead) for key in keys}
-    base = dict(zip(values, _leading(lead, list(values.values())), strict=True))
+    base = dict(zip(values, _leading(lead, list(values.values()), orders.get(lead, ())), strict=True))
     others = [repr([key.get(name) for name in varying if name != lead]) for key in keys]
     ranks = {other: rank for rank, other in enumerate(dict.fromkeys(others))}
     found = [base[repr(key.get(lead))] for key in keys]
@@ -107,19 +113,20 @@ def _told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]
     return apart
 
 
-def _leading(column: str, values: Sequence[Any]) -> list[Look]:
-    """Looks by the values of one column."""
+def _leading(column: str, values: Sequence[Any], order: Sequence[Any]) -> list[Look]:
+    """Looks by the values of one column; names without a reserved look have it by their place in the order."""
     rows = [find(column, value) if column in KINDS else None for value in values]
     if values and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-        ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
-        return [plain_look(ranks[value], ramp(NUMBERS, ranks[value] / max(1, len(ranks) - 1))) for value in values]
-    free = iter(range(len(values)))
+        ascending = sorted(set(values))
+        places = [ascending.index(value) for value in values]
+        return [plain_look(place, ramp(NUMBERS, place / max(1, len(ascending) - 1))) for place in places]
+    ranks = {repr(value): rank for rank, value in enumerate(dict.fromkeys([*order, *values]))}
     found: dict[str, Look] = {}
     for family in dict.fromkeys(row.name for row in rows if row is not None and row.ramp):
         own = [value for value, row in zip(values, rows, strict=True) if row is not None and row.name == family]
         found |= dict(zip(map(repr, own), _on_ramp(ROWS[column][family], own), strict=True))
-    return [found.get(repr(value)) or (_reserved(row) if row is not None and row.colour else plain_look(next(free)))
-            for value, row in zip(values, rows, strict=True)]  # fmt: skip
+    found |= {repr(value): _reserved(row) for value, row in zip(values, rows, strict=True) if row and row.colour}
+    return [found.get(repr(value)) or plain_look(ranks[repr(value)]) for value in values]
 
 
 def plain_look(rank: int, colour: str = "") -> Look:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,25 @@ def test_behind_stands_grey_in_every_panel():
 def test_long_lines_have_no_markers():
     frame = pd.DataFrame({"x": range(200), "y": range(200)})
     assert [trace.mode for trace in drawn.lines(plots.points(frame, "x", "y")).values()] == ["lines"]
+
+
+def test_name_keeps_its_look_where_others_are_left_out(tmp_path: Path):
+    rules = {name: {"learning_rate": rate} for name, rate in (("slow", 0.1), ("usual", 0.2), ("fast", 0.4))}
+    runs = grid(BASE, rule=rules, workers=[2, 4])
+    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"]) for run in runs])
+    frame = pd.DataFrame({"rule": pd.Categorical(["fast", "usual"], categories=[*rules]), "x": 1.0, "y": [1.0, 2.0]})
+    every, few = (drawn.lines(plots.points(each, "workers", "seconds", by="rule"))["fast"].line
+                  for each in (found, found.where(rule=["usual", "fast"])))  # fmt: skip
+    facets = plots.curves(found.where(rule=["slow", "fast"]), by="rule", facet="rule", row="workers", behind="slow")
+    assert few == every == drawn.lines(plots.points(frame, "x", "y", by="rule"))["fast"].line
+    assert drawn.lines(facets)["fast"].line.color == every.color
+    assert "grey: slow" in drawn.caption(facets)
+
+
+def test_axis_of_values_far_apart_begins_at_0_and_a_range_of_0_has_no_bar():
+    frame = pd.DataFrame({"x": [1.0, 2.0], "y": [1.0, 4.0], "y_low": [1.0, 3.0], "y_high": [1.0, 5.0]})
+    figure = plots.points(frame, {"x": "x"}, "y", by=[])
+    assert figure.layout.yaxis.range[0] == 0
+    (line,) = drawn.lines(figure).values()
+    assert [math.isnan(each) for each in line.error_y.array] == [True, False]
+    assert plots.points(pd.DataFrame({"x": [1.0, 2.0], "y": [4.0, 5.0]}), "x", "y", by=[]).layout.yaxis.range[0] > 3

@@ -1,0 +1,127 @@
+"""Where the time goes: stacked seconds of each worker by what it did, and for whom it waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pslab.lab.plots.evaluated import apart, as_results, label_of, own_columns
+from pslab.lab.plots.labels import caption, marks, name, notes_of
+from pslab.lab.plots.page.axes import Axis, axis, categories
+from pslab.lab.plots.page.keys import Key
+from pslab.lab.plots.page.panels import Names, grid_of, headline, in_rows, words_of
+from pslab.lab.plots.page.theme import GRID, INK, PALE, PHASES, SMALL, Look
+from pslab.lab.records.intervals import NOBODY, budget, records
+from pslab.lab.records.record import Result
+from pslab.lab.records.results import Results
+from pslab.lab.records.summary import groups
+
+WORDS = {"wait": "wait (for worker)", "apply": "server applies", "serve": "server answers", "gap": "not measured"}
+WORKER = "worker"
+ACROSS = 6  # panels side by side at most
+LEAST = 1e-3  # of the tallest bar: what is shorter is not drawn
+ROOM = 9.0  # px: where a number has room
+
+
+def time_budget(
+    results: Iterable[Result], title: Any = None, *, by: Names = "label", across: str = WORKER,
+    per_iteration: bool = False, notes: Iterable[str] = (), width: str = "page",
+) -> go.Figure:  # fmt: skip
+    """A panel for each value of `by`, with a stacked bar for each worker: computing, pruning, transferring, waiting.
+
+    Every instant counts once: a transfer that overlaps with computing costs what it takes beyond that. Bars are means
+    over seeds.
+
+    Args:
+        by: the columns whose values get a panel each.
+        across: "worker", or a column: then a bar for each of its values, the mean of the workers.
+        per_iteration: milliseconds of an iteration, as many pushes as workers, instead of the seconds of the run.
+        title: a sentence or a Claim; None: what is shown.
+        notes: more lines for the caption.
+        width: page (7.0 in) or column (3.4 in).
+
+    Raises:
+        ConfigError: an unknown column; a bar whose runs differ in more than the seed.
+    """
+    found = as_results(results)
+    crowd, alone = apart(found)
+    sides = [] if across == WORKER else [across]
+    names = own_columns(crowd, by, sides)
+    panels: dict[str, pd.DataFrame] = {}
+    for key, group in groups(crowd, names, **({"across": across} if sides else {})).items():
+        values = dict(zip([*names, *sides], key, strict=True))
+        label = label_of(values, names, group[0].run) + marks(group)
+        places = _spent(group, per_iteration, None if not sides else name(across, values[across]))
+        panels[label] = pd.concat([panels[label], places]) if label in panels else places
+    for group in groups(alone, "label").values() if len(alone) and not sides else ():
+        panels["single machine" + marks(group)] = _spent(group, per_iteration, None)
+    return _drawn(panels, found, [*names, *sides], words_of(title), per_iteration, notes, width, numbered=not sides)
+
+
+def _spent(group: Results, per_iteration: bool, place: str | None) -> pd.DataFrame:
+    """place, phase, waits_for and seconds (or ms of an iteration): the mean over seeds; of one place, over workers."""
+    tables = []
+    for result in group:
+        table = budget(result)
+        scale = 1.0 / len(group)
+        if per_iteration:
+            scale *= 1e3 * result.run.workers / max(1, len(result.pushes))
+        if place is None:
+            table = table.assign(place=table.worker.astype(str))
+        else:
+            scale /= result.run.workers
+            table = table.assign(place=place, waits_for=NOBODY)
+        tables.append(table.assign(seconds=table.seconds * scale))
+    return pd.concat(tables).groupby(["place", "phase", "waits_for"], sort=False)["seconds"].sum().reset_index()
+
+
+def _drawn(
+    panels: dict[str, pd.DataFrame], found: Results, columns: Sequence[str], title: str, per_iteration: bool,
+    notes: Iterable[str], width: str, numbered: bool,
+) -> go.Figure:  # fmt: skip
+    tallest = max(float(table.groupby("place").seconds.sum().max()) for table in panels.values())
+    y = axis([0, tallest], "ms per iteration" if per_iteration else "training time (s)", zero=True)
+    places = [list(dict.fromkeys(table.place)) for table in panels.values()]
+    xs = in_rows([_place_axis(own, max(map(len, places)), numbered) for own in places], ACROSS)
+    page = grid_of(xs, [[y] * len(line) for line in xs], list(panels), (), width)
+    shown: dict[str, None] = {}
+    for rank, (label, table) in enumerate(panels.items()):
+        at = divmod(rank, len(xs[0]))
+        for phase in dict.fromkeys([*PHASES, *table.phase]):
+            for whom in sorted({*table[table.phase == phase].waits_for}):
+                own = table[(table.phase == phase) & (table.waits_for == whom)]
+                if own.seconds.max() > LEAST * tallest:
+                    page.add(*at, _bar(label, phase, int(whom), own, places[rank], ROOM * y.high / page.heights[0]))
+                    shown[phase] = None
+    page.figure.update_layout(barmode="stack")
+    keys = [Key(WORDS.get(phase, phase), Look(PHASES.get(phase, "#999999")), "box")
+            for phase in (*PHASES, *(each for each in shown if each not in PHASES)) if phase in shown]  # fmt: skip
+    told = [*caption(found, columns, "mean of"), *found.notes(), *notes_of(found), *notes]
+    numbers = "a number in a piece of waiting is the worker that was waited for"
+    if any((table.waits_for != NOBODY).any() for table in panels.values()):
+        told.insert(len(told) - len([*notes]), numbers)
+    what = "where an iteration goes" if per_iteration else "where the time goes"
+    return page.finish(title or headline([what], (), columns), told, keys)
+
+
+def _place_axis(places: Sequence[str], most: int, numbered: bool) -> Axis:
+    """Every panel has as many places, so that bars are equally wide."""
+    shown = categories(places, WORKER if numbered else "")
+    every = max(1, len(places) // 8)
+    ticks = tuple(tick for rank, tick in enumerate(shown.ticks) if rank % every == 0)
+    return Axis(shown.title, -0.5, most - 0.5, ticks=ticks, bare=True)
+
+
+def _bar(label: str, phase: str, whom: int, part: pd.DataFrame, places: Sequence[str], room: float) -> go.Bar:
+    doing = f"waits for worker {whom}" if whom != NOBODY else WORDS.get(phase, phase)
+    edge = {"color": PALE if phase == "gap" else GRID, "width": 0.4}
+    return go.Bar(
+        x=[places.index(place) for place in part.place], y=part.seconds, name=doing, showlegend=False, width=0.86,
+        marker={"color": PHASES.get(phase, "#999999"), "line": edge},
+        text=[str(whom) if whom != NOBODY and row.seconds > room else "" for row in records(part)],
+        textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
+        textfont={"size": SMALL, "color": INK}, customdata=[f"{label}, {place}" for place in part.place],
+        hovertemplate=f"<b>%{{customdata}}</b><br>{doing}: %{{y:.3g}}<extra></extra>")  # fmt: skip

@@ -1,0 +1,314 @@
+"""The time line of runs: a lane for each worker and one for the server; who computes, who waits for whom, and how stale
+each push is when it is applied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from pslab.lab.plots.evaluated import apart, as_results, label_of, own_columns
+from pslab.lab.plots.labels import SPACE, caption, marks, notes_of
+from pslab.lab.plots.page.axes import Axis
+from pslab.lab.plots.page.keys import Key
+from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.panels import Names, shared_looks, words_of
+from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, ramp
+from pslab.lab.records import intervals
+from pslab.lab.records.record import Result
+from pslab.lab.records.summary import groups
+
+LANE, HEIGHT = (4.5, 22.0), 620.0  # px: the thinnest and the tallest lane; what the lanes of all panels share
+MARGIN = 64.0  # px left of the lanes, and right
+MOST = 20_000  # bars of a panel
+TITLE = "Who waits for whom, and how stale each push is"
+NUMBERS = ("a number in a computation is its iteration, in a circle the staleness of the push that is applied there: "
+           "steps of the server since its worker pulled")  # fmt: skip
+SHADES = "a circle is a push that is applied there: white where it is fresh, darker the staler it is (here up to {})"
+BAR, APART = 0.66, 0.02  # of a lane: a bar; between the parts of one
+SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar, where links are used while computing
+#: Under its name in the legend: what a worker is doing.
+WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
+         "wait": "wait (for worker)", "serve": "server answers", "pull": "pull, decode"}  # fmt: skip
+STALE = ("#FFFFFF", "#F3B79B", "#D1495B", "#7A1F5C", "#33104A")  # staleness 0, then up to the largest
+AT = "<b>%{hovertext}</b><br>at %{x:.4f} s<extra></extra>"
+ARROW = {"symbol": "arrow", "angleref": "previous", "color": INK, "opacity": 1}
+BARRIER = {"color": INK, "width": 0.9, "dash": "4px,3px"}
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One run in the window."""
+
+    label: str
+    look: Look
+    result: Result
+    begin_s: float
+    end_s: float
+    lane_px: float
+    wide_px: float
+    stalest: int  #: the largest staleness in all panels
+
+    @property
+    def server(self) -> float:
+        """Where the server's lane lies, in lanes under worker 0."""
+        return self.result.run.workers - 0.5 + self.server_lanes / 2 + 0.15
+
+    @property
+    def server_lanes(self) -> float:
+        return max(1.0, 13 / self.lane_px)
+
+    @property
+    def lanes(self) -> float:
+        return self.server + self.server_lanes / 2 + 0.7
+
+    @property
+    def detailed(self) -> bool:
+        """Whether a number has room in a lane."""
+        return self.lane_px >= 13
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the pushes of a lane lie far enough apart for their staleness in numbers."""
+        most = int(self.pushes.groupby("worker").size().max()) if len(self.pushes) else 0
+        return self.lane_px >= 17 and most * 15 <= self.wide_px
+
+    @cached_property
+    def overlapped(self) -> bool:
+        """Whether its workers' links are shown under their computing."""
+        return intervals.overlapped(self.result)
+
+    @property
+    def pushes(self) -> pd.DataFrame:
+        return _applied(self.result, self.begin_s, self.end_s)
+
+    @property
+    def axis(self) -> Axis:
+        """The workers, the first one above, and the server."""
+        named = range(0, self.result.run.workers, max(1, math.ceil(12 / self.lane_px)))
+        ticks = (*((worker, f"worker {worker}") for worker in named), (self.server, "server"))
+        return Axis("", self.lanes - 0.65, -0.75, ticks=ticks, bare=True)
+
+    @property
+    def heading(self) -> str:
+        pushes, waits = self.pushes, intervals.waiting(self.result, self.begin_s, self.end_s)
+        words = [f"{len(pushes)} pushes applied" if len(pushes) else "no push applied",
+                 f"workers wait {100 * waits:.0f}{SPACE}% of the time"]  # fmt: skip
+        if len(pushes):
+            mean, alike = pushes.staleness.mean(), pushes.staleness.nunique() == 1
+            words.append(f"staleness {mean:.0f}" if alike else f"staleness {mean:.1f} on average")
+        return f"<b style='color:{self.look.colour}'>{self.label}</b>   {', '.join(words)}"
+
+
+def timeline(
+    results: Result | Iterable[Result], begin_s: float | None = None, end_s: float | None = None, *,
+    by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
+) -> go.Figure:  # fmt: skip
+    """What every worker and the server did between two instants, in seconds of the run; of several runs one under the
+    other, of several seeds the first, and no single machine.
+
+    Without instants: six iterations of the slowest worker, near the middle, whose waiting is most like the whole runs'.
+
+    Raises:
+        ConfigError: an unknown column; runs of one name that differ in more than the seed.
+    """
+    found, _ = apart(as_results([results] if isinstance(results, Result) else results))
+    names = own_columns(found, by, ())
+    grouped = groups(found, names)
+    keys = [dict(zip(names, key, strict=True)) for key in grouped]
+    chosen = [group[0] for group in grouped.values()]
+    begin, end = _window(chosen, begin_s, end_s)
+    lane_px = min(LANE[1], max(LANE[0], HEIGHT / max(1, sum(result.run.workers + 1 for result in chosen))))
+    stalest = max((int(own.staleness.max()) for each in chosen if len(own := _applied(each, begin, end))), default=0)
+    looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
+                         names or ["sync"], [], {})  # fmt: skip
+    panels = [
+        _Panel(label_of(key, names, each.run) + marks([each]), look, each, begin, end, lane_px,
+               WIDTHS[width] - MARGIN, stalest)
+        for key, look, each in zip(keys, looks, chosen, strict=True)
+    ]  # fmt: skip
+    shown = Axis("training time (s)", begin, end)
+    page = Page([[shown]] * len(panels), [[panel.axis] for panel in panels], width=width,
+                heights=[panel.lanes * lane_px for panel in panels],
+                lines_above=[panel.heading for panel in panels])  # fmt: skip
+    left_out = [note for row, panel in enumerate(panels) for note in _draw(page, panel, row)]
+    page.figure.update_layout(barmode="overlay")
+    numbers = [NUMBERS if all(panel.numbered for panel in panels) else SHADES.format(stalest)]
+    told = [*caption(found, names, "the first of"), *numbers, *left_out, *notes_of(found), *notes]
+    return page.finish(words_of(title) or TITLE, told, _keys(page.figure, panels))
+
+
+def _keys(figure: go.Figure, panels: Sequence[_Panel]) -> list[Key]:
+    """What occurs: activities, then barriers and releases."""
+    least = 1e-6 * (panels[0].end_s - panels[0].begin_s)
+    drawn = {trace.legendgroup for trace in figure.data if trace.type != "bar" or max(trace.x) > least}
+    bars = dict.fromkeys([*WORDS, *(trace.legendgroup for trace in figure.data if trace.type == "bar")])
+    found = [Key(WORDS.get(name, name), Look(PHASES.get(name, "#999999")), "box") for name in bars if name in drawn]
+    found += [Key("barrier", Look(INK, "4px,3px", width=0.9), "lines")] if "barrier" in drawn else []
+    found += [Key("releases", Look(INK, marker="triangle-right", width=0.9))] if "releases" in drawn else []
+    return found + ([Key("push applied", Look(INK, marker="circle-open"), "markers")] if "staleness" in drawn else [])
+
+
+def _window(results: Sequence[Result], begin_s: float | None, end_s: float | None) -> tuple[float, float]:
+    """The window asked for; one instant alone gets the usual length."""
+    if begin_s is not None and end_s is not None:
+        return begin_s, end_s
+    low, high = intervals.window(results)
+    if begin_s is not None:
+        return begin_s, begin_s + high - low
+    return (low, high) if end_s is None else (max(0.0, end_s - (high - low)), end_s)
+
+
+def _applied(result: Result, begin_s: float, end_s: float) -> pd.DataFrame:
+    """The pushes that were applied in the window."""
+    return result.pushes[(result.pushes.seconds >= begin_s) & (result.pushes.seconds <= end_s)]
+
+
+def _draw(page: Page, panel: _Panel, row: int) -> list[str]:
+    """One panel; what must be said of it."""
+    bars, left_out = _bars(panel)
+    page.add(row, 0, *bars, *_barriers(panel), *_links(panel), *_marks(panel))
+    return [f"{panel.label}: the shortest {left_out} pieces are not drawn"] if left_out else []
+
+
+# -- bars ------------------------------------------------------------------------------------------
+
+
+def _bars(panel: _Panel) -> tuple[list[go.Bar], int]:
+    """A trace for each activity, and how many bars would have been too many."""
+    table = intervals.inside(intervals.spans(panel.result), panel.begin_s, panel.end_s)
+    table = (_in_parts if panel.overlapped else _on_rows)(table.assign(lasts_s=table.end_s - table.begin_s))
+    kept = table.sort_values("lasts_s", ascending=False, kind="stable").head(MOST).sort_index()
+    at_server = kept[kept.phase.isin(intervals.AT_SERVER)]
+    at_server = at_server.assign(y=panel.server, width=BAR * panel.server_lanes)
+    traces = []
+    for activity in dict.fromkeys([*WORDS, *kept.activity]):
+        own, there = kept[kept.activity == activity], at_server[at_server.activity == activity]
+        if len(own):
+            traces.append(_bar(panel, activity, pd.concat([own, there])))
+    return traces, len(table) - len(kept)
+
+
+def _in_parts(table: pd.DataFrame) -> pd.DataFrame:
+    """Where each bar lies where computing and links overlap: computing above, then the way up, then the way down."""
+    top, parts = -BAR / 2, []
+    for way, share in SHARES.items():
+        present = table[table.phase.isin(intervals.WAYS[way])]
+        taken = present.phase == "decode"  # while the next request is on its way
+        decoded = present[taken].assign(y=present.worker[taken].astype(float), width=BAR)
+        own = pd.concat([_on_rows(present[~taken]), decoded])
+        inner = (own.y - own.worker + BAR / 2) * share
+        parts.append(own.assign(y=own.worker + top + inner, width=own.width * share))
+        top += BAR * (share + APART)
+    return pd.concat(parts)
+
+
+def _on_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """Where each bar lies: in its worker's lane, which is shared where spans overlap (several ranges)."""
+    parts = []
+    for worker, own in table.groupby("worker", sort=True):
+        rows = intervals.rows_of(list(own.begin_s), list(own.end_s))
+        share = BAR / (max(rows) + 1)
+        places = [float(str(worker)) - BAR / 2 + share * (row + 0.5) for row in rows]
+        parts.append(own.assign(y=places, width=share))
+    return pd.concat(parts) if parts else table.assign(y=0.0, width=BAR)
+
+
+def _bar(panel: _Panel, activity: str, part: pd.DataFrame) -> go.Bar:
+    colour = PHASES.get(activity, "#999999")
+    rows = [(_says(row), f"{1000 * row.lasts_s:.3g}{SPACE}ms", f"{row.begin_s:.4f}", f"{row.end_s:.4f}")
+            for row in intervals.records(part)]  # fmt: skip
+    return go.Bar(
+        x=part.lasts_s, base=part.begin_s, y=part.y, width=part.width, orientation="h", legendgroup=activity,
+        name=WORDS.get(activity, activity), showlegend=False, marker={"color": colour, "line": {"width": 0}},
+        text=[_text(panel, row) for row in intervals.records(part)], textposition="inside", insidetextanchor="middle",
+        textangle=0, constraintext="none", textfont={"size": SMALL, "color": ink(colour)},
+        customdata=rows, hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}, from %{customdata[2]} s to "
+                                       "%{customdata[3]} s<extra></extra>")  # fmt: skip
+
+
+def _says(row: Any) -> str:
+    """``"worker 2, iteration 46: waits for worker 3"``."""
+    doing = {"apply": "the server applies its push", "serve": "the server answers its pull"}.get(row.phase, row.phase)
+    if row.phase == "wait":
+        doing = f"waits for worker {int(row.waits_for)}" if row.waits_for != intervals.NOBODY else "waits"
+    return f"worker {int(row.worker)}, iteration {int(row.iteration)}: {doing}"
+
+
+def _text(panel: _Panel, row: Any) -> str:
+    """In a computation its iteration, in a wait for whom; nothing where there is no room."""
+    width = row.lasts_s / (panel.end_s - panel.begin_s) * panel.wide_px
+    if not panel.detailed or row.width < BAR * SHARES["computing"]:
+        return ""
+    if row.phase == "compute":
+        return str(int(row.iteration)) if width > 5.5 * len(str(int(row.iteration))) + 3 else ""
+    if row.phase != "wait" or row.waits_for == intervals.NOBODY:
+        return ""
+    whom = int(row.waits_for)
+    return next((text for text in (f"waits for {whom}", f"for {whom}") if width > 5.2 * len(text) + 8), "")
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+
+def _barriers(panel: _Panel) -> list[go.Scatter]:
+    """A hairline through all lanes where one step applied several pushes."""
+    found = intervals.barriers(panel.result)
+    found = found[(found.at_s >= panel.begin_s) & (found.at_s <= panel.end_s)]
+    if not len(found):
+        return []
+    low, high = -0.55, panel.server + panel.server_lanes / 2
+    said = [f"barrier: {int(s.pushes)} pushes in one step, version {int(s.version)}" for s in intervals.records(found)]
+    return [go.Scatter(
+        x=[x for at in found.at_s for x in (at, at, None)], y=[low, high, None] * len(found), mode="lines",
+        line=BARRIER, name="barrier", legendgroup="barrier", showlegend=False,
+        hovertext=[text for text in said for _ in range(3)], hovertemplate=AT)]  # fmt: skip
+
+
+def _links(panel: _Panel) -> list[go.Scatter]:
+    """From the worker whose push ended a waiting to the worker that waited."""
+    found = intervals.releases(panel.result)
+    found = found[(found.at_s >= panel.begin_s) & (found.at_s <= panel.end_s)]
+    if not len(found):
+        return []
+    rows = intervals.records(found)
+    size = 6 if panel.detailed else 3.5
+    said = [f"iteration {row.by_iteration} of worker {row.by} releases worker {row.worker}" for row in rows]
+    return [go.Scatter(
+        x=[x for at in found.at_s for x in (at, at, None)], mode="lines+markers", name="releases",
+        y=[y for row in rows for y in (row.by, row.worker + math.copysign(BAR / 2, row.by - row.worker), None)],
+        legendgroup="releases", showlegend=False, line={"color": INK, "width": 0.8},
+        marker={**ARROW, "size": [0, size, 0] * len(found)},
+        hovertext=[text for text in said for _ in range(3)], hovertemplate=AT)]  # fmt: skip
+
+
+def _marks(panel: _Panel) -> list[go.Scatter]:
+    """Over a worker's lane, where its push is applied: how stale it is."""
+    table = panel.pushes
+    if not len(table):
+        return []
+    size = 10.5 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
+    fills = [shade(int(s), panel.stalest) for s in table.staleness]
+    said = [f"push {int(p.push)}: worker {int(p.worker)}, iteration {int(p.iteration)}<br>computed on version "
+            f"{int(p.version_pulled)}, makes version {int(p.version_applied)}: staleness {int(p.staleness)}"
+            for p in intervals.records(table)]  # fmt: skip
+    return [go.Scatter(
+        x=table.seconds, y=table.worker + (BAR / 2 if panel.numbered else 0) * (1 if panel.overlapped else -1),
+        mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
+        marker={"symbol": "circle", "size": size, "color": fills, "opacity": 1, "line": {"color": INK, "width": 0.6}},
+        text=[str(int(s)) for s in table.staleness] if panel.numbered else None, showlegend=False,
+        textfont={"size": 7.5, "color": [ink(fill) for fill in fills], "family": FONT},
+        hovertext=said, hovertemplate=AT)]  # fmt: skip
+
+
+def shade(staleness: int, most: int) -> str:
+    """White for fresh, then darker up to the largest."""
+    if staleness <= 0 or most <= 0:
+        return STALE[0]
+    step = 1 / (len(STALE) - 1)
+    return ramp(STALE, step + (1 - step) * (staleness - 1) / max(3, most - 1) if most > 1 else step)
