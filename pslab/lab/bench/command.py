@@ -13,17 +13,17 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.bench.measure import Row
 
 SECTIONS = {
-    "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
-    "selection": "which entries of a gradient are sent, in read passes",
-    "virtual": "virtual time, beside the bare gradients; events a second",
-    "training": "a round of real training, beside torch DDP and bare local steps",
-    "layers": "requests layer by layer, beside the whole model at once and virtual time",
-    "mnist": "to 98 % of MNIST, beside one process",
-    "zipline": "ZipLine's variants, beside their published times",
-    "startup": "spawning workers, and a second run in the same pool",
+    "rounds": "a dense round of push and pull, compared with shared memory, gloo and pickled pipes",
+    "selection": "selecting the entries of a gradient, in passes over its memory",
+    "virtual": "virtual time, compared with its gradients alone; events per second",
+    "training": "a round of training, compared with DDP of torch and with local steps",
+    "layers": "requests layer by layer, compared with the whole model at once and with virtual time",
+    "mnist": "to 98 % of MNIST, compared with one process",
+    "zipline": "the variants of ZipLine, compared with their published times",
+    "startup": "spawning workers, and the next run in the same pool",
     "scale": "a model of 10^9 parameters",
 }
-DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it wants 16 GiB
+DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it needs 16 GiB
 
 
 def add(verbs: Any) -> None:
@@ -55,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def measure(sections: Sequence[str], quick: bool) -> list[Row]:
-    """The rows of some sections, each printed when it is there."""
+    """The rows of some sections, each section printed when it is complete."""
     rows: list[Row] = []
     for name in sections:
         print(f"{name}: {SECTIONS[name]}", flush=True)
@@ -67,15 +67,15 @@ def measure(sections: Sequence[str], quick: bool) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Aligned columns: figure, ratio, bar."""
-    cells = [(r.name, _figure(r), f"{r.ratio:.3g} x {r.against}", _bar(r), r.note) for r in rows]
+    """Aligned columns: name, value, ratio, bar, note."""
+    cells = [(r.name, _value(r), f"{r.ratio:.3g} x {r.against}", _bar(r), r.note) for r in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(4)]
     lines = ["  ".join(c.rjust(w) if i == 1 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False)))
              + ("  " + row[4] if row[4] else "") for row in cells]  # fmt: skip
     return "\n".join(f"  {line.rstrip()}" for line in lines) + "\n"
 
 
-def _figure(row: Row) -> str:
+def _value(row: Row) -> str:
     return f"{row.value:.4g} {row.unit}"
 
 
