@@ -83,7 +83,7 @@ def judged(folder: Path, edits: Edits, sync: str, pushes: int) -> Verdict:
                str(folder / "results")]  # fmt: skip
     data = os.environ.get("PSLAB_DATA", str(PACKAGE.parent / "data"))
     environment = {**os.environ, "PYTHONPATH": f"{copied.parent}{os.pathsep}{TESTS}", "PSLAB_DATA": data}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     result = load(done.stdout.splitlines()[-1])
     tables = {"accuracy": result.accuracy, "phases": result.phases, "pushes": result.pushes}
