@@ -49,8 +49,8 @@ def main(options: argparse.Namespace) -> int:
         from pslab.lab.plots.export import replace
         from pslab.lab.records.record import environment
 
-        told = {"environment": environment(), "rows": [row.plain() for row in rows]}
-        replace(options.json, (json.dumps(told, indent=1) + "\n").encode())
+        report = {"environment": environment(), "rows": [row.plain() for row in rows]}
+        replace(options.json, (json.dumps(report, indent=1) + "\n").encode())
     return 0
 
 

@@ -1,8 +1,8 @@
 """The recorded pushes once more, through a fresh server with the same policy: would it have decided the same?
 
-A history does not contain everything: which of two pushes at the same time came first, or the exact time that a policy
-was given. Where the record and the replay differ, the replay is repeated with other times and another order; a policy
-that then decides differently is not judged by it.
+A history does not tell which of two pushes at the same time came first, or the exact time that a policy was given. So
+where the record and the replay differ, the replay is repeated with other times and in another order; a policy that then
+decides differently is not judged by it.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class _Range:
         for at in np.flatnonzero(phases.phase == "wait")[::-1].tolist():
             worker, iteration = int(phases.worker[at]), int(phases.iteration[at]) + 1
             place = got.get((worker, iteration), np.inf) + 0.5  # after the push that made it, before the next one
-            heard = (float(phases.begin[at]), place), Pull(worker, 0, iteration, 0)
-            found[worker, iteration] = min(heard, found.get((worker, iteration), heard))
+            request = (float(phases.begin[at]), place), Pull(worker, 0, iteration, 0)
+            found[worker, iteration] = min(request, found.get((worker, iteration), request))
         return sorted(found.values())
 
     def differs(self, kept: np.ndarray) -> tuple[str, bool]:
@@ -204,8 +204,8 @@ class _Range:
         return None
 
     def _other_drop(self, found: Decisions, kept: np.ndarray) -> str:
-        gone = kept[kept >= self.history.size]
-        names = frozenset(zip(self.worker[gone].tolist(), self.iteration[gone].tolist(), strict=True))
+        lost = kept[kept >= self.history.size]
+        names = frozenset(zip(self.worker[lost].tolist(), self.iteration[lost].tolist(), strict=True))
         if names == found.dropped:
             return ""
         less, more = names - found.dropped, found.dropped - names
