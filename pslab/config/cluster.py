@@ -104,7 +104,7 @@ class Cluster:
         """Whether messages take no modelled time."""
         return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
 
-    def there(self, worker: int) -> bool:
+    def present(self, worker: int) -> bool:
         """Whether a worker is present when the run starts."""
         return worker not in self.join or self.leave.get(worker, math.inf) < self.join[worker]
 

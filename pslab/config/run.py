@@ -14,7 +14,7 @@ from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
-SEMANTICS = 2  # raise it when the same Run gives other results than before: old records are then not reused
+SEMANTICS = 3  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
 Named = str | object  # a short string, or an object that does the same
@@ -95,8 +95,8 @@ class Run:
             ConfigError: an unknown name (with the nearest right one), or anything that Run itself refuses.
         """
         for name in parameters:
-            if name not in KINDS:
-                raise ConfigError(str(name), parameters[name], f"Run has no such field; {nearest(str(name), KINDS)}")
+            if name not in FIELDS:
+                raise ConfigError(str(name), parameters[name], f"Run has no such field; {nearest(str(name), FIELDS)}")
         return cls(**parameters)
 
     def but(self, **changes: Any) -> Run:
@@ -126,7 +126,7 @@ class Run:
         return None if self.pushes is None else max(1, self.pushes // 20)
 
 
-KINDS = parameters(Run)  # the fields of a Run, by name
+FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
 def _source(value: Any) -> str | None:

@@ -69,7 +69,7 @@ class Checked:
                 each, shortest = min(ways, key=lambda way: len(way[1].path))
                 many = f"{len(ways)} of {len(own)} explorations break a rule; the shortest path to it"
                 lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
-            if any(not each.whole for each in own):
+            if any(not each.complete for each in own):
                 lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
         return lines
 
@@ -156,7 +156,7 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
     if len(faults) > 1 and workers * ranges > 3 and (traits.window or 0) > allowed:
-        return 0  # so few iterations cannot fill the window: the policy would be ASP, which is explored
+        return 0  # so few iterations cannot fill the window: a policy without one is explored
     if faults or not allowed:
         return allowed
     if bound is not None:
@@ -169,7 +169,7 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
     """Explore policies, given as strings or objects; without any, all policies of the table.
 
     Args:
-        policies: "ssp:3", "package.module:name", or an object with window, initial and step.
+        policies: "NAME:VALUE" of the table, "package.module:name", or an object with window, initial and step.
         processes: as many as there are cores by default.
         on_explored: called with each exploration as soon as it has ended.
         narrowed: `workers` and `ranges` (a number or several; by default one range with 1, 2 and 3 workers, and two

@@ -13,14 +13,14 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.bench.measure import Row
 
 SECTIONS = {
-    "rounds": "a dense round of push and pull, compared with shared memory, gloo and pickled pipes",
-    "selection": "selecting the entries of a gradient, in passes over its memory",
-    "virtual": "virtual time, compared with its gradients alone; events per second",
-    "training": "a round of training, compared with DDP of torch and with local steps",
-    "layers": "requests layer by layer, compared with the whole model at once and with virtual time",
-    "mnist": "to 98 % of MNIST, compared with one process",
-    "zipline": "the variants of ZipLine, compared with their published times",
-    "startup": "spawning workers, and the next run in the same pool",
+    "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
+    "selection": "the selection of a gradient's entries, in read passes",
+    "virtual": "virtual time, beside the bare gradients; events a second",
+    "training": "a round of real training, beside torch DDP and bare local steps",
+    "layers": "requests layer by layer, beside the whole model at once and virtual time",
+    "mnist": "to 98 % of MNIST, beside one process",
+    "zipline": "ZipLine's variants, beside their published times",
+    "startup": "spawning workers, and a second run in the same pool",
     "scale": "a model of 10^9 parameters",
 }
 DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it needs 16 GiB
@@ -35,8 +35,8 @@ def add(verbs: Any) -> None:
         + f"\nwithout a name: {', '.join(DEFAULT)}",
     )  # fmt: skip
     parser.add_argument("section", nargs="*")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats: rougher figures")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there too")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: rougher results")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -49,13 +49,13 @@ def main(options: argparse.Namespace) -> int:
         from pslab.lab.plots.export import replace
         from pslab.lab.records.record import environment
 
-        report = {"environment": environment(), "rows": [row.plain() for row in rows]}
-        replace(options.json, (json.dumps(report, indent=1) + "\n").encode())
+        content = {"environment": environment(), "rows": [row.plain() for row in rows]}
+        replace(options.json, (json.dumps(content, indent=1) + "\n").encode())
     return 0
 
 
 def measure(sections: Sequence[str], quick: bool) -> list[Row]:
-    """The rows of some sections, each section printed when it is complete."""
+    """The rows of some sections, each section's printed as soon as it is measured."""
     rows: list[Row] = []
     for name in sections:
         print(f"{name}: {SECTIONS[name]}", flush=True)
@@ -67,7 +67,7 @@ def measure(sections: Sequence[str], quick: bool) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Aligned columns: name, value, ratio, bar, note."""
+    """Aligned columns: value, ratio, bar."""
     cells = [(r.name, _value(r), f"{r.ratio:.3g} x {r.against}", _bar(r), r.note) for r in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(4)]
     lines = ["  ".join(c.rjust(w) if i == 1 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False)))

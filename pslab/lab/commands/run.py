@@ -11,7 +11,7 @@ import yaml
 
 from pslab.config.cluster import Cluster
 from pslab.config.parameters import Parameter, parameters
-from pslab.config.run import KINDS, NAMED, Run
+from pslab.config.run import FIELDS, NAMED, Run
 from pslab.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def add(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
-    for name, field in KINDS.items():
+    for name, field in FIELDS.items():
         allowed = "" if name in NAMED else field.allowed
         said = "; ".join(filter(None, (field.doc, allowed, f"default: {field.shown}"))).replace("%", "%%")
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper(), help=said)
@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     """Run what the options say and print where the record is."""
     from pslab.lab.runs.run import run
 
-    given = {name: value for name in KINDS if (value := getattr(options, name)) is not None}
+    given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     fields = {**_read(options.file), **given} if options.file else given
     result = run(Run.of({name: _value(name, value) for name, value in fields.items()}), results=options.results)
     manifest, reached = result.manifest, "ended"
@@ -59,7 +59,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _value(name: str, value: Any) -> Any:
     """A field's value as the command line or YAML gives it."""
     if name != "cluster":
-        return value if name in NAMED else _typed(KINDS, name, value)
+        return value if name in NAMED else _typed(FIELDS, name, value)
     try:
         cluster = yaml.safe_load(value) if isinstance(value, str) else value
     except yaml.YAMLError:

@@ -204,8 +204,8 @@ def _moved_s(run: Run, facts: Mapping[str, Any]) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     for worker in range(run.workers):
         moved = sorted(at[worker] for at in (cluster.leave, cluster.join) if worker in at and at[worker] <= end_s)
-        if moved or not cluster.there(worker):
-            found[worker] = [0.0, *moved] if cluster.there(worker) else moved or [np.inf]
+        if moved or not cluster.present(worker):
+            found[worker] = [0.0, *moved] if cluster.present(worker) else moved or [np.inf]
     for death in facts["deaths"]:
         found.setdefault(int(death["worker"]), [0.0]).append(float(death["seconds"]))
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pslab.config.cluster import COSTS, Cluster, resolve_cluster
-from pslab.config.run import KINDS, Run
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.places import Place, combinations, listed, merged, plain
 from pslab.lab.records.results import Runs
@@ -34,7 +34,7 @@ def grid(base: Run, **axes: Any) -> Runs:
         fields: dict[str, Any] = {}
         for name, entry in chosen.items():
             given = named[name][entry]
-            if "cluster" in given and name not in KINDS:
+            if "cluster" in given and name not in FIELDS:
                 given = {**given, "cluster": _over(fields.get("cluster", base.cluster), given["cluster"])}
             fields |= given
         for values in combinations({name: listed(value) for name, value in fields.items()}):
@@ -45,13 +45,13 @@ def grid(base: Run, **axes: Any) -> Runs:
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
     """What stands on an axis: entry -> fields of Run."""
     if isinstance(values, Mapping) and values:
-        if name in KINDS:
+        if name in FIELDS:
             return {entry: {name: value} for entry, value in values.items()}
         for fields in values.values():
             _check_fields(name, values, fields)
         return {entry: dict(fields) for entry, fields in values.items()}
-    if name not in KINDS:
-        problem = f"Run has no such field; {nearest(name, KINDS)}; an axis of another name maps names to fields"
+    if name not in FIELDS:
+        problem = f"Run has no such field; {nearest(name, FIELDS)}; an axis of another name maps names to fields"
         raise ConfigError(name, values, problem)
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
         raise ConfigError(name, values, "must be a list with at least one entry, such as [0], or map names to values")
@@ -62,8 +62,8 @@ def _check_fields(name: str, values: Any, fields: Any) -> None:
     if not isinstance(fields, Mapping):
         raise ConfigError(name, values, "must map each name to fields of Run, as in {'dense': {'prune': 'none'}}")
     for field, value in fields.items():
-        if field not in KINDS:
-            raise ConfigError(name, field, f"Run has no such field; {nearest(str(field), KINDS)}")
+        if field not in FIELDS:
+            raise ConfigError(name, field, f"Run has no such field; {nearest(str(field), FIELDS)}")
         if isinstance(value, (list, tuple)) and not value:
             raise ConfigError(name, {field: value}, "must be a list with at least one entry")
 

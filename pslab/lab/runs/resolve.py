@@ -192,7 +192,7 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead
     if not resolve_optimizer(run.optimizer).plain_sgd:
         problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or {instead}"
         raise ConfigError(field, getattr(run, field), problem)
-    if not getattr(policies["rate"], "foreseen", False):
+    if not getattr(policies["rate"], "predictable", False):
         problem = f"a worker cannot foresee the rate {run.rate!r}: use another, or {instead}"
         raise ConfigError(field, getattr(run, field), problem)
 
@@ -235,7 +235,7 @@ def _check_members(run: Run, cluster: Cluster) -> None:
         if run.engine == "local" and (given := getattr(cluster, name)):
             problem = "is for virtual time: use engine='virtual' or 'timing'"
             raise ConfigError(f"cluster.{name}", dict(given), problem)
-    if not any(map(cluster.there, range(run.workers))):
+    if not any(map(cluster.present, range(run.workers))):
         raise ConfigError("cluster.join", dict(cluster.join), "no worker is present when the run starts")
 
 

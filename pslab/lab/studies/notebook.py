@@ -17,23 +17,16 @@ from pslab.lab.studies.studies import STUDIES
 
 #: What each notebook draws; a file is named <stem>-<picture>.
 PICTURES: dict[str, tuple[str, ...]] = {
-    "00_tour": ("accuracy", "time"),
     "01_observation": ("distribution", "density", "concentration", "cost"),
-    "05_virtual_and_real": ("accuracy", "time"),
-    "10_pruning": ("accuracy", "bytes", "time"),
     "11_families": ("accuracy", "bytes", "until", "thresholds", "starts"),
     "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
     "25_ssp_tuning": ("settings",),
     "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
     "40_eager": ("timeline", "time"),
-    "50_order": ("time", "starvation", "waiting", "pieces"),
     "60_ranges": ("size", "learned", "fit", "bytes", "accuracy"),
-    "70_rates": ("pushes", "accuracy", "factors"),
 }
-UNFORESEEN = ("00_tour", "05_virtual_and_real", "11_families", "70_rates")  # run more than their study names
 KEYS: dict[str, tuple[str, ...]] = {
-    "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "11_families": (), "30_elastic": (),
-    "40_eager": (), "50_order": (), "60_ranges": (), "70_rates": (),
+    "01_observation": ("model",), "11_families": (), "30_elastic": (), "40_eager": (), "60_ranges": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ownpolicies import Eager
+from ownpolicies import NeverWaits
 
 import pslab
 from pslab.config.table import ROWS
@@ -54,13 +54,13 @@ def test_a_narrowed_plan():
 
 
 def test_from_a_notebook():
-    found = pslab.check(Eager(), workers=2, iterations=2, faults=())
+    found = pslab.check(NeverWaits(), workers=2, iterations=2, faults=())
     assert not found.clean
-    assert found.explored[0].policy == "Eager"
+    assert found.explored[0].policy == "NeverWaits"
     assert "=> worker 0 is started with iteration 2" in repr(found)
     assert pslab.check("asp", workers=1, iterations=1, faults=["kill"]).clean
     assert pslab.check("asp", SSP(1), workers=1, iterations=1, faults="kill").states == 38
     pairs = pslab.check("asp", workers=2, iterations=1, faults=["kill", "lose"], faults_max=1)
     assert "  1 of lose+kill " in planning.row(pairs.explored[0])
     with pytest.raises(ConfigError, match="is a class: give an object of it"):
-        pslab.check(Eager)
+        pslab.check(NeverWaits)

@@ -10,7 +10,7 @@ import pytest
 from pslab.__main__ import main
 from pslab.engines.check.plan import plan, resolve_sync
 
-EAGER = "ownpolicies:Eager"  # as it is named on the command line
+NEVER_WAITS = "ownpolicies:NeverWaits"  # as it is named on the command line
 SMALL = ["--workers", "1,2", "--iterations", "2", "--faults", "none", "--processes", "1"]
 
 
@@ -27,21 +27,21 @@ def test_the_table_says_what_was_explored(capsys):
 
 
 def test_a_broken_rule_is_told_by_its_shortest_way(capsys):
-    assert main(["check", EAGER, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
+    assert main(["check", NEVER_WAITS, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
     out = capsys.readouterr().out
-    assert "ownpolicies:Ea…   2" in out
-    assert "ownpolicies:Eager: 2 of 3 explorations break a rule; the shortest path to it, with W = 2, none:" in out
-    assert "  9. worker 0's request for iteration 2 arrives; the server starts worker 0 with iteration 2" in out
+    assert "ownpolicies:Ne…   2" in out
+    assert "ownpolicies:NeverWaits: 2 of 3 explorations break a rule; the shortest path to it, with W = 2, none:" in out
+    assert "  9. worker 0's pull for iteration 2 arrives; the server starts worker 0 with iteration 2" in out
     assert "  => worker 0 is started with iteration 2, the slowest is at 0: bound 1 exceeded" in out
     assert out.count("=>") == 1
 
 
 def test_everything_as_json(tmp_path, capsys):
     file = tmp_path / "found.json"
-    assert main(["check", EAGER, "ssp:1", *SMALL, "--json", str(file)]) == 1
+    assert main(["check", NEVER_WAITS, "ssp:1", *SMALL, "--json", str(file)]) == 1
     content = json.loads(file.read_text())
     assert [(each["policy"], each["workers"], each["verdict"]) for each in content["explored"]] == [
-        (EAGER, 1, "clean"), (EAGER, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
+        (NEVER_WAITS, 1, "clean"), (NEVER_WAITS, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
     ]  # fmt: skip
     assert content["clean"] is False
     assert content["states"] == sum(each["states"] for each in content["explored"])
@@ -76,8 +76,8 @@ def test_an_exploration_that_does_not_end(capsys):
     [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: asp, backup, bsp, dssp, eager, elastic, local, ssp; "),
      (["ssp"], "ssp needs staleness"), (["ssp:-1"], "staleness=-1: must be a whole number of at least 0"),
      (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
-     (["ownpolicies:Eeger"], "did you mean 'Eager'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
-     (["ownpolicies:Asking"], "cannot be made without parameters"),
+     (["ownpolicies:NeverWait"], "did you mean 'NeverWaits'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
+     (["ownpolicies:NeedsArgument"], "cannot be made without parameters"),
      (["asp", "--faults", "kil"], "faults='kil': allowed: duplicate, kill, lose, rejoin, reorder; did you mean"),
      (["asp", "--workers", "0"], "workers=0: must be at least 1"), (["asp", "--ranges", "2,0"], "ranges=0"),
      (["asp", "--bound", "-1"], "bound=-1: must be 0 or more"),

@@ -16,7 +16,7 @@ from pslab.config.cluster import PRESETS
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import ROWS, Row
-from pslab.lab.commands.list import Entry, entries, overview, page
+from pslab.lab.commands.list import Entry, entries, markdown, overview, page
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
 
 ROOT = Path(__file__).parents[3]
@@ -132,3 +132,9 @@ def test_an_unknown_name(capsys: pytest.CaptureFixture):
     assert "did you mean 'static'?" in capsys.readouterr().err
     assert main(["list", "qqqqqqq"]) == 2
     assert "shows all" in capsys.readouterr().err
+
+
+def test_the_documentation_lists_every_name_as_the_table_has_it():
+    written = (ROOT / "docs" / "policies.md").read_text()
+    assert written == markdown(FOUND) + "\n", "run make docs"
+    assert all(f"| `{row.name}" in written for rows in ROWS.values() for row in rows.values())

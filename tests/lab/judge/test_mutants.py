@@ -45,7 +45,7 @@ BUGS: dict[str, tuple[Edits, str, int, str]] = {
          (SSP, "bound = clocks.base + staleness", "bound = clocks.base + staleness + 1"),
          (SSP, "return self.staleness + 1", "return self.staleness + 2")),
         "ssp:1", 24, "2 ahead, and a window of 2 allows 1"),
-    "a barrier that opens with every push": (
+    "a barrier that ends with every push": (
         ((BSP, "if not event.moved:", "if not pushes:"),), "bsp", 24, "the policy claims a barrier"),
     "a push is applied twice": (
         ((SERVER, "tuple(part.held.pop(name) for name in names)", "2 * tuple(part.held[name] for name in names)"),),
@@ -63,8 +63,8 @@ BUGS: dict[str, tuple[Edits, str, int, str]] = {
     **{name: (seeded(name), policy, pushes, words) for name, policy, pushes, words in [
         ("the low bound rises before the last worker has pushed", "ssp:1", 24, "and a window of 2 allows 1"),
         ("staleness has no bound", "ssp:1", 5, "2 ahead, and a window of 2 allows 1"),
-        ("the next round begins before the last one has ended", "bsp", 3, "1 ahead, and a window of 1 allows 0"),
-        ("a pull is told the version before", "ssp:1", 24, "lacks the worker's own push"),
+        ("the next round starts before the last one has ended", "bsp", 3, "1 ahead, and a window of 1 allows 0"),
+        ("a reply reports the version before", "ssp:1", 24, "lacks the worker's own push"),
         ("a step makes no version", "asp", 24, "is part of version 0; 1 was expected"),
         ("a push is never applied", "asp", 4, "4 pushes are counted as accepted and none was applied"),
     ]},

@@ -8,7 +8,8 @@ from pathlib import Path
 import handmade
 import pytest
 
-from pslab.config.run import KINDS, Run
+from pslab.config import run as config
+from pslab.config.run import Run
 from pslab.lab.plots.labels import (
     FIELDS,
     averages,
@@ -66,7 +67,7 @@ def test_policy_object_goes_by_its_class():
 
 
 def test_every_field_of_run_can_be_said():
-    assert {*FIELDS} == {*KINDS} - {"seed"}
+    assert {*FIELDS} == {*config.FIELDS} - {"seed"}
 
 
 def test_column_name_keeps_names_that_the_grid_gave():
