@@ -69,7 +69,7 @@ def entries(draw: st.DrawFn) -> Entries:
     return Entries(n, None if dense else np.array(indices, draw(st.sampled_from([np.int32, np.int64]))), values)
 
 
-@given(entries(), st.sampled_from(["auto", *CODECS]))
+@given(entries(), st.sampled_from(["auto", *NAMES]))
 def test_decode_inverts_encode(given_entries: Entries, codec: str) -> None:
     impossible = codec == "dense" and len(given_entries.values) < given_entries.n
     if impossible or (codec == "bitmap" and given_entries.n == MAX_N):  # 256 MiB
