@@ -23,10 +23,9 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "25_ssp_tuning": ("settings",),
     "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
     "40_eager": ("timeline", "time"),
-    "60_ranges": ("size", "learned", "fit", "bytes", "accuracy"),
 }
 KEYS: dict[str, tuple[str, ...]] = {
-    "01_observation": ("model",), "11_families": (), "30_elastic": (), "40_eager": (), "60_ranges": (),
+    "01_observation": ("model",), "11_families": (), "30_elastic": (), "40_eager": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default

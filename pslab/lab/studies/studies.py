@@ -17,7 +17,6 @@ from pslab.lab.studies.asked import averages, listed
 from pslab.lab.studies.elasticity import elastic_runs
 from pslab.lab.studies.families import family_runs, pruned
 from pslab.lab.studies.observation import RULES, Observation, Wanted
-from pslab.lab.studies.ranging import range_runs
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -210,7 +209,7 @@ def overlap_runs(
 
 STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
     "01_observation": observations, "11_families": family_runs, "20_sync_policies": sync_runs,
-    "25_ssp_tuning": ssp_runs, "30_elastic": elastic_runs, "40_eager": overlap_runs, "60_ranges": range_runs}
+    "25_ssp_tuning": ssp_runs, "30_elastic": elastic_runs, "40_eager": overlap_runs}
 
 
 def alone(run: Run) -> Run:

@@ -15,7 +15,7 @@ from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.ssp import SSP
 
 
-def test_by_default_every_policy_every_fault_alone_and_all():
+def test_every_policy_is_explored_with_each_fault_and_with_all():
     given = [resolve_sync(each) for each in examples()]
     assert {type(each) for each in given} == {row.load() for row in ROWS["sync"].values()}
     assert SSP(1) in given
@@ -28,7 +28,7 @@ def test_by_default_every_policy_every_fault_alone_and_all():
 
 
 @pytest.mark.parametrize("name", examples())
-def test_a_bound_can_be_broken_in_the_iterations_that_are_explored(name):
+def test_iterations_suffice_to_break_the_bound(name):
     sync = resolve_sync(name)
     fault_free = [task for task in planning.plan(name, sync) if not task.faults and task.workers == 2]
     assert fault_free

@@ -14,7 +14,7 @@ NEVER_WAITS = "ownpolicies:NeverWaits"  # as it is named on the command line
 SMALL = ["--workers", "1,2", "--iterations", "2", "--faults", "none", "--processes", "1"]
 
 
-def test_the_table_says_what_was_explored(capsys):
+def test_the_table_has_a_row_for_each_exploration(capsys):
     assert main(["check", "ssp:1", "asp", *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["policy", "W", "ranges", "iterations", "faults", "states", "seconds", "verdict"]
@@ -26,7 +26,7 @@ def test_the_table_says_what_was_explored(capsys):
     assert len(lines) == 6
 
 
-def test_a_broken_rule_is_told_by_its_shortest_way(capsys):
+def test_a_broken_rule_is_shown_with_its_shortest_path(capsys):
     assert main(["check", NEVER_WAITS, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
     out = capsys.readouterr().out
     assert "ownpolicies:Ne…   2" in out
@@ -36,7 +36,7 @@ def test_a_broken_rule_is_told_by_its_shortest_way(capsys):
     assert out.count("=>") == 1
 
 
-def test_everything_as_json(tmp_path, capsys):
+def test_json_holds_every_exploration(tmp_path, capsys):
     file = tmp_path / "found.json"
     assert main(["check", NEVER_WAITS, "ssp:1", *SMALL, "--json", str(file)]) == 1
     content = json.loads(file.read_text())
@@ -52,7 +52,7 @@ def test_everything_as_json(tmp_path, capsys):
     assert "cannot be written: No such file" in capsys.readouterr().err
 
 
-def test_a_bound_of_ones_own(capsys):
+def test_a_given_bound_replaces_the_policys(capsys):
     words = ["check", "dssp:1,1,grant=literal", "--workers", "2", "--faults", "none", "--processes", "1"]
     assert main(words) == 0
     capsys.readouterr()
@@ -64,7 +64,7 @@ def test_a_bound_of_ones_own(capsys):
     assert (far.bound, far.iterations) == (6, 9)
 
 
-def test_an_exploration_that_does_not_end(capsys):
+def test_an_exploration_at_its_limit_is_unfinished(capsys):
     assert main(["check", "asp", "--workers", "2", "--faults", "none", "--states-max", "50"]) == 1
     out = capsys.readouterr().out
     assert "unfinished" in out
@@ -83,7 +83,7 @@ def test_an_exploration_that_does_not_end(capsys):
      (["asp", "--bound", "-1"], "bound=-1: must be 0 or more"),
      (["asp", "--iterations", "0"], "iterations=0: must be at least 1")],
 )  # fmt: skip
-def test_bad_arguments(capsys, words, message):
+def test_bad_arguments_are_refused(capsys, words, message):
     assert main(["check", *words]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("pslab check: ")
@@ -91,7 +91,7 @@ def test_bad_arguments(capsys, words, message):
     assert printed.out == ""
 
 
-def test_words_that_are_no_numbers():
+def test_a_word_that_is_no_number_is_refused():
     assert main(["check", "asp", "--workers", "two"]) == 2
 
 

@@ -68,7 +68,7 @@ def test_torchvision_that_does_not_load(monkeypatch: Patch):
     assert found.found == "RuntimeError: operator torchvision::odd does not exist"
 
 
-def test_declared_operators_are_said(monkeypatch: Patch):
+def test_declared_operators_are_reported(monkeypatch: Patch):
     def twice(load: Callable[[], object]) -> object:
         load()
         return load()
@@ -85,7 +85,7 @@ def test_gpus_with_their_memory(monkeypatch: Patch):
     assert doctor.cuda() == Finding("cuda", OK, "Card 0, 16 of 64 GiB free; Card 1, 16 of 64 GiB free")
 
 
-def test_no_gpu_is_well_and_a_driver_that_torch_does_not_see_is_a_note(monkeypatch: Patch):
+def test_no_gpu_is_ok_and_a_driver_that_torch_does_not_see_is_a_note(monkeypatch: Patch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(Path, "exists", lambda self: False)
     assert doctor.cuda() == Finding("cuda", OK, "none: runs use the CPU")
@@ -135,7 +135,7 @@ def test_mnist_that_is_missing_or_changed(tmp_path: Path, monkeypatch: Patch):
     assert "PSLAB_DATA" in found.advice
 
 
-def test_the_digests_are_those_that_the_data_says():
+def test_the_digests_are_those_of_the_data_folder():
     text = (ROOT / "data" / "README.md").read_text()
     assert all(f"| {name} |" in text and digest in text for name, digest in doctor.MNIST.items())
 
@@ -220,7 +220,7 @@ def some_thing() -> Finding:
     raise ValueError
 
 
-def test_every_check_is_made_and_a_problem_is_status_1(monkeypatch: Patch, capsys: pytest.CaptureFixture):
+def test_a_problem_is_exit_status_1(monkeypatch: Patch, capsys: pytest.CaptureFixture):
     monkeypatch.setattr(doctor, "CHECKS", (well, noted))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
@@ -236,7 +236,7 @@ def test_every_check_is_made_and_a_problem_is_status_1(monkeypatch: Patch, capsy
     assert out.splitlines()[-1] == "1 ok, 1 PROBLEM"
 
 
-def test_as_json(monkeypatch: Patch, capsys: pytest.CaptureFixture):
+def test_json_holds_every_finding(monkeypatch: Patch, capsys: pytest.CaptureFixture):
     monkeypatch.setattr(doctor, "CHECKS", (well, some_thing))
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -250,7 +250,7 @@ def test_all_checks_are_in_the_list():
     assert set(doctor.CHECKS) == own
 
 
-def test_torch_is_not_imported_to_start():
+def test_the_command_does_not_import_torch():
     import subprocess
 
     code = "import sys, pslab.lab.commands.doctor; sys.exit('torch' in sys.modules)"

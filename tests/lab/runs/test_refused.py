@@ -59,7 +59,7 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
     [(["--workers"], "expected one argument"), (["workers=3"], "option='workers=3'"),
      (["--file", "/nowhere.yaml"], "cannot be read"), (["--wokers", "3"], "did you mean 'workers'")],
 )  # fmt: skip
-def test_command_lines_that_are_none(capsys, words, message):
+def test_malformed_command_lines_are_refused(capsys, words, message):
     assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err
 
