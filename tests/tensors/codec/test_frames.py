@@ -61,27 +61,22 @@ def assert_same(a: Entries, b: Entries) -> None:
 def entries(draw: st.DrawFn) -> Entries:
     n = draw(st.sampled_from([0, 1, 7, 8, 9, 127, 128, 129, 1000, 16_384, 20_000, 2_100_000, MAX_N]))
     indices = sorted(draw(st.sets(st.integers(0, n - 1), max_size=60))) if n else []
+    if n <= 129 and draw(st.booleans()):  # all entries
+        indices = list(range(n))
     dtype = draw(st.sampled_from(["f4", "f8"]))
     values = np.array(draw(st.lists(st.floats(width=32), min_size=len(indices), max_size=len(indices))), dtype)
-    return Entries(n, np.array(indices, draw(st.sampled_from([np.int32, np.int64]))), values)
+    dense = len(indices) == n and draw(st.booleans())
+    return Entries(n, None if dense else np.array(indices, draw(st.sampled_from([np.int32, np.int64]))), values)
 
 
-@given(entries(), st.sampled_from(["auto", *SPARSE]))
+@given(entries(), st.sampled_from(["auto", *NAMES]))
 def test_decode_inverts_encode(given_entries: Entries, codec: str) -> None:
-    if codec == "bitmap" and given_entries.n == MAX_N:
-        return  # 256 MiB
+    impossible = codec == "dense" and len(given_entries.values) < given_entries.n
+    if impossible or (codec == "bitmap" and given_entries.n == MAX_N):  # 256 MiB
+        return
     frame = encode(given_entries, codec)
     assert_same(decode(frame, n=given_entries.n), given_entries)
     assert len(frame) <= largest_frame_bytes(given_entries.n, given_entries.values.itemsize)
-
-
-@pytest.mark.parametrize("codec", ["auto", "dense", *SPARSE])
-@pytest.mark.parametrize("n", [0, 1, 8, 100])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_every_codec_carries_all_entries(codec: str, n: int, dtype: str) -> None:
-    whole = Entries(n, None, np.arange(n, dtype=dtype))
-    assert_same(decode(encode(whole, codec)), whole)
-    assert_same(decode(encode(Entries(n, np.arange(n), whole.values), codec)), whole)
 
 
 def test_varint_bytes_by_hand() -> None:
@@ -332,7 +327,6 @@ def test_set_bits_agrees_with_a_search_of_the_mask(n: int, density: float) -> No
 
 @given(st.binary(max_size=40))
 @example(b"")
-def test_set_bits_of_any_bytes(octets: bytes) -> None:
-    bitmap = np.frombuffer(octets, np.uint8) if octets else np.empty(0, np.uint8)
+def test_set_bits_by_definition(octets: bytes) -> None:
     expected = [8 * i + bit for i, octet in enumerate(octets) for bit in range(8) if octet >> bit & 1]
-    assert set_bits(bitmap).tolist() == expected
+    assert set_bits(np.array(list(octets), np.uint8)).tolist() == expected
