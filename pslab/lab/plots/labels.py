@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pslab.config import parameters
-from pslab.config.cluster import COSTS, PRESETS, Cluster, resolve_cluster
+from pslab.config.cluster import COSTS, PRESETS, cluster_fields
 from pslab.config.run import Run
 from pslab.config.spec import build, split
 from pslab.config.table import KINDS, find
@@ -159,16 +159,6 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
     for field, verb in (("leave", "leaves"), ("join", "joins")):
         words += [f"worker {worker} {verb} at {duration(at)}" for worker, at in dict(c.get(field, {})).items()]
     return words
-
-
-def cluster_fields(cluster: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The fields in which a cluster differs from no emulation, those of its preset included."""
-    given = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
-    if "preset" not in given:
-        return given
-    resolved, nothing = resolve_cluster(given), Cluster()
-    return {f.name: value for f in dataclasses.fields(Cluster)
-            if (value := getattr(resolved, f.name)) != getattr(nothing, f.name)}  # fmt: skip
 
 
 def _cluster(value: Any) -> str:
