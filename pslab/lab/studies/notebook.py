@@ -19,10 +19,9 @@ PICTURES: dict[str, tuple[str, ...]] = {
     "11_families": ("accuracy", "bytes", "until", "thresholds", "starts"),
     "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
     "25_ssp_tuning": ("settings",),
-    "40_eager": ("timeline", "time"),
 }
 KEYS: dict[str, tuple[str, ...]] = {
-    "11_families": (), "40_eager": (),
+    "11_families": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default

@@ -149,40 +149,8 @@ def ssp_runs(
     return _each_seed(runs, seeds)
 
 
-#: No latency and no jitter: what is left is computing and two ways on a link.
-EVEN: Mapping[str, Any] = MappingProxyType({"compute_s": 0.025, "bandwidth_bit_s": 2e9, "duplex": "full"})
-BANDWIDTHS = (12e9, 5e9, 2.5e9, 1.6e9, 1.2e9, 8e8, 6e8)
-
-
-def overlap_runs(
-    *,
-    policies: Sequence[Any] = ("asp", "eager"),
-    bandwidths: Sequence[float] = BANDWIDTHS,
-    workers: int = 2,
-    batch_size: int = 64,
-    learning_rate: float = 0.2,
-    pushes: int = 240,
-    model: Any = "mlp",
-    data: Any = "mnist",
-    cluster: Mapping[str, Any] = EVEN,
-    seed: int = 0,
-) -> list[Run]:
-    """Each policy on real processes, and in virtual time for each bandwidth, over links of full and half duplex.
-
-    Raises:
-        ConfigError: lists that are none, a cluster that is no mapping, or what Run refuses.
-    """
-    if not isinstance(cluster, Mapping):
-        raise ConfigError("cluster", cluster, "must be a mapping: its bandwidth is varied")
-    real = [Run(sync=policy, workers=workers, batch_size=batch_size, learning_rate=learning_rate, pushes=pushes,
-                model=model, data=data, cluster=dict(cluster), seed=seed) for policy in listed("policies", policies)]
-    links = [{"bandwidth_bit_s": bandwidth, "duplex": duplex} for duplex in ("full", "half")
-             for bandwidth in listed("bandwidths", bandwidths)]  # fmt: skip
-    return [*real, *(run.but(engine="timing", cluster={**cluster, **link}) for run in real for link in links)]
-
-
 STUDIES: dict[str, Callable[..., Sequence[Any]]] = {
-    "11_families": family_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs, "40_eager": overlap_runs}
+    "11_families": family_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs}
 
 
 def alone(run: Run) -> Run:
