@@ -78,10 +78,10 @@ def _whole(draft: Path) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """What the failing cell said, without colours and without its traceback."""
-    cell, name, text = (getattr(error, field, None) for field in ("exec_count", "ename", "evalue"))
-    said = f"cell {cell}: {name}: {text}" if name else f"{type(error).__name__}: {error}"
-    return re.sub(r"\x1b\[[0-9;]*m", "", said)
+    """The failing cell's error, without colours and traceback."""
+    cell, name, value = (getattr(error, field, None) for field in ("exec_count", "ename", "evalue"))
+    text = f"cell {cell}: {name}: {value}" if name else f"{type(error).__name__}: {error}"
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 @contextlib.contextmanager
