@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: figures test test-all lab clean
+.PHONY: figures test test-all lab docs clean
 
 figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/
 	$(BIN)/python -m pslab figures
@@ -17,6 +17,9 @@ test-all: .venv/.ready  ## and the long ones
 
 lab: .venv/.ready  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab notebooks
+
+docs: .venv/.ready  ## the page of policies, from the table of names
+	$(BIN)/python -m pslab list --markdown > docs/policies.md
 
 .venv/.ready: pyproject.toml
 	@echo "setting up .venv: a minute or a few, depending on the network"

@@ -8,8 +8,8 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, PslabError
 
 if TYPE_CHECKING:
+    from pslab.engines.check.plan import check
     from pslab.lab import plots
-    from pslab.lab.commands.check import check
     from pslab.lab.records.choosing import best, goal
     from pslab.lab.records.record import Result
     from pslab.lab.records.summary import summary
@@ -27,7 +27,7 @@ __all__ = [
 _LAZY = {
     "Result": "pslab.lab.records.record",
     "best": "pslab.lab.records.choosing",
-    "check": "pslab.lab.commands.check",
+    "check": "pslab.engines.check.plan",
     "claim": "pslab.lab.studies.claims",
     "goal": "pslab.lab.records.choosing",
     "grid": "pslab.lab.runs.grid",

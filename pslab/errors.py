@@ -3,9 +3,9 @@
 PslabError
 ├── ConfigError        the caller's parameters: refused before a process starts
 ├── ProtocolError      an event that the state machines do not allow: nothing changed
-├── FrameError         bytes that are not a whole, unchanged frame: nothing was applied
+├── FrameError         bytes that are not a complete, unchanged frame: nothing was applied
 ├── RecordError        a directory of results that is not what its manifest says
-├── ExportError        a picture could not be written
+├── ExportError        a figure could not be written
 └── RunError           a run that could not go on
     ├── WorkerFailed       a worker raised: its number, iteration and traceback
     ├── WorkerDied         a process is gone, or silent beyond its lease
@@ -42,11 +42,11 @@ class FrameError(PslabError):
 
 
 class RecordError(PslabError):
-    """Results on disk that are not whole."""
+    """Results on disk that are incomplete."""
 
 
 class ExportError(PslabError):
-    """A picture that could not be written."""
+    """A figure that could not be written."""
 
 
 class RunError(PslabError):

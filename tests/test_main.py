@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pslab.__main__ import PIPE_CLOSED, VERBS, main
-from pslab.config.run import KINDS
+from pslab.config.run import FIELDS
 from pslab.errors import PslabError
 from pslab.lab.commands import doctor
 
@@ -34,7 +34,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture):
 def test_help_of_run_explains_every_field(capsys: pytest.CaptureFixture):
     assert main(["run", "-h"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    for name, field in KINDS.items():
+    for name, field in FIELDS.items():
         assert f"--{name.replace('_', '-')} {name.upper()}" in out
         assert field.doc in out
     assert "a whole number from 1 to 1024; default: 4" in out

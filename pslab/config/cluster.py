@@ -1,14 +1,13 @@
-"""The cluster that a run imagines: speeds, stalls and links. Every driver obeys the same object."""
+"""The emulated cluster: speeds, stragglers, links and costs. Every engine reads the same object."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pslab.config.parameters import Bounds, OneOf, check
+from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.errors import ConfigError, nearest
 
 SECONDS = Bounds(at_least=0, at_most=3600)
@@ -17,7 +16,7 @@ BIT_S = Bounds(at_least=1, at_most=1e15)
 
 @dataclass(frozen=True)
 class Cluster:
-    """W workers, one link each to the server, whose own link they share.
+    """Workers, each with a link to the server, whose own link they share.
 
     Raises:
         ConfigError: a value that no cluster can have, such as a bandwidth of zero.
@@ -47,39 +46,47 @@ class Cluster:
     decode_s: Annotated[float, SECONDS, "... to install what was pulled"] = 0.0
     message_s: Annotated[float, SECONDS, "... to handle one frame at the server"] = 0.0
     search_s: Annotated[float, SECONDS, "... of a policy that plans ahead, per predicted point"] = 0.0
-    slow: Annotated[Mapping[int, float], "permanent stragglers: worker -> factor"] = field(default_factory=dict)
-    trace: Annotated[Mapping[int, Sequence[float]], "worker -> seconds of its gradients, repeated"] = field(
-        default_factory=dict)
-    leave: Annotated[Mapping[int, float], "virtual time only: worker -> when it leaves, in s"] = field(
-        default_factory=dict)
-    join: Annotated[Mapping[int, float], "... worker -> when it joins or comes back; until then it is absent"] = field(
-        default_factory=dict)
+    slow: Annotated[
+        Mapping[int, float], Bounds(above=0, at_most=1e6), "permanent stragglers: worker -> factor"
+    ] = field(default_factory=dict)
+    trace: Annotated[
+        Mapping[int, Sequence[float]], Bounds(above=0, at_most=3600), "worker -> seconds of its gradients, repeated"
+    ] = field(default_factory=dict)
+    leave: Annotated[Mapping[int, float], Bounds(above=0), "virtual time only: worker -> when it leaves, in s"] = field(
+        default_factory=dict
+    )
+    join: Annotated[
+        Mapping[int, float], Bounds(above=0), "... worker -> when it joins or comes back; until then it is absent"
+    ] = field(default_factory=dict)
     bandwidth_at: Annotated[Mapping[float, float], "... seconds -> bit/s of each link from then on"] = field(
-        default_factory=dict)
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         check(self, "cluster.")
-        for name, plain in (("slow", float), ("trace", _times), ("leave", float), ("join", float)):
-            given = {int(worker): plain(value) for worker, value in dict(getattr(self, name)).items()}
+        for name in BY_WORKER:
+            bounds, given = parameters(Cluster)[name].bounds, dict(getattr(self, name))
+            plain: Any = _floats if name == "trace" else float
+            given = {int(worker): plain(value) for worker, value in given.items()}
             object.__setattr__(self, name, given)
+            for worker, value in given.items():
+                values = value if isinstance(value, tuple) else (value,)
+                if worker < 0 or not values or not all(map(bounds.hold, values)):
+                    raise ConfigError(f"cluster.{name}", given, f"must map workers, from 0, to numbers {bounds}")
         changes = {float(at): float(bit_s) for at, bit_s in dict(self.bandwidth_at).items()}
         object.__setattr__(self, "bandwidth_at", changes)
-        if not all(0 < at < math.inf and 1 <= bit_s <= 1e15 for at, bit_s in changes.items()):
-            raise ConfigError("cluster.bandwidth_at", changes, "must map seconds above 0 to bit/s of at least 1")
+        if not all(0 < at < math.inf and BIT_S.hold(bit_s) for at, bit_s in changes.items()):
+            raise ConfigError("cluster.bandwidth_at", changes, f"must map seconds above 0 to bit/s {BIT_S}")
         if changes and self.bandwidth_bit_s is None:
-            raise ConfigError("cluster.bandwidth_bit_s", None, "a bandwidth that changes must start from one")
-        for name, possible, words in BY_WORKER:
-            for worker, value in getattr(self, name).items():
-                if worker < 0 or not possible(value):
-                    raise ConfigError(f"cluster.{name}", getattr(self, name), f"must map workers, from 0, to {words}")
+            raise ConfigError("cluster.bandwidth_bit_s", None, "a bandwidth that changes needs a first value")
         for worker in self.leave.keys() & self.join.keys():
             if self.leave[worker] == self.join[worker]:
                 raise ConfigError("cluster.join", self.join, f"worker {worker} leaves and joins at the same instant")
         self._check_shares()
         if self.overhead_s and self.bandwidth_bit_s is None:
-            raise ConfigError("cluster.overhead_s", self.overhead_s, "a link that is kept busy needs a bandwidth_bit_s")
+            raise ConfigError("cluster.overhead_s", self.overhead_s, "an occupied link needs a bandwidth_bit_s")
         if self.compute_s is None and (self.compute_sigma or self.stall_probability or self.slow):
-            raise ConfigError("cluster.compute_s", None, "jitter, stalls and slow workers need a modelled compute time")
+            raise ConfigError("cluster.compute_s", None, "jitter and stragglers need a modelled compute time")
 
     def _check_shares(self) -> None:
         try:
@@ -97,35 +104,30 @@ class Cluster:
         """Whether messages take no modelled time."""
         return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
 
-    def there(self, worker: int) -> bool:
-        """Whether a worker is there when the run begins."""
+    def present(self, worker: int) -> bool:
+        """Whether a worker is present when the run starts."""
         return worker not in self.join or self.leave.get(worker, math.inf) < self.join[worker]
 
 
-def _times(values: Any) -> tuple[float, ...]:
+def _floats(values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
 COSTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s", "message_s", "search_s")
-BY_WORKER: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("slow", lambda factor: 0 < factor <= 1e6, "factors above 0"),
-    ("trace", lambda times: len(times) > 0 and all(0 < t <= 3600 for t in times), "lists of seconds above 0"),
-    ("leave", lambda at: 0 < at < math.inf, "seconds above 0"),
-    ("join", lambda at: 0 < at < math.inf, "seconds above 0"),
-)
+BY_WORKER = ("slow", "trace", "leave", "join")
 
 _LAN = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "server_bandwidth_bit_s": 1e10}
 _COMPUTE = {"compute_s": 0.02, "compute_sigma": 0.1}
 _STALLS = {"stall_probability": 0.05, "stall_factor": 5.0}
-# the thesis's MLP under static:1% on one core of an AMD EPYC, by `calibrate`; for another model, measure them anew.
-# search_s: by `python -m pslab bench zipline`
+# the thesis's MLP under static:1% on one core of an AMD EPYC, by `calibrate`; for another model, measure them again.
+# search_s: by `pslab bench zipline`
 _COSTS = {"select_s": 1.4e-3, "encode_s": 8e-4, "apply_s": 6e-4, "serve_s": 5e-4, "find_s": 1.5e-3, "decode_s": 7.5e-4,
           "message_s": 2e-4, "search_s": 5e-7}  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "free": {},  # no emulation: as fast as this machine
-    "lab": {**_LAN, **_COMPUTE, **_STALLS, **_COSTS},  # 1 Gbit/s, transient stalls
+    "lab": {**_LAN, **_COMPUTE, **_STALLS, **_COSTS},  # 1 Gbit/s, transient stragglers
     "lab-slow-net": {**_LAN, "bandwidth_bit_s": 1e8, "server_bandwidth_bit_s": 1e9, **_COMPUTE, **_STALLS, **_COSTS},
-    "steady": {**_LAN, **_COMPUTE, **_COSTS},  # equal workers, no stalls
+    "steady": {**_LAN, **_COMPUTE, **_COSTS},  # equal workers, no stragglers
     "straggler": {**_LAN, **_COMPUTE, **_COSTS, "slow": {0: 3.0}},  # one permanent straggler
 }
 
@@ -144,13 +146,23 @@ def resolve_cluster(value: str | Mapping[str, Any]) -> Cluster:
     base = fields.pop("preset", "free")
     if base not in PRESETS:
         raise ConfigError("cluster.preset", base, f"unknown preset; {nearest(str(base), PRESETS)}")
-    names = {f.name for f in dataclasses.fields(Cluster)}
+    names = parameters(Cluster)
     for name in fields:
         if name not in names:
             raise ConfigError(f"cluster.{name}", fields[name], f"there is no such field; {nearest(str(name), names)}")
     try:
         return Cluster(**{**PRESETS[base], **fields})
-    except (TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:  # a mapping of something else
         raise ConfigError("cluster", value, str(error)) from None
+
+
+def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in which a cluster differs from no emulation, those of its preset included."""
+    given = {"preset": value} if isinstance(value, str) else dict(value)
+    if "preset" not in given:
+        return given
+    resolved, nothing = resolve_cluster(given), Cluster()
+    return {name: field_ for name in parameters(Cluster)
+            if (field_ := getattr(resolved, name)) != getattr(nothing, name)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Run: one frozen plain value that says everything about an experiment; its digest names its results."""
+"""Run: one frozen value that describes an experiment completely; its digest names its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
-SEMANTICS = 2  # raise it whenever the same Run would give other results than before: old records are then not reused
+SEMANTICS = 3  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
 Named = str | object  # a short string, or an object that does the same
@@ -95,8 +95,8 @@ class Run:
             ConfigError: an unknown name (with the nearest right one), or anything that Run itself refuses.
         """
         for name in parameters:
-            if name not in KINDS:
-                raise ConfigError(str(name), parameters[name], f"Run has no such field; {nearest(str(name), KINDS)}")
+            if name not in FIELDS:
+                raise ConfigError(str(name), parameters[name], f"Run has no such field; {nearest(str(name), FIELDS)}")
         return cls(**parameters)
 
     def but(self, **changes: Any) -> Run:
@@ -110,7 +110,7 @@ class Run:
 
     @property
     def cacheable(self) -> bool:
-        """Whether the digest says everything: an object without source text cannot name its results."""
+        """Whether the digest is complete: an object without source text cannot name its results."""
         return all(_source(getattr(self, name)) is not None for name in NAMED)
 
     @property
@@ -120,17 +120,17 @@ class Run:
 
     @property
     def evaluation_period(self) -> int | None:
-        """Pushes between two evaluations; None where no budget in pushes gives one (then by time)."""
+        """Pushes between two evaluations; None without a budget in pushes (then by time)."""
         if self.eval_every is not None:
             return self.eval_every
         return None if self.pushes is None else max(1, self.pushes // 20)
 
 
-KINDS = parameters(Run)  # the fields of a Run, by name
+FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
 def _source(value: Any) -> str | None:
-    """What stands for a named field in the digest: the string itself, or an object's source text and arguments."""
+    """A named field as the digest reads it: the string itself, or an object's source text and arguments."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):

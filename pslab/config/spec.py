@@ -10,6 +10,9 @@ name and are read by the field's type.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 from pslab.config.parameters import parameters
@@ -95,3 +98,25 @@ def resolve(kind: str, value: Any) -> Any:
     if missing and find(kind, value) is None:
         raise ConfigError(kind, value, f"has no {', '.join(missing)}; a {kind} policy needs {methods}")
     return value
+
+
+def import_named(field: str, text: str, load: Callable[[str], Any] = import_module) -> Any:
+    """The object that "package.module:attribute" names; the attribute may be dotted. `load` imports the module.
+
+    Raises:
+        ConfigError: another form, a module that cannot be imported, or no such attribute (with the nearest one).
+    """
+    path, colon, attributes = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*path.split("."), *attributes.split("."))):
+        raise ConfigError(field, text, "must have the form package.module:name")
+    try:
+        found = load(path)
+    except Exception as error:
+        raise ConfigError(field, text, f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            near = get_close_matches(attribute, dir(found), n=3, cutoff=0.4)
+            hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+            raise ConfigError(field, text, f"{path} has no {attribute!r}{hint}")
+        found = getattr(found, attribute)
+    return found

@@ -152,11 +152,11 @@ ROWS = _table(
         label="schedule in steps, ×{factor_each}, at {at}"),
 
     Row("codec", "auto", "pslab.tensors.codec.frames", "the shortest of the others for each message"),
-    Row("codec", "dense", "pslab.tensors.codec.frames", "every entry, without indices"),
-    Row("codec", "coordinates", "pslab.tensors.codec.frames", "each index as a 32-bit number"),
-    Row("codec", "bitmap", "pslab.tensors.codec.frames", "one bit per entry of the vector"),
-    Row("codec", "varint", "pslab.tensors.codec.varint", "LEB128 of each gap to the index before, less one"),
-    Row("codec", "runs", "pslab.tensors.codec.run_length", "start and length of each run of indices"),
+    Row("codec", "dense", "pslab.tensors.codec.frames", "every entry of the vector, without positions"),
+    Row("codec", "coordinates", "pslab.tensors.codec.coordinates"),
+    Row("codec", "bitmap", "pslab.tensors.codec.bitmap"),
+    Row("codec", "varint", "pslab.tensors.codec.varint"),
+    Row("codec", "runs", "pslab.tensors.codec.run_length"),
 
     Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64",
         label="MLP, width {hidden}"),

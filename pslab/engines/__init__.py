@@ -1,1 +1,1 @@
-"""Drivers of the one protocol: local processes, virtual time, exhaustive checking."""
+"""Engines that run the one protocol: local processes, virtual time, exhaustive checking."""

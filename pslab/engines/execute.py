@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pslab.config.table import ROWS
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.outcome import OnProgress, Outcome
+from pslab.engines.job.outcome import OnProgress, Outcome
 
 
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:

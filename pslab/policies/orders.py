@@ -1,7 +1,7 @@
 """Request orders: which of a worker's ready requests goes next?
 
-Over full duplex a choice is among pushes or among pulls. Over half duplex both want the link: an order that has nothing
-to say between the two leaves it to the oldest request whether a push or a pull goes.
+Over full duplex an order chooses among pushes or among pulls. Over half duplex both compete for the link: an order
+without a rule between the two leaves it to the oldest request whether a push or a pull goes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FIFO:
 
 @dataclass(frozen=True)
 class FILO:
-    """First in, last out: the request that became ready last. The oldest one starves until computing waits for it.
+    """First in, last out: the request that became ready last; the oldest starves until the computation waits for it.
 
     Source: Tsai (thesis report 2018).
     """
@@ -44,7 +44,7 @@ class FILO:
 
 @dataclass(frozen=True)
 class Stalest:
-    """Of the pulls the one whose weights here are the stalest; pushes first in, first out.
+    """Of the pulls the one for the worker's stalest weights; pushes first in, first out.
 
     Source: Tsai (thesis report 2018).
     """
@@ -56,7 +56,7 @@ class Stalest:
 
 @dataclass(frozen=True)
 class Advancing:
-    """Of the pushes the one that raises its range's low bound, for which others may wait; pulls first in, first out.
+    """Of the pushes one that raises its range's low bound, for which others may wait; pulls first in, first out.
 
     Source: Tsai (thesis report 2018).
     """
@@ -69,11 +69,11 @@ class Advancing:
 
 @dataclass(frozen=True)
 class Needed:
-    """What somebody waits for goes first: the thesis's optimal order, completed.
+    """What a worker waits for goes first: the thesis's optimal order, completed.
 
-    Its rules are to pull the stalest layer and to push the one that raises a low bound. How these two, and computing
-    that waits, come together is this project's own: first the pull for which computing waits; then a push that raises a
-    low bound; then the stalest pull; then the oldest push.
+    The thesis has two rules: pull the stalest layer, and push the layer that raises a low bound. Their combination is
+    this project's own: first the pull for which the computation waits, then a push that raises a low bound, then the
+    stalest pull, then the oldest push.
 
     Source: Tsai (thesis report 2018).
     """
@@ -90,19 +90,19 @@ class Needed:
 
 @dataclass(frozen=True)
 class Front:
-    """The layers nearest to the input first: they are computed first. Of a layer its pulls, then its pushes.
+    """The layers nearest to the input first, because they are computed first. Of a layer its pulls, then its pushes.
 
-    Layers are cut by `ranges="layers:40000"` (P3's size, in parameters). A credit is how much may be on its way
-    (ByteScheduler: 16 MB for pieces of 4 MB): the order has no say in what is. No piece may be larger than the credit,
-    unless the order is greedy: it would never go.
+    Layers are cut by `ranges="layers:40000"` (P3's size, in parameters). The credit limits the bytes under way
+    (ByteScheduler: 16 MB for pieces of 4 MB), which the order cannot rearrange. Unless the order is greedy, no piece
+    may be larger than the credit: it would never go.
 
     Source: Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019).
     """
 
     credit: Annotated[
-        int | None, Bounds(at_least=1), "bytes that may be on their way until their receipt; none: one message"
+        int | None, Bounds(at_least=1), "bytes that may be under way, sent and not yet received; none: one message"
     ] = None
-    greedy: Annotated[bool, "a message goes while any credit is left, however large it is"] = False
+    greedy: Annotated[bool, "a message goes while any credit is left, whatever its size"] = False
 
     def __post_init__(self) -> None:
         check(self)
@@ -111,7 +111,7 @@ class Front:
         return min(ready, key=lambda r: (layer(r.range, view), isinstance(r, Push), r.range))
 
     def admits(self, under_way_bytes: float, size_bytes: float) -> bool:
-        """Whether a message may go while others are on their way."""
+        """Whether a message may go while others are under way."""
         if self.credit is None:
             return under_way_bytes == 0
         return admits(self.credit, under_way_bytes, size_bytes, self.greedy)
@@ -119,9 +119,9 @@ class Front:
 
 @dataclass(frozen=True)
 class TIC:
-    """Of the pulls the one with the fewest others that its computation also waits for; pushes first in, first out.
+    """Of the pulls the one whose computation waits for the fewest others; pushes first in, first out.
 
-    TicTac's order without measured times. On a chain of layers it is the input's first, as TAC's is.
+    TicTac's order without measured times. On a chain of layers it starts at the input, as TAC does.
 
     Source: Hashemi et al. (MLSys 2019).
     """
@@ -136,9 +136,9 @@ class TIC:
 
 @dataclass(frozen=True)
 class TAC:
-    """Of the pulls the one that lets most computing begin while others travel; pushes first in, first out.
+    """Of the pulls the one that allows the most computing during other transfers; pushes first in, first out.
 
-    TicTac's order by the times of layers' forward passes and transfers.
+    TicTac's order by the times of the layers' forward passes and transfers.
 
     Source: Hashemi et al. (MLSys 2019).
     """
@@ -153,27 +153,27 @@ class TAC:
 
 
 def stalest(pulls: list[Pull], view: View) -> Pull:
-    """The pull whose weights here were read at the least low bound; of equals the smallest range."""
+    """The pull of the range whose weights the worker read at the least low bound; of equals the smallest range."""
     return min(pulls, key=lambda pull: (_of(view.held, pull.range, 0), pull.range))
 
 
 def advancing(ready: Ready, view: View) -> Push | None:
-    """The push that raises its range's low bound: nobody else is there. Of several the smallest range."""
+    """The push that raises its range's low bound, where its worker is alone; of several the smallest range."""
     raising = [r for r in ready if isinstance(r, Push) and _of(view.alone, r.range, False)
                and view.counts[r.range] == view.low[r.range]]  # fmt: skip
     return min(raising, key=lambda push: push.range, default=None)
 
 
 def layer(index: int, view: View) -> int:
-    """The layer of a range; a range is a layer where nothing else is known."""
+    """The layer of a range; if it is not known, each range counts as a layer."""
     return _of(view.layers, index, index)
 
 
 def admits(credit: float, in_flight: float, size: float, greedy: bool) -> bool:
-    """Whether a message may go while others are on their way; all in bytes.
+    """Whether a message may go while others are under way; all in bytes.
 
-    Greedy: as long as any credit is left, which may thereby be overdrawn (ByteScheduler's core in Python); else only if
-    it fits into what is left (BytePS in C++), where what fits may overtake what does not.
+    Greedy: while any credit is left, which this may overdraw (ByteScheduler's core in Python); else only if the message
+    fits into the rest (BytePS in C++), so that smaller messages may overtake larger ones.
 
     Source: Peng et al. (SOSP 2019).
     """
@@ -182,19 +182,19 @@ def admits(credit: float, in_flight: float, size: float, greedy: bool) -> bool:
 
 
 def _chain(places: Mapping[int, int], forward_s: Sequence[float] = ()) -> list[Operation]:
-    """Forward passes of layers one after another, by the layers of the ranges that are outstanding.
+    """The forward passes of a chain of layers as operations that wait for the outstanding ranges, here by their layers.
 
-    What can be computed until the next of these layers is one operation.
+    All layers from one of these to the next are one operation.
     """
-    begins = sorted(set(places.values()))
-    ends = [*begins[1:], max(len(forward_s), begins[-1] + 1)]
-    return [Operation(sum(forward_s[begin:end]), frozenset(r for r, place in places.items() if place <= begin))
-            for begin, end in zip(begins, ends, strict=True)]  # fmt: skip
+    firsts = sorted(set(places.values()))
+    ends = [*firsts[1:], max(len(forward_s), firsts[-1] + 1)]
+    return [Operation(sum(forward_s[first:end]), frozenset(r for r, place in places.items() if place <= first))
+            for first, end in zip(firsts, ends, strict=True)]  # fmt: skip
 
 
 @lru_cache
 def _impending(layers: tuple[int, ...]) -> dict[int, float]:
-    """TIC's measure of each range of a model, by the ranges' layers."""
+    """TIC's measure of each range of a model with these layers of its ranges."""
     places = dict(enumerate(layers))
     found = weights(_chain(places), dict.fromkeys(places, 1.0))
     return {index: weight.impending_s for index, weight in found.items()}

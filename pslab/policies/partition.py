@@ -1,4 +1,4 @@
-"""What a request is about: the whole model, or one layer, or a slice of one. Each range has its own clock."""
+"""Partitions of the model into ranges: the whole model, layers, or slices of layers. Each range has its own clocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pslab.config.parameters import Bounds, check
 
 
 class Cut(NamedTuple):
-    """One range: elements [start, stop) of the flat vector, all of one layer if requests are layer-wise."""
+    """One range: elements [start, stop) of the flat vector, all of one layer if requests go layer by layer."""
 
     layer: int
     start: int
@@ -19,7 +19,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Whole:
-    """The whole model is one range: one push and one pull an iteration."""
+    """The whole model is one range: one push and one pull per iteration."""
 
     layered: ClassVar[bool] = False
 
@@ -33,7 +33,7 @@ class Layers:
     """Each layer is a range: its push is ready when its backward pass ends, and only its forward pass waits for it.
 
     So communication overlaps with the computation of other layers, in the order that the run's `order` chooses. Layers
-    may be cut into slices, so that a large one does not keep the link from a more urgent one.
+    may be cut into slices, so that a large layer does not delay a more urgent one.
 
     Source: Zhang et al. (ATC 2017); in slices Jayarajan et al. (MLSys 2019), Peng et al. (SOSP 2019)
     """

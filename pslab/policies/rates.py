@@ -1,15 +1,15 @@
-"""Rates: how far one applied push moves the weights.
+"""Learning-rate policies: how far one applied push moves the weights.
 
-A rate is a factor of the learning rate, `scale`. One that changes the gradient itself declares by `needs` what is
-computed for it beside the weights (`pslab.tensors.update.rate_state`), which asks it for numbers and reads its fields:
+A rate is a factor of the learning rate, `scale`. A rate that changes the gradient itself declares by `needs` the state
+that is kept for it beside the weights (`pslab.tensors.update.rate_state`, which calls it and reads its fields):
 
-    needs          computed where    what it is made of
+    needs          kept              contents
     versions       at the server     the mean of the pushes of each version
-    squares        at the server     the sums of the gradients' squares, elementwise; the rate has `eps`
-    own squares    at each worker    ... of its own gradients, before they are pruned
+    squares        at the server     the elementwise sums of the gradients' squares; the rate has `eps`
+    own squares    at each worker    the same of its own gradients, before they are pruned
     directions     at the server     each worker's latest gradient, layer by layer; the rate has `share` and `clamp`
 
-Without tensors there is only the factor. A rate that does not read Run's `push_weight` says so by `weighted = False`.
+Without tensors only the factor applies. A rate that ignores Run's `push_weight` declares `weighted = False`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pslab.config.parameters import Bounds, OneOf, check
 
 
 class Applied(NamedTuple):
-    """What a rate is told of the pushes that are applied as one step."""
+    """What a rate knows of the pushes that are applied as one step."""
 
     workers: int  #: workers in the run
     pushes: int  #: pushes in this step
     aggregate: bool  #: whether the step is the mean of a superstep
     push_weight: float | None  #: Run.push_weight
     staleness: int  #: steps on this range between the oldest push's pull and now
-    stalest: int  #: ... between the oldest weights that any worker computes on, or has just pushed for, and now
-    seen: int  #: the staleness that the workers knew of as they pushed, `staleness` if they could not
+    stalest: int  #: ... between the oldest weights that any worker computes on, or just computed its push on, and now
+    seen: int  #: the staleness that the workers observed when they pushed; `staleness` if they could not observe any
 
 
 class Rate(Protocol):
     """A learning-rate policy.
 
-    One that asks of a push's staleness for what its worker has seen alone may say so by `foreseen = True`: then the
-    worker itself knows by how much its push is going to move the weights.
+    A rate that uses no staleness but the one that the worker itself has observed may declare `predictable = True`:
+    then the worker can predict how far its push will move the weights.
     """
 
     def scale(self, step: Applied) -> float:
@@ -45,15 +45,15 @@ class Rate(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """CONSGD: a push that is applied alone moves by Run's `push_weight`, 1 / workers if None.
+    """CONSGD: a push that is applied by itself has the factor `push_weight` of Run, by default 1 / workers.
 
-    The mean of a superstep moves by 1, whatever the weight, as MXNet's dist_sync does: so with plain SGD one epoch
+    The mean of a superstep has the factor 1, whatever the weight, as in MXNet's dist_sync: so with plain SGD one epoch
     moves the weights by the same total step under every policy, and push_weight=1 leaves single pushes undivided.
 
     Source: Jiang et al. (SIGMOD 2017).
     """
 
-    foreseen: ClassVar[bool] = True
+    predictable: ClassVar[bool] = True
 
     def scale(self, step: Applied) -> float:
         return 1.0 if step.aggregate else _weight(step)
@@ -61,16 +61,16 @@ class Constant:
 
 @dataclass(frozen=True)
 class DynSGD:
-    """DynSGD: the staler a push, the smaller its step. No 1 / workers beside it.
+    """DynSGD: the staler a push, the smaller its step. There is no factor 1 / workers.
 
-    `versions` is a reconstruction of the paper's version store, whose full text is not public. A push joins the version
-    that its worker's pull opened, and the weights hold the mean of each version's pushes: the newest of k members
-    counts 1 / k and pulls the others down to 1 / k. A round of equals is their mean, a lone worker counts 1. It works
-    on gradients: with plain SGD of a constant learning rate the weights are the initial ones less the rate times the
-    sum of the means; where the rate changes, what is taken back of earlier members is taken at the newer rate, and
-    another optimizer takes the changes of the means for gradients.
-    `inverse`: 1 / (1 + the push's own staleness), as Hermans's dist-keras does. `stalest`: 1 / (1 + the largest
-    staleness of the weights that any worker computes on), for every push, as in Tsai's slides.
+    `versions` reconstructs the paper's version store; the paper's full text is not public. A push joins the version
+    that its worker's pull opened, and the weights contain the mean of each version's pushes: the newest of k members
+    has the factor 1 / k and reduces those of the others to 1 / k. A round of equally fast workers is their mean, the
+    pushes of a single worker have the factor 1. The rule works on gradients: with plain SGD of a constant learning rate
+    the weights are the initial ones minus the rate times the sum of the means; if the learning rate changes, earlier
+    members are corrected at the newer rate, and another optimizer treats the changes of the means as gradients.
+    `inverse`: 1 / (1 + the push's own staleness), as in Hermans's dist-keras. `stalest`: 1 / (1 + the largest staleness
+    of the weights that any worker computes on), for every push, as in Tsai's slides.
 
     Source: Jiang et al. (SIGMOD 2017); Hermans (thesis 2017); Tsai (slides 2017)
     """
@@ -93,11 +93,11 @@ class DynSGD:
 
 @dataclass(frozen=True)
 class AdaGrad:
-    """AdaGrad: every entry's rate falls with the root of the sum of its squared gradients. No 1 / workers beside it.
+    """AdaGrad: every entry's rate falls with the root of its squared gradients' sum. There is no factor 1 / workers.
 
-    With the sums at each worker, as in Tsai's slides, one that has pushed a quarter as often has twice the rate: stale
-    pushes are amplified. The gradient is divided before it is pruned. With the sums at the server there is one rate
-    for all workers, and of a superstep it is the mean that is squared.
+    With sums at each worker, as in Tsai's slides, a worker that has pushed a quarter as often has twice the rate: stale
+    pushes are amplified. The gradient is divided before it is pruned. With sums at the server all workers have the same
+    rate, and of a superstep the mean is squared.
 
     Source: Duchi et al. (JMLR 2011); Tsai (slides 2017)
     """
@@ -119,20 +119,20 @@ class AdaGrad:
 
 @dataclass(frozen=True)
 class Split:
-    """Direction and distance: how far a push goes is set anew, layer by layer, along its own direction.
+    """Direction and distance: a push keeps its direction, and its length is set anew, layer by layer.
 
-    The distances of all workers' latest gradients g become t * alpha, with the t that keeps the length of their sum:
+    The lengths of all workers' latest gradients g become t * alpha, with the t that keeps the length of their sum:
     t * |sum of alpha * g / |g|| = |sum of g|. The direction of the sum may change. A worker's alpha is set by its push
-    and stays until its next one; where directions cancel, no distance grows beyond `clamp` times itself. Sums, not
-    means: no 1 / workers beside it, as push_weight=1 with the constant rate.
-    alpha is 1 / (1 + staleness); or equal; or as it was (identity: nothing changes); or, by speed, 1 / the number of
-    the worker's pushes, so that the slow ones count more.
+    and remains until its next one; where directions cancel, no gradient grows beyond `clamp` times its length. Pushes
+    are summed: there is no factor 1 / workers, as under the constant rate with push_weight=1.
+    alpha is 1 / (1 + staleness); or equal; or unchanged (identity); or, by speed, 1 / the number of the worker's
+    pushes, so that slow workers count more.
 
     Source: Tsai (slides 2017)
     """
 
     alpha: Annotated[
-        str, OneOf("staleness", "equal", "identity", "speed"), "by what the distances are shared out"
+        str, OneOf("staleness", "equal", "identity", "speed"), "what sets the length of a worker's push"
     ] = "staleness"
     clamp: Annotated[float, Bounds(above=0), "the most by which a gradient may be lengthened"] = 10.0
     weighted: ClassVar[bool] = False
@@ -156,17 +156,18 @@ class Split:
 
 @dataclass(frozen=True)
 class Modulated:
-    """A worker's own step, made smaller by the staleness that it saw; alone it counts `push_weight`, 1 / workers.
+    """A worker's step, damped by the staleness that it observed; a single push also has `push_weight`, 1 / workers.
 
-    PS+ lets workers modulate the rate of stale updates; by which rule, only its full text says. `offset` is this
-    project's own rule: 1 / (1 + max(0, staleness - (M - 1)) / M) for M workers, so that the staleness of equal workers,
-    M - 1, is not punished. `inverse`: 1 / (1 + staleness). `reciprocal`: 1 / max(1, staleness), of staleness-aware SGD.
+    PS+ lets workers modulate the rate of stale updates; its rule is only in the full text, which is not public.
+    `offset` is this project's own rule: 1 / (1 + max(0, staleness - (M - 1)) / M) for M workers, so that the staleness
+    of equally fast workers, M - 1, is not damped. `inverse`: 1 / (1 + staleness). `reciprocal`: 1 / max(1, staleness),
+    as in staleness-aware SGD.
 
     Source: Jin et al. (TPDS 2022); Zhang et al. (arXiv 2015)
     """
 
     form: Annotated[str, OneOf("offset", "inverse", "reciprocal"), "which of the three"] = "offset"
-    foreseen: ClassVar[bool] = True
+    predictable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,4 +1,4 @@
-"""Schedules: by what the learning rate is multiplied as the budget of pushes is used up."""
+"""Schedules: the factor of the learning rate over the run's budget of pushes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Schedule(Protocol):
 
     @property
     def needs_budget(self) -> bool:
-        """Whether progress is asked for: then the run needs a budget in pushes."""
+        """Whether the factor depends on progress: then the run needs a budget of pushes."""
 
     def factor(self, progress: float) -> float:
         """The factor at `progress`: pushes applied before this step / budget, from 0 to 1."""
@@ -45,8 +45,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Steps:
-    """Multiplied by `factor_each` at each of the shares of the budget in `at`.
-    """
+    """Multiplied by `factor_each` at each of the shares of the budget in `at`."""
 
     factor_each: Annotated[float, Bounds(above=0, at_most=1), "by which the rate is multiplied each time"] = 0.1
     at: Annotated[str, "shares of the budget between 0 and 1, with slashes between them"] = "0.5/0.75"

@@ -1,4 +1,4 @@
-"""What server and workers say to each other, and what a synchronization policy hears and decides.
+"""The messages between server and workers, and the events and decisions of a synchronization policy.
 
 A payload is a reference that only the driver can read: (buffer, bytes) on one machine, a frame elsewhere.
 """
@@ -14,9 +14,9 @@ NO_WORKER = -1
 
 
 class Push(NamedTuple):
-    """Worker -> server: the gradient of `iteration` on `range`, taken on version `version` of its weights.
+    """Worker -> server: the gradient of `iteration` on `range`, computed on version `version` of its weights.
 
-    `seen` is the staleness that the worker itself knows of: steps by others between those weights and the next ones.
+    `seen` is the staleness that the worker itself has observed: steps by others between these weights and its next.
     """
 
     worker: int
@@ -28,7 +28,7 @@ class Push(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """Worker -> server: the weights of `range`, wanted for starting `iteration`; `version` is what the worker holds."""
+    """Worker -> server: a request for the weights of `range`, to start `iteration`; the worker holds `version`."""
 
     worker: int
     range: int
@@ -38,7 +38,7 @@ class Pull(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Server -> worker: the answer to a pull. `own` of the worker's own pushes are in these weights."""
+    """Server -> worker: the reply to a pull. These weights contain `own` of the worker's own pushes."""
 
     worker: int
     range: int
@@ -49,7 +49,7 @@ class Weights(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Server -> worker: the push was applied, dropped or refused; its payload may be rewritten."""
+    """Server -> worker: the push was applied, dropped or refused; its payload is free."""
 
     worker: int
     range: int
@@ -57,7 +57,7 @@ class Ack(NamedTuple):
     payload: Any = None
 
 
-# --- what a synchronization policy hears --------------------------------------------------------------------------
+# --- the events of a synchronization policy -----------------------------------------------------------------------
 
 
 class Asked(NamedTuple):
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """A push of `iteration` was counted in the window; `moved` says that the low bound rose."""
+    """A push of `iteration` was counted in the window; `moved`: the low bound rose."""
 
     worker: int
     iteration: int
@@ -78,7 +78,7 @@ class Pushed(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A worker is gone; its clock has left the window. `moved`: the low bound rose by it, or nobody is left."""
+    """A worker left, and its clock the window. `moved`: this raised the low bound, or no worker remains."""
 
     worker: int
     now: float
@@ -88,7 +88,7 @@ class Left(NamedTuple):
 SyncEvent = Asked | Pushed | Left
 
 
-# --- what it decides ---------------------------------------------------------------------------------------------
+# --- its decisions -----------------------------------------------------------------------------------------------
 
 
 class Start(NamedTuple):
@@ -99,7 +99,7 @@ class Start(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """Apply one push alone, with its rate."""
+    """Apply one push by itself, at its own rate."""
 
     worker: int
     iteration: int
@@ -112,28 +112,17 @@ class Aggregate(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Do not apply this push: it came too late. It does not count."""
+    """Discard this push: it came too late. It does not count."""
 
     worker: int
     iteration: int
 
 
 class Searched(NamedTuple):
-    """A plan was made by a search over so many points: virtual time charges for it what it takes."""
+    """A plan was made by a search over so many points: virtual time charges its cost."""
 
     points: int
 
 
 Decision = Start | Apply | Aggregate | Drop | Searched
 Decisions = tuple[Decision, ...]
-
-
-def begins(sync: Any, iteration: int) -> int:
-    """`Traits.gradients_before`, for those who have no traits yet."""
-    counted = getattr(sync, "gradients_before", None)
-    return iteration if counted is None else counted(iteration)
-
-
-def gradients(sync: Any, iteration: int) -> int:
-    """`Traits.gradients`, for those who have no traits yet."""
-    return begins(sync, iteration + 1) - begins(sync, iteration)

@@ -1,4 +1,4 @@
-"""What the server knows: of each key range its clocks and pushes, of each scope the policy's state."""
+"""The server's state: of each key range its clocks and pushes, of each scope the policy's state."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pslab.protocol.window import Window
 
 
 class Scope:
-    """What one decision of the policy is about: one range, or all of them."""
+    """The ranges that one decision of the policy applies to: one, or all."""
 
     __slots__ = ("complete", "indices", "reading", "state")
 
     def __init__(self, indices: tuple[int, ...], complete: Window | None, state: Any) -> None:
         self.indices = indices  # of its ranges
-        self.complete = complete  # the clocks of what all its ranges have; None: it is one range, which has its own
+        self.complete = complete  # counts pushes that all its ranges have; None if it is one range, with its own window
         self.state = state  # the policy's
-        self.reading: list[int] = []  # ranges whose weights are being read, once per reply: state PULL if there are any
+        self.reading: list[int] = []  # ranges whose weights are being read, once per reply; state PULL if not empty
 
 
 class Range:
-    """What the server knows of one key range."""
+    """The server's state of one key range."""
 
     __slots__ = ("asked", "clocks", "deferred", "held", "left", "version", "window")
 

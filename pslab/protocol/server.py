@@ -2,7 +2,7 @@
 
 Theory of operation. A range takes pushes, or answers pulls:
 
-    state   event                      next    what happens
+    state   event                      next    action
     PUSH    push                       PUSH    counted in the window, handed to the policy, perhaps applied
     PUSH    pull                       PUSH    parked until the policy starts the worker
     PUSH    the policy starts workers  PULL    their pulls are answered
@@ -10,12 +10,12 @@ Theory of operation. A range takes pushes, or answers pulls:
     PULL    answered, more to answer   PULL
     PULL    answered, the last one     PUSH    deferred pushes are taken
 
-Whatever arrives twice or late changes nothing: a push is counted only if it carries the worker's next iteration, a pull
+Duplicate and late messages change nothing: a push is counted only if it carries the worker's next iteration, a pull
 that was answered before is answered again. The driver performs the effects in their order and reports each Reply, once
 the weights have been read, with `answered`.
 
-Each range has its own state of the policy, unless the policy decides for the whole model: two ranges that hold two
-workers for each other would wait for ever.
+Each range is a scope of its own, with its own state of the policy, unless the policy decides for the whole model: two
+ranges that hold two workers for each other would wait forever. Then all ranges are one scope, and in the same state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pslab.protocol.traits import Sync, traits_of
 
 
 class Step(NamedTuple):
-    """Effect: apply these pushes to the range as one step, which makes `version`; then their payloads are free."""
+    """Effect: apply these pushes to the range as one step, which makes `version`; their payloads are free then."""
 
     range: int
     pushes: tuple[Push, ...]
@@ -59,9 +59,9 @@ class Discard(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Effect: send this worker the weights of the range; `released_by` is the worker that it waited for.
+    """Effect: send the worker the weights of the range, which contain `own` of its pushes.
 
-    `own` of its pushes are in these weights.
+    `released_by` is the worker for which it waited, or NO_WORKER.
     """
 
     pull: Pull
@@ -71,7 +71,7 @@ class Reply(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Effect: count this message as refused; it changed nothing."""
+    """Effect: count this message as refused; it changes nothing."""
 
     message: Push | Pull
     reason: str
@@ -148,7 +148,7 @@ class Server:
                 part.deferred = [(m, t) for m, t in part.deferred if m.worker != worker]
                 part.left[worker] = part.clocks.pop(worker)
                 moved = part.window.leave(part.left[worker])
-                if part.left[worker] > complete:  # other ranges lack this push: the policy will never hear of it
+                if part.left[worker] > complete:  # other ranges lack this push: the policy never learns of it
                     effects.append(Discard(index, part.held.pop((worker, complete))))
             if scope.complete is not None:
                 moved = scope.complete.leave(complete)
@@ -184,7 +184,7 @@ class Server:
         if pull.iteration < part.clocks[pull.worker]:
             return [Refuse(pull, "late pull")]
         parked = part.asked.get(pull.worker)
-        # a duplicate on some ranges of a pull that was answered: the worker does not wait for it
+        # a duplicate, on some ranges only, of a pull that was answered: the worker does not wait for it
         stale = scope.complete is not None and parked is not None and parked.iteration < pull.iteration
         if parked is not None and not stale:
             return [Refuse(pull, "duplicate pull")]
@@ -192,7 +192,7 @@ class Server:
         return self._ask(scope, pull.worker, pull.iteration, now)
 
     def _ask(self, scope: Scope, worker: int, iteration: int, now: float) -> list[Effect]:
-        """The policy hears of a request once all ranges of the scope have it."""
+        """Hand a request to the policy once all ranges of the scope have it."""
         for index in scope.indices:
             part = self.ranges[index]
             asked = part.asked.get(worker)

@@ -1,9 +1,9 @@
 """The sliding window of valid iterations (Tsai, slides 2017; equals SSP with staleness = length - 1).
 
-For each valid iteration it counts the workers that have pushed it; the iteration at the low bound leaves when all of
-them have. A push costs O(1), the low bound O(1), memory O(length), whatever the number of workers. At most one shift
-follows a push: the worker that completes the low bound has not yet pushed the iteration behind it. Without a length
-every iteration from the low bound on is valid, and memory is O(lead of the fastest worker).
+For each valid iteration the window counts the workers that have pushed it; the low bound rises when all workers have
+pushed the iteration at it. A push and the low bound cost O(1), memory is O(length), whatever the number of workers. A
+push raises the low bound by at most one: the worker that completes an iteration has not yet pushed the next one.
+Without a length every iteration from the low bound on is valid, and memory is O(lead of the fastest worker).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Window:
         self.counts: dict[int, int] = {}
 
     def valid(self, iteration: int) -> bool:
-        """May a push of this iteration be counted?"""
+        """Whether a push of this iteration may be counted."""
         return self.base <= iteration and (self.length is None or iteration < self.base + self.length)
 
     def push(self, iteration: int) -> bool:
-        """Count a push; True if the low bound moved.
+        """Count a push; True if the low bound rose.
 
         Raises:
             ProtocolError: the iteration is not valid; nothing was counted.
@@ -44,7 +44,7 @@ class Window:
         return False
 
     def leave(self, clock: int) -> bool:
-        """A member whose next iteration is `clock` is gone; True if the low bound moved, or if nobody is left."""
+        """A member whose next iteration is `clock` leaves; True if the low bound rose, or if no member remains."""
         if clock < self.base:
             raise ProtocolError(f"a member with clock {clock} below the low bound {self.base} cannot leave")
         for iteration in range(self.base, clock):
@@ -57,12 +57,11 @@ class Window:
         return self.base > before or not self.members
 
     def join(self, clock: int) -> None:
-        """A member is there whose next iteration is `clock`, from the low bound on: it counts as having pushed those
-        before."""
+        """A member joins whose next iteration is `clock`: it counts as having pushed those before."""
         if clock < self.base:
             raise ProtocolError(f"a member cannot join with clock {clock}, below the low bound {self.base}")
         if not self.members:
-            self.base = clock  # nobody is there to push what is behind
+            self.base = clock  # no member is left to push the iterations before it
         self.members += 1
         for iteration in range(self.base, clock):
             self.counts[iteration] = self.counts.get(iteration, 0) + 1

@@ -4,13 +4,13 @@
     computing  -- the gradient of a range is ready -->  its push, and the pull that follows it, are sent
     computing  -- ... of the last range -->  waiting
 
-A worker starts with weights of version 0 and may compute iteration 0; one that joins later asks for weights first. It
-has two gradient buffers, used in turn: iteration t is not computed before the server has freed the push of t - 2.
-Whatever arrives twice or late changes nothing. In which order requests go on a link is the link's affair.
+A worker starts with weights of version 0 and may compute iteration 0; a worker that joins later asks for weights first.
+It has two gradient buffers, used in turn: iteration t is not computed before the server has freed the push of t - 2.
+Duplicate and late messages change nothing. The order of requests on a link is up to the link.
 
-A layered worker begins at once, and waits for the weights of a range where its forward pass comes to it.
+A layered worker starts an iteration at once, and waits for the weights of a range where its forward pass needs them.
 
-An eager worker asks for the next weights as it begins to compute (Jin et al., TPDS 2022; see EagerWorker).
+An eager worker asks for the next weights as it starts to compute (Jin et al., TPDS 2022; see EagerWorker).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pslab.protocol.requests import Request
 from pslab.protocol.traits import Sync, traits_of
 
 BUFFERS = 2  # gradient buffers per worker
-EAGER_BUFFERS = 3  # one is computed into; two pushes are on their way, or not yet acknowledged
+EAGER_BUFFERS = 3  # one is written by the computation; two pushes are under way, or not yet acknowledged
 
 
 class Compute(NamedTuple):
-    """Effect: compute the gradient of this iteration on the weights that are here, into buffer iteration % buffers."""
+    """Effect: compute the gradient of this iteration on the worker's weights, into buffer iteration % buffers."""
 
     iteration: int
 
@@ -42,12 +42,12 @@ Effect = Compute | Send
 
 
 def worker_of(worker: int, ranges: int, sync: Sync, *, layered: bool = False) -> Worker:
-    """The machine that a synchronization policy needs, or requests by layer."""
+    """The machine for a worker under this policy; `layered` if its requests go layer by layer."""
     return (EagerWorker if traits_of(sync).eager else LayeredWorker if layered else Worker)(worker, ranges)
 
 
 class Worker:
-    """The machine: `start`, `computed` per range, `weights` and `ack` as they arrive."""
+    """The machine: `start`, `computed` for each range, `weights` and `ack` for each message."""
 
     buffers = BUFFERS
 
@@ -55,18 +55,18 @@ class Worker:
         self.worker, self.iteration = worker, 0
         self.computing = False
         self.versions = [0] * ranges
-        self._held_for = [0] * ranges  # per range, the iteration that the weights here allow
+        self._held_for = [0] * ranges  # per range, the iteration that its weights were sent for
         self._unpushed: set[int] = set()  # ranges whose gradient of this iteration is not ready
         self._acked = [-1] * ranges  # per range, the last iteration whose push is free
 
     def start(self) -> list[Effect]:
-        """The run begins."""
+        """The run starts."""
         return self._compute_if_ready()
 
     def join(self, iteration: int) -> list[Effect]:
-        """It is there from this iteration on, new or back: it asks for the weights of every range.
+        """The worker joins with this iteration, new or back: it asks for the weights of every range.
 
-        It forgets what it was doing. What it has of the weights is as good as those of version 0.
+        It forgets its former state. The weights that it has are worth no more than those of version 0.
         """
         ranges = len(self.versions)
         self.iteration, self.computing, self._unpushed = iteration, False, set()
@@ -87,7 +87,7 @@ class Worker:
                 Send(Pull(self.worker, index, iteration + 1, version))]  # fmt: skip
 
     def weights(self, message: Weights) -> list[Effect]:
-        """The answer to a pull arrived."""
+        """The reply to a pull arrived."""
         if message.iteration <= self._held_for[message.range]:
             return []
         self._held_for[message.range] = message.iteration
@@ -114,20 +114,20 @@ class Worker:
             return []
         self.computing = True
         self._unpushed = set(range(len(self.versions)))
-        return self._begin()
+        return self._compute()
 
     def _may_compute(self) -> bool:
         return min(self._held_for) >= self.iteration and min(self._acked) >= self.iteration - self.buffers
 
-    def _begin(self) -> list[Effect]:
+    def _compute(self) -> list[Effect]:
         return [Compute(self.iteration)]
 
 
 class LayeredWorker(Worker):
-    """A worker whose forward pass waits for the weights of each range where it comes to it."""
+    """A worker whose forward pass waits for the weights of each range where it needs them."""
 
     def holds(self, index: int) -> bool:
-        """Whether the weights of a range are here that the iteration being computed is to be computed on."""
+        """Whether the weights of a range for the iteration being computed have arrived."""
         return self._held_for[index] >= self.iteration
 
     def computed(self, index: int, payload: Any = None) -> list[Effect]:
@@ -146,15 +146,15 @@ class LayeredWorker(Worker):
 
 
 class EagerWorker(Worker):
-    """A worker that pulls for iteration t + 1 as it begins t, so that both ways overlap with computing.
+    """A worker that pulls for iteration t + 1 as it starts t, so that push and pull overlap with computing.
 
-        begins t     the weights that have come for t are taken, their successors asked for, t is computed
-        computed     the push waits for the weights of t + 1: what others have done in between is the staleness that
-                     the worker sees of it
+        starts t      it takes the weights that arrived for t, asks for those of t + 1, and computes t
+        computed t    the push waits for the weights of t + 1: the steps by others between the weights of t and of t + 1
+                      are the staleness that the worker observes of its push
 
-    `own` of its pushes are in the weights that it computes on; it may add the others itself (read-my-writes). On a link
-    the request for t + 1 overtakes the push of t - 1, whose bytes it need not wait for: then two are not in them, and a
-    third buffer is being computed into.
+    The weights that it computes on contain `own` of its pushes; it may add the others itself (read my writes). On a
+    link the request for t + 1 overtakes the push of t - 1, whose transfer takes longer: then its weights lack two
+    pushes, and a third buffer is computed into.
     """
 
     buffers = EAGER_BUFFERS
@@ -162,9 +162,9 @@ class EagerWorker(Worker):
     def __init__(self, worker: int, ranges: int) -> None:
         super().__init__(worker, ranges)
         self.own = [0] * ranges
-        self._next = [(0, 0)] * ranges  # per range: version and own pushes of the weights that came last
+        self._next = [(0, 0)] * ranges  # per range: version and own pushes of the newest weights
         self._ready: dict[int, Any] = {}  # payloads of ranges that are computed and not pushed
-        self._mine: tuple[Push, ...] = ()  # pushes that may not be in the weights here
+        self._mine: tuple[Push, ...] = ()  # own pushes that its weights may lack
 
     def join(self, iteration: int) -> list[Effect]:
         ranges = len(self.versions)
@@ -192,13 +192,13 @@ class EagerWorker(Worker):
         others = (version - used) - (own - self.own[index])
         push = Push(self.worker, index, iteration, used, self._ready.pop(index), others)
         self._mine += (push,)
-        return [Send(push)]  # its pull has long gone
+        return [Send(push)]  # its pull was sent before
 
     def missing(self) -> tuple[Push, ...]:
-        """Its own pushes that are not in the weights that it computes on."""
+        """Its own pushes that the weights lack on which it computes."""
         return self._mine
 
-    def _begin(self) -> list[Effect]:
+    def _compute(self) -> list[Effect]:
         self.versions, self.own = [version for version, _ in self._next], [own for _, own in self._next]
         self._mine = tuple(push for push in self._mine if push.iteration >= self.own[push.range])
         pulls = [Pull(self.worker, index, self.iteration + 1, version) for index, version in enumerate(self.versions)]

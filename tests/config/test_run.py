@@ -35,14 +35,14 @@ def test_the_digest_is_the_same_in_another_process():
     assert seen == {Run(sync="ssp:3", cluster={"a": 2, "b": 1}).digest}
 
 
-def test_an_object_counts_with_its_source_and_its_arguments():
+def test_the_digest_of_an_object_is_its_source_and_arguments():
     assert Run(sync=Policy(1)).digest == Run(sync=Policy(1)).digest
     assert Run(sync=Policy(1)).digest != Run(sync=Policy(2)).digest
     assert "self.bound = bound" in Run(sync=Policy(1)).plain()["sync"]
     assert Run(sync=Policy(1)).cacheable
 
 
-def test_what_has_no_source_is_never_cached():
+def test_an_object_without_source_is_never_cached():
     made: dict = {}
     exec("class Made:\n    pass", made)
     assert not Run(sync=made["Made"]()).cacheable

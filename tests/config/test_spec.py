@@ -35,7 +35,7 @@ class Rule:
         ("rule:2,cap=7", Rule(2.0, cap=7.0)),
     ],
 )
-def test_read(text, rule):
+def test_values_are_read_in_order_or_by_name(text, rule):
     assert make("field", text, Rule) == rule
 
 
@@ -51,7 +51,7 @@ def test_read(text, rule):
         ("rule:-1", "above 0"),
     ],
 )
-def test_refused(text, words):
+def test_a_bad_string_is_refused(text, words):
     with pytest.raises(ConfigError, match=words.replace("(", r"\(")) as error:
         make("field", text, Rule)
     assert error.value.field == "field"

@@ -11,12 +11,11 @@ from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
+from pslab.engines.job.outcome import Outcome
 from pslab.engines.job.wire import REQUEST_BYTES
-from pslab.engines.outcome import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.engines.worker.range_schedule import SWEEP_COLUMNS
-from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.tensors.codec.frames import START
@@ -26,7 +25,7 @@ SLOW = {"preset": "lab", "slow": {0: 2.0}}
 
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 def ranged(size: object, **fields: object) -> Run:
@@ -52,7 +51,7 @@ def test_all_keys_are_plain_training_to_the_bit(sync, cluster):
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_on_real_processes(tmp_path, sync):
+def test_ranges_are_pushed_in_turn_on_real_processes(tmp_path, sync):
     wanted = tiny(sync=sync, prune="range:10", pull="range", workers=2)
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["verdict"] == "valid"
@@ -69,28 +68,6 @@ def test_bsp_on_real_processes_is_virtual_bsp():
     assert np.array_equal(one.weights, two.weights)
 
 
-@pytest.mark.parametrize("sync", ["ssp:3", "eager", "bsp"])
-@pytest.mark.parametrize("size", [5, "fit"])
-def test_the_same_bits_on_any_number_of_hosts(monkeypatch, sync, size):
-    from pslab.engines.virtual import engine as virtual
-
-    found = []
-    for hosts in (1, 3):
-        monkeypatch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
-        outcome = execute(resolve(ranged(size, sync=sync, cluster={**SLOW, "bandwidth_bit_s": 2e6})), quiet)
-        found.append([outcome.weights.tobytes(), outcome.phases.tobytes(), outcome.pushes.tobytes()])
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("sync", ["bsp", "asp", "eager"])
-def test_the_timing_engine_knows_the_sizes(sync):
-    one, two = (execute(resolve(ranged(5, sync=sync, engine=engine, cluster={**SLOW, "bandwidth_bit_s": 1e6})), quiet)
-                for engine in ("virtual", "timing"))  # fmt: skip
-    columns = [name for name in PUSH_COLUMNS if name not in ("loss",)]
-    pd.testing.assert_frame_equal(pushes_of(one)[columns], pushes_of(two)[columns])
-    assert np.array_equal(one.phases, two.phases)
-
-
 # -- what is applied -------------------------------------------------------------------------------
 
 
@@ -105,7 +82,7 @@ def test_one_worker_that_reads_its_writes_is_serial_training(tmp_path, sync, siz
     assert mine.pushes.loss.to_numpy() == pytest.approx(plain.pushes.loss.to_numpy(), abs=1e-9)
 
 
-def test_who_does_not_apply_its_own_computes_on_the_servers_weights(tmp_path):
+def test_without_local_apply_a_worker_computes_on_the_servers_weights(tmp_path):
     alone = {"workers": 1, "pushes": 30}
     own, servers = (run(ranged(5, sync="asp", **{**alone, "prune": f"range:5{more}"}), results=tmp_path, progress=False)
                     for more in ("", ",local_apply=off"))  # fmt: skip
@@ -137,7 +114,7 @@ class _Ones(torch.autograd.Function):
         return torch.ones_like(gradient)
 
 
-def test_the_vector_of_five_keys():
+def test_five_keys_are_pushed_two_at_a_time():
     found = []
     for pushes in (1, 2, 3, 4):
         outcome = execute(
@@ -193,7 +170,7 @@ def test_each_gradient_is_applied_once_and_in_time(sync):
     assert (-outcome.weights).tolist() == expected.tolist()
 
 
-def test_it_learns_what_whole_pushes_learn(tmp_path):
+def test_ranges_learn_what_dense_pushes_learn(tmp_path):
     fields = {"sync": "asp", "pushes": 160, "cluster": FREE}
     whole = run(tiny(engine="virtual", **fields), results=tmp_path, progress=False)
     part, dropped = (run(ranged(11, **{**fields, **more}), results=tmp_path, progress=False)
@@ -241,7 +218,7 @@ def sweeps_of(outcome: Outcome) -> pd.DataFrame:
     return pd.DataFrame(outcome.facts["sweeps"], columns=SWEEP_COLUMNS)
 
 
-def test_it_is_fitted_from_a_cold_start_within_three_sweeps():
+def test_size_is_fitted_within_three_sweeps():
     outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=LINK, pushes=60,
                                      workers=2)), quiet)  # fmt: skip
     for _, own in sweeps_of(outcome).groupby("worker"):
@@ -253,7 +230,7 @@ def test_it_is_fitted_from_a_cold_start_within_three_sweeps():
     assert middle(outcome)[0] == pytest.approx(0, abs=0.2)
 
 
-def test_a_range_of_its_own_for_every_worker():
+def test_each_worker_fits_its_own_size():
     cluster = {**LINK, "slow": {1: 1.5}}
     outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=80,
                                      workers=2)), quiet)  # fmt: skip
@@ -261,7 +238,7 @@ def test_a_range_of_its_own_for_every_worker():
     assert last == [pytest.approx(80, abs=1), pytest.approx(130, abs=1)]
 
 
-def test_it_follows_a_bandwidth_that_halves():
+def test_fitted_size_follows_a_bandwidth_that_halves():
     cluster = {**LINK, "bandwidth_at": {300.0: 4 * BYTE_S}}
     outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=400,
                                      workers=1)), quiet)  # fmt: skip
@@ -270,7 +247,7 @@ def test_it_follows_a_bandwidth_that_halves():
     assert own["keys"].iloc[-1] == pytest.approx(40, abs=3)
 
 
-def test_without_overlap_the_whole_exchange_is_fitted():
+def test_without_overlap_push_and_pull_are_fitted_together():
     outcome = execute(resolve(ranged("fit", sync="asp", engine="timing", model=even, cluster=LINK, pushes=60,
                                      workers=1)), quiet)  # fmt: skip
     own = sweeps_of(outcome)
@@ -278,7 +255,7 @@ def test_without_overlap_the_whole_exchange_is_fitted():
     assert own["keys"].iloc[-1] == pytest.approx((10 - 2) / 0.2, abs=1)
 
 
-def test_who_comes_later_asks_for_everything():
+def test_a_worker_that_joins_asks_for_all_keys():
     cluster = {**LINK, "join": {1: 100.0}}
     outcome = execute(resolve(ranged(50, sync="asp", engine="timing", model=even, cluster=cluster, pushes=40,
                                      workers=2)), quiet)  # fmt: skip
@@ -290,18 +267,5 @@ def test_who_comes_later_asks_for_everything():
 # -- what is refused -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [({"pull": "whole"}, "set pull='range'"), ({"pull": "changed"}, "set pull='range'"),
-     ({"prune": "none"}, "prune='range:300'"), ({"prune": "static:1%"}, "prune='range:300'"),
-     ({"optimizer": "adam"}, "local_apply=off"), ({"rate": "dynsgd"}, "local_apply=off"),
-     ({"engine": "local", "cluster": {**LINK, "bandwidth_at": {1.0: 1e6}}}, "virtual time")],
-)  # fmt: skip
-def test_what_does_not_go_together(fields, words):
-    with pytest.raises(ConfigError, match=words):
-        resolve(ranged(5, **fields))
-    resolve(ranged(5, prune="range:5,local_apply=off", optimizer="adam"))
-
-
-def test_the_tiny_net_is_what_these_numbers_say():
+def test_tiny_net_has_as_many_keys_as_these_tests_assume():
     assert resolve(tiny(model=net, data=digits)).keyspace.keys == KEYS

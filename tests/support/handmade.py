@@ -72,7 +72,7 @@ def record(folder: Path, run: Run, phases: Iterable[tuple], pushes: Iterable[tup
         range=0, loss=1.0, density=1.0, bytes_up=100, bytes_up_raw=100, bytes_down=30, bytes_down_raw=30)  # fmt: skip
     evaluated = pd.DataFrame({"pushes": [0], "iteration": [0.0], "seconds": [0.0], "accuracy": [0.1], "loss": [2.3]})
     facts = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {}, "disturbed": False,
-             "seconds": 11.0, "pushes": len(applied)}  # fmt: skip
+             "seconds": 11.0, "pushes": len(applied), "accepted": len(applied), "dropped": 0, "deaths": []}  # fmt: skip
     tables = {"accuracy": evaluated, "phases": table, "pushes": applied}
     return Draft(run, folder).save(tables, np.zeros(2, np.float32), facts)
 
@@ -111,5 +111,5 @@ def curve(
                               "loss": 0.5})  # fmt: skip
     tables = {"accuracy": evaluated, "phases": pd.DataFrame(rows, columns=PHASE_COLUMNS), "pushes": applied}
     told = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {}, "disturbed": False,
-            "seconds": end_s, "pushes": pushes, "accepted": pushes, "dropped": 0, **facts}  # fmt: skip
+            "seconds": end_s, "pushes": pushes, "accepted": pushes, "dropped": 0, "deaths": [], **facts}  # fmt: skip
     return Draft(run, folder).save(tables, np.zeros(2, np.float32), told)

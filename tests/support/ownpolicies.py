@@ -1,4 +1,4 @@
-"""A policy that waits for nobody, whatever bound it claims; for the checker, by object and by name."""
+"""A policy under which no worker ever waits, whatever bound it claims; for the checker, by object and by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pslab.protocol.messages import Apply, Asked, Pushed, Start
 NUMBER = 3
 
 
-class Eager:
+class NeverWaits:
     """Claims a bound of `window` - 1 and keeps none."""
 
     def __init__(self, window: int | None = 2) -> None:
@@ -27,8 +27,8 @@ class Eager:
         return state, ()
 
 
-class Asking(Eager):
-    """Cannot be made without being told something."""
+class NeedsArgument(NeverWaits):
+    """Cannot be made without an argument."""
 
     def __init__(self, what: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Copies and canonical forms of state machines, made from outside: the machines know nothing of it.
+"""Copies and canonical forms of state machines, made from outside: the machines need no code for it.
 
-A worker's number is a Name, an int that is recognised wherever a machine or a policy has put it. So a whole state can
-be written with its workers renamed, which is sound for whatever uses the number as an identity and nothing else.
+A worker's number is a Name, an int that is recognised wherever a machine or a policy has stored it. So a state can be
+copied with its workers renamed, which is sound for code that uses the number as an identity and nothing else.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def names(count: int) -> tuple[Name, ...]:
 
 
 def copied(value: Any, renamed: tuple[Name, ...], constant: tuple[Any, ...] = ()) -> Any:
-    """A copy that shares nothing mutable, with worker i written as renamed[i]; `constant` objects are not copied.
+    """A copy that shares nothing mutable, with worker i renamed to renamed[i]; `constant` objects are not copied.
 
-    Dictionaries that are attributes of a machine are sorted by key: the machines never use their order. Those inside
-    a policy's state keep it.
+    Dictionaries that are attributes of a machine are sorted by key: the machines never use their order. Dictionaries
+    inside a policy's state keep theirs.
     """
     return _Copier(renamed, constant).copy(value)
 
@@ -72,7 +72,7 @@ def frozen(value: Any, constant: tuple[Any, ...] = ()) -> Any:
 def _freeze(value: Any, constant: set[int]) -> Any:
     kind = type(value)
     if kind is Name:
-        return f"worker {int(value)}"  # which no number is equal to
+        return f"worker {int(value)}"  # no number equals it
     if kind in PLAIN:
         return value
     if kind is tuple or kind is list:
@@ -95,11 +95,11 @@ def _sorted(name: str, value: Any) -> Any:
     return dict(sorted(value.items())) if type(value) is dict and name != POLICY_STATE else value
 
 
-_known: set[Any] = set()  # kinds of objects that are their attributes
+_known: set[Any] = set()  # classes whose objects hold nothing but their attributes
 
 
 def _check(kind: Any) -> None:
-    """Of what holds more than its attributes (a deque, an array) no state may be made."""
+    """A state cannot contain an object that holds more than its attributes, such as a deque or an array."""
     if kind in _known:
         return
     try:

@@ -1,14 +1,16 @@
-"""Every order in which things can happen to a small cluster: the real server, workers and policy.
+"""Explore every order of events in a small cluster of the real server machine, worker machines and policy.
 
-A state of the cluster is the server's, each worker's with its links, and the faults that have happened. The machines
-are asked once for each of their own states and each event, so a transition of the cluster is a few look-ups; workers
-are exchangeable, so of all states that differ only in their names one is kept. A policy that plans by instants, which
-are not explored, has `variants(workers)`: the same policy with each plan that can be made, all with states of one kind;
-wherever it says that it has Searched each of them is tried. States are visited breadth first: the
-first violation is at the end of a shortest path. Every transition uses up a message, a reading or a computation, and
-only the computations, which are bounded, make new ones: so every path ends, and where none ends before everybody has
-finished nobody waits for ever and there is no livelock. Under a policy without a bound a worker may be held until one
-that is ahead of it has gone farther: where all else has ended, those whom their number of iterations has stopped go on.
+A state of the cluster consists of the server's state, each worker's with its links, and the faults that have happened.
+Each machine is run once for each of its own states and each event, so a transition of the cluster is a few look-ups;
+workers are exchangeable, so of all states that differ only in the workers' names one is kept. Instants are not
+explored: a policy that plans by them has `variants(workers)`, the same policy with each plan that can be made, all with
+states of one kind; wherever it decides Searched each of them is tried.
+
+States are visited breadth first: the first violation is at the end of a shortest path. Every transition uses up a
+message, a reading or a computation, and only the computations, which are bounded, make new ones: so every path ends,
+and if none ends before every worker has finished, no worker waits forever and there is no livelock. Under a policy
+without a bound a worker may be held until another one, ahead of it, has gone further: where all else has ended, workers
+that have computed their number of iterations go on.
 
 Source of the method: Clarke, Emerson and Sistla (TOPLAS 1986); of the symmetry: Ip and Dill (CHARME 1993).
 """
@@ -21,14 +23,14 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from pslab.engines.check import explain as told
-from pslab.engines.check import invariants
+from pslab.engines.check import explain, invariants
 from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.result import Explored, Next, State, Violation
-from pslab.engines.check.server import STEP, ServerSide, Stepped, ToldApart
+from pslab.engines.check.server import STEP, ServerSide, Stepped, WorkersDiffer
 from pslab.engines.check.worker import ALIVE, CUT, FAULTS, KILL, LOSE, REJOIN, Move, WorkerSide
 from pslab.errors import ConfigError, nearest
-from pslab.protocol import messages, server, worker
+from pslab.protocol import messages, server
+from pslab.protocol import worker as worker_machine
 from pslab.protocol.traits import traits_of
 
 
@@ -37,11 +39,11 @@ class Machines(NamedTuple):
 
     messages: Any = messages
     server: Any = server
-    worker: Any = worker
+    worker: Any = worker_machine
 
 
 REAL = Machines()
-BEYOND = 8  # times the iterations that are explored: who has not been waited for enough by then never will
+BEYOND = 8  # times the iterations that are explored: a worker that is still held then waits forever
 
 
 @dataclass
@@ -53,13 +55,13 @@ class Explorer:
     ranges: int = 1
     iterations: int = 3  #: per worker
     layered: bool = False  #: whether workers push and wait range by range, in one pass
-    faults: Sequence[str] = ()  #: that may happen, each at most once
-    faults_max: int = len(FAULTS)  #: in one run
+    faults: Sequence[str] = ()  #: those that may happen, each at most once
+    faults_max: int = len(FAULTS)  #: faults in one run
     bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
     symmetric: bool = True
     machines: Machines = REAL
     seen: dict[State, State | None] = field(default_factory=dict, init=False)  #: each state's predecessor
-    states: int = field(default=0, init=False)  #: those from which all that can follow was tried
+    states: int = field(default=0, init=False)  #: states whose successors were all visited
     transitions: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -72,13 +74,13 @@ class Explorer:
         self._fewer = [[each for each in range(used) if each & used == each] for used in range(1 << len(FAULTS))]
         every = (1 << len(FAULTS)) - 1
         self._barred = [used if used.bit_count() < self.faults_max else every for used in range(every + 1)]
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._orders = list(permutations(self._same)) if self.symmetric else [self._same]
         bits = sum(1 << FAULTS.index(fault) for fault in set(self.faults))
         if bits & REJOIN and not bits & LOSE:
-            bits |= KILL  # nobody comes back who was not gone
+            bits |= KILL  # a worker must leave before it can rejoin
         self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges, self.length)
         self.local = WorkerSide(self.machines, self.sync, self.ranges, self.iterations, bits, self.layered)
 
@@ -88,22 +90,22 @@ class Explorer:
         Raises:
             ConfigError: the policy's state holds what cannot be copied or compared.
         """
-        begun_s = time.perf_counter()
+        start_s = time.perf_counter()
         try:
-            violation, whole = self._visit(states_max)
-        except ToldApart:
+            violation, complete = self._visit(states_max)
+        except WorkersDiffer:
             self.symmetric = False
-            self._begin()
-            violation, whole = self._visit(states_max)
+            self._start()
+            violation, complete = self._visit(states_max)
         return Explored(
             invariants.name(self.sync), self.workers, self.ranges, self.iterations, tuple(self.faults),
-            min(self.faults_max, len(self.faults)), self.states, self.transitions, time.perf_counter() - begun_s,
-            violation, whole, self.symmetric, self.bound,
+            min(self.faults_max, len(self.faults)), self.states, self.transitions, time.perf_counter() - start_s,
+            violation, complete, self.symmetric, self.bound,
         )  # fmt: skip
 
     def _visit(self, states_max: int | None) -> tuple[Violation | None, bool]:
-        begin, _ = self.canonical(self.server.begin, [self.local.begin] * self.workers)
-        self.seen, self.states, self.transitions = {(begin[0], 0, *begin[1:]): None}, 1, 0
+        start, _ = self.canonical(self.server.start, [self.local.start] * self.workers)
+        self.seen, self.states, self.transitions = {(start[0], 0, *start[1:]): None}, 1, 0
         frontier, violation = list(self.seen), None
         while frontier and violation is None:
             if states_max is not None and self.states >= states_max:
@@ -114,7 +116,7 @@ class Explorer:
         return violation, True
 
     def _covered(self, state: State) -> bool:
-        """Whether the same has been reached with fewer faults: then all that can follow follows from there too."""
+        """Whether the same state was reached with fewer faults: then everything that can follow follows there, too."""
         number, used, *others = state
         return any((number, fewer, *others) in self.seen for fewer in self._fewer[used])
 
@@ -127,24 +129,24 @@ class Explorer:
                 self.transitions += 1
                 progress = progress or not each.move.fault
                 if each.wrong:
-                    return found, self._violation([*self._way(state), each], each.wrong, each.at)
+                    return found, self._violation([*self._path(state), each], each.wrong, each.at)
                 if each.state not in seen:
                     seen[each.state] = state
                     found.append(each.state)
             if not progress and (wrong := self._ended(state)):
-                return found, self._violation(self._way(state), wrong)
+                return found, self._violation(self._path(state), wrong)
         return found, None
 
-    def _way(self, last: State) -> list[Next]:
-        """The transitions from the beginning to a state that was visited; none shorter leads there."""
-        way: list[Next] = []
+    def _path(self, last: State) -> list[Next]:
+        """A shortest path from the start to a state that was visited."""
+        path: list[Next] = []
         while (before := self.seen[last]) is not None:
-            way.append(next(each for each in self.successors(before) if each.state == last and not each.wrong))
+            path.append(next(each for each in self.successors(before) if each.state == last and not each.wrong))
             last = before
-        return way[::-1]
+        return path[::-1]
 
-    def _violation(self, way: list[Next], wrong: str, at: int = 0) -> Violation:
-        return told.violation(way, self.workers, self.ranges, wrong, at)
+    def _violation(self, path: list[Next], wrong: str, at: int = 0) -> Violation:
+        return explain.violation(path, self.workers, self.ranges, wrong, at)
 
     # --- transitions ----------------------------------------------------------------------------------------------
 
@@ -153,52 +155,52 @@ class Explorer:
         number, used, locals_ = state[0], state[1], state[2:]
         barred = self._barred[used]
         following = []
-        for who, local in enumerate(locals_):
+        for worker, local in enumerate(locals_):
             for move in self.local.moves(local):
                 if move.fault & barred or (move.kind == "leave" and any(self.local.locals[n].reading for n in locals_)):
                     continue
                 if move.event is None:
-                    following.append(self._next(state, who, move, None))
+                    following.append(self._next(state, worker, move, None))
                     continue
-                for stepped in self.server.step(number, who, move.event):
-                    following.append(self._next(state, who, move, stepped))
+                for stepped in self.server.step(number, worker, move.event):
+                    following.append(self._next(state, worker, move, stepped))
         if self.traits.window is None and all(each.move.fault for each in following) and self._ended(state):
-            following += [self._next(state, who, move, None) for who, each in enumerate(locals_)
+            following += [self._next(state, worker, move, None) for worker, each in enumerate(locals_)
                           for move in self.local.beyond(each, BEYOND * self.iterations)]  # fmt: skip
         return following
 
-    def _next(self, state: State, who: int, move: Move, stepped: Stepped | None) -> Next:
-        """What a move leads to, if the server does this of it."""
+    def _next(self, state: State, worker: int, move: Move, stepped: Stepped | None) -> Next:
+        """What a move leads to if this is the server's answer."""
         number, used, *after = state
-        after[who] = move.after
-        wrong, at = move.wrong, who
+        after[worker] = move.after
+        wrong, at = move.wrong, worker
         if stepped is not None:
             number = stepped.state
             wrong, at = self._take(stepped, after)
         elif move.computes >= 0 and not wrong:
             wrong = invariants.bound(move.computes, self.server.views[number].low, self.length, "computes")
         if wrong:
-            return Next(state, self._same, who, move, stepped, wrong, at)
+            return Next(state, self._same, worker, move, stepped, wrong, at)
         (number, *after), order = self.canonical(number, after)
-        return Next((number, used | move.fault, *after), order, who, move, stepped)
+        return Next((number, used | move.fault, *after), order, worker, move, stepped)
 
     def _take(self, stepped: Stepped, after: list[int]) -> tuple[Wrong, int]:
-        """What the server has done reaches the workers and their links, in its order."""
+        """Apply what the server did to the workers and their links, in its order."""
         if stepped.wrong:
             return stepped.wrong, stepped.at
-        for who, op in stepped.ops:
+        for worker, op in stepped.ops:
             if op.kind == STEP and (wrong := self._disturbs(op.range, after)):
-                return wrong, who
-            after[who], wrong = self.local.outcome(after[who], op)
+                return wrong, worker
+            after[worker], wrong = self.local.outcome(after[worker], op)
             if wrong:
-                return wrong, who
+                return wrong, worker
         view, complete = self.server.views[stepped.state], 0
-        for who, number in enumerate(after):
+        for worker, number in enumerate(after):
             true = self.local.applied[number]
-            told_clocks = view.applied[who]
-            if told_clocks is not None and told_clocks != true:
-                return invariants.clocks(told_clocks, true), who
-            held = view.held[who] if view.held is not None else None
+            reported = view.applied[worker]
+            if reported is not None and reported != true:
+                return invariants.clocks(reported, true), worker
+            held = view.held[worker] if view.held is not None else None
             complete += min(true) if held is None else min(map(int.__add__, true, held))
             complete -= self.local.locals[number].missed
         return invariants.budget(view.accepted, complete), 0
@@ -210,15 +212,15 @@ class Explorer:
         return invariants.unread(readers, index) or invariants.unused(busy, index)
 
     def _ended(self, state: State) -> Wrong:
-        """Nothing but faults can happen: has everybody finished?"""
+        """Nothing but faults can happen: has every worker finished?"""
         finished, locals_ = self.local.finished, self.local.locals
-        living = {who: finished[n] for who, n in enumerate(state[2:]) if locals_[n].mode in (ALIVE, CUT)}
-        return invariants.ended(living, self.server.held(state[0]), self.server.waits_for(state[0]))
+        present = {worker: finished[n] for worker, n in enumerate(state[2:]) if locals_[n].mode in (ALIVE, CUT)}
+        return invariants.ended(present, self.server.held(state[0]), self.server.waits_for(state[0]))
 
     # --- symmetry -------------------------------------------------------------------------------------------------
 
     def canonical(self, number: int, locals_: list[int]) -> tuple[State, tuple[int, ...]]:
-        """The one state that stands for all that differ in their workers' names; its worker i was order[i]."""
+        """The one state that stands for all that differ in the workers' names only; its worker i was order[i]."""
         if not self.symmetric or self.workers == 1:
             return (number, *locals_), self._same
         ordered = sorted(locals_)

@@ -1,6 +1,6 @@
-"""What must hold of server, workers and policy, whatever the order in which things happen. Words if it does not.
+"""What must hold of server, workers and policy in every order of events: each function returns words if it does not.
 
-`<0>`, `<1>`, ... in the words stand for workers, `<self>` for the worker that moves.
+In these words `<0>`, `<1>`, ... stand for workers, and `<self>` for the worker that moves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Wrong = str | None
 
 
 def name(sync: Any) -> str:
-    """A policy as people see it."""
+    """A policy as it is shown: its repr without addresses."""
     return _plain(repr(sync))
 
 
@@ -27,19 +27,19 @@ def raised(error: Exception, sync: Any) -> str:
     """Machines and policies never raise."""
     if isinstance(error, ProtocolError):
         words = re.sub(r"(worker[= ]|\()(\d+)", r"\1<\2>", _plain(str(error)))  # its workers are this module's
-        return f"the server cannot do what is decided: {words}"
+        return f"the server cannot perform a decision: {words}"
     return f"the server, or {name(sync)} in it, raises {type(error).__name__}: {error}"
 
 
 def windows(server: Any, length: int | None) -> Wrong:
-    """Of every range: the low bound is the least clock of those who are there, and each count is right."""
+    """In every window the low bound is the least clock of the workers that are present, and each count is right."""
     for index, part in enumerate(server.ranges):
         wrong = _window(part.window, part.clocks, length)
         if wrong:
             return f"the window of range {index} is wrong: {wrong}"
         for worker in part.asked:
             if worker not in part.clocks:
-                return f"range {index} holds a request of worker <{worker}>, which is gone"
+                return f"range {index} holds a request of worker <{worker}>, which has left"
     for scope in server.scopes:
         if scope.complete is not None:
             parts = [server.ranges[index] for index in scope.indices]
@@ -68,7 +68,7 @@ def _window(window: Any, clocks: Mapping[int, int], length: int | None) -> Wrong
 
 
 def bound(iteration: int, low: int, length: int | None, verb: str = "is started with") -> Wrong:
-    """Nobody goes on more than length - 1 iterations ahead of the slowest; `low` is the least clock."""
+    """No worker goes on more than length - 1 iterations ahead of the slowest; `low` is the least clock."""
     if length is None or iteration - low <= length - 1:
         return None
     return f"worker <self> {verb} iteration {iteration}, the slowest is at {low}: bound {length - 1} exceeded"
@@ -76,11 +76,11 @@ def bound(iteration: int, low: int, length: int | None, verb: str = "is started 
 
 def stepped(version: int, before: int) -> Wrong:
     """A step makes the next version."""
-    return None if version == before + 1 else f"a step makes version {version} of version {before}"
+    return None if version == before + 1 else f"a step makes version {version} from version {before}"
 
 
 def applied(iteration: int, done: int) -> Wrong:
-    """The iterations of one worker are applied one after another, each once; `done` of them were."""
+    """The iterations of one worker are applied in order, each exactly once; `done` of them were."""
     if iteration == done:
         return None
     if iteration < done:
@@ -94,45 +94,47 @@ def unread(readers: Sequence[int], index: int) -> Wrong:
 
 
 def unused(busy: Sequence[int], index: int) -> Wrong:
-    """Under a barrier weights do not change while somebody computes on them."""
+    """Under a barrier weights do not change while a worker computes on them."""
     if not busy:
         return None
     return f"range {index} changes while worker <{busy[0]}> computes on it; the policy claims a barrier"
 
 
 def newest(version: int, current: int) -> Wrong:
-    """Who is started gets the newest weights."""
-    return None if version == current else f"worker <self> is told version {version} of weights that are {current}"
+    """A worker that is started gets the newest weights."""
+    return None if version == current else f"worker <self> is sent version {version}; the newest is {current}"
 
 
-def replied(iteration: int, done: int, ahead: int, *, gone: bool) -> Wrong:
-    """Who is started is there, and finds in its weights what it has pushed itself; all but what is `ahead`."""
-    if gone:
-        return "worker <self> is started, which is gone"
+def replied(iteration: int, done: int, ahead: int, *, left: bool) -> Wrong:
+    """A worker that is started is present, and its weights contain its own pushes, except the last `ahead`."""
+    if left:
+        return "worker <self> is started, which has left"
     if done < iteration - ahead:
         return f"worker <self> is started with iteration {iteration} on weights without its own push of {done}"
     return None
 
 
-def contained(told: int, true: int) -> Wrong:
-    """An eager worker is told how many of its pushes are in its weights."""
-    return None if told == true else f"worker <self> is told that {told} of its pushes are in its weights; {true} are"
+def contained(reported: int, actual: int) -> Wrong:
+    """A reply to an eager worker reports how many of the worker's own pushes its weights contain."""
+    if reported == actual:
+        return None
+    return f"the reply to worker <self> reports {reported} of its pushes; its weights contain {actual}"
 
 
 def joined(iteration: int, pushed: Sequence[int]) -> Wrong:
-    """Who is back does not push again what it has pushed; `pushed` are its clocks when it left."""
+    """A worker that rejoins does not push again what it has pushed; `pushed` are its clocks when it left."""
     if iteration >= max(pushed):
         return None
     return f"worker <self> joins with iteration {iteration}, but has pushed iteration {max(pushed) - 1}"
 
 
 def once(iteration: int, last: int) -> Wrong:
-    """Nobody is started twice without a push between."""
+    """No worker is started twice without a push in between."""
     return None if iteration > last else f"worker <self> is started with iteration {iteration} after {last}"
 
 
 def computes(iteration: int, last: int, todo: Sequence[int], acked: Sequence[int], buffers: int) -> Wrong:
-    """A computation has its turn, and a buffer that is free."""
+    """Iterations are computed in order, each into a buffer that is free."""
     if todo:
         return f"worker <self> computes iteration {iteration} before it has pushed all of {last}"
     if iteration != last + 1:
@@ -143,7 +145,7 @@ def computes(iteration: int, last: int, todo: Sequence[int], acked: Sequence[int
 
 
 def weighted(iteration: int, got: Sequence[int]) -> Wrong:
-    """A gradient is computed on the weights of every range that are for its iteration, or newer ones."""
+    """A gradient is computed on weights that were sent for its iteration, or newer ones, of every range."""
     for index, arrived in enumerate(got):
         if arrived < iteration:
             return f"worker <self> computes iteration {iteration} without the weights of range {index} for it"
@@ -151,31 +153,31 @@ def weighted(iteration: int, got: Sequence[int]) -> Wrong:
 
 
 def labelled(version: int, held: int, iteration: int) -> Wrong:
-    """A push says on which version it was computed."""
+    """A push names the version on which it was computed."""
     if version == held:
         return None
-    return f"the push of iteration {iteration} by worker <self> says version {version}; it was computed on {held}"
+    return f"the push of iteration {iteration} by worker <self> names version {version}; it was computed on {held}"
 
 
-def clocks(told: Sequence[int], true: Sequence[int]) -> Wrong:
+def clocks(reported: Sequence[int], actual: Sequence[int]) -> Wrong:
     """A worker's clock counts its pushes: those applied and those held."""
-    for index, (clock, count) in enumerate(zip(told, true, strict=True)):
+    for index, (clock, count) in enumerate(zip(reported, actual, strict=True)):
         if clock != count:
-            return f"range {index} has {clock} as the applied pushes of worker <self>; {count} were"
+            return f"range {index} counts {clock} applied pushes of worker <self>; {count} were applied"
     return None
 
 
 def budget(accepted: int, complete: int) -> Wrong:
-    """The budget counts iterations that are there on all ranges."""
+    """The budget counts iterations whose pushes are complete on all ranges."""
     return None if accepted == complete else f"{accepted} iterations are counted as accepted; {complete} are complete"
 
 
 def ended(finished: Mapping[int, bool], held: Sequence[tuple[int, int]], waits_for: Sequence[int]) -> Wrong:
-    """Where nothing is under way any more everybody could go on for ever, and no push was forgotten."""
+    """Where no message is under way any more, every worker has finished and no push was forgotten."""
     stuck = [worker for worker, done in finished.items() if not done]
     if stuck:
         whom = f"; worker{'s' * (len(waits_for) > 1)} {' and '.join(f'<{w}>' for w in waits_for)} at the low bound"
-        return f"worker <{stuck[0]}> waits for ever{whom if waits_for else ''}"
+        return f"worker <{stuck[0]}> waits forever{whom if waits_for else ''}"
     if finished and held:
         worker, iteration = held[0]
         return f"the push of iteration {iteration} by worker <{worker}> is never applied"

@@ -1,4 +1,4 @@
-"""Many explorations side by side: each is one task of a spawned process, which imports neither torch nor the lab."""
+"""Explorations in parallel: each is one task of a spawned process, which imports neither torch nor the lab."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END_LIMIT_S = 2.0
 
 @dataclass(frozen=True)
 class Task:
-    """One exploration, under a policy that is called `name`."""
+    """One exploration of a policy that is shown as `name`."""
 
     name: str
     sync: Any
@@ -42,23 +42,24 @@ class Task:
 
     @property
     def weight(self) -> tuple[int, ...]:
-        """Tasks with more weight take longer, as a rule."""
+        """Sort key: tasks with a larger weight usually take longer."""
         kinds = min(self.faults_max, len(self.faults))
         return kinds > 1, self.workers * self.ranges, kinds, "duplicate" in self.faults, self.sync.window or 99
 
     def run(self) -> Explored:
-        """Explore."""
+        """Explore this cluster."""
         cluster = {name: value for name, value in vars(self).items() if name not in ("name", "sync")}
         return replace(explore(self.sync, **cluster), policy=self.name)
 
 
 def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Explored]]:
-    """What each task has found, with its index, as soon as it is known. Tasks are begun in their order.
+    """Yield (index of the task, its result), each as soon as it is known. Tasks are started in their order.
 
-    With one process, or one task, everything happens in this one.
+    With one process, or one task, no process is spawned.
 
     Raises:
-        StartFailed: a process is gone, perhaps for want of memory. And what `explore` raises.
+        StartFailed: a process ended early, perhaps because memory ran out.
+        ConfigError: as `explore`.
     """
     if min(processes, len(tasks)) <= 1:
         yield from ((index, task.run()) for index, task in enumerate(tasks))
@@ -72,7 +73,7 @@ def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Ex
         while busy:
             for pipe in connection.wait(busy):
                 assert isinstance(pipe, Connection)
-                index, found = _heard(pipe, children[pipe])
+                index, found = _received(pipe, children[pipe])
                 if not _give(pipe, waiting):
                     busy.remove(pipe)
                 yield index, found
@@ -84,29 +85,29 @@ def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Ex
 
 def _spawned() -> tuple[Connection, Any]:
     context = mp.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there,), name="pslab-check", daemon=True)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs,), name="pslab-check", daemon=True)
     with without_main():
         process.start()
-    there.close()
-    return here, process
+    theirs.close()
+    return ours, process
 
 
 def _give(pipe: Connection, waiting: list[tuple[int, Task]]) -> bool:
     if not waiting:
         return False
     index, task = waiting.pop()
-    with contextlib.suppress(OSError):  # its death is noticed where its answer is awaited
-        pipe.send((index, cloudpickle.dumps(task)))  # perhaps a class of a notebook's cell
+    with contextlib.suppress(OSError):  # that it ended is noticed where its answer is awaited
+        pipe.send((index, cloudpickle.dumps(task)))  # by value: the policy may be a class of a notebook's cell
     return True
 
 
-def _heard(pipe: Connection, process: Any) -> tuple[int, Explored]:
+def _received(pipe: Connection, process: Any) -> tuple[int, Explored]:
     try:
         index, found = pipe.recv()
     except (EOFError, OSError):
         process.join(END_LIMIT_S)
-        raise StartFailed(f"a process that explored is gone (exit code {process.exitcode})") from None
+        raise StartFailed(f"a process of the checker ended early (exit code {process.exitcode})") from None
     if isinstance(found, PslabError):
         raise found
     return index, found
@@ -116,7 +117,7 @@ def _heard(pipe: Connection, process: Any) -> tuple[int, Explored]:
 
 
 def _serve(pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's interrupt ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process if it is interrupted
     threading.Thread(target=_die_with_parent, daemon=True).start()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What an exploration visits and finds: plain values."""
+"""States, transitions and results of an exploration, as plain values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ State = tuple[int, ...]  # the server's number, the bits of the faults that have
 
 
 class Next(NamedTuple):
-    """A transition: who moves how, and the state that follows, whose worker i was order[i] before."""
+    """A transition: which worker makes which move, and the next state, whose worker i was order[i] before."""
 
     state: State
     order: tuple[int, ...]
-    who: int
+    worker: int
     move: Move
     stepped: Stepped | None
     wrong: Wrong = None
@@ -26,7 +26,7 @@ class Next(NamedTuple):
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule that was broken, and the shortest way to it in words."""
+    """A broken rule, and a shortest path to it in words."""
 
     what: str
     path: tuple[str, ...]
@@ -38,23 +38,23 @@ class Violation:
 
 @dataclass(frozen=True)
 class Explored:
-    """What one exploration has found."""
+    """The result of one exploration."""
 
     policy: str
     workers: int
     ranges: int
     iterations: int  #: per worker
     faults: tuple[str, ...]
-    faults_max: int  #: in one run
+    faults_max: int  #: faults in one run
     states: int
     transitions: int
     seconds: float
     violation: Violation | None = None
-    whole: bool = True  #: False if it ended at its limit of states
-    symmetric: bool = True  #: False if workers were told apart
-    bound: int | None = None  #: iterations ahead, where it was not the policy's own that was held
+    complete: bool = True  #: False if it ended at its limit of states
+    symmetric: bool = True  #: False if the policy distinguishes workers, so that each was explored by itself
+    bound: int | None = None  #: iterations ahead of the slowest, if not the policy's own bound was checked
 
     @property
     def verdict(self) -> str:
         """clean, violated, or unfinished."""
-        return "violated" if self.violation else "clean" if self.whole else "unfinished"
+        return "violated" if self.violation else "clean" if self.complete else "unfinished"

@@ -1,4 +1,4 @@
-"""The checker's server: the real machine, asked once for each of its states and each event."""
+"""The checker's server: the real machine, run once for each of its states and each event."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
 from pslab.protocol.traits import traits_of
 
-NOW = 0.0  # instants are no events: a policy that plans by them is explored as if everything came at once
+NOW = 0.0  # instants are not explored: to a policy that plans by them all events come at the same one
 STEP, DROP, REPLY, JOIN = "step", "drop", "reply", "join"
-Order = tuple[int, ...]  # names of workers: worker i was order[i] before
+Order = tuple[int, ...]  # a permutation of the workers: worker i was order[i] before
 
 
 class Op(NamedTuple):
-    """What the server does to one worker: it applies or drops its push, answers its pull, or lets it join."""
+    """What the server does for one worker: it applies or drops its push, answers its pull, or lets it join."""
 
     kind: str  #: STEP, DROP, REPLY or JOIN
     range: int
     iteration: int
-    held: tuple[int, ...] = ()  #: of who joins: per range, its pushes that are held
-    own: int = 0  #: of a reply: how many of its pushes it is told to be in the weights
+    held: tuple[int, ...] = ()  #: of a JOIN: per range, how many of the worker's pushes are held
+    own: int = 0  #: of a REPLY: how many of the worker's pushes it reports to be in the weights
 
 
-Ops = tuple[tuple[int, Op], ...]  # of these workers
+Ops = tuple[tuple[int, Op], ...]  # (worker, operation)
 
 
 class Driven(NamedTuple):
-    """What an event does under one policy."""
+    """The effect of an event under one policy."""
 
     server: Any  #: afterwards
     effects: list[Any]
     ops: Ops
-    error: Exception | None  #: what was raised instead
+    error: Exception | None  #: raised instead
 
 
-class ToldApart(Exception):
-    """A policy decides by a worker's number: states that differ in their workers' names are not the same."""
+class WorkersDiffer(Exception):
+    """The policy decides by a worker's number: states that differ only in the workers' names are not equivalent."""
 
 
 class Event(NamedTuple):
-    """What happens to the server: a message, the end of a reading of a range, or that a worker is gone, or back."""
+    """An event at the server: a message arrives, weights of a range have been read, a worker leaves, or joins."""
 
     kind: str  #: "message", "answered", "leave" or "join"
     range: int = 0
@@ -51,9 +51,9 @@ class Event(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a state of the server says of itself. Per worker; None for those who are gone."""
+    """What the invariants compare of a state of the server: per worker, None for a worker that left."""
 
-    applied: tuple[tuple[int, ...] | None, ...]  #: per range: the clock without the pushes that are held
+    applied: tuple[tuple[int, ...] | None, ...]  #: per range: its clock without the pushes that are held
     held: tuple[tuple[int, ...], ...] | None  #: per range: pushes counted, not yet applied; None if there are none
     low: int  #: the least clock of all ranges
     accepted: int
@@ -61,11 +61,11 @@ class View(NamedTuple):
 
 @dataclass
 class Stepped:
-    """What one event does to one state of the server."""
+    """The effect of one event on one state of the server."""
 
     state: int
     effects: list[Any]
-    ops: Ops  #: per effect: (worker, what becomes of its message)
+    ops: Ops  #: what the effects do for each worker
     wrong: Wrong = None
     at: int = 0  #: the worker that `<self>` is
 
@@ -73,7 +73,7 @@ class Stepped:
 class ServerSide:
     """States of the server as numbers. `machines` has the modules `messages` and `server`.
 
-    `orders` are those of the workers that shall make no difference, the workers' own first.
+    `orders` are the permutations of the workers under which states are equivalent, the identity first.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ServerSide:
     ) -> None:
         self._kinds, self.sync, self._orders, self._indices = machines, sync, orders, range(ranges)
         self._names = names(len(orders[0]))
-        self._length = length  # nobody is started so many iterations ahead of the slowest; None if all may be
+        self._length = length  # no worker may be started so many iterations ahead of the slowest; None: no bound
         plans = sync.variants(len(self._names)) if traits_of(sync).plans else (sync,)
         self._tried = [(each, frozen(each)) for each in plans]
         self._numbers: dict[Any, int] = {}
@@ -89,12 +89,12 @@ class ServerSide:
         self.views: list[View] = []
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._renamed: dict[tuple[int, Order], int] = {}
-        begin = machines.server.Server(self._names, ranges, sync)
-        self._constant = (sync, begin.traits)  # what no event changes is neither copied nor compared
-        self.begin = self._number(begin)
+        start = machines.server.Server(self._names, ranges, sync)
+        self._constant = (sync, start.traits)  # what no event changes is neither copied nor compared
+        self.start = self._number(start)
 
     def step(self, state: int, worker: int, event: Event) -> tuple[Stepped, ...]:
-        """The server's answers to an event of this worker: one, but where a policy may plan one thing or another."""
+        """The possible outcomes of an event of this worker: one, or several where a policy may make different plans."""
         key = (state, worker, event)
         done = self._steps.get(key)
         if done is None:
@@ -119,7 +119,7 @@ class ServerSide:
         return [(int(worker), iteration) for part in self._servers[state].ranges for worker, iteration in part.held]
 
     def machine(self, state: int) -> Any:
-        """The server itself, to be looked at."""
+        """The server machine in a state."""
         return self._servers[state]
 
     # --- one step -------------------------------------------------------------------------------------------------
@@ -134,17 +134,17 @@ class ServerSide:
             stepped = self._stepped(state, worker, driven)
             found.setdefault((stepped.state, stepped.ops, stepped.wrong is None), stepped)
         if len(found) > 1 and not self._searched(done[0]):
-            return (Stepped(state, done[0].effects, (), "the policy plans, and does not say that it has Searched"),)
+            return (Stepped(state, done[0].effects, (), "the policy plans without deciding Searched"),)
         return tuple(found.values())
 
-    def _tries(self, before: Any, order: Order, worker: int, event: Event, *, untold: bool = True) -> list[Driven]:
-        """The event happens under the policy, or under each of its variants if it searches then.
+    def _tries(self, before: Any, order: Order, worker: int, event: Event, *, unreported: bool = True) -> list[Driven]:
+        """Let the event happen under the policy, and under each of its variants if the policy decides Searched.
 
-        Where it does not, two of them must do the same, else a search is untold.
+        If it does not, two variants must do the same: otherwise a search is unreported.
         """
         syncs = [sync for sync, _ in self._tried]
         first = self._drive(self._copy(before, order), syncs[0], worker, event)
-        others = syncs[1:] if self._searched(first) else syncs[1:][-1:] if untold else []
+        others = syncs[1:] if self._searched(first) else syncs[1:][-1:] if unreported else []
         return [first, *(self._drive(self._copy(before, order), sync, worker, event) for sync in others)]
 
     def _searched(self, driven: Driven) -> bool:
@@ -154,26 +154,26 @@ class ServerSide:
         server, effects, ops, error = driven
         if error is not None:
             return Stepped(state, [], (), invariants.raised(error, self.sync), worker)
-        if any(frozen(sync) != begun for sync, begun in self._tried):
+        if any(frozen(sync) != before for sync, before in self._tried):
             return Stepped(state, effects, (), "the policy changed itself; step must be a function of its arguments")
         wrong, at = self._judge(server, effects, [part.version for part in self._servers[state].ranges])
         wrong = wrong or invariants.windows(server, self.sync.window)
         return Stepped(self._number(server), effects, ops, wrong, at)
 
     def _compare(self, before: Any, worker: int, event: Event, done: Sequence[Driven], order: Order) -> None:
-        """With its workers renamed the server must do the same, renamed; of variants, they all what they all did."""
-        others = self._tries(before, order, order.index(worker), event, untold=False)
+        """With its workers renamed the server must do the same, renamed; all variants together what all did before."""
+        others = self._tries(before, order, order.index(worker), event, unreported=False)
         expected = {
-            (type(error), tuple(sorted((order.index(who), op) for who, op in ops)),
+            (type(error), tuple(sorted((order.index(number), op) for number, op in ops)),
              frozen(self._copy(after, order), self._constant))
             for after, _, ops, error in done
         }  # fmt: skip
         found = {(type(error), tuple(sorted(ops)), frozen(after, self._constant)) for after, _, ops, error in others}
         if found != expected:
-            raise ToldApart
+            raise WorkersDiffer
 
     def _drive(self, server: Any, sync: Any, number: int, event: Event) -> Driven:
-        """Let the event happen to a server, under this policy."""
+        """Let the event happen to a server under this policy."""
         worker, effects, ops = self._names[number], [], list[tuple[int, Op]]()
         server.sync = sync
         try:
@@ -184,7 +184,7 @@ class ServerSide:
             elif event.kind == "leave":
                 effects = server.leave(worker, NOW)
             else:
-                held = tuple(sum(who == worker for who, _ in part.held) for part in server.ranges)
+                held = tuple(sum(pusher == worker for pusher, _ in part.held) for part in server.ranges)
                 ops.append((number, Op(JOIN, 0, server.join(worker), held)))
         except Exception as error:
             return Driven(server, [], (), error)
@@ -202,7 +202,7 @@ class ServerSide:
         return Driven(server, effects, tuple(ops), None)
 
     def _copy(self, server: Any, order: Order) -> Any:
-        """A copy whose worker i is what order[i] was."""
+        """A copy whose worker i was order[i]."""
         new = [Name(0)] * len(order)
         for name, old in zip(self._names, order, strict=True):
             new[old] = name
@@ -211,7 +211,7 @@ class ServerSide:
         return server
 
     def _judge(self, server: Any, effects: list[Any], before: list[int]) -> tuple[Wrong, int]:
-        """The first effect that breaks a rule, and its worker; `before` has the ranges' versions before it."""
+        """The first effect that breaks a rule, and its worker; `before` are the ranges' versions before the event."""
         current = list(before)
         for effect in effects:
             wrong, at = None, 0

@@ -1,17 +1,17 @@
 """The checker's workers and links: the real machine, and the messages under way between it and the server.
 
-Links keep their order and lose nothing, as pipes do, but for these faults, each at most once in a run:
+Links keep the order of their messages and lose none, as pipes do, except for these faults, each at most once in a run:
 
     duplicate   a message that has arrived arrives again, at any later moment
-    lose        a message never arrives. Nothing is sent again: the worker owes a word, its lease runs out some time
-                later, and the server is told that it is gone
-    kill        a worker is gone at any moment; what it sent arrives before or after the server is told
-    rejoin      a worker of which the server was told that it is gone comes back, on a new link
-    reorder     a message overtakes all that was sent before it on its link
+    lose        a message never arrives. Nothing is sent again: the worker's lease runs out some time later, and the
+                server learns that it has left
+    kill        a worker stops at any moment; its messages arrive before or after the server learns that it has left
+    rejoin      a worker that has left, as the server knows, joins again on a new link
+    reorder     a message overtakes all that were sent before it on its link
 
-The server is told while nobody reads its weights, as by every driver. Versions are compared where weights are handed
-out; what then travels is the iteration that they are for, because nobody decides by a version, and there are far more
-of them.
+The server learns that a worker has left while no weights are read, as under every driver. Versions are compared where
+weights are handed out; the messages then carry the iteration instead, because no machine decides by a version, and
+there are far more of them.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
-ALIVE, CUT, DEAD, GONE = range(4)  # CUT: a message of it is lost; DEAD: the server does not know it yet
+ALIVE, CUT, DEAD, LEFT = range(4)  # CUT: a message of it is lost; DEAD: the server does not know yet that it stopped
 UP, DOWN = "up", "down"
 
 
 class Local(NamedTuple):
-    """A worker and its links, whoever it is: its own number is 0 in it. Messages and machines are numbers."""
+    """A worker and its links. In it the worker's own number is always 0; messages and machines are numbers."""
 
     machine: int
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
-    past_up: tuple[int, ...] = ()  #: what has arrived and may arrive again
+    past_up: tuple[int, ...] = ()  #: messages that have arrived and may arrive again
     past_down: tuple[int, ...] = ()
     reading: tuple[tuple[int, int], ...] = ()  #: replies: (range, iteration)
-    computing: int = -1  #: the last iteration that it began
-    todo: tuple[int, ...] = ()  #: ranges of it that are not computed yet
+    computing: int = -1  #: the last iteration that it started to compute
+    todo: tuple[int, ...] = ()  #: ranges of this iteration that are not computed yet
     got: tuple[int, ...] = ()  #: per range, the iteration that the newest weights here are for
     acked: tuple[int, ...] = ()  #: per range, the last iteration acknowledged
     applied: tuple[int, ...] = ()  #: per range, the iteration that the server applies next
@@ -52,19 +52,19 @@ class Local(NamedTuple):
     mode: int = ALIVE
 
     def computes_on(self, index: int) -> bool:
-        """Whether the weights of a range are being computed on: they are there, and its gradient is not ready."""
+        """Whether the weights of a range are being computed on: they have arrived, and its gradient is not ready."""
         return index in self.todo and self.got[index] >= self.computing
 
 
 class Move(NamedTuple):
     """Something that can happen next at one worker or on its links."""
 
-    fault: int  #: its bit; 0 if it is none
+    fault: int  #: its bit; 0 if the move is no fault
     kind: str
-    about: Any  #: a message, a range, or a reading
+    about: Any  #: a message, a range, or (range, iteration) of weights that were read
     after: int  #: the worker and its links afterwards
-    event: Event | None = None  #: what the server hears of it
-    computes: int = -1  #: the iteration that is begun by it
+    event: Event | None = None  #: at the server
+    computes: int = -1  #: the iteration that the worker starts to compute
     wrong: Wrong = None
 
 
@@ -80,11 +80,11 @@ class WorkerSide:
         self._machines: list[Any] = []
         self._messages: list[Any] = []
         self.locals: list[Local] = []
-        self.finished: list[bool] = []  #: could go on for ever; by number
-        self.applied: list[tuple[int, ...]] = []  #: per range, its clock without what is held; by number
+        self.finished: list[bool] = []  #: whether all its iterations were started; by number
+        self.applied: list[tuple[int, ...]] = []  #: per range, its clock without pushes that are held; by number
         self._moves: list[list[Move] | None] = []
         self._outcomes: dict[tuple[int, Op], tuple[int, Wrong]] = {}
-        self.begin = self._begin()
+        self.start = self._start()
 
     def moves(self, number: int) -> list[Move]:
         """Everything that can happen next, faults last."""
@@ -95,30 +95,30 @@ class WorkerSide:
         return found
 
     def beyond(self, number: int, limit: int) -> list[Move]:
-        """How a worker that is here and has been stopped goes on, up to an iteration."""
+        """How a worker that has computed all its iterations goes on, up to an iteration."""
         local = self.locals[number]
-        stopped = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
-        return [self._computed(local, index) for index in self._computable(local)] if stopped else []
+        finished = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
+        return [self._computed(local, index) for index in self._computable(local)] if finished else []
 
     def _computable(self, local: Local) -> tuple[int, ...]:
-        """Ranges whose gradient may be ready next: layer by layer, none before the weights of all are there."""
+        """Ranges whose gradient may be ready next; layer by layer, none before all ranges' weights have arrived."""
         ready = not self._layered or self._ready(self._machines[local.machine]) >= local.computing
         return local.todo if ready else ()
 
     def _ready(self, machine: Any) -> int:
-        """The iteration for which a layered worker that computes has the weights of every range; -1 if it has not."""
+        """The iteration that a layered worker computes with the weights of every range; -1 if any are missing."""
         has = self._layered and machine.computing and all(map(machine.holds, range(self._ranges)))
         return machine.iteration if has else -1
 
     def outcome(self, number: int, op: Op) -> tuple[int, Wrong]:
-        """The worker and its links once the server has applied its push, or is reading weights for it."""
+        """The worker and its links after an operation of the server."""
         key = (number, op)
         if key not in self._outcomes:
             self._outcomes[key] = self._outcome(self.locals[number], op)
         return self._outcomes[key]
 
     def message(self, number: int) -> Any:
-        """The message that a number stands for."""
+        """The message of this number."""
         return self._messages[number]
 
     # --- what can happen ------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class WorkerSide:
             yield from self._deliveries(local, DOWN)
             yield Move(KILL, "kill", None, self._number(silent._replace(mode=DEAD)))
         if local.mode in (CUT, DEAD):
-            yield Move(0, "leave", None, self._number(silent._replace(mode=GONE)), Event("leave"))
-        if local.mode == GONE:
+            yield Move(0, "leave", None, self._number(silent._replace(mode=LEFT)), Event("leave"))
+        if local.mode == LEFT:
             fresh = local._replace(up=(), past_up=())
             yield Move(REJOIN, "rejoin", None, self._number(fresh), Event("join"))
         yield from self._deliveries(local, UP)
@@ -178,7 +178,7 @@ class WorkerSide:
         return Move(0, "read", reading, self._number(left), Event("answered", index))
 
     def _moved(self, left: Local, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
-        """The worker's machine has moved: its requests go on the link, and it may begin an iteration."""
+        """Run the worker's machine: its requests go on the link, and it may start an iteration."""
         ready = self._ready(machine)
         try:
             effects = drive()
@@ -186,7 +186,7 @@ class WorkerSide:
             return Move(fault, kind, about, -1, wrong=f"worker <self> cannot go on: {error}")
         except Exception as error:
             return Move(fault, kind, about, -1, wrong=f"worker <self> raises {type(error).__name__}: {error}")
-        wrong, begun = None, -1
+        wrong, started = None, -1
         for effect in effects:
             if isinstance(effect, self._kinds.worker.Send):
                 if isinstance(effect.request, self._kinds.messages.Push) and not wrong:
@@ -196,14 +196,14 @@ class WorkerSide:
                     wrong = invariants.labelled(push.version, held, push.iteration)
                 left = self._sent(left, UP, [effect.request])
             elif isinstance(effect, self._kinds.worker.Compute):
-                begun = effect.iteration
-                wrong = wrong or invariants.computes(begun, left.computing, left.todo, left.acked, self._buffers)
-                left = left._replace(computing=begun, todo=tuple(range(self._ranges)))
+                started = effect.iteration
+                wrong = wrong or invariants.computes(started, left.computing, left.todo, left.acked, self._buffers)
+                left = left._replace(computing=started, todo=tuple(range(self._ranges)))
         if self._layered:  # what it computes on is settled with the last range's weights
             now = self._ready(machine)
-            begun = now if now > ready else -1
+            started = now if now > ready else -1
         after = self._number(left._replace(machine=self._keep(machine)))
-        return Move(fault, kind, about, after, None, begun, wrong)
+        return Move(fault, kind, about, after, None, started, wrong)
 
     def _outcome(self, local: Local, op: Op) -> tuple[int, Wrong]:
         if op.kind == JOIN:
@@ -216,22 +216,22 @@ class WorkerSide:
             else:
                 wrong = invariants.applied(iteration, done)
                 local = local._replace(applied=_with(local.applied, index, done + 1))
-            if op.kind == DROP and index == 0 and local.mode != GONE:  # what is dropped at its leaving was not complete
+            if op.kind == DROP and index == 0 and local.mode != LEFT:  # pushes dropped as it leaves were not complete
                 local = local._replace(missed=local.missed + 1)
             if local.mode in (ALIVE, CUT):
                 local = self._sent(local, DOWN, [self._kinds.messages.Ack(Name(0), index, iteration)])
         else:
-            whole = done - len(local.owed[index]) if local.owed else done
-            wrong = invariants.replied(iteration, whole, self._buffers if self._eager else 0, gone=local.mode == GONE)
+            own = done - len(local.owed[index]) if local.owed else done
+            wrong = invariants.replied(iteration, own, self._buffers if self._eager else 0, left=local.mode == LEFT)
             if self._eager and not wrong:
-                wrong = invariants.contained(op.own, whole)
+                wrong = invariants.contained(op.own, own)
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(iteration, self._promised(local, index))
             local = local._replace(reading=(*local.reading, (index, iteration)))
         return self._number(local), wrong
 
     def _joined(self, local: Local, op: Op) -> tuple[int, Wrong]:
-        """A new life: a fresh machine that asks for the weights of the iteration that the server has named."""
+        """A fresh machine, which asks for the weights of the iteration that the server has assigned."""
         pushed = tuple(map(int.__add__, local.applied, op.held))
         if wrong := invariants.joined(op.iteration, pushed):
             return self._number(local), wrong
@@ -254,7 +254,7 @@ class WorkerSide:
 
     # --- states as numbers ----------------------------------------------------------------------------------------
 
-    def _begin(self) -> int:
+    def _start(self) -> int:
         machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
         none = (0,) * self._ranges
         local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none)

@@ -1,5 +1,5 @@
-"""One iteration of a layered worker in modelled time: forward layer by layer, each once its weights are there; then
-backward."""
+"""One iteration of a layered worker in modelled time: forward layer by layer, each once its weights have arrived;
+then backward."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Links as fluids: messages of one worker and direction go one behind the other; messages of several workers share the
-server's link in equal parts (max-min fairness). Pure: every instant is handed in, so every driver can use it.
+server's link in equal parts (max-min fairness). Pure: every instant is handed in, so every engine can use it.
 
-Which of a worker's waiting messages goes next is first come, first served, or somebody's choice. A choice is made at
+Which of a worker's waiting messages goes next is first come, first served, or a chooser's choice. A choice is made at
 the end of an instant, when all that becomes ready in it is known.
 """
 
@@ -56,7 +56,7 @@ class Lane:
         self._enter(worker, size_bytes, message)
 
     def fly(self, message: Any, now: float) -> None:
-        """A message of no size: it waits for nobody, and takes the latency alone."""
+        """A message of no size: it waits for no other, and takes the latency alone."""
         self._serve_until(now)
         self.sequence += 1
         heappush(self.flying, (now + self.latency_s, self.sequence, message))
@@ -223,7 +223,7 @@ class Network:
         self._look()
 
     def fly(self, direction: str, message: Any, now: float) -> None:
-        """A message of no size, which waits for nobody and takes the latency alone."""
+        """A message of no size, which waits for no other and takes the latency alone."""
         self._lanes[direction].fly((direction, message), now)
         self._look()
 

@@ -1,1 +1,1 @@
-"""What every driver is given: the experiment, its memory layout, its messages."""
+"""What every engine is given: the experiment, its memory layout, its messages."""

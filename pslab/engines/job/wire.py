@@ -1,7 +1,7 @@
 """What an engine adds to the protocol's messages, and every message as a fixed record of bytes, without pickle.
 
 A message is the protocol's own tuple; its payload says where the numbers lie, how large they are, and when things
-happened. Messages that travel as one are a frame. Instants are seconds since the run began.
+happened. Messages that travel as one are a frame. Instants are seconds since the run started.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Taken(NamedTuple):
 
 
 class Go(NamedTuple):
-    """Server -> worker: the run begins; its zero on the machine's monotonic clock."""
+    """Server -> worker: the run starts; its zero on the machine's monotonic clock."""
 
     zero_s: float
 

@@ -15,7 +15,7 @@ Delivery = tuple[int, Frame]  # worker, what it sent or gets
 
 
 class EmulatedLinks:
-    """A cluster without limits has no links: what is sent has arrived. `clock` gives seconds since the run began."""
+    """A cluster without limits has no links: what is sent has arrived. `clock` gives seconds since the run started."""
 
     def __init__(self, job: Job, clock: Callable[[], float], chooser: Chooser | None = None) -> None:
         self._traffic, self._clock = None if job.cluster.free else Traffic(job, chooser), clock

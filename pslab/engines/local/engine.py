@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
-from pslab.engines.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
@@ -28,7 +28,7 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
 
     Raises:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then, and the next run spawns another.
-        Interrupted: with what was finished, within two seconds.
+        Interrupted: with what was completed, within two seconds.
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
@@ -134,7 +134,7 @@ class _LocalRun(Coordinator):
             self.reached = True
 
     def _wind_up(self) -> Outcome | None:
-        """After an interrupt: end the run in order and keep what it has finished; all that within the limit."""
+        """After an interrupt: end the run in order and keep what it has completed; all that within the limit."""
         self.on_progress = lambda news: None
         until_s = time.monotonic() + INTERRUPT_LIMIT_S
         outcome = None

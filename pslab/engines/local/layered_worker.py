@@ -11,7 +11,7 @@ from pslab.engines.processes.child import Seat
 class LocalLayeredWorker(LocalWorker):
     """The role of a worker's process whose requests go layer by layer.
 
-    Each layer's passes keep to their share of the modelled time: the next one begins, or the gradient is ready, no
+    Each layer's passes keep to their share of the modelled time: the next one starts, or the gradient is ready, no
     sooner than the model says. A pass that takes longer than modelled may be caught up with by those behind it.
     """
 

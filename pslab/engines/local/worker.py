@@ -35,7 +35,7 @@ class LocalWorker(Evaluating):
         self.producer.warm_up()
         self.layers_s: list[list[float]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
-        self.pulled: list[Pulled] = []  # weights that an eager worker takes when it begins the next iteration
+        self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
         self.zero_s = 0.0
 
     @property
@@ -43,7 +43,7 @@ class LocalWorker(Evaluating):
         return self.driver.iteration
 
     def now(self) -> float:
-        """Seconds since the run began: one clock for all processes of the machine."""
+        """Seconds since the run started: one clock for all processes of the machine."""
         return time.monotonic() - self.zero_s
 
     def run(self) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
 from pslab.engines.job.layout import Layout
-from pslab.engines.outcome import OnProgress
+from pslab.engines.job.outcome import OnProgress
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import Pool
 

@@ -17,7 +17,7 @@ class Books:
 
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
-        present = [worker for worker in range(job.run.workers) if job.cluster.there(worker)]
+        present = [worker for worker in range(job.run.workers) if job.cluster.present(worker)]
         # per range: (worker, iteration) -> the version that it is computed on, the oldest first
         self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
         self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
@@ -66,12 +66,10 @@ class Books:
         self.dropped_bytes += self._job.payload_bytes(push.range, push.payload.size_bytes)
 
     def leave(self, worker: int) -> None:
-        """A worker has left: nothing more comes of what it computes."""
+        """A worker has left: nothing more comes of what it computes. What it has pushed may still be applied."""
         for computing in self._computing:
             for key in [key for key in computing if key[0] == worker]:
                 del computing[key]
-        for name in [name for name in self._missing if name[0] == worker]:
-            del self._missing[name]
 
     def _complete(self, push: Push) -> bool:
         """Whether with this range all of an iteration's are applied."""

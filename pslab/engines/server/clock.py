@@ -1,4 +1,4 @@
-"""How time passes at a server: a clock is all that the server's driver knows of it."""
+"""How time passes at a server, in real and in virtual time; its driver knows no more of it than `Clock`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server
 
 
 class Clock(Protocol):
-    """Seconds since the run began."""
+    """Seconds since the run started."""
 
     def now(self) -> float:
         """The instant until which everything is dealt with."""
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
-        """Something was done `count` times, begun at `since_s`, on this share of the model."""
-
-    def done(self, since_s: float, count: int, share: float) -> float:
-        """When a push taken at `since_s` is dealt with whose handling applies so many pushes of this share."""
+        """Something was done `count` times, started at `since_s`, on this share of the model."""
 
 
 class WallClock:
@@ -31,7 +28,7 @@ class WallClock:
         self.spent: dict[str, list[float]] = {}  #: on what: seconds, and how often
 
     def start(self) -> None:
-        """The run begins now."""
+        """The run starts now."""
         self.zero_s = time.monotonic()
 
     def now(self) -> float:
@@ -42,12 +39,9 @@ class WallClock:
         spent[0] += self.now() - since_s
         spent[1] += count
 
-    def done(self, since_s: float, count: int, share: float) -> float:
-        return self.now()
-
 
 class VirtualClock:
-    """Virtual time: work takes what the cluster says. Whoever hands the server something sets `at` first."""
+    """Virtual time: work takes what the cluster says. `at` is set before the server is handed anything."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.at = 0.0
@@ -59,6 +53,3 @@ class VirtualClock:
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
         self.at += self._price_s[on] * count * share
-
-    def done(self, since_s: float, count: int, share: float) -> float:
-        return since_s + self._price_s[APPLY] * count * share

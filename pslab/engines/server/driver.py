@@ -59,7 +59,7 @@ class ServerDriver:
         self.diverged: dict[str, int] | None = None  #: the worker and iteration whose gradient was not finite
 
     def start(self) -> None:
-        """The run begins: the initial weights are to be evaluated, too."""
+        """The run starts: the initial weights are to be evaluated, too."""
         self.books.ledger.snapshot_if_due(0, 0.0)
 
     def end(self, outcome: str, now: float) -> None:
@@ -99,22 +99,20 @@ class ServerDriver:
         self.end("diverged", now)
 
     def _push(self, push: Push) -> None:
+        """A push is dealt with when the last step that it led to is applied; at once if it led to none."""
         now, key, budget = self._clock.now(), (push.worker, push.range), self._job.run.pushes
-        effects = self.machine.handle(push, now)
-        applied = sum([len(effect.pushes) for effect in effects if isinstance(effect, Step)])
-        share = self._job.shares[push.range]
-        self._taken[key] = now, self._clock.done(now, applied, share)
-        self._perform(effects)
-        self._taken[key] = now, self._clock.done(now, applied, share)
+        self._taken[key] = now, now
+        self._perform(self.machine.handle(push, now), key)
         if budget is not None and self.machine.gradients >= budget:
             self.end("budget", self._clock.now())
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def _perform(self, effects: Iterable[Effect], led_by: tuple[int, int] | None = None) -> None:
+        """Perform effects, and those that follow from them; a push of this (worker, range) led to them."""
         pending = deque(effects)
         while pending:
             effect = pending.popleft()
             if isinstance(effect, Step):
-                self._step(effect)
+                self._step(effect, led_by)
             elif isinstance(effect, Reply):
                 self._reply(effect)
                 pending += self.machine.answered(effect.pull.range)
@@ -127,12 +125,15 @@ class ServerDriver:
                 self.refused += 1
             self._transport.attend()  # that may have taken milliseconds, for which other workers need not wait
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
         clock, books, begin_s = self._clock, self.books, self._clock.now()
         rate = books.rate(step, len(self.machine.workers))
         self._shard.apply(step, rate, books.computing(step.range))
         clock.spend(APPLY, begin_s, len(step.pushes), self._job.shares[step.range])
-        books.applied_at(step, clock.now())
+        done_s = clock.now()
+        books.applied_at(step, done_s)
+        if led_by is not None:
+            self._taken[led_by] = self._taken[led_by][0], done_s
         for push in step.pushes:
             self._acknowledge(push)
 

@@ -1,4 +1,4 @@
-"""What a worker does now, as the server knows it; for those who watch."""
+"""What a worker does now, as the server knows it, for the progress of a run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def doing(server: Server, worker: int, *, travelling: bool) -> dict[str, Any]:
     clock = min(part.clocks[worker] for part in server.ranges)
     held = [index for index, part in enumerate(server.ranges) if worker in part.asked]
     if held:
-        whom = sorted({other for index in held for other in server.waits_for(index)} - {worker})
-        return {"doing": "waiting", "for": whom, "iteration": clock}
+        awaited = sorted({other for index in held for other in server.waits_for(index)} - {worker})
+        return {"doing": "waiting", "for": awaited, "iteration": clock}
     return {"doing": "transferring" if travelling else "computing", "for": [], "iteration": clock}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.outcome import Interrupted, OnProgress, Outcome
+from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, Coordinator

@@ -11,8 +11,8 @@ import numpy as np
 
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
+from pslab.engines.job.outcome import Outcome
 from pslab.engines.job.wire import WHOLE
-from pslab.engines.outcome import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import Sizes, exchange, job_without_tensors
 from pslab.engines.worker.range_schedule import Turn

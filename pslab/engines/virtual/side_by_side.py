@@ -16,8 +16,8 @@ import torch
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
+from pslab.engines.job.outcome import Outcome
 from pslab.engines.job.shared_memory import Arena
-from pslab.engines.outcome import Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, report
 from pslab.engines.processes.child import Seat

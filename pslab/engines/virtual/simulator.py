@@ -19,8 +19,8 @@ from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.links import UP
 from pslab.engines.emulation.traffic import Traffic
 from pslab.engines.job.job import Job
+from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.wire import Diverged, Frame
-from pslab.engines.outcome import OnProgress
 from pslab.engines.server.books import Books
 from pslab.engines.server.driver import Shard
 from pslab.engines.server.worker_status import doing
@@ -39,7 +39,7 @@ class Simulator:
 
     def __init__(self, job: Job, books: Books, shard: Shard, gradients: Gradients) -> None:
         self._job, run, cluster = job, job.run, job.cluster
-        machine = Server(filter(cluster.there, range(run.workers)), len(job.parts), job.sync)
+        machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)
         waiting = Waiting(job, machine) if job.layered and not cluster.free else None
         self._traffic = None if cluster.free else Traffic(job, waiting)
         self.scheduler = scheduler = Scheduler(self._traffic, self._arrived)
@@ -105,7 +105,7 @@ class Simulator:
         """Every worker that is present starts iteration 0."""
         scheduler, cluster = self.scheduler, self._job.cluster
         self.driver.start()
-        scheduler.life = {node.worker: 0.0 if cluster.there(node.worker) else math.inf for node in self.workers}
+        scheduler.life = {node.worker: 0.0 if cluster.present(node.worker) else math.inf for node in self.workers}
         for phase, act, instants in ((LEAVES, self._leaves, cluster.leave), (JOINS, self._joins, cluster.join)):
             for worker, at in sorted(instants.items()):
                 if worker < len(self.workers):

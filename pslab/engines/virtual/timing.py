@@ -12,8 +12,8 @@ import numpy as np
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
+from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.job.wire import WHOLE
-from pslab.engines.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.server.books import Books
 from pslab.engines.server.driver import Shard
 from pslab.engines.server.ledger import Ledger

@@ -56,13 +56,13 @@ class WorkerNode:
         self._settled = 0  # ranges whose weights for it the server has read
         self._started = False  # whether a gradient is started, and its result not yet taken
         self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
-        # what a fitted range will be is known when its computation begins, and not before
+        # what a fitted range will be is known when its computation starts, and not before
         self._late = job.traits.eager or (self.driver.turns is not None and job.prune.fitted)
 
     # --- present or not -------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """The run begins."""
+        """The run starts."""
         self._compute(self.driver.start(now), now)
 
     def leave(self) -> None:
@@ -118,7 +118,7 @@ class WorkerNode:
         return self._gradients.result(self.worker, self._simulator.meanwhile)
 
     def _compute(self, iteration: int | None, now: float) -> None:
-        """An iteration's computation begins, if there is one."""
+        """An iteration's computation starts, if there is one."""
         if iteration is None:
             return
         job, driver = self._job, self.driver
@@ -161,7 +161,7 @@ class WorkerNode:
     # --- layer by layer -------------------------------------------------------------------------------------------
 
     def _forward(self, at: Pass, now: float) -> None:
-        """The next layer's pass begins, or waits for its weights."""
+        """The next layer's pass starts, or waits for its weights."""
         missing = self.driver.missing(at.layer) if at.forward else None
         if missing is not None:
             if not at.waiting:

@@ -41,7 +41,7 @@ class WorkerDriver:
     # --- computing ------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> int | None:
-        """The run begins."""
+        """The run starts."""
         return self._perform(self.machine.start(), now)
 
     def join(self, iteration: int, now: float) -> int | None:
@@ -109,7 +109,7 @@ class WorkerDriver:
             self.turns.arrived(weights, now)
 
     def installed(self, weights: Weights, arrived_s: float, now: float | None) -> int | None:
-        """Weights are in their place since now, or, if that is None, will be when the next iteration begins."""
+        """Weights are in their place since now, or, if that is None, will be when the next iteration starts."""
         iteration, answer = weights.iteration - 1, weights.payload
         if self._job.traits.eager:
             self._log.answered(weights, answer.asked_s, arrived_s)

@@ -26,7 +26,7 @@ class Computing:
     """A worker's gradients. `weights` and `buffers` are flat, on the device on which it computes.
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
-    With `layerwise` somebody waits for weights and takes gradients layer by layer.
+    With `layerwise` a layered worker waits for weights and takes gradients layer by layer.
     """
 
     layerwise: Layerwise | None = None

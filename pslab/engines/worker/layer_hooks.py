@@ -1,6 +1,6 @@
-"""Layers as a module really goes through them: when the forward pass comes to one, and when its gradient is there.
+"""Layers as a module really goes through them: when the forward pass comes to one, and when its gradient is complete.
 
-Hooks on the module's modules and parameters tell it, so any nn.Module works as it is.
+Hooks on modules and parameters find out, so any nn.Module works as it is.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Layerwise:
                 each.register_forward_pre_hook(functools.partial(self._enter, layers))
 
     def forward_begins(self) -> None:
-        """A pass begins: nothing is entered, and no gradient there."""
+        """A pass starts: no layer is entered, and no gradient complete."""
         self._entered.clear()
         self._left = list(self._slots)
 

@@ -9,13 +9,13 @@ from pslab.protocol.worker import EagerWorker, Worker
 
 
 def own_writes(job: Job, machine: Worker) -> list[Write]:
-    """Read my writes: each with the rate by which the server is going to apply it, if nobody comes between."""
+    """Read my writes: each with the rate by which the server is going to apply it, if no other push comes between."""
     if not isinstance(machine, EagerWorker) or not job.traits.reads_own:
         return []
     run, found = job.run, []
     for push in machine.missing():
         behind = push.iteration - machine.own[push.range]
-        told = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
-        rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(told)
+        step = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
+        rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(step)
         found.append(Write(push.range, push.iteration, rate, push.payload.size_bytes))
     return found

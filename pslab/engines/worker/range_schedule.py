@@ -1,9 +1,9 @@
-"""Whose turn it is: the range of keys that each iteration of a worker exchanges, and how its size is fitted.
+"""The range of keys that each iteration of a worker exchanges, in turn, and how its size is fitted.
 
 An exchange is the push of a range and the pull of the same one. Where both ways overlap with computing (an eager
 worker's) it takes as long as the longer of them; else from the push to the weights, without the wait for others. A
 push lasts from when it is handed over, or the one before is dealt with, until it is dealt with; a pull from its request
-until the weights are here. The worker's clock tells all of it but the end of a push, which its acknowledgement tells.
+until the weights have arrived. The worker's clock measures all but the end of a push, which is in its acknowledgement.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """The ranges of one worker's iterations. What it learns is used when the next sweep over the keys begins."""
+    """The ranges of one worker's iterations. What it learns is used when the next sweep over the keys starts."""
 
     def __init__(self, job: Job, worker: int) -> None:
         self._job, self._rule, self._worker = job, job.prune, worker
@@ -56,7 +56,7 @@ class Turns:
         self._resume(0)
 
     def join(self, iteration: int) -> None:
-        """The worker is there from this iteration on, and first asks for all weights."""
+        """The worker is present from this iteration on, and first asks for all weights."""
         self._joined = iteration
         for known in (self._asked_s, self._pushed_s, self._pulls_s, self._taken_s, self._begins):
             known.clear()
@@ -74,7 +74,7 @@ class Turns:
         return self._begins[iteration]
 
     def turn(self, iteration: int, machine: Worker) -> Turn:
-        """What an iteration that begins now exchanges."""
+        """What an iteration that starts now exchanges."""
         keys = self.keys(iteration)
         return Turn(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
 
@@ -107,11 +107,11 @@ class Turns:
         if pushed_s is None or pull is None:
             return
         asked_s, pull_s = pull
-        push_s, in_its_way_s = done_s - max(pushed_s, before_s), self._taken_s.pop(iteration - 2, asked_s)
-        # a request behind the bytes of a larger range says nothing; one after another, that the link is never free
-        late, self._late = self._late, in_its_way_s > asked_s
+        push_s, ahead_s = done_s - max(pushed_s, before_s), self._taken_s.pop(iteration - 2, asked_s)
+        # one request behind the bytes of a larger range is no measure; one after another: the link is never free
+        late, self._late = self._late, ahead_s > asked_s
         if late or not self._late:
-            self._exchanged(iteration, max(push_s, pull_s - max(0.0, in_its_way_s - asked_s)))
+            self._exchanged(iteration, max(push_s, pull_s - max(0.0, ahead_s - asked_s)))
 
     def arrived(self, weights: Weights, now: float) -> None:
         """Weights are here."""
@@ -131,7 +131,7 @@ class Turns:
             self._fit = self._fit.exchanged(entries * self._keys / self._job.keyspace.size, seconds)
 
     def _resume(self, iteration: int) -> None:
-        """A sweep begins here. Ranges of a given size are numbered from iteration 0, whoever comes when."""
+        """A sweep starts here. Ranges of a given size are numbered from iteration 0, also for workers that join."""
         rule: Ranges = self._rule
         self._begin, self._next = (iteration if rule.fitted else 0), iteration
         if not rule.fitted:
@@ -150,9 +150,9 @@ class Turns:
         if self._step is None or not (job.own or job.traits.eager):
             return 0.0
         pushes, aggregate = len(self._step.pushes), self._step.aggregate
-        told = Applied(run.workers, pushes, aggregate, run.push_weight, 0, 0, 0)
+        step = Applied(run.workers, pushes, aggregate, run.push_weight, 0, 0, 0)
         applied = version * pushes * job.traits.gradients_before(iteration) / max(1, iteration)
-        return job.learning_rate(round(applied)) * job.rate.scale(told) / pushes
+        return job.learning_rate(round(applied)) * job.rate.scale(step) / pushes
 
 
 def turns_of(job: Job, worker: int) -> Turns | None:

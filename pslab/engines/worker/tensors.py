@@ -92,7 +92,7 @@ class Producer:
         self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
-        """Once per module, before the run begins."""
+        """Once per module, before the run starts."""
         if self._computing is not None:
             self._computing.warm_up()
 

@@ -1,1 +1,1 @@
-"""How fast pslab is, beside limits and peers measured in the same run."""
+"""Benchmarks: the speed of pslab, compared with limits and peers that are measured in the same run."""

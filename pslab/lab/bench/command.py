@@ -14,7 +14,7 @@ from pslab.lab.bench.measure import Row
 
 SECTIONS = {
     "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
-    "selection": "which entries of a gradient are sent, in read passes",
+    "selection": "the selection of a gradient's entries, in read passes",
     "virtual": "virtual time, beside the bare gradients; events a second",
     "training": "a round of real training, beside torch DDP and bare local steps",
     "layers": "requests layer by layer, beside the whole model at once and virtual time",
@@ -23,7 +23,7 @@ SECTIONS = {
     "startup": "spawning workers, and a second run in the same pool",
     "scale": "a model of 10^9 parameters",
 }
-DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it wants 16 GiB
+DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it needs 16 GiB
 
 
 def add(verbs: Any) -> None:
@@ -35,8 +35,8 @@ def add(verbs: Any) -> None:
         + f"\nwithout a name: {', '.join(DEFAULT)}",
     )  # fmt: skip
     parser.add_argument("section", nargs="*")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats: rougher figures")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there too")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: rougher results")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -49,13 +49,13 @@ def main(options: argparse.Namespace) -> int:
         from pslab.lab.plots.export import replace
         from pslab.lab.records.record import environment
 
-        told = {"environment": environment(), "rows": [row.plain() for row in rows]}
-        replace(options.json, (json.dumps(told, indent=1) + "\n").encode())
+        content = {"environment": environment(), "rows": [row.plain() for row in rows]}
+        replace(options.json, (json.dumps(content, indent=1) + "\n").encode())
     return 0
 
 
 def measure(sections: Sequence[str], quick: bool) -> list[Row]:
-    """The rows of some sections, each printed when it is there."""
+    """The rows of some sections, each section's printed as soon as it is measured."""
     rows: list[Row] = []
     for name in sections:
         print(f"{name}: {SECTIONS[name]}", flush=True)
@@ -67,15 +67,15 @@ def measure(sections: Sequence[str], quick: bool) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Aligned columns: figure, ratio, bar."""
-    cells = [(r.name, _figure(r), f"{r.ratio:.3g} x {r.against}", _bar(r), r.note) for r in rows]
+    """Aligned columns: value, ratio, bar."""
+    cells = [(r.name, _value(r), f"{r.ratio:.3g} x {r.against}", _bar(r), r.note) for r in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(4)]
     lines = ["  ".join(c.rjust(w) if i == 1 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=False)))
              + ("  " + row[4] if row[4] else "") for row in cells]  # fmt: skip
     return "\n".join(f"  {line.rstrip()}" for line in lines) + "\n"
 
 
-def _figure(row: Row) -> str:
+def _value(row: Row) -> str:
     return f"{row.value:.4g} {row.unit}"
 
 

@@ -1,4 +1,4 @@
-"""A model that is nothing but weights, for measuring their way to the server and back."""
+"""A model of weights without computation, to measure their exchange with the server."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
 
-ROW = 64  # weights of a neuron
+ROW = 64  # weights per neuron
 
 
 def exchange(size: int, ranges: int = 1, **fields: object) -> Experiment:
-    """Workers that push a gradient of `size` zeros and pull the weights, and never compute."""
+    """Workers that push gradients of at least `size` zeros, in whole neurons, pull the weights, and compute nothing."""
     run = Run.of({"batch_size": 1, "learning_rate": 1e-6, **fields})
     with torch.device("meta"):
         shell = nn.Linear(ROW, -(-size // ROW), bias=False)

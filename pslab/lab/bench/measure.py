@@ -1,17 +1,27 @@
-"""How speed is measured: in turn with what it is compared with, medians, and each figure as a ratio."""
+"""How speed is measured: calls that are compared take turns, and each measurement is a ratio of medians."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `ratio`: how many times what `against` names; `bar`: the ratio to reach, at most."""
+    """One measurement.
+
+    Args:
+        value: in `unit`.
+        against: what it is compared with.
+        ratio: the value divided by that of `against`.
+        bar: the largest ratio that reaches the goal; None if there is no goal.
+    """
 
     section: str
     name: str
@@ -24,32 +34,50 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Whether the bar is reached; nothing where there is none."""
+        """Whether the bar is reached; "" if there is none."""
         return "" if self.bar is None else "reached" if self.ratio <= self.bar else "missed"
 
     def plain(self) -> dict[str, Any]:
-        """The row as JSON can hold it."""
+        """The row as JSON values."""
         return {**asdict(self), "verdict": self.verdict}
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Median seconds per call. The calls take turns, so that a busy moment of the machine hits all of them alike."""
+    """Median seconds per call. The calls take turns, so that a busy moment of the machine affects all of them."""
     for call in calls.values():
-        call()  # first touches and compilations are nobody's speed
+        call()  # without first touches of memory and compilations
     spent: dict[str, list[float]] = {name: [] for name in calls}
     until_s = time.perf_counter() + seconds
     while time.perf_counter() < until_s or min(map(len, spent.values())) < 3:
         for name, call in calls.items():
-            begin_s = time.perf_counter()
+            start_s = time.perf_counter()
             call()
-            spent[name].append(time.perf_counter() - begin_s)
+            spent[name].append(time.perf_counter() - start_s)
     return {name: median(found) for name, found in spent.items()}
 
 
 def alternated(calls: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
-    """Medians of what the calls themselves measure, taken in turn."""
+    """Medians of what the calls themselves measure; they take turns."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             found[name].append(call())
     return {name: median(values) for name, values in found.items()}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread, as in a worker and in the server."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def copy_s(size: int, seconds: float) -> float:
+    """Seconds of one copy of `size` float32 on one thread, measured for some seconds."""
+    source, target = torch.zeros(size), torch.zeros(size)
+    with one_thread():
+        return interleaved({"copy": lambda: target.copy_(source)}, seconds)["copy"]

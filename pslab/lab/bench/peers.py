@@ -1,6 +1,6 @@
-"""What a dense round is compared with: shared memory without a protocol, gloo's all-reduce, pickled pipes.
+"""What a dense round is compared with: shared memory without a protocol, all-reduce of gloo, pickled pipes.
 
-W workers and a server are spawned once and do what they are ordered; each order returns seconds per round.
+W workers and a server are spawned once. Each order that they execute returns seconds per round.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pslab.tensors.workload.data import Batches, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
 
 CHUNK = 1 << 16
-SPINS = 200  # looks at a flag before another process is let in
-LINE = 64  # bytes: no two flags share a cache line
+SPINS = 200  # reads of a flag before the processor is yielded
+LINE = 64  # bytes of a cache line, so that no two flags share one
 
 
 class Peers:
-    """The processes. `seconds(what, size, rounds)`: what is one of WAYS."""
+    """The processes."""
 
     def __init__(self, workers: int) -> None:
         context = mp.get_context("spawn")
@@ -36,7 +36,7 @@ class Peers:
         self._folder = tempfile.TemporaryDirectory(prefix="pslab-bench-")
         lines = [context.Pipe() for _ in range(workers)]
         self._pipes, self._processes = [], []
-        for rank in range(workers + 1):  # the last one serves
+        for rank in range(workers + 1):  # the last one is the server
             here, there = context.Pipe()
             ends = [server for server, _ in lines] if rank == workers else [lines[rank][1]]
             process = context.Process(
@@ -47,7 +47,7 @@ class Peers:
             self._processes.append(process)
 
     def seconds(self, what: str, size: int, rounds: int) -> float:
-        """Seconds per round of one way of exchanging `size` float32."""
+        """Seconds per round of exchanging `size` float32 in one of the WAYS."""
         self._arena.reserve(4096 + 4 * size * (1 + 2 * self.workers))
         for pipe in self._pipes:
             pipe.send((what, size, rounds))
@@ -63,7 +63,7 @@ class Peers:
 
 @contextlib.contextmanager
 def peers(workers: int) -> Iterator[Peers]:
-    """Peers, ended whatever happens."""
+    """Peers that are ended in any case."""
     others = Peers(workers)
     try:
         yield others
@@ -78,15 +78,15 @@ class _Peer:
         self._group = False
 
     def copies(self, size: int, rounds: int) -> float:
-        """The server adds the gradients and copies the weights to every worker."""
+        """The server adds the gradients and copies the weights to each worker."""
         return self._shared(size, rounds, copy_out=True)
 
     def in_place(self, size: int, rounds: int) -> float:
-        """The same, but workers read the server's weights where they are."""
+        """The same, but workers read the server's weights in place."""
         return self._shared(size, rounds, copy_out=False)
 
     def gloo(self, size: int, rounds: int) -> float:
-        """torch.distributed's all-reduce; no server."""
+        """All-reduce of torch.distributed, without a server."""
         if self.serves:
             return 0.0
         self._join()
@@ -94,7 +94,7 @@ class _Peer:
         return _timed(lambda r: torch.distributed.all_reduce(gradient), rounds)
 
     def pickled(self, size: int, rounds: int) -> float:
-        """Arrays through multiprocessing's pipes."""
+        """Arrays through pipes of multiprocessing."""
         weights = np.zeros(size, np.float32)
 
         def serve(r: int) -> None:
@@ -110,11 +110,11 @@ class _Peer:
         return _timed(serve if self.serves else work, rounds)
 
     def ddp(self, batch_size: int, rounds: int) -> float:
-        """Training by torch's DistributedDataParallel over gloo."""
+        """Training with DistributedDataParallel of torch over gloo."""
         return 0.0 if self.serves else _timed(self._training(batch_size, parallel=True), rounds)
 
     def alone(self, batch_size: int, rounds: int) -> float:
-        """The same steps without any exchange: every worker for itself."""
+        """The same steps without any exchange."""
         return 0.0 if self.serves else _timed(self._training(batch_size, parallel=False), rounds)
 
     def _training(self, batch_size: int, *, parallel: bool) -> Callable[[int], object]:
@@ -147,13 +147,13 @@ class _Peer:
         def flat(index: int) -> torch.Tensor:
             return self.arena.tensor(4096 + 4 * size * index, size, torch.float32)
 
-        weights, begin = flat(0), flags[step * self.rank]
+        weights, start = flat(0), flags[step * self.rank]
         gradients = [flat(1 + w) for w in range(self.workers)]
         targets = [flat(1 + self.workers + w) for w in range(self.workers)] if copy_out else []
 
         def serve(r: int) -> None:
             for w in range(self.workers):
-                _until(flags, step * w, begin + r + 1)
+                _until(flags, step * w, start + r + 1)
             for low in range(0, size, CHUNK):
                 piece = slice(low, min(low + CHUNK, size))
                 here = weights[piece]
@@ -161,11 +161,11 @@ class _Peer:
                     here.add_(gradient[piece], alpha=-1e-6)
                 for target in targets:
                     target[piece].copy_(here)
-            flags[step * self.workers] = begin + r + 1
+            flags[step * self.workers] = start + r + 1
 
         def work(r: int) -> None:
-            flags[step * self.rank] = begin + r + 1
-            _until(flags, step * self.workers, begin + r + 1)
+            flags[step * self.rank] = start + r + 1
+            _until(flags, step * self.workers, start + r + 1)
 
         return _timed(serve if self.serves else work, rounds)
 
@@ -185,10 +185,10 @@ def _timed(turn: Callable[[int], object], rounds: int) -> float:
     warm = max(1, rounds // 10)
     for r in range(warm):
         turn(r)
-    begin_s = time.perf_counter()
+    start_s = time.perf_counter()
     for r in range(warm, warm + rounds):
         turn(r)
-    return (time.perf_counter() - begin_s) / rounds
+    return (time.perf_counter() - start_s) / rounds
 
 
 def _peer(rank: int, workers: int, parent: Connection, ends: list[Connection], arena: Arena, folder: str) -> None:

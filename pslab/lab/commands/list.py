@@ -76,12 +76,12 @@ def _of_optimizer(name: str, cls: type) -> Entry:
 
 
 def _of_preset(name: str) -> Entry:
-    from pslab.lab.studies.studies import describe_cluster
+    from pslab.lab.plots.labels import cluster_name
 
     preset, known = PRESETS[name], parameters(Cluster)
     fields = [{**_shown(known[field]), "default": dataclasses.replace(known[field], default=value).shown}
               for field, value in preset.items()]  # fmt: skip
-    what = describe_cluster(dict(preset)) if preset else "no emulation: as fast as this machine"
+    what = cluster_name(name) if preset else "no emulation: as fast as this machine"
     return Entry("cluster", name, name, what, "", fields, "", "pslab/config/cluster.py", _command("cluster", name))
 
 
@@ -123,6 +123,24 @@ def page(entry: Entry) -> str:
     return "\n".join([*lines, "", f"  file     {entry.file}", f"  example  {entry.command}"])
 
 
+def markdown(found: Iterable[Entry]) -> str:
+    """The documentation's page of names: a table for each kind, without those that torch alone describes."""
+    found = [entry for entry in found if entry.file.startswith("pslab/")]
+    lines = [
+        "# Policies, and every other name", "",
+        "`make docs` writes this page from the table of names in `pslab/config/table.py`; `pslab list NAME` shows one",
+        "of them in full, with its parameters. What a pruning rule does not send is kept and added to the next",
+        "gradient (error feedback; Seide et al., 2014); all but `dgc` take `residual=off`. `warm_up=4` starts with",
+        "four epochs of 25, 6.25, 1.5625 and 0.4 %.",
+    ]  # fmt: skip
+    for kind in dict.fromkeys(entry.kind for entry in found):
+        lines += ["", f"## {kind}", "", "| name | what it is | source | file |", "|---|---|---|---|"]
+        lines += [f"| `{entry.form}` | {entry.what.replace('|', '&#124;')} | {entry.source} | `{entry.file}` |"
+                  for entry in found if entry.kind == kind]  # fmt: skip
+        lines += ["", f"Or {OTHERS[kind]}."] if kind in OTHERS else []
+    return "\n".join(lines)
+
+
 def _wrapped(text: str, head: str) -> list[str]:
     """The text behind a head, in lines of WIDTH."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
@@ -135,7 +153,9 @@ def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser("list", help="every policy, pruning rule, model, ... by name")
     parser.add_argument("name", nargs="?", help="a kind such as sync, or a name such as static: then in full")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="as JSON")
+    shape.add_argument("--markdown", action="store_true", help="as tables, for the documentation")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -152,6 +172,8 @@ def main(options: argparse.Namespace) -> int:
         return 2
     if options.json:
         print(json.dumps([dataclasses.asdict(entry) for entry in found], indent=1))
+    elif options.markdown:
+        print(markdown(found))
     elif options.name is None or wanted in kinds:
         print(overview(found))
     else:

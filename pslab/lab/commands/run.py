@@ -9,7 +9,9 @@ from typing import Any
 
 import yaml
 
-from pslab.config.run import KINDS, NAMED, Run
+from pslab.config.cluster import Cluster
+from pslab.config.parameters import Parameter, parameters
+from pslab.config.run import FIELDS, NAMED, Run
 from pslab.errors import ConfigError
 
 
@@ -21,7 +23,7 @@ def add(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
-    for name, field in KINDS.items():
+    for name, field in FIELDS.items():
         allowed = "" if name in NAMED else field.allowed
         said = "; ".join(filter(None, (field.doc, allowed, f"default: {field.shown}"))).replace("%", "%%")
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper(), help=said)
@@ -31,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     """Run what the options say and print where the record is."""
     from pslab.lab.runs.run import run
 
-    given = {name: value for name in KINDS if (value := getattr(options, name)) is not None}
+    given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     fields = {**_read(options.file), **given} if options.file else given
     result = run(Run.of({name: _value(name, value) for name, value in fields.items()}), results=options.results)
     manifest, reached = result.manifest, "ended"
@@ -55,27 +57,20 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A value of the command line or of YAML; text that cannot be read is left to Run, which says what it may be."""
-    if name == "cluster":
-        try:
-            return numbers(yaml.safe_load(value) if isinstance(value, str) else value)
-        except yaml.YAMLError:
-            raise ConfigError(name, value, "cannot be read") from None
+    """A field's value as the command line or YAML gives it."""
+    if name != "cluster":
+        return value if name in NAMED else _typed(FIELDS, name, value)
     try:
-        return KINDS[name].read(value) if isinstance(value, str) and name in KINDS and name not in NAMED else value
+        cluster = yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        raise ConfigError(name, value, "cannot be read") from None
+    known = parameters(Cluster)
+    return {key: _typed(known, key, each) for key, each in cluster.items()} if isinstance(cluster, Mapping) else cluster
+
+
+def _typed(known: Mapping[str, Parameter], name: str, value: Any) -> Any:
+    """Text as the field's type reads it (YAML takes 1e9 for text); what cannot be read is refused where it is used."""
+    try:
+        return known[name].read(value) if isinstance(value, str) and name in known else value
     except ValueError:
         return value
-
-
-def numbers(value: Any) -> Any:
-    """YAML reads 1e9 as text; people mean a number. "none" is None."""
-    if isinstance(value, Mapping):
-        return {key: numbers(item) for key, item in value.items()}
-    if isinstance(value, str):
-        if value.lower() == "none":
-            return None
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,8 @@ def add(verbs: Any) -> None:
     parser.add_argument("record", help="a record's directory, or its digest, or the start of its digest")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="Chrome trace events, for ui.perfetto.dev")
     parser.add_argument("--html", type=Path, metavar="FILE.html", help="the figure; it needs no network")
-    parser.add_argument("--from", dest="begin_s", type=float, metavar="S", help="from this second of the run")
-    parser.add_argument("--to", dest="end_s", type=float, metavar="S", help="to this second of the run")
+    parser.add_argument("--from", dest="from_s", type=float, metavar="S", help="from this second of the run")
+    parser.add_argument("--to", dest="to_s", type=float, metavar="S", help="to this second of the run")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
 
 
@@ -33,17 +32,17 @@ def main(options: argparse.Namespace) -> int:
 
     results = (options.results or default_results()).resolve()
     result = find_record(options.record, results)
-    window = _window(result, options.begin_s, options.end_s)
+    window = _window(result, options.from_s, options.to_s)
     for path in write(result, options.out, options.html, window, results / "traces"):
         print(path)
     return 0
 
 
 def find_record(name: str, results: Path) -> Result:
-    """The record of this directory, or of the digest that begins like this.
+    """The record in this directory, or the one whose digest starts so.
 
     Raises:
-        ConfigError: no record, or several. RecordError: it is not whole.
+        ConfigError: no record, or several. RecordError: it is incomplete.
     """
     from pslab.lab.records.record import load
 
@@ -55,43 +54,43 @@ def find_record(name: str, results: Path) -> Result:
         return load(results / "runs" / found[0])
     if not digests:
         raise ConfigError("record", name, f"there is no record in {results / 'runs'}")
-    problem = f"begins {len(found)} digests" if found else f"no record in {results / 'runs'} has this digest; nearest"
-    near = found or sorted(digests, key=lambda digest: -_alike(name.lower(), digest))
-    said = "".join(f"\n  {digest}  {_words(results / 'runs' / digest)}" for digest in near[:NEAREST])
-    raise ConfigError("record", name, f"{problem}:{said}")
+    problem = f"{len(found)} digests start so" if found else f"no record in {results / 'runs'} has this digest; nearest"
+    near = found or sorted(digests, key=lambda digest: -_likeness(name.lower(), digest))
+    shown = "".join(f"\n  {digest}  {_words(results / 'runs' / digest)}" for digest in near[:NEAREST])
+    raise ConfigError("record", name, f"{problem}:{shown}")
 
 
-def _alike(name: str, digest: str) -> float:
+def _likeness(name: str, digest: str) -> float:
     return SequenceMatcher(None, name, digest[: max(1, len(name))], autojunk=False).ratio()
 
 
 def _words(record: Path) -> str:
-    """``"SSP, s = 3, dense"``, or why the record cannot be read."""
+    """``"SSP, s = 3, dense, 4 workers, seed 0"``, or why the record cannot be read."""
+    from pslab.lab.plots.labels import policy
     from pslab.lab.records.record import load
-    from pslab.lab.studies.studies import labels
 
     try:
         run = load(record).run
     except RecordError:
-        return "(not whole)"
-    return f"{labels([run])[0]}, {run.workers} workers, seed {run.seed}"
+        return "(incomplete)"
+    return f"{policy('sync', run.sync)}, {policy('prune', run.prune)}, {run.workers} workers, seed {run.seed}"
 
 
-def _window(result: Result, begin_s: float | None, end_s: float | None) -> tuple[float | None, float | None]:
+def _window(result: Result, from_s: float | None, to_s: float | None) -> tuple[float | None, float | None]:
     """Raises ConfigError where nothing of the run lies between the two."""
     from pslab.lab.records.intervals import duration
 
-    low, high = begin_s or 0.0, duration(result) if end_s is None else end_s
+    low, high = from_s or 0.0, duration(result) if to_s is None else to_s
     if not (low < high and low < duration(result) and high > 0):
-        field, value = ("from", begin_s) if begin_s is not None else ("to", end_s)
-        raise ConfigError(field, value, f"nothing between: the run is from 0 to {duration(result):.3f} s")
-    return begin_s, end_s
+        field, value = ("from", from_s) if from_s is not None else ("to", to_s)
+        raise ConfigError(field, value, f"nothing lies between: the run is from 0 to {duration(result):.3f} s")
+    return from_s, to_s
 
 
 def write(
-    result: Result, out: Path | None, html: Path | None, window: Sequence[float | None], folder: Path
+    result: Result, out: Path | None, html: Path | None, window: tuple[float | None, float | None], folder: Path
 ) -> list[Path]:
-    """The files that are asked for; with none, both into `folder`. The events are of the whole run, unless cut.
+    """The files that are asked for; without any, both into `folder`. They show the whole run, or the window of it.
 
     Raises:
         ExportError: a file cannot be written.
@@ -100,13 +99,11 @@ def write(
     from pslab.lab.plots.lanes import timeline
     from pslab.lab.plots.perfetto import write_perfetto
 
-    begin_s, end_s = window
     if out is None and html is None:
         out, html = folder / f"{result.digest}.json", folder / f"{result.digest}.html"
     written = []
     if out is not None:
-        written.append(write_perfetto(result, out, begin_s, end_s))
+        written.append(write_perfetto(result, out, *window))
     if html is not None:
-        figure = timeline(result, begin_s, end_s)
-        written.append(replace(html, page(figure, f"timeline-{result.digest}").encode()))
+        written.append(replace(html, page(timeline(result, *window), f"timeline-{result.digest}").encode()))
     return written

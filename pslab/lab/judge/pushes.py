@@ -1,4 +1,4 @@
-"""What the table of pushes must keep, whatever the policy: each push once, version by version, own pushes read."""
+"""What the table of pushes must satisfy under any policy: each push once, consecutive versions, own pushes read."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ import pandas as pd
 
 from pslab.lab.judge.capabilities import Rules
 
-MANY = 3  # violations of one kind that are told
-WHOLE = {"push": "push", "worker": "worker", "iteration": "iteration", "range": "range",
-         "pulled": "version_pulled", "applied": "version_applied", "staleness": "staleness"}  # fmt: skip
+REPORTED = 3  # violations of one kind that are written out
+COLUMNS = {"push": "push", "worker": "worker", "iteration": "iteration", "range": "range",
+           "pulled": "version_pulled", "applied": "version_applied", "staleness": "staleness"}  # fmt: skip
 
 
 class Unreadable(Exception):
-    """A table from which nothing can be judged; the words say why."""
+    """A table from which nothing can be judged; the message says why."""
 
 
-def told(rows: Iterable[int], words: Callable[[int], str]) -> list[str]:
-    """The first few violations in words, and how many more there are."""
+def report(rows: Iterable[int], words: Callable[[int], str]) -> list[str]:
+    """The first violations in words, and the number of the others."""
     found = list(rows)
-    more = [f"and {len(found) - MANY} more like it"] if len(found) > MANY else []
-    return [words(int(row)) for row in found[:MANY]] + more
+    more = [f"and {len(found) - REPORTED} more like it"] if len(found) > REPORTED else []
+    return [words(int(row)) for row in found[:REPORTED]] + more
 
 
 def columns(
-    table: pd.DataFrame | None, name: str, whole: Sequence[str], real: Sequence[str], others: Sequence[str] = ()
+    table: pd.DataFrame | None, name: str, integers: Sequence[str], floats: Sequence[str], objects: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Columns as int64, float64 and object arrays.
+    """Columns of a table as int64, float64 and object arrays.
 
     Raises:
-        Unreadable: one is missing, holds what is no whole number, or the table has no rows.
+        Unreadable: no table, no rows, a missing column, or a value that is not of its type.
     """
     if table is None:
         raise Unreadable(f"there is no table of {name}")
-    if missing := [column for column in (*whole, *real, *others) if column not in table]:
+    if missing := [column for column in (*integers, *floats, *objects) if column not in table]:
         raise Unreadable(f"the table of {name} has no column {', '.join(missing)}")
     if not len(table):
         raise Unreadable(f"the table of {name} is empty")
     try:
-        values = {column: table[column].to_numpy(np.float64) for column in (*whole, *real)}
+        values = {column: table[column].to_numpy(np.float64) for column in (*integers, *floats)}
     except (TypeError, ValueError) as error:
-        raise Unreadable(f"the table of {name} holds what is no number ({error})") from None
-    for column in whole:
+        raise Unreadable(f"the table of {name} contains a value that is not a number ({error})") from None
+    for column in integers:
         if not (np.abs(values[column]) < 2**53).all() or (values[column] % 1).any():
-            raise Unreadable(f"the table of {name} holds in {column} what is no whole number")
+            raise Unreadable(f"the table of {name} contains in {column} a value that is not an integer")
         values[column] = values[column].astype(np.int64)
-    return values | {column: table[column].to_numpy(object) for column in others}
+    return values | {column: table[column].to_numpy(object) for column in objects}
 
 
 @dataclass(frozen=True)
 class History:
-    """The applied pushes as arrays, in the order of application; instants in seconds.
+    """The applied pushes as arrays, in the order of application; times in seconds.
 
-    `movers` are workers that were not there all the time: what they did between two lives is not recorded.
+    `movers` are the workers that were not present all the time: what they did between two stays is not recorded.
     """
 
     workers: int
@@ -73,28 +73,43 @@ class History:
 
     @classmethod
     def of(cls, table: pd.DataFrame | None, workers: int, movers: Collection[int], rules: Rules) -> History:
-        """Read the table; Unreadable if it cannot be."""
-        values = columns(table, "pushes", list(WHOLE.values()), ["seconds"])
-        arrays = {name: values[column] for name, column in WHOLE.items()}
+        """Read the table.
+
+        Raises:
+            Unreadable: nothing can be judged from it.
+        """
+        values = columns(table, "pushes", list(COLUMNS.values()), ["seconds"])
+        arrays = {name: values[column] for name, column in COLUMNS.items()}
         return cls(workers, frozenset(movers), rules, seconds=values["seconds"], **arrays)
 
     @property
     def size(self) -> int:
-        """Rows: a push of an iteration has one on each range."""
+        """The number of rows; a push of an iteration has one row on each range."""
         return len(self.push)
 
     @cached_property
     def lines(self) -> np.ndarray:
-        """The rows by range, worker, and order of application."""
+        """The rows ordered by range, worker and application."""
         return np.lexsort((np.arange(self.size), self.worker, self.range))
 
+    def predecessors(self, back: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Rows with a row `back` places before, of the same worker on the same range; and those earlier rows."""
+        now, before = self.lines[back:], self.lines[:-back]
+        same = (self.worker[now] == self.worker[before]) & (self.range[now] == self.range[before])
+        return now[same], before[same]
+
     @cached_property
-    def follows(self) -> np.ndarray:
-        """Of `lines`: whether a row follows another of its worker on its range."""
-        same = np.zeros(self.size, bool)
-        worker, part = self.worker[self.lines], self.range[self.lines]
-        same[1:] = (worker[1:] == worker[:-1]) & (part[1:] == part[:-1])
-        return same
+    def due(self) -> np.ndarray:
+        """Per row, the iteration that its worker's next push on its range was expected to have."""
+        due = np.zeros(self.size, np.int64)
+        now, before = self.predecessors()
+        due[now] = self.iteration[before] + 1
+        return due
+
+    @cached_property
+    def gaps(self) -> np.ndarray:
+        """Per row, the iterations missing before it, of workers that were present all the time."""
+        return np.where(self.moved, 0, np.maximum(self.iteration - self.due, 0))
 
     @cached_property
     def moved(self) -> np.ndarray:
@@ -104,39 +119,27 @@ class History:
     def ranges(self) -> list[tuple[int, np.ndarray]]:
         """Each range with its rows, in the order of application."""
         order = np.argsort(self.range, kind="stable")
-        names, begins = np.unique(self.range[order], return_index=True)
-        return list(zip(names.tolist(), np.split(order, begins[1:]), strict=True))
+        names, starts = np.unique(self.range[order], return_index=True)
+        return list(zip(names.tolist(), np.split(order, starts[1:]), strict=True))
 
     def made_s(self, rows: np.ndarray) -> np.ndarray:
-        """When each version of a range, whose rows are given, was made; before all time for 0, never for the next."""
+        """When each version of a range, given its rows, was made: -inf for version 0, inf after the last one."""
         at = np.full(self.applied[rows].max() + 2, np.inf)
         at[self.applied[rows[::-1]]] = self.seconds[rows[::-1]]
         at[0] = -np.inf
         return at
 
     def complete(self) -> int:
-        """Gradients, over all workers, that were applied on every range."""
-        of = self.worker * (self.iteration.max() + 1) + self.iteration
-        _, first, counts = np.unique(of, return_index=True, return_counts=True)
-        return self._gradients(first[counts == self.range.max() + 1])
+        """The number of gradients, of all workers, that were applied on every range."""
+        names = self.worker * (self.iteration.max() + 1) + self.iteration
+        _, first, counts = np.unique(names, return_index=True, return_counts=True)
+        iterations, pushes = np.unique(self.iteration[first[counts == self.range.max() + 1]], return_counts=True)
+        each = zip(iterations.tolist(), pushes.tolist(), strict=True)
+        return sum(self.rules.traits.gradients(iteration) * count for iteration, count in each)
 
     def most(self) -> int:
-        """The most gradients that one push of this run may be made of."""
+        """The largest number of gradients that one push of this run may have."""
         return self.rules.most(int(self.iteration.max()) + 2)
-
-    def _gradients(self, rows: np.ndarray) -> int:
-        iterations, counts = np.unique(self.iteration[rows], return_counts=True)
-        each = zip(iterations.tolist(), counts.tolist(), strict=True)
-        return sum(self.rules.gradients(iteration) * count for iteration, count in each)
-
-    @cached_property
-    def gaps(self) -> np.ndarray:
-        """Of `lines`: iterations between a row and the one before it, of workers that were there all the time."""
-        iteration = self.iteration[self.lines]
-        due = np.zeros(self.size, np.int64)
-        due[1:] = iteration[:-1] + 1
-        due[~self.follows] = 0
-        return np.where(self.moved[self.lines], 0, np.maximum(iteration - due, 0))
 
     def name(self, row: int) -> str:
         """A push in words."""
@@ -148,31 +151,27 @@ class History:
 
 
 def numbers(h: History) -> list[str]:
-    """Pushes are counted from 1, those who push are there."""
+    """Pushes are numbered from 1, and are of workers, ranges and iterations of the run."""
     wrong = np.flatnonzero(h.push != np.arange(1, h.size + 1))[:1]
-    found = told(wrong, lambda r: f"push {h.push[r]} stands where push {r + 1} was expected: one is missing or twice")
-    strangers = np.flatnonzero((h.worker < 0) | (h.worker >= h.workers))
-    found += told(strangers, lambda r: f"push {h.push[r]} is of worker {h.worker[r]}; there are 0 to {h.workers - 1}")
-    nowhere = np.flatnonzero((h.range < 0) | (h.iteration < 0))
-    return found + told(nowhere, lambda r: f"push {h.push[r]} is of range {h.range[r]}, iteration {h.iteration[r]}: "
-                                           "both count from 0")  # fmt: skip
+    found = report(wrong, lambda r: f"push {h.push[r]} is where push {r + 1} was expected: one is missing or repeated")
+    unknown = np.flatnonzero((h.worker < 0) | (h.worker >= h.workers))
+    found += report(unknown, lambda r: f"push {h.push[r]} is of worker {h.worker[r]}, not of 0 to {h.workers - 1}")
+    negative = np.flatnonzero((h.range < 0) | (h.iteration < 0))
+    return found + report(negative, lambda r: f"push {h.push[r]} is of range {h.range[r]}, iteration {h.iteration[r]}: "
+                                              "both count from 0")  # fmt: skip
 
 
 def once(h: History) -> list[str]:
-    """On every range a worker's iterations are applied one after another, each once."""
-    lines, iteration = h.lines, h.iteration[h.lines]
-    due = np.zeros(h.size, np.int64)
-    due[1:] = iteration[:-1] + 1
-    due[~h.follows] = 0
-    # who comes back goes on where the others are; what was dropped leaves a gap
-    wrong = np.where(h.moved[lines] | h.rules.drops, iteration < due, iteration != due)
-    first = lines[wrong]
-    place = np.unique(h.range[first] * h.workers + h.worker[first], return_index=True)[1]
-    expected = dict(zip(first.tolist(), due[wrong].tolist(), strict=True))
-    return told(np.sort(first[place]), lambda row: _out_of_turn(h, row, expected[row]))
+    """On every range, a worker's iterations are applied in order, each once."""
+    # a worker that returns continues where the others are; a dropped push leaves a gap
+    wrong = np.where(h.moved | h.rules.drops, h.iteration < h.due, h.iteration != h.due)
+    rows = h.lines[wrong[h.lines]]
+    first = np.unique(h.range[rows] * h.workers + h.worker[rows], return_index=True)[1]
+    return report(np.sort(rows[first]), lambda row: _out_of_order(h, row))
 
 
-def _out_of_turn(h: History, row: int, due: int) -> str:
+def _out_of_order(h: History, row: int) -> str:
+    due = h.due[row]
     own = (h.worker == h.worker[row]) & (h.range == h.range[row])
     same = np.flatnonzero(own & (h.iteration == h.iteration[row]))
     if len(same) > 1:
@@ -186,7 +185,7 @@ def _out_of_turn(h: History, row: int, due: int) -> str:
 
 
 def versions(h: History) -> list[str]:
-    """Steps on a range make version after version."""
+    """The steps on a range make consecutive versions."""
     found = []
     for _, rows in h.ranges():
         version = h.applied[rows]
@@ -195,97 +194,90 @@ def versions(h: History) -> list[str]:
         for at in np.flatnonzero(wrong)[:1]:
             expected = f"{before[at]} or {before[at] + 1}" if before[at] else "1"
             found.append(f"{h.name(rows[at])} is part of version {version[at]}; {expected} was expected")
-    return found[:MANY]
+    return found[:REPORTED]
 
 
 def staleness(h: History) -> list[str]:
-    """Staleness is what was applied to a range between a push's pull and its step."""
+    """Staleness is the number of steps on the range between a push's pull and its own step."""
     true = h.applied - 1 - h.pulled
-    return told(np.flatnonzero(h.staleness != true), lambda r: (
-        f"{h.name(r)} is told to be {h.staleness[r]} stale; {true[r]} steps lie between version {h.pulled[r]}, on "
-        f"which it was computed, and version {h.applied[r]}, which it made"))  # fmt: skip
+    return report(np.flatnonzero(h.staleness != true), lambda r: (
+        f"{h.name(r)} has a recorded staleness of {h.staleness[r]}; {true[r]} steps lie between version {h.pulled[r]}, "
+        f"on which it was computed, and version {h.applied[r]}, which it made"))  # fmt: skip
 
 
 def pulled(h: History) -> list[str]:
-    """Versions that are pulled exist already; a run begins with version 0."""
+    """A version exists when it is pulled, and a run starts with version 0."""
     future = np.flatnonzero(h.pulled >= h.applied)
-    found = told(future, lambda r: (f"{h.name(r)} was computed on version {h.pulled[r]}, which is from the future: "
-                                    f"the push itself made version {h.applied[r]}"))  # fmt: skip
-    unborn = (h.pulled < 0) | ((h.iteration == 0) & (h.pulled != 0) & ~h.moved)
-    return found + told(np.flatnonzero(unborn), lambda r: (
-        f"{h.name(r)} was computed on version {h.pulled[r]}; weights begin with version 0"))  # fmt: skip
+    found = report(future, lambda r: (f"{h.name(r)} was computed on version {h.pulled[r]}, which is from the future: "
+                                      f"the push itself made version {h.applied[r]}"))  # fmt: skip
+    wrong = (h.pulled < 0) | ((h.iteration == 0) & (h.pulled != 0) & ~h.moved)
+    return found + report(np.flatnonzero(wrong), lambda r: (
+        f"{h.name(r)} was computed on version {h.pulled[r]}; the weights start with version 0"))  # fmt: skip
 
 
 def own(h: History) -> list[str]:
-    """Who pulls sees no older weights than before, and all that it has pushed itself, but what it can add."""
-    now, before = h.lines[1:], h.lines[:-1]
-    older = h.follows[1:] & (h.pulled[now] < h.pulled[before])
+    """A worker never pulls older weights than before, and its weights contain its own pushes, or it can add them."""
+    now, before = h.predecessors()
+    older = h.pulled[now] < h.pulled[before]
     found = dict(zip(now[older].tolist(), before[older].tolist(), strict=True))
-    lacking = _lacking(h, 1 + h.rules.own)
+    now, before = h.predecessors(1 + h.rules.own)
+    lacking = h.pulled[now] < h.applied[before]
+    lost = dict(zip(now[lacking].tolist(), before[lacking].tolist(), strict=True))
 
     def words(row: int) -> str:
         if row in found:
             last = found[row]
             return f"{h.name(row)} was computed on version {h.pulled[row]}, the one before on version {h.pulled[last]}"
-        last = lacking[row]
+        last = lost[row]
         return (f"{h.name(row)} was computed on version {h.pulled[row]}, which lacks the worker's own push "
                 f"{h.push[last]}: that made version {h.applied[last]}")  # fmt: skip
 
-    return told(sorted({*found, *lacking}), words)
-
-
-def _lacking(h: History, back: int) -> dict[int, int]:
-    """Rows whose weights lack the push `back` rows before, of the same worker and range; and that push."""
-    now, before = h.lines[back:], h.lines[:-back]
-    same = (h.worker[now] == h.worker[before]) & (h.range[now] == h.range[before])
-    wrong = same & (h.pulled[now] < h.applied[before])
-    return dict(zip(now[wrong].tolist(), before[wrong].tolist(), strict=True))
+    return report(sorted({*found, *lost}), words)
 
 
 def asked_before(h: History) -> list[str]:
-    """An eager worker has asked for its weights before it made the push before."""
-    if not h.rules.eager:
+    """An eager worker requests its next weights before its push, which they therefore cannot contain."""
+    if not h.rules.traits.eager:
         return []
-    now, before = h.lines[1:], h.lines[:-1]
-    next_ = h.follows[1:] & (h.iteration[now] == h.iteration[before] + 1) & ~h.moved[now]
-    wrong = next_ & (h.pulled[now] >= h.applied[before])
+    now, before = h.predecessors()
+    wrong = (h.iteration[now] == h.iteration[before] + 1) & ~h.moved[now] & (h.pulled[now] >= h.applied[before])
     earlier = dict(zip(now[wrong].tolist(), before[wrong].tolist(), strict=True))
-    return told(sorted(earlier), lambda row: (
-        f"{h.name(row)} was computed on version {h.pulled[row]}, in which the worker's own push {h.push[earlier[row]]} "
-        f"is; the policy is eager: it had asked for them before"))  # fmt: skip
+    return report(sorted(earlier), lambda row: (
+        f"{h.name(row)} was computed on version {h.pulled[row]}, which contains the worker's own push "
+        f"{h.push[earlier[row]]}; the policy is eager: the weights were requested before that push"))  # fmt: skip
 
 
 def alike(h: History) -> list[str]:
-    """What is decided for the whole model is decided for each range."""
-    if not h.rules.whole:
+    """A decision for the whole model is the same on every range."""
+    if not h.rules.traits.whole:
         return []
     made: list[set[tuple[int, int, int]]] = [
         set(zip(h.applied[rows].tolist(), h.worker[rows].tolist(), h.iteration[rows].tolist(), strict=True))
         for _, rows in h.ranges()
     ]
-    others = sorted(entry for entry in set[tuple[int, int, int]]().union(*made) if any(entry not in m for m in made))
-    return told(range(len(others)), lambda at: (
+    others = sorted(set[tuple[int, int, int]].union(*made) - set[tuple[int, int, int]].intersection(*made))
+    return report(range(len(others)), lambda at: (
         f"worker {others[at][1]}'s iteration {others[at][2]} is part of version {others[at][0]} on some ranges and not "
         f"on others; the policy decides for all of them"))  # fmt: skip
 
 
 def instants(h: History) -> list[str]:
-    """Time does not run backwards at the server."""
+    """The server's clock never runs backwards."""
     if not np.isfinite(h.seconds).all() or h.seconds[0] < 0:
-        return ["a push was applied at no instant of the run"]
+        return ["a push was applied at a time outside the run"]
     wrong = np.flatnonzero(np.diff(h.seconds) < 0) + 1
-    return told(wrong, lambda r: (f"{h.name(r)} is applied at {h.seconds[r]:.6g} s, before push {h.push[r - 1]}, "
-                                  f"which was at {h.seconds[r - 1]:.6g} s"))  # fmt: skip
+    return report(wrong, lambda r: (f"{h.name(r)} is applied at {h.seconds[r]:.6g} s, before push {h.push[r - 1]}, "
+                                    f"which was applied at {h.seconds[r - 1]:.6g} s"))  # fmt: skip
 
 
 PUSHES_JUDGED: dict[str, Callable[[History], list[str]]] = {
-    "pushes are counted": numbers,
-    "every push once and in order": once,
+    "pushes are numbered": numbers,
+    "each push once and in order": once,
     "versions": versions,
     "pulled versions": pulled,
     "own pushes are read": own,
-    "weights are asked for before the push": asked_before,
+    "weights are requested before the push": asked_before,
     "one decision for all ranges": alike,
     "staleness": staleness,
-    "instants": instants,
+    "times of application": instants,
 }

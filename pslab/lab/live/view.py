@@ -19,7 +19,7 @@ from typing import Any
 import ipywidgets as widgets
 import pandas as pd
 
-from pslab.config.run import KINDS, Run
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
@@ -60,7 +60,7 @@ class Live:
     ) -> None:  # fmt: skip
         if live not in (True, False, None):
             raise ConfigError("live", live, "must be True, False, or None to find out")
-        begin = BEGIN if run is None else {name: getattr(run, name) for name in KINDS}
+        begin = BEGIN if run is None else {name: getattr(run, name) for name in FIELDS}
         begin = {**begin, **fields}
         begin |= {name: value for name, value in (("sync", sync), ("prune", prune)) if value is not None}
         self.place = default_results() if results is None else Path(results)

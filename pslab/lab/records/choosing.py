@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pslab.config.run import KINDS
+from pslab.config.run import FIELDS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.places import CHOICE, key_of
 from pslab.lab.records.record import Result
@@ -28,7 +28,7 @@ def goal(
     """
     found = results if isinstance(results, Results) else Results(results)
     runs = [result.run for result in found]
-    fixed = [name for name in KINDS if name not in ("seed", *_names(over))]
+    fixed = [name for name in FIELDS if name not in ("seed", *_names(over))]
     best: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = {}
     for result in found:
         if not single(result.run, runs):
@@ -62,8 +62,8 @@ def best(
     found = results if isinstance(results, Results) else Results(results)
     names = _names(over)
     for name in names:
-        if name not in KINDS:
-            raise ConfigError("over", name, f"must be fields of Run; {nearest(name, KINDS)}")
+        if name not in FIELDS:
+            raise ConfigError("over", name, f"must be fields of Run; {nearest(name, FIELDS)}")
     candidates: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
     for result, places in zip(found, found.columns, strict=True):
         for place in places:
@@ -83,7 +83,7 @@ def best(
         if own:
             kept.append(result)
             columns.append(own)
-    return Results(kept, columns, {name: found.levels(name) for name in dict.fromkeys([*KINDS, *_axes(found)])})
+    return Results(kept, columns, {name: found.levels(name) for name in dict.fromkeys([*FIELDS, *_axes(found)])})
 
 
 def _names(over: By) -> list[str]:
@@ -96,8 +96,8 @@ def _axes(results: Results) -> list[str]:
 
 def _apart(result: Result, place: Mapping[str, Any], over: Sequence[str]) -> tuple[Any, ...]:
     """What a choice does not change: the other fields, and the other axes."""
-    fields = [name for name in KINDS if name not in ("seed", *over)]
-    axes = sorted(name for name in place if name not in ("seed", CHOICE, *over, *KINDS))
+    fields = [name for name in FIELDS if name not in ("seed", *over)]
+    axes = sorted(name for name in place if name not in ("seed", CHOICE, *over, *FIELDS))
     return (*key_of(result.run, {}, fields), *key_of(result.run, place, axes))
 
 

@@ -7,12 +7,13 @@ gradients belong to the row of every pruning family.
 from __future__ import annotations
 
 import dataclasses
+import html
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar, overload
 
-from pslab.config.run import KINDS, Run
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.record import Result
 
@@ -38,7 +39,7 @@ class Placed(Sequence[T], Generic[T]):
         self.columns: tuple[tuple[Place, ...], ...] = tuple(map(tuple, columns or [[{}]] * len(self._items)))
         self.orders: dict[str, list[Any]] = {name: list(values) for name, values in (orders or {}).items()}
         for run, place in self._places():
-            for name in (*place, *KINDS):
+            for name in (*place, *FIELDS):
                 if name != CHOICE:
                     known, value = self.orders.setdefault(name, []), value_of(run, place, name)
                     known += [value] if value not in known else []
@@ -72,8 +73,9 @@ class Placed(Sequence[T], Generic[T]):
         return "\n".join([f"{len(self)} {type(self).__name__.lower()}", *varying])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>"
-                       f"{', '.join(map(str, values))}</td></tr>" for name, values in self._axes().items())  # fmt: skip
+        head, cell = "<tr><th style='text-align:left'>", "</th><td style='text-align:left'>"
+        values = {name: html.escape(", ".join(map(str, found))) for name, found in self._axes().items()}
+        rows = "".join(f"{head}{name}{cell}{text}</td></tr>" for name, text in values.items())
         return f"<table><caption>{len(self)} {type(self).__name__.lower()}</caption>{rows}</table>"
 
     def where(self, **wanted: Any) -> Self:
@@ -100,6 +102,12 @@ class Placed(Sequence[T], Generic[T]):
         kept = [(item, places) for item, places in kept if places]
         return type(self)([item for item, _ in kept], [places for _, places in kept], self.orders)
 
+    def placed(self) -> Iterator[tuple[dict[str, Any], T]]:
+        """Each item in each of its places, as values of the axes by name."""
+        for item, places in zip(self._items, self.columns, strict=True):
+            for place in places:
+                yield {name: value for name, value in place.items() if name != CHOICE}, item
+
     def assign(self, **columns: Any) -> Self:
         """The same with more columns: a function of an item, or one value for all."""
         places = [[{**place, **{name: plain(each(item) if callable(each) else each) for name, each in columns.items()}}
@@ -114,8 +122,8 @@ class Placed(Sequence[T], Generic[T]):
             ConfigError: an unknown column.
         """
         if name not in self.orders:
-            raise ConfigError("column", name, f"no axis and no field of Run; {nearest(name, [*KINDS, *self._axes()])}")
-        present = [value_of(run, place, name) for run, place in self._places() if name in place or name in KINDS]
+            raise ConfigError("column", name, f"no axis and no field of Run; {nearest(name, [*FIELDS, *self._axes()])}")
+        present = [value_of(run, place, name) for run, place in self._places() if name in place or name in FIELDS]
         return [value for value in self.orders[name] if value in present]
 
     def differing(self) -> list[str]:
@@ -123,7 +131,7 @@ class Placed(Sequence[T], Generic[T]):
         rows = list(self._places())
         axes = [name for name in dict.fromkeys(name for _, place in rows for name in place) if name not in HIDDEN]
         chosen = [name for name in axes if len(self._distinct(rows, [name])) > 1]
-        for name in KINDS:
+        for name in FIELDS:
             if name not in chosen and name not in HIDDEN:
                 grouped = self._distinct(rows, chosen)
                 if len(self._distinct(rows, [*chosen, name])) > len(grouped):
@@ -151,7 +159,7 @@ class Placed(Sequence[T], Generic[T]):
 
     def _axes(self) -> dict[str, list[Any]]:
         """What varies, with its values."""
-        names = dict.fromkeys([*(name for _, place in self._places() for name in place if name != CHOICE), *KINDS])
+        names = dict.fromkeys([*(name for _, place in self._places() for name in place if name != CHOICE), *FIELDS])
         found = {name: self.levels(name) for name in names}
         return {name: values for name, values in found.items() if len(values) > 1}
 
@@ -168,7 +176,7 @@ def value_of(run: Run, place: Place, name: str) -> Any:
     """A column's value: the place's, else the field's."""
     if name in place:
         return place[name]
-    if name not in KINDS:
+    if name not in FIELDS:
         return None  # an axis on which this run has no place
     return plain(getattr(run, name))
 

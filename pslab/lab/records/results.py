@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pslab.config.run import KINDS, Run
+from pslab.config.run import FIELDS, Run
 from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, plain, value_of
 from pslab.lab.records.record import Result
 
-FIELDS = tuple(name for name in KINDS if name not in ("pushes", "seconds"))  # those would hide evaluations' columns
+SHOWN = tuple(name for name in FIELDS if name not in ("pushes", "seconds"))  # those would hide evaluations' columns
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def tidy(results: Results | Iterable[Result]) -> pd.DataFrame:
         if single(result.run, runs) and len(sizes) == 1:
             table = table.assign(iteration=table.pushes / min(sizes))
         for place in places:
-            columns = {name: value_of(result.run, place, name) for name in (*place, *FIELDS) if name != CHOICE}
+            columns = {name: value_of(result.run, place, name) for name in (*place, *SHOWN) if name != CHOICE}
             tables.append(pd.DataFrame({**columns, "digest": result.digest}, index=table.index).join(table))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 

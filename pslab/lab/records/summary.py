@@ -210,13 +210,14 @@ def sound(results: Iterable[Result]) -> list[Result]:
 
 
 def summary(
-    results: Iterable[Result], *, by: By = "label", goal: float | None = None, measures: Sequence[str] | None = None
-) -> pd.DataFrame:
+    results: Iterable[Result], *, by: By = "label", goal: float | None = None,
+    measures: Sequence[str | Callable[[Result], float]] | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
 
     Columns: seeds, reached (with a goal), diverged, emulation_ok; and for each measure m its median over seeds, m_low
-    and m_high. A median to the goal is NaN unless more than half of the seeds get there. Diverged seeds count in no
-    accuracy, unless all diverged. `attrs` has the goal.
+    and m_high; a function of a result is a measure of the function's name. A median to the goal is NaN unless more than
+    half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged. `attrs` has the goal.
 
     Raises:
         ConfigError: a group whose runs differ in more than the seed, an unknown column or measure.
@@ -230,12 +231,17 @@ def summary(
         if goal is not None:
             row["reached"] = sum(math.isfinite(measured(result, "pushes_to_goal", goal)) for result in group)
         row |= {"diverged": sum(map(diverged, group)), "emulation_ok": all(map(emulation_ok, group))}
-        for name in wanted:
-            row |= dict(zip((name, f"{name}_low", f"{name}_high"), _reduced(group, name, goal, runs), strict=True))
+        for each in wanted:
+            name = each if isinstance(each, str) else each.__name__
+            reduced = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))
+            row |= dict(zip((name, f"{name}_low", f"{name}_high"), reduced, strict=True))
         rows.append(row)
         keys.append(key)
-    index = pd.MultiIndex.from_tuples(keys, names=names) if len(names) > 1 else (
-        pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
+    index = (
+        pd.MultiIndex.from_tuples(keys, names=names)
+        if len(names) > 1
+        else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
+    )
     table = pd.DataFrame(rows, index=index)
     table.attrs["goal"] = goal
     return table

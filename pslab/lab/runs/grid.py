@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pslab.config.cluster import COSTS, Cluster, resolve_cluster
-from pslab.config.run import KINDS, Run
+from pslab.config.cluster import COSTS, cluster_fields
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.places import Place, combinations, listed, merged, plain
 from pslab.lab.records.results import Runs
@@ -34,7 +33,7 @@ def grid(base: Run, **axes: Any) -> Runs:
         fields: dict[str, Any] = {}
         for name, entry in chosen.items():
             given = named[name][entry]
-            if "cluster" in given and name not in KINDS:
+            if "cluster" in given and name not in FIELDS:
                 given = {**given, "cluster": _over(fields.get("cluster", base.cluster), given["cluster"])}
             fields |= given
         for values in combinations({name: listed(value) for name, value in fields.items()}):
@@ -45,13 +44,13 @@ def grid(base: Run, **axes: Any) -> Runs:
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
     """What stands on an axis: entry -> fields of Run."""
     if isinstance(values, Mapping) and values:
-        if name in KINDS:
+        if name in FIELDS:
             return {entry: {name: value} for entry, value in values.items()}
         for fields in values.values():
             _check_fields(name, values, fields)
         return {entry: dict(fields) for entry, fields in values.items()}
-    if name not in KINDS:
-        problem = f"Run has no such field; {nearest(name, KINDS)}; an axis of another name maps names to fields"
+    if name not in FIELDS:
+        problem = f"Run has no such field; {nearest(name, FIELDS)}; an axis of another name maps names to fields"
         raise ConfigError(name, values, problem)
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
         raise ConfigError(name, values, "must be a list with at least one entry, such as [0], or map names to values")
@@ -62,8 +61,8 @@ def _check_fields(name: str, values: Any, fields: Any) -> None:
     if not isinstance(fields, Mapping):
         raise ConfigError(name, values, "must map each name to fields of Run, as in {'dense': {'prune': 'none'}}")
     for field, value in fields.items():
-        if field not in KINDS:
-            raise ConfigError(name, field, f"Run has no such field; {nearest(str(field), KINDS)}")
+        if field not in FIELDS:
+            raise ConfigError(name, field, f"Run has no such field; {nearest(str(field), FIELDS)}")
         if isinstance(value, (list, tuple)) and not value:
             raise ConfigError(name, {field: value}, "must be a list with at least one entry")
 
@@ -81,21 +80,9 @@ def _over(base: Any, cluster: Any) -> Any:
 def alone(run: Run) -> Run:
     """The single machine beside a distributed run: the same modelled computation, no network, nothing pruned."""
     cluster = run.cluster
-    if isinstance(cluster, str) and cluster != "free":
-        cluster = {"preset": cluster}
-    if isinstance(cluster, Mapping):
+    if cluster != "free":
         exchange = {*NETWORK, *COSTS} - {"apply_s"}
-        cluster = {name: value for name, value in without_preset(cluster).items() if name not in exchange}
+        cluster = {name: value for name, value in cluster_fields(cluster).items() if name not in exchange}
         if "slow" in cluster:
             cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
     return run.but(workers=1, sync="bsp", prune="none", pull="whole", push_weight=None, cluster=cluster)
-
-
-def without_preset(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """The cluster's fields, those of the preset that it builds on included."""
-    fields = dict(cluster)
-    if "preset" not in fields:
-        return fields
-    whole, untouched = resolve_cluster(fields), Cluster()
-    return {f.name: getattr(whole, f.name) for f in dataclasses.fields(Cluster)
-            if getattr(whole, f.name) != getattr(untouched, f.name)}

@@ -44,22 +44,21 @@ class Progress:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
         self._shown = shown if shown is not None else not journal.active()
-        self._printed_s = self._noted_s = self._begun_s = time.monotonic()
+        self._printed_s = self._noted_s = time.monotonic()
+        self._first: tuple[float, float] | None = None  # when news came first, and what was done then
         self._width = 0
         self._work, self._known = work(runs, taken or {}, at_once), bool(taken)
         self._shares: dict[str, float] = {}
 
     def begin(self, name: str) -> None:
         """A run starts."""
-        now = time.monotonic()
-        if not self._shares:  # what was loaded before belongs to no run
-            self._begun_s = now
         self._shares[name] = 0.0
 
     def update(self, name: str, news: Mapping[str, Any]) -> None:
         """How far a run is: {"pushes", "seconds"}, and "accuracy" where it is known."""
         now, run = time.monotonic(), self._runs[name]
         self._shares[name] = max(self._shares.get(name, 0.0), _share(run, news))
+        self._first = self._first or (now, self._worked())  # what it takes to start processes belongs to no run
         self._note(now)
         if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
             self._printed_s = now
@@ -79,11 +78,15 @@ class Progress:
 
     def left_s(self) -> float | None:
         """Seconds until the sweep is done; None while nothing is known."""
-        whole = sum(self._work.values())
-        done = sum(self._work[name] * share for name, share in self._shares.items())
-        spent_s = time.monotonic() - self._begun_s
-        prior = PRIOR * whole if self._known else 0.0
-        return (whole - done) * (spent_s + prior) / (done + prior) if done + prior > 0 else None
+        begun_s, before = self._first or (time.monotonic(), self._worked())
+        spent_s, done = time.monotonic() - begun_s, self._worked() - before
+        prior = PRIOR * sum(self._work.values()) if self._known else 0.0
+        if done + prior <= 0:
+            return None
+        return (sum(self._work.values()) - before - done) * (spent_s + prior) / (done + prior)
+
+    def _worked(self) -> float:
+        return sum(self._work[name] * share for name, share in self._shares.items())
 
     def _note(self, now: float, always: bool = False) -> None:
         if always or now - self._noted_s >= JOURNAL_PERIOD_S:

@@ -1,4 +1,4 @@
-"""Names become objects, and everything that can be wrong is found, before a process starts."""
+"""From a Run to an Experiment: names become objects, and what is wrong is found before a process starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model, check_model, temporary_seed
 
-IMAGE = (1, 3, 224, 224)  # what torchvision's models for images take
+IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
 
 
@@ -60,7 +60,7 @@ def resolve(run: Run) -> Experiment:
 
 
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
-    """The model, and an input of it."""
+    """The model, and two samples of its input."""
     dtype = getattr(torch, run.dtype)
     if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
         return _without_memory(run.model, dtype)
@@ -99,7 +99,7 @@ def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
 def _shares(
     run: Run, ranges: Any, cluster: Cluster, module: nn.Module, keyspace: Keyspace, sample: torch.Tensor
 ) -> tuple[layer_costs.Share, ...]:
-    """Of an iteration's time, what each layer takes."""
+    """The share of an iteration's time that each layer takes; () where requests are about the whole model."""
     if not ranges.layered:
         return ()
     if given := cluster.layer_shares:
@@ -121,24 +121,13 @@ def _check_device(run: Run) -> None:
 
 
 def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    """What each policy needs of the others, of the engine and of the cluster."""
     if policies["schedule"].needs_budget and run.pushes is None:
         raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
     _check_rate(run, policies["rate"])
-    if isinstance(policies["prune"], Dense) and run.codec not in ("auto", "dense"):
-        raise ConfigError("codec", run.codec, "without pruning, gradients travel dense: use codec='auto' or 'dense'")
-    if not isinstance(policies["prune"], Dense) and run.codec == "dense":
-        problem = "pruned gradients are sparse: use auto, coordinates, bitmap, varint or runs"
-        raise ConfigError("codec", run.codec, problem)
-    if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
-        problem = "virtual time is the cluster's word: give it a compute_s, as the presets but 'free' do"
-        raise ConfigError("cluster", run.cluster, problem)
-    _check_ranges(run, policies)
-    whole = isinstance(policies["prune"], Dense) and run.pull == "whole"
-    if run.engine == "timing" and not (whole or isinstance(policies["prune"], Ranges)):
-        problem = "without tensors nothing can be pruned: use prune='none', pull='whole', or a range"
-        raise ConfigError("prune", run.prune, problem)
-    if run.engine == "timing" and run.target_accuracy is not None:
-        raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
+    _check_codec(run, policies["prune"])
+    _check_virtual(run, policies["prune"], cluster)
+    _check_key_ranges(run, policies)
     if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
@@ -146,26 +135,47 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
     _check_members(run, cluster)
 
 
-def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
-    """What cannot be layer by layer, and what is nothing else."""
-    if not policies["ranges"].layered:
-        if not isinstance(policies["order"], FIFO):
-            problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
-            raise ConfigError("order", run.order, problem)
+def _check_rate(run: Run, rate: Any) -> None:
+    if (needed := rate_state.needs(rate)) not in rate_state.NEEDS:
+        problem = f"needs {needed!r}, which nothing computes; {nearest(needed, filter(None, rate_state.NEEDS))}"
+        raise ConfigError("rate", run.rate, problem)
+    if run.push_weight is not None and not getattr(rate, "weighted", True):
+        users = ", ".join(name for name, row in ROWS["rate"].items() if getattr(row.load(), "weighted", True))
+        problem = f"the rate {run.rate!r} does not read it; leave it None, or use rate: {users}"
+        raise ConfigError("push_weight", run.push_weight, problem)
+
+
+def _check_codec(run: Run, rule: Any) -> None:
+    if isinstance(rule, Dense) and run.codec not in ("auto", "dense"):
+        raise ConfigError("codec", run.codec, "without pruning, gradients are dense: use codec='auto' or 'dense'")
+    if not isinstance(rule, Dense) and run.codec == "dense":
+        sparse = ", ".join(name for name in ROWS["codec"] if name != "dense")
+        raise ConfigError("codec", run.codec, f"pruned gradients are sparse: use {sparse}")
+
+
+def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
+    if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
+        problem = "virtual time needs a modelled compute time: set compute_s, as every preset but 'free' does"
+        raise ConfigError("cluster", run.cluster, problem)
+    if run.engine != "timing":
         return
-    traits = traits_of(policies["sync"])
-    if isinstance(policies["prune"], Ranges):
-        problem = "a range of keys is in turn, whatever layers it is of: use ranges='whole', or another rule"
+    if not isinstance(rule, Ranges) and not (isinstance(rule, Dense) and run.pull == "whole"):
+        problem = "without tensors nothing can be pruned: use prune='none' with pull='whole', or a range"
         raise ConfigError("prune", run.prune, problem)
-    if traits.eager:
-        problem = "asks for the whole model as a worker begins to compute: use ranges='whole', or another policy"
-        raise ConfigError("sync", run.sync, problem)
-    if traits.accumulates:
-        problem = "pushes after several gradients, and no layer of it is ready before: use ranges='whole'"
-        raise ConfigError("sync", run.sync, problem)
-    if rule_traits(policies["prune"]).clip is not None:
-        problem = "clip needs the norm of the whole gradient, which is not known as layers travel one by one"
-        raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
+    if run.target_accuracy is not None:
+        raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
+
+
+def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
+    """The keys that are pushed are those that are pulled."""
+    rule = policies["prune"]
+    if isinstance(rule, Ranges) and run.pull != "range":
+        raise ConfigError("pull", run.pull, "ranges are pushed: set pull='range', so that the same keys are pulled")
+    if run.pull == "range" and not isinstance(rule, Ranges):
+        problem = "the keys that were pushed are pulled: set prune='range:300', say, or use whole or changed"
+        raise ConfigError("pull", run.pull, problem)
+    if isinstance(rule, Ranges) and rule.applies:
+        _check_own_writes(run, policies, "prune", "local_apply=off")
 
 
 def _check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
@@ -177,57 +187,56 @@ def _check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...]
         raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
 
 
-def _check_momentum(run: Run, prune: Any) -> None:
-    """Momentum at the worker and at the server would be momentum of momentum."""
-    if rule_traits(prune).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
-        told = f"momentum lives at the worker with prune={run.prune!r}, and the server takes plain steps by the mean"
-        raise ConfigError("optimizer", run.optimizer, f"{told}: use optimizer='sgd', or momentum=0 in the pruner")
-
-
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:
-    """Who reads its own writes must know what the server is going to make of them."""
+    """A worker that reads its own writes must know what the server will make of them."""
     if not resolve_optimizer(run.optimizer).plain_sgd:
         problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or {instead}"
         raise ConfigError(field, getattr(run, field), problem)
-    if not getattr(policies["rate"], "foreseen", False):
+    if not getattr(policies["rate"], "predictable", False):
         problem = f"a worker cannot foresee the rate {run.rate!r}: use another, or {instead}"
         raise ConfigError(field, getattr(run, field), problem)
 
 
-def _check_ranges(run: Run, policies: Mapping[str, Any]) -> None:
-    """The keys that are pushed are those that are pulled."""
-    rule = policies["prune"]
-    if isinstance(rule, Ranges) and run.pull != "range":
-        raise ConfigError("pull", run.pull, "ranges are pushed: set pull='range', so that the same keys are pulled")
-    if run.pull == "range" and not isinstance(rule, Ranges):
-        problem = "what is pulled are the keys that were pushed: set prune='range:300', say, or use whole or changed"
-        raise ConfigError("pull", run.pull, problem)
-    if isinstance(rule, Ranges) and rule.applies:
-        _check_own_writes(run, policies, "prune", "local_apply=off")
+def _check_momentum(run: Run, rule: Any) -> None:
+    """Momentum at the worker and at the server would be momentum of momentum."""
+    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
+        problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
+        raise ConfigError("optimizer", run.optimizer, f"{problem}: use optimizer='sgd', or momentum=0 in the rule")
 
 
-def _check_rate(run: Run, rate: Any) -> None:
-    if (asked := rate_state.needs(rate)) not in rate_state.NEEDS:
-        problem = f"needs {asked!r}, which nobody computes; {nearest(asked, filter(None, rate_state.NEEDS))}"
-        raise ConfigError("rate", run.rate, problem)
-    if run.push_weight is not None and not getattr(rate, "weighted", True):
-        users = ", ".join(name for name, row in ROWS["rate"].items() if getattr(row.load(), "weighted", True))
-        problem = f"the rate {run.rate!r} takes its place and would not read it; leave it None, or use rate: {users}"
-        raise ConfigError("push_weight", run.push_weight, problem)
+def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
+    """What cannot be done layer by layer, and what can be done only so."""
+    if not policies["ranges"].layered:
+        if not isinstance(policies["order"], FIFO):
+            problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
+            raise ConfigError("order", run.order, problem)
+        return
+    traits = traits_of(policies["sync"])
+    if isinstance(policies["prune"], Ranges):
+        problem = "pushes ranges of keys in turn, whatever their layers: use ranges='whole', or another rule"
+        raise ConfigError("prune", run.prune, problem)
+    if traits.eager:
+        problem = "asks for the whole model as a worker starts to compute: use ranges='whole', or another policy"
+        raise ConfigError("sync", run.sync, problem)
+    if traits.accumulates:
+        problem = "pushes after several gradients, and no layer is ready earlier: use ranges='whole'"
+        raise ConfigError("sync", run.sync, problem)
+    if rule_traits(policies["prune"]).clip is not None:
+        problem = "clip needs the norm of the whole gradient, which is unknown while layers travel one by one"
+        raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
 
 
 def _check_members(run: Run, cluster: Cluster) -> None:
     for name in ("slow", "trace", "leave", "join"):
-        named = getattr(cluster, name)
-        if beyond := [worker for worker in named if worker >= run.workers]:
-            raise ConfigError(f"cluster.{name}", dict(named), f"worker {beyond[0]} of {run.workers} does not exist")
-        if named and name in ("leave", "join") and run.engine == "local":
-            raise ConfigError(f"cluster.{name}", dict(named), "is for virtual time: use engine='virtual' or 'timing'")
-    if cluster.bandwidth_at and run.engine == "local":
-        problem = "is for virtual time: use engine='virtual' or 'timing'"
-        raise ConfigError("cluster.bandwidth_at", dict(cluster.bandwidth_at), problem)
-    if not any(map(cluster.there, range(run.workers))):
-        raise ConfigError("cluster.join", dict(cluster.join), "nobody is there when the run begins")
+        if beyond := [worker for worker in getattr(cluster, name) if worker >= run.workers]:
+            problem = f"worker {beyond[0]} of {run.workers} does not exist"
+            raise ConfigError(f"cluster.{name}", dict(getattr(cluster, name)), problem)
+    for name in ("leave", "join", "bandwidth_at"):
+        if run.engine == "local" and (given := getattr(cluster, name)):
+            problem = "is for virtual time: use engine='virtual' or 'timing'"
+            raise ConfigError(f"cluster.{name}", dict(given), problem)
+    if not any(map(cluster.present, range(run.workers))):
+        raise ConfigError("cluster.join", dict(cluster.join), "no worker is present when the run starts")
 
 
 def _dataset(run: Run) -> Dataset:

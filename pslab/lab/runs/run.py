@@ -24,7 +24,7 @@ from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
-    from pslab.engines.outcome import Outcome
+    from pslab.engines.job.outcome import Outcome
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
@@ -149,7 +149,7 @@ def _import_torch(stop: threading.Event) -> None:
 
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute
-    from pslab.engines.outcome import Interrupted
+    from pslab.engines.job.outcome import Interrupted
     from pslab.lab.runs.resolve import resolve
 
     _heed(stop)
@@ -188,7 +188,7 @@ def _side_by_side(
 
     That one fails again when it is alone, and then it is known which it was.
     """
-    from pslab.engines.outcome import Outcome
+    from pslab.engines.job.outcome import Outcome
     from pslab.engines.virtual import side_by_side as crowd
     from pslab.lab.runs.resolve import resolve
 

@@ -1,88 +1,67 @@
-"""A chain of layers and one link, without tensors: what an iteration takes under a request order, and at least.
+"""A chain of layers and one link: what an iteration takes at least, and at best.
 
-The forward pass goes from the input on, the backward pass back. A layer's gradient is pushed when its backward pass has
-ended; its weights are pulled when the push has arrived, and are there before its next forward pass. This is one worker,
-or any number of equal ones under BSP whose links do not share anything.
+The forward pass goes from the input to the output, the backward pass back. A layer's gradient is pushed when its
+backward pass has ended; its weights are pulled when the push has arrived, and must arrive before its next forward pass.
+This is one worker, or any number of equal workers under BSP whose links share nothing.
 
-When the last layer's forward pass begins all weights have been pulled, and nothing is on the link until its backward
-pass has ended: every iteration is like the first, and one says it all.
+Before the last layer's forward pass all weights have been pulled, and nothing is on the link until its backward pass
+has ended: every iteration is like the first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import accumulate, permutations, product
 
-from pslab.errors import ConfigError, nearest
-from pslab.protocol.messages import Pull, Push
-from pslab.protocol.requests import Order, Request, View
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.runs.resolve import resolve
+from pslab.tensors.codec.frames import frame_bytes
 
-UP, DOWN = "up", "down"
+SEARCHED = 4  # messages each way: all their orders are 576 with full duplex and 2,520 with half duplex
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Layers, the input's first, and the link. What is pushed of a layer is as large as what is pulled.
-
-    Raises:
-        ConfigError: no layers, or times and sizes that cannot be.
-    """
+    """Layers, the input's first, and a worker's link. What is pushed of a layer is as large as what is pulled."""
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
-    sizes: tuple[int, ...]  #: bytes of each layer
-    byte_s: float = 1.0  #: of the link; per direction if its duplex is full
-    duplex: str = "full"
-    piece_bytes: int | None = None  #: the largest message; a layer's last one may be smaller
-    overhead_s: float = 0.0  #: how much longer each message keeps the link busy
+    messages_s: tuple[tuple[float, ...], ...]  #: per layer, how long each message of it keeps the link busy
     latency_s: float = 0.0  #: from the end of a message to its arrival; the link is free meanwhile
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 < len(self.forward_s) == len(self.backward_s) == len(self.sizes):
-            raise ConfigError("sizes", self.sizes, "forward_s, backward_s and sizes need an entry for each layer")
-        if min(*self.forward_s, *self.backward_s, self.overhead_s, self.latency_s) < 0 or min(self.sizes) < 1:
-            raise ConfigError("sizes", self.sizes, "times must not be negative, and sizes at least 1")
-        if not self.byte_s > 0 or (self.piece_bytes is not None and self.piece_bytes < 1) or self.workers < 1:
-            raise ConfigError("piece_bytes", self.piece_bytes, "byte_s, piece_bytes and workers must be above 0")
-        if self.duplex not in ("full", "half"):
-            raise ConfigError("duplex", self.duplex, nearest(self.duplex, ("full", "half")))
-
-    @cached_property
-    def pieces(self) -> tuple[tuple[int, int], ...]:
-        """Per range its layer and its bytes: whole pieces, then the rest."""
-        most = self.piece_bytes or max(self.sizes)
-        return tuple((layer, min(most, size - done)) for layer, size in enumerate(self.sizes)
-                     for done in range(0, size, most))  # fmt: skip
-
-    @cached_property
-    def message_s(self) -> tuple[float, ...]:
-        """Per range: how long its push, or its pull, keeps the link busy."""
-        return tuple(size / self.byte_s + self.overhead_s for _, size in self.pieces)
-
-    @cached_property
-    def ready_s(self) -> tuple[float, ...]:
-        """Per layer: when its gradient is ready, after the last layer's backward pass has begun."""
-        return tuple(accumulate(reversed(self.backward_s)))[::-1]
-
-    @cached_property
-    def tail_s(self) -> tuple[float, ...]:
-        """Per layer: from the begin of its forward pass to the last layer's end, if nothing is waited for."""
-        return tuple(accumulate(reversed(self.forward_s)))[::-1]
+    duplex: str = "full"
 
     @property
-    def compute_s(self) -> float:
-        """Forward and backward pass."""
-        return self.ready_s[0] + self.tail_s[0]
+    def ready_s(self) -> list[float]:
+        """Per layer: when its gradient is ready, after the last layer's backward pass has started."""
+        return list(accumulate(reversed(self.backward_s)))[::-1]
 
     @property
-    def load_s(self) -> float:
-        """How long the busier direction of the link is busy in an iteration; both together if its duplex is half."""
-        return sum(self.message_s) * (2 if self.duplex == "half" else 1)
+    def tail_s(self) -> list[float]:
+        """Per layer: from the start of its forward pass to the end of the last layer's, if nothing is waited for."""
+        return list(accumulate(reversed(self.forward_s)))[::-1]
+
+
+def chain_of(run: Run) -> Chain:
+    """The chain that a run's equal workers are; every message has a frame's header.
+
+    Raises:
+        ConfigError: the run's requests are not by layer, or its cluster has no compute_s or no bandwidth_bit_s.
+    """
+    experiment = resolve(run)
+    cluster = experiment.cluster
+    if not experiment.layered or cluster.bandwidth_bit_s is None or cluster.compute_s is None:
+        raise ConfigError("ranges", str(run.ranges), "a chain needs ranges='layers', a compute_s and a bandwidth_bit_s")
+    byte_s, itemsize = cluster.bandwidth_bit_s / 8, experiment.weights.element_size()
+    messages_s: list[list[float]] = [[] for _ in experiment.layer_shares]
+    for part in experiment.parts:
+        messages_s[part.layer].append(frame_bytes(part.size, itemsize) / byte_s + cluster.overhead_s)
+    return Chain(
+        forward_s=tuple(cluster.compute_s * forward for forward, _ in experiment.layer_shares),
+        backward_s=tuple(cluster.compute_s * backward for _, backward in experiment.layer_shares),
+        messages_s=tuple(map(tuple, messages_s)), latency_s=cluster.latency_s, duplex=cluster.duplex)  # fmt: skip
 
 
 def lower_bound_s(chain: Chain) -> float:
@@ -91,181 +70,66 @@ def lower_bound_s(chain: Chain) -> float:
     Of some neighbouring layers nothing can be pushed before the last one's gradient is ready, and after the last of
     their pulls has arrived at least the layers from there on are still to be computed forward; in between all their
     messages share the link. With full duplex the first pull waits for a push, and a pull follows the last push. The
-    input's layer alone is the critical path of computing. Never below the computation, and never below the load.
+    input's layer alone is the critical path of computing. Never below the computation, and never below the time that
+    all messages keep the link busy.
     """
-    by_layer: list[list[float]] = [[] for _ in chain.sizes]
-    for (layer, _), seconds in zip(chain.pieces, chain.message_s, strict=True):
-        by_layer[layer].append(seconds)
-    least_s, loads_s = [min(messages) for messages in by_layer], [sum(messages) for messages in by_layer]
-    found = 0.0
-    for first in range(len(by_layer)):
+    found, ready_s, tail_s = 0.0, chain.ready_s, chain.tail_s
+    for first in range(len(chain.messages_s)):
         load_s, first_s, last_s = 0.0, math.inf, math.inf
-        for last in range(first, len(by_layer)):
-            ready_s, tail_s = chain.ready_s[last], chain.tail_s[last]
-            load_s += loads_s[last]
-            first_s = min(first_s, ready_s + least_s[last])  # a push has been sent
-            last_s = min(last_s, least_s[last] + tail_s)  # from the last pull's begin
+        for last in range(first, len(chain.messages_s)):
+            load_s += sum(chain.messages_s[last])
+            least_s = min(chain.messages_s[last])
+            first_s = min(first_s, ready_s[last] + least_s)  # a push has been sent
+            last_s = min(last_s, least_s + tail_s[last])  # from the start of the last pull
             if chain.duplex == "half":
-                found = max(found, ready_s + 2 * load_s + chain.latency_s + tail_s)
+                found = max(found, ready_s[last] + 2 * load_s + chain.latency_s + tail_s[last])
             else:
-                found = max(found, 2 * chain.latency_s + load_s + max(ready_s + last_s, first_s + tail_s))
+                latencies_s = 2 * chain.latency_s
+                found = max(found, latencies_s + load_s + max(ready_s[last] + last_s, first_s + tail_s[last]))
     return found
 
 
-class Span(NamedTuple):
-    """Something that took time: a layer's forward or backward pass, the push or pull of a range of it."""
+# -- all orders ------------------------------------------------------------------------------------
 
-    what: str
-    layer: int
-    range: int  #: -1 for computing
-    begin_s: float
-    end_s: float
+Message = tuple[str, int]  # push or pull, and its number; a layer's messages follow each other
 
 
-class Trace(NamedTuple):
-    """A backward pass, an exchange, a forward pass: from one begin of the last layer's backward pass to the next."""
+def optimum_s(chain: Chain) -> float:
+    """The shortest iteration that any order of the messages gives; NaN for more than SEARCHED of them each way.
 
-    iteration_s: float
-    spans: tuple[Span, ...]
-
-    def of(self, what: str) -> dict[int, tuple[float, float]]:
-        """Begin and end: by layer of computing, by range of messages."""
-        computing = what in ("forward", "backward")
-        return {s.layer if computing else s.range: (s.begin_s, s.end_s) for s in self.spans if s.what == what}
-
-
-def trace(chain: Chain, order: Order) -> Trace:
-    """One iteration under a request order; with a credit, if the order has one, in each direction of the link.
-
-    At an instant what has ended comes first; then what is thereby ready; then idle links pick.
-
-    Raises:
-        ConfigError: a piece is larger than the order's credit, and would never go.
+    An order says what each direction of the link sends next, and a link waits for it even if something else is ready.
     """
-    credit = getattr(order, "credit", None)
-    largest = max(size for _, size in chain.pieces)
-    if credit is not None and not order.admits(0, largest):  # type: ignore[attr-defined]
-        raise ConfigError("piece_bytes", chain.piece_bytes,
-                          f"a message of {largest} bytes never goes on a credit of {credit}: cut layers smaller")
-    return _Iteration(chain, order).run()
+    numbers = range(sum(map(len, chain.messages_s)))
+    if len(numbers) > SEARCHED:
+        return math.nan
+    pushes, pulls = [("push", n) for n in numbers], [("pull", n) for n in numbers]
+    orders: Iterable[tuple[tuple[Message, ...], ...]] = product(permutations(pushes), permutations(pulls))
+    if chain.duplex == "half":
+        orders = ((order,) for order in _mixed(frozenset(numbers), frozenset()))
+    return min(_iteration_s(chain, links) for links in orders)
 
 
-class _Channel:
-    """One direction of the link, or both: what waits, what was handed to it, what is on its way."""
+def _mixed(pushes: frozenset[int], pulls: frozenset[int]) -> Iterator[tuple[Message, ...]]:
+    """Every order of these messages on one link, with the pull of each push somewhere after it."""
+    if not pushes and not pulls:
+        yield ()
+    for n in pushes:
+        yield from ((("push", n), *rest) for rest in _mixed(pushes - {n}, pulls | {n}))
+    for n in pulls:
+        yield from ((("pull", n), *rest) for rest in _mixed(pushes, pulls - {n}))
 
-    def __init__(self) -> None:
-        self.ready: list[Request] = []
-        self.handed: list[Request] = []  # with a credit the link has more than one; what is in it keeps its order
-        self.sending: tuple[float, Request] | None = None  # until when
-        self.in_flight_bytes = 0
 
-
-class _Iteration:
-    """The machine behind `trace`."""
-
-    def __init__(self, chain: Chain, order: Order) -> None:
-        self.chain, self.order = chain, order
-        self.credit: bool = getattr(order, "credit", None) is not None
-        up = _Channel()
-        self.channels = {UP: up, DOWN: up if chain.duplex == "half" else _Channel()}
-        self.links = list(dict.fromkeys(self.channels.values()))
-        ranges, last = len(chain.pieces), len(chain.sizes) - 1
-        self.layers = tuple(layer for layer, _ in chain.pieces)
-        self.sizes = tuple(size for _, size in chain.pieces)
-        self.counts, self.held = [0] * ranges, [0] * ranges  # iterations whose push the server has, and is in weights
-        self.missing = [self.layers.count(layer) for layer in range(last + 1)]  # pulls, by layer
-        self.computing: tuple[float, str, int] | None = (chain.backward_s[last], "backward", last)
-        self.forward = 0  # the layer whose forward pass is next
-        self.flying: list[tuple[float, Request]] = []  # sent whole, arriving at an instant
-        self.heard: list[tuple[float, _Channel, int]] = []  # when a sender hears of so many bytes' arrival
-        self.spans: list[Span] = [Span("backward", last, -1, 0.0, chain.backward_s[last])]
-        self.now = 0.0
-
-    def run(self) -> Trace:
-        while self.forward < len(self.chain.sizes) or self.computing:
-            self.now = min(self._instants())
-            self._end_computing()
-            self._end_messages()
-            for link in self.links:
-                self._pick(link)
-            self._compute()
-        return Trace(self.now, tuple(self.spans))
-
-    def _instants(self) -> Iterator[float]:
-        yield from (link.sending[0] for link in self.links if link.sending)
-        yield from (at for at, _ in self.flying)
-        yield from (at for at, _, _ in self.heard)
-        if self.computing:
-            yield self.computing[0]
-
-    def _end_computing(self) -> None:
-        if self.computing is None or self.computing[0] > self.now:
-            return
-        _, what, layer = self.computing
-        self.computing = None
-        if what == "backward":
-            mine = (Push(0, index, 0, 0) for index, place in enumerate(self.layers) if place == layer)
-            self.channels[UP].ready += mine
-            if layer:
-                self._begin("backward", layer - 1, self.chain.backward_s[layer - 1])
-
-    def _end_messages(self) -> None:
-        for link in self.links:
-            if link.sending and link.sending[0] <= self.now:
-                request, latency_s = link.sending[1], self.chain.latency_s
-                self.flying.append((self.now + latency_s, request))
-                if self.credit:
-                    self.heard.append((self.now + 2 * latency_s, link, self.sizes[request.range]))
-                link.sending = None
-        for known in [each for each in self.heard if each[0] <= self.now]:
-            self.heard.remove(known)
-            known[1].in_flight_bytes -= known[2]
-        for arrival in [each for each in self.flying if each[0] <= self.now]:
-            self.flying.remove(arrival)
-            self._arrive(arrival[1])
-
-    def _arrive(self, request: Request) -> None:
-        index = request.range
-        if isinstance(request, Push):
-            self.counts[index] = 1
-            self.channels[DOWN].ready.append(Pull(0, index, 1, 0))
-        else:
-            self.held[index] = 1
-            self.missing[self.layers[index]] -= 1
-
-    def _pick(self, link: _Channel) -> None:
-        while candidates := self._admitted(link):
-            request = candidates[0]
-            if len(candidates) > 1:
-                request = self.order.pick(tuple(candidates), self._view())
-            link.ready.remove(request)
-            link.handed.append(request)
-            link.in_flight_bytes += self.sizes[request.range]
-        if link.handed and link.sending is None:
-            request = link.handed.pop(0)
-            end_s = self.now + self.chain.message_s[request.range]
-            link.sending = end_s, request
-            what = "push" if isinstance(request, Push) else "pull"
-            self.spans.append(Span(what, self.layers[request.range], request.range, self.now, end_s))
-
-    def _admitted(self, link: _Channel) -> list[Request]:
-        if not self.credit:
-            return [] if link.sending or link.handed else link.ready
-        admits: Callable[[int, int], bool] = self.order.admits  # type: ignore[attr-defined]
-        return [r for r in link.ready if admits(link.in_flight_bytes, self.sizes[r.range])]
-
-    def _view(self) -> View:
-        chain, waiting = self.chain, self.computing is None and self.forward < len(self.chain.sizes)
-        blocked = next((index for index, layer in enumerate(self.layers) if layer == self.forward
-                        and not self.held[index]), None) if waiting else None  # fmt: skip
-        return View(0, blocked, self.held, self.counts, self.counts, (chain.workers == 1,) * len(self.counts),
-                    self.layers, self.sizes, chain.forward_s, chain.byte_s)  # fmt: skip
-
-    def _compute(self) -> None:
-        if self.computing is None and self.forward < len(self.missing) and not self.missing[self.forward]:
-            self._begin("forward", self.forward, self.chain.forward_s[self.forward])
-            self.forward += 1
-
-    def _begin(self, what: str, layer: int, seconds: float) -> None:
-        self.computing = self.now + seconds, what, layer
-        self.spans.append(Span(what, layer, -1, self.now, self.now + seconds))
+def _iteration_s(chain: Chain, links: Iterable[tuple[Message, ...]]) -> float:
+    """What an iteration takes whose links send in these orders."""
+    messages = [(layer, seconds) for layer, each in enumerate(chain.messages_s) for seconds in each]
+    ready_s, arrived_s = chain.ready_s, dict[Message, float]()
+    for link in links:  # pushes first: a pull's link needs to know when they arrive
+        free_s = 0.0
+        for what, n in link:
+            layer, seconds = messages[n]
+            free_s = max(free_s, ready_s[layer] if what == "push" else arrived_s["push", n]) + seconds
+            arrived_s[what, n] = free_s + chain.latency_s
+    now = ready_s[0]
+    for layer, seconds in enumerate(chain.forward_s):
+        now = max(now, *(arrived_s["pull", n] for n, (place, _) in enumerate(messages) if place == layer)) + seconds
+    return now

@@ -37,18 +37,18 @@ def execute(entry: Entry, watch: Watch) -> float:
             with _environment(entry, written):
                 _papermill(entry, draft, Path(place))
             content = _whole(draft)
-        except BaseException:
+        except Exception:
             with contextlib.suppress(OSError):
                 draft.replace(entry.executed.with_suffix(".failed.ipynb"))
             raise
         finally:
             watch.stop()
+            draft.unlink(missing_ok=True)
         stamp = entry.stamp_of(journal.entries(written), time.monotonic() - begun_s)
     replace(entry.executed, content)
     replace(entry.stamped, (json.dumps(stamp, indent=1, sort_keys=True) + "\n").encode())
     vars(entry).pop("stamp", None)  # it was read before
-    for path in (entry.executed.with_suffix(".failed.ipynb"), draft):
-        path.unlink(missing_ok=True)
+    entry.executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     for figure in set(before) - set(entry.figures):  # which the notebook draws no longer
         for suffix in SUFFIXES:
             figure.with_name(f"{figure.name}.{suffix}").unlink(missing_ok=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pslab.errors import ConfigError
 from pslab.lab.records import journal
 from pslab.lab.records.record import default_results
-from pslab.lab.studies.parameters import current
+from pslab.lab.studies.parameters import current, kernel
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -22,8 +23,9 @@ def stem(notebook: str, variant: str = "") -> str:
     return f"{notebook}-{variant}" if variant else notebook
 
 
-def save(name: str, figure: go.Figure, *, images: bool = False) -> go.Figure:
-    """Write the figure as <notebook>-<name>, as HTML and JSON, and with `images` as PNG, SVG and PDF; the figure.
+def save(name: str, figure: go.Figure, *, images: bool = False) -> None:
+    """Write the figure as <notebook>-<name>, as HTML and JSON, and with `images` as PNG, SVG and PDF; in a notebook,
+    show it with its caption.
 
     Raises:
         ConfigError: a name that is none for a file, or no notebook: `parameters` was not called.
@@ -38,4 +40,15 @@ def save(name: str, figure: go.Figure, *, images: bool = False) -> go.Figure:
     full = f"{stem(current(), os.environ.get(VARIANT, ''))}-{name}"
     export.write(figure, full, default_results() / "figures", images)
     journal.note(figure=full)
-    return figure
+    if kernel() is not None:
+        _show(figure)
+
+
+def _show(figure: go.Figure) -> None:
+    from IPython import display
+
+    from pslab.lab.plots import caption_of
+
+    shown: Any = display  # IPython's functions have no types
+    lines = "<br>".join(map(html.escape, caption_of(figure)))
+    shown.display(figure, shown.HTML(f"<p style='max-width:672px;font-size:small;color:#666666'>{lines}</p>"))

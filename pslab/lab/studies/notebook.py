@@ -12,28 +12,16 @@ from typing import Any
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.theme import parts
 from pslab.lab.records import journal
-from pslab.lab.studies.observation import Wanted
 from pslab.lab.studies.studies import STUDIES
 
 #: What each notebook draws; a file is named <stem>-<picture>.
 PICTURES: dict[str, tuple[str, ...]] = {
-    "00_tour": ("accuracy", "time"),
-    "01_observation": ("distribution", "density", "concentration", "cost"),
-    "05_virtual_and_real": ("accuracy", "time"),
-    "10_pruning": ("accuracy", "bytes", "time"),
     "11_families": ("accuracy", "bytes", "until", "thresholds", "starts"),
     "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
     "25_ssp_tuning": ("settings",),
-    "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
-    "40_eager": ("timeline", "time"),
-    "50_order": ("time", "starvation", "waiting", "pieces"),
-    "60_ranges": ("size", "learned", "fit", "bytes", "accuracy"),
-    "70_rates": ("pushes", "accuracy", "factors"),
 }
-UNFORESEEN = ("00_tour", "05_virtual_and_real", "11_families", "70_rates")  # run more than their study names
 KEYS: dict[str, tuple[str, ...]] = {
-    "00_tour": (), "01_observation": ("model",), "10_pruning": ("family", "sync"), "11_families": (), "30_elastic": (),
-    "40_eager": (), "50_order": (), "60_ranges": (), "70_rates": (),
+    "11_families": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
@@ -48,7 +36,7 @@ def allowed(notebook: str) -> dict[str, Any]:
     return {**{p.name: _literal(p.default) for p in signature}, "images": False}
 
 
-def check_parameters(notebook: str, values: Mapping[str, Any]) -> Sequence[Wanted]:
+def check_parameters(notebook: str, values: Mapping[str, Any]) -> Sequence[Any]:
     """The runs, or observations, that these parameters ask for; nothing is started.
 
     Raises:

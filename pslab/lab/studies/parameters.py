@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pslab
-from pslab.config.run import KINDS, Run
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 
 CELL = "# Parameters"
@@ -33,14 +33,18 @@ def parameters(notebook: str) -> dict[str, Any]:
             default; or it was not called from a notebook.
     """
     global _current
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is None:
+    if (shell := kernel()) is None:
         raise ConfigError("notebook", notebook, "parameters are those of a notebook: call this from one of its cells")
     _current = notebook
     if os.environ.get(PACKAGE, pslab.__file__) != pslab.__file__:
         problem = f"the kernel imports {pslab.__file__}, the batch {os.environ[PACKAGE]}: install one of them alone"
         raise ConfigError("notebook", notebook, problem)
     return given(notebook, shell.user_ns.get("In", []), shell.user_ns)
+
+
+def kernel() -> Any:
+    """The shell of the notebook that runs this; None outside of one."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def current() -> str:
@@ -124,7 +128,7 @@ def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) ->
 def _check_value(name: str, default: Any, value: Any) -> None:
     if default is None:
         return
-    if name in KINDS and _fits(name, default):
+    if name in FIELDS and _fits(name, default):
         if not _fits(name, value):
             Run.of({name: value})  # says what is wrong
         return

@@ -1,4 +1,4 @@
-"""What ZipLine is compared with: every plan there is, and two heuristics that look for the nearest points."""
+"""Baselines for ZipLine: a search of all plans, and two heuristics that look for the nearest points."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def naive(points: Points) -> Plan:
     check(points)
     chosen = min(
         product(*(range(1, len(row) + 1) for row in points)),
-        key=lambda idx: (*_extent(points, idx), -sum(idx)),  # of equal plans the one in which everybody goes farthest
+        key=lambda idx: (*_extent(points, idx), -sum(idx)),  # of equal plans the one in which the workers go furthest
     )
     return Plan(*_extent(points, chosen), chosen)
 
 
 def grid_scan(points: Points) -> Plan:
-    """Around each point of the worker that is first, the nearest points of the others: not always the best plan.
+    """For each point of the worker whose first point is earliest, the nearest points of the others. Not always optimal.
 
     O(R n log R), since the rows are bisected; O(R^2 n) as published.
 
@@ -34,7 +34,7 @@ def grid_scan(points: Points) -> Plan:
 
 
 def full_grid_scan(points: Points) -> Plan:
-    """The same around the points of each worker in turn: better, and still not always the best.
+    """The same for the points of each worker in turn: better, and still not always optimal.
 
     O(R n^2 log R), since the rows are bisected; O(R^2 n^2) as published.
 
@@ -48,7 +48,7 @@ BASELINES: dict[str, Search] = {"naive": naive, "grid": grid_scan, "fullgrid": f
 
 
 def _best(points: Points, designated: Iterable[int]) -> Plan:
-    """The first of the best plans around the points of these workers."""
+    """The first of the best plans that contain the nearest points to one of these workers' points."""
     around = (tuple([_nearest(row, instant) for row in points]) for worker in designated for instant in points[worker])
     return min((Plan(*_extent(points, idx), idx) for idx in around), key=lambda plan: plan[:2])
 

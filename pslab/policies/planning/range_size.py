@@ -1,11 +1,12 @@
-"""How many keys are exchanged while a gradient is computed, fitted while both go on.
+"""The number of keys to exchange during the computation of a gradient, fitted online.
 
-    T(r) = alpha + beta r    exchanging r keys;  with overlap an iteration takes max(T_c, T(r))
-    r*   = clamp(floor((T_c - alpha) / beta), 1, N)    where neither waits for the other
+    T(r) = alpha + beta r    seconds to exchange r keys; with overlap an iteration takes max(T_c, T(r))
+    r*   = clamp(floor((T_c - alpha) / beta), 1, N)    at which neither worker nor link waits for the other
 
-alpha and beta by recursive least squares that forget (x = (1, r), forgetting 0.98, P0 = 1e6 I), T_c by a moving mean,
-or by a low quantile, where a worker is to wait for its link almost never. More than r* keys: the worker waits; fewer:
-the link does, and a sweep over all keys takes longer. The model is this project's, for what Tsai's slides (2017) leave.
+alpha and beta come from recursive least squares with forgetting (x = (1, r), factor 0.98, P0 = 1e6 I), T_c from a
+moving mean, or from a low quantile if a worker should almost never wait for its link. With more than r* keys the worker
+waits; with fewer the link does, and a sweep over all keys takes longer. Tsai's slides (2017) leave the rule open: this
+one is this project's own.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import NamedTuple
 FORGETTING = 0.98
 P0 = 1e6
 P_MAX = 1e9
-BETA_MIN = 1e-12  # seconds per key: below it a link has no width that could be seen
-PROBES = 3  # sweeps that try two sizes, all keys and half of them, before anything is fitted
-SMOOTHING = 0.1  # of a new computing time in their moving mean
-WINDOW = 40  # computing times that a quantile is of
+BETA_MIN = 1e-12  # seconds per key: a fit below it is noise
+PROBES = 3  # sweeps that try two sizes, all keys and half of them, before the fit is used
+SMOOTHING = 0.1  # weight of a new computing time in the moving mean
+WINDOW = 40  # computing times that the quantile is taken of
 
 
 class Line(NamedTuple):
-    """alpha and beta, and how unsure they are: P is [[p, q], [q, s]]."""
+    """alpha and beta, and the matrix P of their uncertainty, [[p, q], [q, s]]."""
 
     alpha_s: float = 0.0
     beta_s: float = 0.0
@@ -33,10 +34,10 @@ class Line(NamedTuple):
 
 
 def fitted(line: Line, size: float, seconds: float, forgetting: float = FORGETTING) -> Line:
-    """The line with one more exchange: k = P x / (l + x'P x), theta += k (T - x'theta), P = (P - k x'P) / l.
+    """The line updated with one more exchange: k = P x / (l + x'P x), theta += k (T - x'theta), P = (P - k x'P) / l.
 
-    P by Joseph's form of the same, which stays positive; of sizes that no longer vary it would grow without end, and
-    begins anew.
+    P is computed in Joseph's form, which stays positive. If the sizes no longer vary P grows without bound: then it is
+    reset.
     """
     p, q, s = line.p / forgetting, line.q / forgetting, line.s / forgetting
     u, v = p + q * size, q + s * size
@@ -51,41 +52,41 @@ def fitted(line: Line, size: float, seconds: float, forgetting: float = FORGETTI
 
 
 def exchange_s(line: Line, size: float) -> float:
-    """T(r), by a line whose alpha is not below 0, nor its beta below what could be seen."""
+    """T(r) in seconds, with alpha at least 0 and beta at least BETA_MIN."""
     return max(0.0, line.alpha_s) + max(BETA_MIN, line.beta_s) * size
 
 
 def best_size(line: Line, compute_s: float, keys: int) -> int:
-    """r*: the most keys whose exchange computing hides, from 1 to all."""
+    """r*: the most keys, from 1 to `keys`, whose exchange is hidden by computing."""
     crossing = (compute_s - max(0.0, line.alpha_s)) / max(BETA_MIN, line.beta_s)
     return int(min(max(math.floor(crossing + 1e-9), 1), keys))
 
 
 def idle_s(line: Line, size: float, compute_s: float) -> float:
-    """What a worker waits for its link in an iteration."""
+    """Seconds that a worker waits for its link in an iteration."""
     return max(0.0, exchange_s(line, size) - compute_s)
 
 
 def unused_s(line: Line, size: float, compute_s: float) -> float:
-    """What its link waits for a worker in an iteration."""
+    """Seconds that the link waits for its worker in an iteration."""
     return max(0.0, compute_s - exchange_s(line, size))
 
 
 class Fit(NamedTuple):
-    """What one worker knows of its exchanges and computations."""
+    """The measurements of one worker's exchanges and computations."""
 
     line: Line = Line()
     compute_s: float = math.nan  #: the moving mean, or the quantile
-    times: tuple[float, ...] = ()  #: the last ones, if a quantile is asked for
-    sizes: frozenset[float] = frozenset()  #: up to two of those that were exchanged
+    times: tuple[float, ...] = ()  #: the last ones, if a quantile is wanted
+    sizes: frozenset[float] = frozenset()  #: up to two sizes that were exchanged
 
     def exchanged(self, size: float, seconds: float) -> Fit:
-        """An exchange of so many keys took so long."""
+        """With one more exchange, of `size` keys in `seconds`."""
         sizes = self.sizes if len(self.sizes) > 1 else self.sizes | {size}
         return self._replace(line=fitted(self.line, size, seconds), sizes=sizes)
 
     def computed(self, seconds: float, quantile: float | None = None) -> Fit:
-        """A gradient took so long."""
+        """With one more gradient, computed in `seconds`."""
         if quantile is not None:
             times = (*self.times, seconds)[-WINDOW:]
             return self._replace(times=times, compute_s=sorted(times)[math.floor(quantile * (len(times) - 1))])

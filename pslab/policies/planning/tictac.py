@@ -1,14 +1,14 @@
-"""TicTac: in which order to receive what a graph of operations waits for (Hashemi et al., MLSys 2019).
+"""TicTac: the order in which a graph of operations should receive its inputs (Hashemi et al., MLSys 2019).
 
 For each outstanding receive r
 
     M   its transfer time
-    P   the time of the operations that wait for nothing but r
-    M+  the least sum of transfer times of an operation that waits for r and for others
+    P   the time of the operations that wait for r only
+    M+  the least sum of transfer times of an operation that waits for r and others
 
-a goes before b if min(P_b, M_a) < min(P_a, M_b); of equals the one with the smaller M+. That is no order (it is not
-transitive): the best one is searched for again whenever one has been received. That is TAC. TIC knows no times: it
-goes by M+ alone, counted in receives, of all of them outstanding.
+a goes before b if min(P_b, M_a) < min(P_a, M_b); of equals the one with the smaller M+. This relation is not
+transitive: the best receive is searched for again whenever one has arrived. That is TAC. TIC uses no times: it sorts
+all receives by M+ alone, counted in receives.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 class Operation(NamedTuple):
-    """A computation: its time in seconds, and the names of what it waits for."""
+    """A computation: its time in seconds, and the names of the operations and receives that it waits for."""
 
     seconds: float
     needs: frozenset[Hashable]
 
 
 class Weight(NamedTuple):
-    """What a receive is compared by."""
+    """The measures by which receives are compared."""
 
     transfer_s: float  #: M
     unlocked_s: float  #: P
@@ -39,13 +39,13 @@ def receives(graph: Mapping[Hashable, Operation], transfer_s: Mapping[Name, floa
     """The operations of a graph, each with all the receives that it waits for, also through other operations.
 
     Raises:
-        ValueError: an operation waits for what is neither an operation nor a receive, or for itself.
+        ValueError: an operation waits for a name that is neither an operation nor a receive, or for itself.
     """
     found: dict[Hashable, frozenset[Hashable]] = {name: frozenset({name}) for name in transfer_s}
     left = dict(graph)
     for name, operation in graph.items():
         if unknown := operation.needs - graph.keys() - transfer_s.keys():
-            raise ValueError(f"operation {name!r} waits for {sorted(map(str, unknown))}, which nothing is called")
+            raise ValueError(f"operation {name!r} waits for {sorted(map(str, unknown))}, which do not exist")
     while left:
         ready = [name for name, operation in left.items() if operation.needs <= found.keys()]
         if not ready:
@@ -56,7 +56,7 @@ def receives(graph: Mapping[Hashable, Operation], transfer_s: Mapping[Name, floa
 
 
 def weights(operations: Iterable[Operation], outstanding_s: Mapping[Name, float]) -> dict[Name, Weight]:
-    """What each outstanding receive is compared by. `operations` name all the receives that they wait for."""
+    """The measures of each outstanding receive. `operations` name all the receives that they wait for."""
     unlocked_s, impending_s = dict.fromkeys(outstanding_s, 0.0), dict.fromkeys(outstanding_s, math.inf)
     for operation in operations:
         missing = [name for name in outstanding_s if name in operation.needs]
@@ -70,7 +70,7 @@ def weights(operations: Iterable[Operation], outstanding_s: Mapping[Name, float]
 
 
 def before(one: Weight, other: Weight) -> bool:
-    """Whether one goes before the other."""
+    """Whether `one` goes before `other`."""
     first, second = min(other.unlocked_s, one.transfer_s), min(one.unlocked_s, other.transfer_s)
     return first < second or (first == second and one.impending_s < other.impending_s)
 
@@ -90,7 +90,7 @@ def tac(graph: Mapping[Hashable, Operation], transfer_s: Mapping[Name, float]) -
     """All receives of a graph, in TAC's order.
 
     Raises:
-        ValueError: a graph that is none; see `receives`.
+        ValueError: an invalid graph; see `receives`.
     """
     operations, outstanding_s = receives(graph, transfer_s), dict(transfer_s)
     order = []
@@ -101,10 +101,10 @@ def tac(graph: Mapping[Hashable, Operation], transfer_s: Mapping[Name, float]) -
 
 
 def tic(graph: Mapping[Hashable, Operation], names: Iterable[Name]) -> list[Name]:
-    """All receives of a graph, in TIC's order; equals as they come.
+    """All receives of a graph, in TIC's order; equals in the order of `names`.
 
     Raises:
-        ValueError: a graph that is none; see `receives`.
+        ValueError: an invalid graph; see `receives`.
     """
     outstanding = dict.fromkeys(names, 1.0)
     found = weights(receives(graph, outstanding), outstanding)

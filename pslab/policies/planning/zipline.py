@@ -1,18 +1,18 @@
 """ZipLine: the best barrier over the instants at which the workers' next iterations are predicted to end.
 
-Of each of n workers R instants are known. A plan takes one of each; its spread, the last minus the first, is how long
-the first worker waits at a barrier there. Wanted is the least spread, and of several optima the chronologically first.
-All n R points are passed in the order of time, with a line of each worker's last point so far: the head of the line is
-the first point of a plan, the point that was passed last its barrier. The variants differ in how a worker's older point
-is taken out of the line:
+R instants are known of each of n workers. A plan takes one point of each; its spread, the last minus the first, is the
+time that the first worker waits at a barrier there. The goal is the least spread, and of several optima the earliest.
+All n R points are visited in the order of time, with a line of each worker's last point so far: the head of the line is
+the first point of a plan, and the point visited last is its barrier. The variants differ in how a worker's older point
+is removed from the line:
 
-    zipline   the line is searched for it                              O(R n^2)
-    opt       ... unless it is the head                                O(R n^2), but fewer searches
-    optbs     ... by bisection, since the line is in order             O(R n log n)
-    lru       a linked list that is entered by worker                  O(1) a point, once they are merged
-    sweep     there is no line: the barrier is a running maximum       O(1) a point, once they are sorted
+    zipline   by a search of the line                                  O(R n^2)
+    opt       the same, unless it is the head                          O(R n^2), but fewer searches
+    optbs     the same, by bisection, since the line is in order       O(R n log n)
+    lru       from a linked list, found by worker                      O(1) per point, once they are merged
+    sweep     there is no line: the barrier is a running maximum       O(1) per point, once they are sorted
 
-Merging takes O(R n log(R n)) in all of them. zipline_baselines.py has what they are compared with.
+Merging takes O(R n log(R n)) in all of them. Their baselines are in `pslab.policies.planning.baselines`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple):
-    """A barrier, and how far each worker goes until then."""
+    """A barrier, and how far each worker goes before it."""
 
-    spread: float  #: how long the first worker waits there
+    spread: float  #: how long the first worker waits at the barrier
     barrier: float  #: the instant of the last worker's point
     idx: tuple[int, ...]  #: per worker, counted from 1: its point in the plan
 
@@ -43,49 +43,49 @@ Search = Callable[[Points], Plan]
 def zipline(points: Points) -> Plan:
     """The first plan of least spread. Time O(R n^2), memory O(R n).
 
-    Of a worker's points, the plan has the last one that is not after the barrier.
+    Of each worker, the plan has the last point that is not after the barrier.
 
     Source: Zhao et al. (ICDM 2019), algorithm 2.
 
     Raises:
-        ValueError: no workers, one without instants, or instants that are not finite or not ascending; by any variant.
+        ValueError: no workers, a worker without instants, or instants that are not finite or not ascending.
     """
-    return _passed(points, _searched)
+    return _visited(points, _searched)
 
 
 def zipline_opt(points: Points) -> Plan:
-    """The same, with no search where the head of the line is replaced. O(R n^2), but fewer searches.
+    """The same, without a search if the head of the line is replaced. O(R n^2), but fewer searches.
 
     Source: Zhao et al. (DSAA 2021).
     """
-    return _passed(points, _pruned)
+    return _visited(points, _pruned)
 
 
 def zipline_opt_bs(points: Points) -> Plan:
-    """The same, and the line is searched by bisection. O(R n log n), but deleting moves what is behind.
+    """The same, with bisection. O(R n log n), but deleting a point moves those after it.
 
     Source: Zhao et al. (DSAA 2021).
     """
-    return _passed(points, _bisected)
+    return _visited(points, _bisected)
 
 
 def zipline_lru(points: Points) -> Plan:
     """The same with a linked list in the order of last use. O(1) for each point, once they are merged."""
-    return _passed(points, _linked)
+    return _visited(points, _linked)
 
 
 def zipline_sweep(points: Points) -> Plan:
     """The same without a line. O(1) for each point, once they are sorted.
 
-    The best plan that begins with the point t has for each worker its first point from t on: the successor of one
-    before t, or its very first. So the barrier is a running maximum of successors, whoever they belong to.
+    The best plan that starts with the point t has each worker's first point from t on: the successor of one before t,
+    or its very first. So the barrier is a running maximum of successors, of whichever worker.
     """
     check(points)
     instants = list(chain.from_iterable(points))
     successors = _ordered(chain.from_iterable((*row[1:], math.inf) for row in points), instants)
     instants.sort()
     barriers = list(accumulate(successors, max, initial=max(row[0] for row in points)))
-    spreads = list(map(sub, barriers, instants))  # the last barrier is behind all points
+    spreads = list(map(sub, barriers, instants))  # the last barrier is after all points
     return planned(points, spread := min(spreads), barriers[spreads.index(spread)])
 
 
@@ -95,7 +95,7 @@ ZIPLINES: dict[str, Search] = {
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
-# After each point: the head's instant; minus infinity while a worker is missing in the line.
+# Each yields, after each point, the head's instant; minus infinity while any worker is missing in the line.
 
 
 def _searched(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
@@ -104,7 +104,7 @@ def _searched(instants: list[float], workers: list[int], count: int) -> Iterator
     for instant, worker in zip(instants, workers, strict=True):
         try:  # noqa: SIM105 -- suppress would cost as much as a short search
             line.remove(worker)
-        except ValueError:  # it was the head, and is gone: all the others were looked at in vain
+        except ValueError:  # it was the head, which is removed already: the search was in vain
             pass
         line.append(worker)
         last[worker] = instant
@@ -126,7 +126,7 @@ def _pruned(instants: list[float], workers: list[int], count: int) -> Iterator[f
 
 
 def _bisected(instants: list[float], workers: list[int], count: int) -> Iterator[float]:
-    line: list[int] = []  # places of points in the order of all
+    line: list[int] = []  # places of points in the order of all points
     last = [-1] * count
     for place, worker in enumerate(workers):
         before = last[worker]
@@ -148,8 +148,8 @@ def _linked(instants: list[float], workers: list[int], count: int) -> Iterator[f
 # --- what they share --------------------------------------------------------------------------------------------------
 
 
-def _passed(points: Points, line: Callable[[list[float], list[int], int], Iterator[float]]) -> Plan:
-    """The best plan that a line shows as the points are passed; of those of one instant the lower worker's is first."""
+def _visited(points: Points, line: Callable[[list[float], list[int], int], Iterator[float]]) -> Plan:
+    """The best plan that a line finds; of points at the same instant the lower worker's is visited first."""
     check(points)
     instants = list(chain.from_iterable(points))
     workers = _ordered(chain.from_iterable(map(repeat, range(len(points)), map(len, points))), instants)
@@ -159,7 +159,7 @@ def _passed(points: Points, line: Callable[[list[float], list[int], int], Iterat
 
 
 def _ordered(values: Iterable[T], keys: list[float]) -> list[T]:
-    """Values in the order of their keys. Two lists are sorted three times as fast as one of pairs."""
+    """Values in the order of their keys: two lists are sorted three times as fast as one list of pairs."""
     key = iter(keys).__next__
     return sorted(values, key=lambda _: key())
 
@@ -170,7 +170,7 @@ def planned(points: Points, spread: float, barrier: float) -> Plan:
 
 
 def check(points: Points) -> None:
-    """Refuse what is not one ascending row of finite instants for each worker."""
+    """Refuse anything but one ascending row of finite instants for each worker."""
     if not points:
         raise ValueError("there are no workers to plan for")
     for worker, row in enumerate(points):

@@ -1,29 +1,31 @@
-"""Backup workers: synchronous training that does not wait for the last ones."""
+"""Backup workers: synchronous training that does not wait for the slowest workers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pslab.config.parameters import Bounds, check
-from pslab.policies.sync.ssp import Waiting
+from pslab.policies.sync.ssp import Waiting, without
 from pslab.protocol.messages import Aggregate, Asked, Decisions, Drop, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
-#: the workers that compute in this round, the pushes of this round, and those that wait for its end
+#: (workers that compute in this round, pushes of this round, workers that wait for its end)
 Round = tuple[frozenset[int], Waiting, Waiting]
 
 
 @dataclass(frozen=True)
 class Backup:
-    """BSP that waits for all but `spare` workers: what comes after the end of its round is dropped.
+    """BSP that waits for all but `spare` workers: a push that arrives after the end of its round is dropped.
 
-    The mean of a round is that of the pushes that were in time. Who was late goes on with the round that it finds.
+    A round's step is the mean of the pushes that arrived in time. A late worker continues with the current round.
 
     Source: Chen et al. (ICLR workshop 2016).
     """
 
     spare: Annotated[int, Bounds(at_least=0), "workers that a round does not wait for; it waits for one push at least"]
+
+    whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(self)
@@ -31,10 +33,6 @@ class Backup:
     @property
     def window(self) -> None:
         return None
-
-    @property
-    def whole(self) -> bool:
-        return True
 
     def initial(self, workers: tuple[int, ...]) -> Round:
         return frozenset(workers), (), ()
@@ -44,14 +42,14 @@ class Backup:
         match event:
             case Asked(worker, iteration) if (worker, iteration - 1) in pushes:
                 return (computing, pushes, (*waiting, (worker, iteration))), ()
-            case Asked(worker, iteration):  # late, new, or the last of its round
+            case Asked(worker, iteration):  # a late or new worker, or the last of its round
                 return (computing | {worker}, pushes, waiting), (Start(worker, iteration),)
             case Pushed(worker, iteration) if worker not in computing:
                 return state, (Drop(worker, iteration),)
             case Pushed(worker, iteration):
                 computing, pushes = computing - {worker}, (*pushes, (worker, iteration))
-            case Left(gone):
-                computing, waiting = computing - {gone}, tuple(entry for entry in waiting if entry[0] != gone)
+            case Left(worker):
+                computing, waiting = computing - {worker}, without(waiting, worker)
         if not pushes or len(pushes) < clocks.members - self.spare:
             return (computing, pushes, waiting), ()
         starts = tuple(Start(worker, iteration) for worker, iteration in waiting)

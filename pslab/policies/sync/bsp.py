@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from pslab.policies.sync.ssp import Waiting, release
+from pslab.policies.sync.ssp import Waiting, release, without
 from pslab.protocol.messages import Aggregate, Asked, Decisions, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
 
 @dataclass(frozen=True)
 class BSP:
-    """Bulk synchronous parallel: the mean of all workers' gradients is one step, then all go on.
+    """Bulk synchronous parallel: the mean of all workers' gradients is one step, then all continue.
 
     Source: Valiant (CACM 1990).
     """
+
+    barrier: ClassVar[bool] = True
 
     @property
     def window(self) -> int:
         return 1
 
-    @property
-    def barrier(self) -> bool:
-        return True
-
     def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
-        """(pushes of this round, workers that wait for its end)"""
+        """(pushes of this round, workers that wait for its end)."""
         return (), ()
 
     def step(
@@ -39,11 +38,11 @@ class BSP:
                 return (pushes, (*waiting, (worker, iteration))), ()
             case Pushed(worker, iteration):
                 pushes += ((worker, iteration),)
-            case Left(gone):
-                waiting = tuple(entry for entry in waiting if entry[0] != gone)
+            case Left(worker):
+                waiting = without(waiting, worker)
         if not event.moved:
             return (pushes, waiting), ()
         waiting, starts = release(waiting, clocks, 0)
         # in the workers' order: a sum of floats depends on it
-        whole = (Aggregate(tuple(sorted(pushes))),) if pushes else ()  # none if the last worker left before its push
-        return ((), waiting), (*whole, *starts)
+        step = (Aggregate(tuple(sorted(pushes))),) if pushes else ()  # none if the last worker left before its push
+        return ((), waiting), (*step, *starts)

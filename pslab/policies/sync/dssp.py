@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from pslab.config.parameters import Bounds, OneOf, check
 from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
@@ -12,25 +12,25 @@ from pslab.protocol.window import Window
 
 
 class Row(NamedTuple):
-    """What the server's table has of a worker."""
+    """A worker's row in the server's table."""
 
     worker: int
     clock: int = 0  #: its next iteration
     started: int = -1  #: the last iteration that it was started with
-    credit: int = 0  #: iterations that it may start, however far ahead it is
+    credit: int = 0  #: iterations that it may still start, whatever its lead
     waits: bool = False
-    pushed_s: float | None = None  #: its last push
-    started_s: float | None = None  #: its last start, where intervals count from there
-    interval_s: float | None = None  #: of its last push
+    pushed_s: float | None = None  #: instant of its last push
+    started_s: float | None = None  #: instant of its last start, if intervals count from there
+    interval_s: float | None = None  #: seconds that its last iteration took
 
 
-Table = frozenset[Row]  # without an order: nobody is first
+Table = frozenset[Row]  # a set: the decisions must not depend on an order of the workers
 
 
 def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s: float, extra: int) -> int:
-    """The grant, 0 to `extra`, after which a worker ends nearest to an end of the slowest one; the least of several.
+    """The grant, 0 to `extra`, after which a worker ends closest to an end of the slowest one; the least of several.
 
-    Both go on from their last push, `pushed_s` and `slow_s`, at their last interval. O(extra).
+    Both are assumed to continue from their last push, `pushed_s` and `slow_s`, at their last interval. O(extra).
 
     Source: Zhao et al. (ICDCS 2019), algorithm 2.
     """
@@ -38,7 +38,7 @@ def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s:
     for granted in range(extra + 1):
         end_s = pushed_s + granted * interval_s
         while ahead < extra and slow_s + (ahead + 1) * slow_interval_s < end_s:
-            ahead += 1  # the slowest one's first end that is not before
+            ahead += 1  # the slowest worker's first end that is not before end_s
         ends = (slow_s + count * slow_interval_s for count in (ahead, ahead + 1) if count)
         apart_s = min(abs(each - end_s) for each in ends)
         if apart_s < least_s:
@@ -48,11 +48,11 @@ def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s:
 
 @dataclass(frozen=True)
 class DSSP:
-    """Dynamic SSP: who is the fastest, and `low` iterations ahead, goes on while that is forecast to shorten its wait.
+    """Dynamic SSP: the fastest worker, `low` iterations ahead, continues while that is forecast to shorten its wait.
 
-    Theorem 2 and the text mean a bound of low + extra: a grant of r starts r iterations, and none beyond the bound
-    (grant=text). Algorithm 1 as printed starts r + 1, and grants again when they are used up: nothing bounds the lead
-    then, and only then are the published times possible (grant=literal).
+    Theorem 2 and the text of the paper imply a bound of low + extra: a grant of r starts r iterations, and none beyond
+    the bound (grant=text). Algorithm 1 as printed starts r + 1, and grants again when they are used up: then nothing
+    bounds the lead, and only then are the published times possible (grant=literal).
 
     Source: Zhao et al. (ICDCS 2019).
     """
@@ -64,6 +64,8 @@ class DSSP:
     interval: Annotated[
         str, OneOf("push", "release"), "an iteration, push to push as published, or without the wait before its start"
     ] = "push"
+
+    whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(self)
@@ -77,12 +79,8 @@ class DSSP:
     def window(self) -> int | None:
         return self.low + self.extra + 1 if self.capped else None
 
-    @property
-    def whole(self) -> bool:
-        return True
-
     def variants(self, workers: int) -> tuple[DSSP, ...]:
-        """This policy with each grant that a forecast can end with."""
+        """This policy with each grant that a forecast can return."""
         same = self.low, self.extra, self.grant, self.cap, self.interval
         return tuple(Granting(*same, granted) for granted in range(self.extra + 1))
 
@@ -103,9 +101,9 @@ class DSSP:
                 return self._released(others, now, clocks)
 
     def _asked(self, row: Row, others: Table, now: float, clocks: Window) -> tuple[Row, Decisions]:
-        """Algorithm 1, behind the push."""
+        """Algorithm 1, after the push."""
         start, lead = Start(row.worker, row.clock), row.clock - clocks.base
-        if row.clock == row.started:  # it asks once more
+        if row.clock == row.started:  # a duplicate
             return row, (start,)
         if row.credit or lead <= self.low:
             return self._started(row, now, max(row.credit - 1, 0)), (start,)
@@ -121,7 +119,7 @@ class DSSP:
         return self._started(row, now, starts - 1), (searched, start)
 
     def _released(self, state: Table, now: float, clocks: Window) -> tuple[Table, Decisions]:
-        """Those who wait and are not too far ahead any more, in the workers' order."""
+        """Start the waiting workers that are not too far ahead any more, in the workers' order."""
         free = sorted(row for row in state if row.waits and row.clock - clocks.base <= self.low)
         state = state - set(free) | {self._started(row, now, 0) for row in free}
         return state, tuple(Start(row.worker, row.clock) for row in free)
@@ -144,7 +142,7 @@ class DSSP:
 
 @dataclass(frozen=True)
 class Granting(DSSP):
-    """DSSP whose forecasts all end with the same grant: one of its variants."""
+    """DSSP whose forecasts all return the same grant: one of its variants."""
 
     granted: int = 0
 
@@ -153,8 +151,8 @@ class Granting(DSSP):
 
 
 def _slowest(rows: Table, base: int) -> Row | None:
-    """The worker that is behind all others; None if somebody of whom no interval is known is as far behind."""
-    last = [row for row in rows if row.clock == base]  # none if it has joined and not asked yet
+    """The slowest worker; None if the interval is unknown of any worker at the low bound `base`."""
+    last = [row for row in rows if row.clock == base]  # empty if a worker has joined and not asked yet
     if not last or any(row.interval_s is None for row in last):
         return None
     return min(last, key=lambda row: (row.pushed_s, row.worker))

@@ -1,9 +1,9 @@
-"""Decoupled push and pull (PS+): the next weights are asked for as a computation begins, not after its push."""
+"""Decoupled push and pull (PS+): the next weights are asked for as a computation starts, not after its push."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pslab.config.parameters import Bounds, check
 from pslab.policies.sync.asp import ASP
@@ -14,11 +14,11 @@ from pslab.protocol.window import Window
 
 @dataclass(frozen=True)
 class Eager:
-    """Push and pull overlap with computing: the weights of iteration t + 1 are asked for as t begins.
+    """Push and pull overlap with computing: the weights of iteration t + 1 are asked for as t starts.
 
     An iteration takes max(C, P, Q) of computation, pull and push, not their sum. The price: weights are an iteration
-    older. From the paper's abstract, which is all of it that is public: how a worker sees its own staleness, and reads
-    its own writes, is this project's design.
+    older. Only the paper's abstract is public; how a worker observes its own staleness, and reads its own writes, is
+    this project's design.
 
     Source: Jin et al. (TPDS 2022).
     """
@@ -29,24 +29,21 @@ class Eager:
         "none: no worker waits",
     ] = None
     rmw: Annotated[bool, "read my writes: a worker adds its own pushes that its weights lack; for plain SGD"] = True
+    eager: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(self)
 
     @property
-    def eager(self) -> bool:
-        return True
-
-    @property
     def window(self) -> int | None:
-        return self._gate.window
+        return self._bound.window
 
     def initial(self, workers: tuple[int, ...]) -> Any:
-        return self._gate.initial(workers)
+        return self._bound.initial(workers)
 
     def step(self, state: Any, event: SyncEvent, clocks: Window) -> tuple[Any, Decisions]:
-        return self._gate.step(state, event, clocks)
+        return self._bound.step(state, event, clocks)
 
     @property
-    def _gate(self) -> ASP | SSP:
+    def _bound(self) -> ASP | SSP:
         return ASP() if self.staleness is None else SSP(self.staleness)

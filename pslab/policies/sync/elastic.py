@@ -1,40 +1,41 @@
-"""Elastic bulk synchronous parallel: barriers whose instants are planned from how long the workers' iterations take.
+"""Elastic bulk synchronous parallel: barriers whose instants are planned from the durations of the workers' iterations.
 
-A superstep has two phases. At first everybody goes on at once, until each worker has pushed twice: then the interval of
-its iterations is known. R further ends are predicted for each, ZipLine finds the barrier at which they wait least, and
-each worker goes on until it has pushed as often as the plan says. Who has waits for the others; when all wait, all are
-started, on the same weights. Counts, not instants, end a superstep: whatever was predicted, everybody gets there.
+A superstep has two phases. First, workers continue without waiting, until each has pushed twice: then the interval of
+its iterations is known. For each worker the ends of R further iterations are predicted, ZipLine finds the barrier at
+which they wait least, and each worker continues until it has pushed as often as the plan says. Then it waits for the
+others; when all wait, all are started, on the same weights. Counts, not instants, end a superstep: every worker reaches
+its end, whatever was predicted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from pslab.config.parameters import Bounds, OneOf, check
 from pslab.policies.planning.zipline import ZIPLINES
 from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searched, Start, SyncEvent
 from pslab.protocol.window import Window
 
-NEEDED = 2  # pushes in a superstep from which an interval is known
+NEEDED = 2  # pushes of a worker in a superstep from which its interval is known
 
 
 class Row(NamedTuple):
-    """What is known of a worker."""
+    """What the policy knows of a worker."""
 
     worker: int
     clock: int = 0  #: its next iteration
     started: int = -1  #: the last iteration that it was started with
-    pushes: int = 0  #: in this superstep; NEEDED, if more
+    pushes: int = 0  #: in this superstep, at most NEEDED
     waits: bool = False
-    target: int | None = None  #: the iteration that it does not start before the barrier
-    pushed_s: float | None = None  #: its last push in this superstep
-    intervals_s: tuple[float, ...] = ()  #: between pushes, the newest last; with ewma their average
+    target: int | None = None  #: the iteration before which it waits at the barrier
+    pushed_s: float | None = None  #: instant of its last push in this superstep
+    intervals_s: tuple[float, ...] = ()  #: between its pushes, the newest last; with ewma their average
 
 
 class State(NamedTuple):
-    """Everybody, without an order; and the phase."""
+    """All workers, as a set, and the phase."""
 
     rows: frozenset[Row]
     planned: bool = False
@@ -44,7 +45,7 @@ class State(NamedTuple):
 class ElasticBSP:
     """Elastic BSP: each superstep's barrier is where the workers' predicted ends lie closest together (ZipLine).
 
-    Pushes are applied as they come. Who joins while a barrier is awaited waits for it, too.
+    Pushes are applied as they arrive. A worker that joins after the plan was made waits for its barrier, too.
 
     Source: Zhao et al. (ICDM 2019).
     """
@@ -61,6 +62,8 @@ class ElasticBSP:
         bool, "whether the push that arrived last is the first of the predicted ones, as in the authors' program"
     ] = False
 
+    whole: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check(self)
 
@@ -68,12 +71,8 @@ class ElasticBSP:
     def window(self) -> None:
         return None
 
-    @property
-    def whole(self) -> bool:
-        return True
-
     def variants(self, workers: int) -> tuple[ElasticBSP, ...]:
-        """This policy with each plan that a search can end with."""
+        """This policy with each plan that a search can return."""
         same = self.iterations, self.search, self.predict, self.k, self.weight, self.include_last
         return tuple(Planned(*same, idx) for idx in product(range(1, self.iterations + 1), repeat=workers))
 
@@ -87,7 +86,7 @@ class ElasticBSP:
             case Asked(worker, iteration):
                 row = row._replace(clock=iteration)
                 goes_on = not state.planned or (row.target is not None and iteration < row.target)
-                if goes_on or iteration == row.started:  # who asks once more computes already
+                if goes_on or iteration == row.started:  # or it is a duplicate
                     return state._replace(rows=others | {row._replace(started=iteration)}), (Start(worker, iteration),)
                 return _barrier(state._replace(rows=others | {row._replace(waits=True)}))
             case Pushed(worker, iteration, now):
@@ -110,19 +109,19 @@ class ElasticBSP:
         return (*intervals_s, newest_s)[-self.k if self.predict == "median" else -1 :]
 
     def _planned(self, state: State) -> tuple[State, Decisions]:
-        """The plan is made with the first event after which everybody's interval is known."""
+        """Make the plan with the first event after which every worker's interval is known."""
         if state.planned or not state.rows or any(row.pushes < NEEDED for row in state.rows):
             return state, ()
         rows = sorted(state.rows)
         idx, first = self._idx(rows), 0 if self.include_last else 1
-        goals = (row._replace(target=row.clock + place - 1 + first) for row, place in zip(rows, idx, strict=True))
-        return State(frozenset(goals), True), (Searched(len(rows) * self.iterations),)
+        targets = (row._replace(target=row.clock + place - 1 + first) for row, place in zip(rows, idx, strict=True))
+        return State(frozenset(targets), True), (Searched(len(rows) * self.iterations),)
 
     def _idx(self, rows: list[Row]) -> tuple[int, ...]:
         return ZIPLINES[self.search]([self._ends(row) for row in rows]).idx
 
     def _ends(self, row: Row) -> list[float]:
-        """When the next iterations of a worker are predicted to end."""
+        """The instants at which the next iterations of a worker are predicted to end."""
         assert row.pushed_s is not None
         interval_s, first = _median(row.intervals_s), 0 if self.include_last else 1
         return [row.pushed_s + count * interval_s for count in range(first, first + self.iterations)]
@@ -130,7 +129,7 @@ class ElasticBSP:
 
 @dataclass(frozen=True)
 class Planned(ElasticBSP):
-    """ElasticBSP whose searches all end with the same plan: one of its variants."""
+    """ElasticBSP whose searches all return the same plan: one of its variants."""
 
     idx: tuple[int, ...] = ()  #: by worker
 
@@ -144,7 +143,7 @@ def _median(values: tuple[float, ...]) -> float:
 
 
 def _barrier(state: State) -> tuple[State, Decisions]:
-    """If everybody waits, all are started, in the workers' order, and the next superstep begins."""
+    """If all workers wait, start all, in the workers' order; the next superstep starts."""
     if not all(row.waits for row in state.rows):
         return state, ()
     rows = sorted(state.rows)

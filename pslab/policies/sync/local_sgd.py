@@ -1,4 +1,4 @@
-"""Local SGD: workers step by themselves, and their models are averaged now and then."""
+"""Local SGD: each worker takes several steps by itself, then the models are averaged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pslab.protocol.window import Window
 class LocalSGD:
     """Local SGD: each worker takes `period` steps of its own, then the models are averaged (a superstep of BSP).
 
-    A push is what its worker has moved by. It counts as the gradients that it is made of, so budgets, schedules and
-    curves are those of the other policies. Averaging once at the end (Zinkevich et al., NIPS 2010) is a period as long
-    as the run; `after` makes it post-local SGD (Lin et al., ICLR 2020).
+    A push is the change of the worker's weights. It counts as the gradients that it is made of, so budgets, schedules
+    and curves are those of the other policies. Averaging once at the end (Zinkevich et al., NIPS 2010) is a period as
+    long as the run; `after` makes it post-local SGD (Lin et al., ICLR 2020).
 
     Source: Stich (ICLR 2019).
     """

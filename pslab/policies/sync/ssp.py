@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: a bound on how far ahead of the slowest worker any other may be."""
+"""Stale synchronous parallel: a bound on how far any worker may be ahead of the slowest."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ Waiting = tuple[tuple[int, int], ...]  # (worker, the iteration that it asked fo
 
 
 def release(waiting: Waiting, clocks: Window, staleness: int) -> tuple[Waiting, Decisions]:
-    """Start every waiting worker that is now at most `staleness` iterations ahead of the slowest."""
+    """Start the waiting workers that are now at most `staleness` iterations ahead of the slowest."""
     bound = clocks.base + staleness
     starts = tuple(Start(worker, iteration) for worker, iteration in waiting if iteration <= bound)
     return tuple(entry for entry in waiting if entry[1] > bound), starts
 
 
+def without(waiting: Waiting, worker: int) -> Waiting:
+    """The waiting workers without one that left."""
+    return tuple(entry for entry in waiting if entry[0] != worker)
+
+
 @dataclass(frozen=True)
 class SSP:
-    """Stale synchronous parallel: nobody is more than `staleness` iterations ahead of the slowest.
+    """Stale synchronous parallel: no worker is more than `staleness` iterations ahead of the slowest.
 
     Source: Ho et al. (NIPS 2013).
     """
@@ -47,5 +52,5 @@ class SSP:
             case Pushed(worker, iteration):
                 state, starts = release(state, clocks, self.staleness) if event.moved else (state, ())
                 return state, (Apply(worker, iteration), *starts)
-            case Left(gone):
-                return release(tuple(entry for entry in state if entry[0] != gone), clocks, self.staleness)
+            case Left(worker):
+                return release(without(state, worker), clocks, self.staleness)

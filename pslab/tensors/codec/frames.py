@@ -3,11 +3,8 @@
     frame  = header values positions
     header = length (u64) codec (u8) dtype (u8) zero (u16) n (u32) k (u32) CRC-32 (u32), little endian
 
-The values are the k entries, unchanged. The codec says how the positions of these entries are written:
-
-    dense        nothing: k = n                          coordinates  the indices as i32
-    bitmap       one bit per entry of the vector         varint       LEB128 of each gap to the index before, less one
-    runs         start and length of each run, as u32
+The values are the k entries, unchanged. The codec is the page that writes the positions of these entries: a module of
+the table of names (`Codec`). A dense frame, of all n entries, has no positions.
 
 The CRC covers every byte of the frame except its own four.
 """
@@ -16,15 +13,16 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pslab.config.table import ROWS
 from pslab.errors import FrameError, nearest
-from pslab.tensors.codec import run_length, varint
+from pslab.tensors.codec.coordinates import increasing
 
 Array = NDArray[Any]
 
@@ -32,10 +30,28 @@ MAX_N = 2**31 - 1
 HEADER = struct.Struct("<QBBHII")
 CRC = struct.Struct("<I")
 START = HEADER.size + CRC.size  # 24 bytes: a multiple of eight, so that the values are aligned
-CODECS = ("dense", "coordinates", "bitmap", "varint", "runs")
 DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
-CHUNK = 1 << 17  # bytes of a bitmap that are searched at a time
-UNPACKED = 10  # with more than one bit set in so many, unpacking all of them and searching the mask is faster
+
+
+class Codec(Protocol):
+    """How positions are written: increasing indices [k] (int32 or int64) of a vector of length n."""
+
+    def size_bytes(self, indices: Array, n: int, most: int) -> int:
+        """The length in bytes of what `write` returns; some length above `most` where that is longer."""
+
+    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
+        """The length in bytes for the indices of slices, which ascend and do not touch."""
+
+    def write(self, indices: Array, n: int) -> Array:
+        """The indices as bytes."""
+
+    def read(self, positions: Array, n: int, k: int) -> Array:
+        """The indices (int64) from bytes; FrameError if `write` does not produce these."""
+
+
+#: In the order of their numbers in the header, from 1; 0 is dense.
+CODECS: dict[str, Codec] = {name: row.load() for name, row in ROWS["codec"].items() if row.path != __name__}
+NAMES = ("dense", *CODECS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +70,8 @@ def frame_bytes(n: int, itemsize: int) -> int:
 
 def largest_frame_bytes(n: int, itemsize: int) -> int:
     """The bytes that hold any frame of a vector of length n, whatever its density and codec."""
-    # the coordinates of all entries are the longest, except where n = 1: a run takes more than a coordinate
-    return START + max(n * (itemsize + 4), (itemsize + run_length.RUN_BYTES) * min(n, 1))
+    # the coordinates of all entries are the longest, except where n = 1: a run takes twice as much
+    return START + max(n * (itemsize + 4), (itemsize + 8) * min(n, 1))
 
 
 def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "auto") -> int:
@@ -63,11 +79,8 @@ def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "a
     k = sum(s.stop - s.start for s in slices)
     if k == n and codec in ("auto", "dense"):
         return frame_bytes(n, itemsize)
-    skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
-    gaps = varint.size_bytes(np.array(skipped, np.uint32))  # the others, inside a slice, take one byte each
-    positions = {"coordinates": 4 * k, "bitmap": -(-n // 8), "runs": run_length.RUN_BYTES * len(slices),
-                 "varint": k - len(slices) + gaps}  # fmt: skip
-    return int(START + k * itemsize + (min(positions.values()) if codec == "auto" else positions[codec]))
+    chosen = CODECS.values() if codec == "auto" else (CODECS[codec],)
+    return int(START + k * itemsize + min(each.sliced_bytes(slices, n) for each in chosen))
 
 
 def encode(entries: Entries, codec: str = "auto") -> bytes:
@@ -108,27 +121,12 @@ def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
     if k > length or split > len(view):
         raise FrameError(f"a frame of {len(view)} bytes cannot hold {k} of {length} entries")
     values = np.frombuffer(view[START:split], dtype)
-    return Entries(length, _READERS[codec](np.frombuffer(view[split:], np.uint8), length, k), values)
-
-
-def set_bits(bitmap: Array) -> NDArray[np.int64]:
-    """The positions of the set bits of a bitmap (uint8, lowest bit first), increasing."""
-    if len(bitmap) <= CHUNK:
-        return _set_bits(bitmap)
-    return np.concatenate([_set_bits(bitmap[i : i + CHUNK]) + i * 8 for i in range(0, len(bitmap), CHUNK)])
-
-
-def _set_bits(bitmap: Array) -> NDArray[np.int64]:
-    words = np.zeros(-(-len(bitmap) // 8) * 2, "<u4")
-    words.view(np.uint8)[: len(bitmap)] = bitmap
-    if int(np.bitwise_count(words.view("<u8")).sum(dtype=np.int64)) > len(bitmap) * 8 // UNPACKED:
-        return np.flatnonzero(np.unpackbits(bitmap, bitorder="little").view(np.bool_))
-    word = np.flatnonzero(words != 0)  # few words have a bit set, and few bytes of these: only they are unpacked
-    octets = words[word].view(np.uint8)
-    byte = np.flatnonzero(octets != 0)
-    bit = np.flatnonzero(np.unpackbits(octets[byte], bitorder="little").view(np.bool_))
-    found: NDArray[np.int64] = ((word[byte >> 2] << 5) + ((byte & 3) << 3))[bit >> 3] + (bit & 7)
-    return found
+    positions = np.frombuffer(view[split:], np.uint8)
+    if codec != "dense":
+        return Entries(length, CODECS[codec].read(positions, length, k), values)
+    if k != length or len(positions):
+        raise FrameError(f"a dense frame of {length} entries holds {k} values and {len(positions)} bytes of positions")
+    return Entries(length, None, values)
 
 
 def _plan(entries: Entries, codec: str) -> tuple[Array, str, Array]:
@@ -138,8 +136,8 @@ def _plan(entries: Entries, codec: str) -> tuple[Array, str, Array]:
         raise ValueError(f"n={n}: a frame holds a vector of 0 to {MAX_N} entries")
     if values.dtype not in DTYPES or values.ndim != 1:
         raise ValueError(f"values must be one-dimensional float32 or float64, not {values.ndim}-d {values.dtype}")
-    if codec != "auto" and codec not in CODECS:
-        raise ValueError(f"codec={codec!r}; {nearest(codec, (*CODECS, 'auto'))}")
+    if codec not in ROWS["codec"]:
+        raise ValueError(f"codec={codec!r}; {nearest(codec, ROWS['codec'])}")
     if len(values) != (n if indices is None else len(indices)):
         raise ValueError(f"{len(values)} values for {n if indices is None else len(indices)} indices")
     if indices is not None:
@@ -150,21 +148,14 @@ def _plan(entries: Entries, codec: str) -> tuple[Array, str, Array]:
         raise ValueError(f"{len(values)} of {n} entries cannot be sent as dense: the codec writes no positions")
     at = np.arange(n) if indices is None else indices
     name = _shortest(at, n) if codec == "auto" else codec
-    return values, name, _WRITERS[name](at, n)
+    return values, name, CODECS[name].write(at, n)
 
 
 def _check(indices: Array, n: int) -> None:
     if indices.dtype not in (np.int64, np.int32) or indices.ndim != 1:
         raise ValueError(f"indices must be one-dimensional int64 or int32, not {indices.ndim}-d {indices.dtype}")
-    if not _increasing(indices, n):
+    if not increasing(indices, n):
         raise ValueError(f"indices must increase strictly and lie in 0 to {n - 1}")
-
-
-def _increasing(indices: Array, n: int) -> bool:
-    """Whether the indices increase strictly and lie in 0 to n - 1."""
-    if not len(indices):
-        return True
-    return bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
 
 
 def _write(buffer: memoryview, n: int, values: Array, name: str, positions: Array) -> int:
@@ -173,7 +164,7 @@ def _write(buffer: memoryview, n: int, values: Array, name: str, positions: Arra
     view = memoryview(buffer).cast("B")
     if len(view) < length:
         raise ValueError(f"a buffer of {len(view)} bytes cannot hold a frame of {length}; see largest_frame_bytes")
-    header = HEADER.pack(length, CODECS.index(name), DTYPES.index(values.dtype), 0, n, len(values))
+    header = HEADER.pack(length, NAMES.index(name), DTYPES.index(values.dtype), 0, n, len(values))
     view[: HEADER.size] = header
     np.frombuffer(view[START:split], values.dtype)[:] = values
     np.frombuffer(view[split:length], np.uint8)[:] = positions.view(np.uint8)
@@ -190,64 +181,13 @@ def _header(view: memoryview) -> tuple[str, np.dtype[Any], int, int]:
         raise FrameError(f"a frame of {length} bytes arrived with {len(view)}")
     if CRC.unpack_from(view, HEADER.size)[0] != zlib.crc32(view[START:], zlib.crc32(view[: HEADER.size])):
         raise FrameError(f"a frame of {length} bytes was changed on its way: its CRC-32 does not match")
-    if codec >= len(CODECS) or dtype >= len(DTYPES) or zero or n > MAX_N:
+    if codec >= len(NAMES) or dtype >= len(DTYPES) or zero or n > MAX_N:
         raise FrameError(f"a frame with codec {codec}, dtype {dtype}, n {n} is not one that this version writes")
-    return CODECS[codec], DTYPES[dtype], n, k
+    return NAMES[codec], DTYPES[dtype], n, k
 
 
 def _shortest(indices: Array, n: int) -> str:
-    k, bitmap = len(indices), -(-n // 8)
-    most = min(bitmap, 4 * k) // run_length.RUN_BYTES
-    lengths = [(bitmap, "bitmap"), (run_length.RUN_BYTES * run_length.count(indices, most), "runs")]
-    if k < bitmap:  # a varint takes at least one byte
-        lengths += [(varint.size_bytes(varint.gaps_of(indices)), "varint"), (4 * k, "coordinates")]
-    return min(lengths)[1]
-
-
-def _write_coordinates(indices: Array, n: int) -> Array:
-    return indices.astype("<i4")
-
-
-def _write_bitmap(indices: Array, n: int) -> Array:
-    mask = np.zeros(n, np.bool_)
-    mask[indices] = True
-    return np.packbits(mask, bitorder="little")
-
-
-def _read_dense(positions: Array, n: int, k: int) -> None:
-    if k != n or len(positions):
-        raise FrameError(f"a dense frame of {n} entries holds {k} values and {len(positions)} bytes of positions")
-
-
-def _read_coordinates(positions: Array, n: int, k: int) -> Array:
-    if len(positions) != 4 * k:
-        raise FrameError(f"{k} coordinates take {4 * k} bytes, not {len(positions)}")
-    indices = np.frombuffer(positions, "<i4")
-    if not _increasing(indices, n):
-        raise FrameError(f"coordinates that do not increase or lie outside 0 to {n - 1}")
-    return indices.astype(np.int64)
-
-
-def _read_bitmap(positions: Array, n: int, k: int) -> Array:
-    if len(positions) != -(-n // 8):
-        raise FrameError(f"a bitmap of {n} entries takes {-(-n // 8)} bytes, not {len(positions)}")
-    if n % 8 and positions[-1] >> (n % 8):
-        raise FrameError("a bitmap with bits set beyond its last entry")
-    if (count := int(np.bitwise_count(positions).sum(dtype=np.int64))) != k:
-        raise FrameError(f"a bitmap with {count} bits set for {k} values")
-    return set_bits(positions)
-
-
-_WRITERS: dict[str, Callable[[Array, int], Array]] = {
-    "coordinates": _write_coordinates,
-    "bitmap": _write_bitmap,
-    "varint": varint.write,
-    "runs": run_length.write,
-}
-_READERS: dict[str, Callable[[Array, int, int], Array | None]] = {
-    "dense": _read_dense,
-    "coordinates": _read_coordinates,
-    "bitmap": _read_bitmap,
-    "varint": varint.read,
-    "runs": run_length.read,
-}
+    best = (8 * MAX_N, "")
+    for name, codec in CODECS.items():
+        best = min(best, (codec.size_bytes(indices, n, best[0]), name))
+    return best[1]

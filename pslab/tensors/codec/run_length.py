@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,16 @@ Array = NDArray[Any]
 RUN_BYTES = 8  # of one run
 CHUNK = 1 << 15  # entries that are counted at a time
 FEW = 64  # below so many runs, they are expanded one by one
+
+
+def size_bytes(indices: Array, n: int, most: int) -> int:
+    """The bytes that these indices take; some number above `most` where they take more."""
+    return RUN_BYTES * count(indices, most // RUN_BYTES)
+
+
+def sliced_bytes(slices: Sequence[slice], n: int) -> int:
+    """The bytes that the indices of these slices take."""
+    return RUN_BYTES * len(slices)
 
 
 def count(indices: Array, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,18 @@ Array = NDArray[Any]
 LIMITS = (7, 14, 21, 28)  # the bits that one byte, two bytes, ... hold
 
 
-def size_bytes(gaps: NDArray[np.uint32]) -> int:
-    """The bytes that these gaps take."""
+def size_bytes(indices: Array, n: int, most: int) -> int:
+    """The bytes that these indices take; one more than `most` where they take more."""
+    return most + 1 if len(indices) > most else _total(gaps_of(indices))
+
+
+def sliced_bytes(slices: Sequence[slice], n: int) -> int:
+    """The bytes that the indices of these slices take: one each, but for the first of a slice."""
+    skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
+    return int(sum(s.stop - s.start for s in slices)) - len(slices) + _total(np.array(skipped, np.uint32))
+
+
+def _total(gaps: NDArray[np.uint32]) -> int:
     return len(gaps) + sum(int(np.count_nonzero(gaps >= np.uint32(1 << bits))) for bits in LIMITS)
 
 
@@ -30,7 +41,7 @@ def gaps_of(indices: Array) -> NDArray[np.uint32]:
 def write(indices: Array, n: int) -> Array:
     """Encode increasing indices [k] as uint8."""
     gaps = gaps_of(indices)
-    total = size_bytes(gaps)
+    total = _total(gaps)
     if total == len(gaps):
         return gaps.astype(np.uint8)
     long = np.flatnonzero(gaps >= 128)

@@ -79,8 +79,8 @@ class Static:
     """The largest `fraction` of each layer, k = max(1, ceil(fraction * n)); ties go to the lower index.
 
     The static thresholds of Tsai's thesis report (2018). With `residual`, unsent entries accumulate, as in Lin et al.,
-    Deep Gradient Compression (ICLR 2018); without, they are dropped, as in the report. In mode `frozen` a layer's
-    threshold is the k-th largest magnitude of its first gradient that is not zero, and densities vary afterwards.
+    Deep Gradient Compression (ICLR 2018); without, they are dropped, as in the report. In mode `frozen`, a layer's
+    threshold is the k-th largest magnitude of its first gradient with k nonzero entries, and densities vary afterwards.
 
     Source: Tsai (2018); Aji and Heafield (EMNLP 2017)
     """

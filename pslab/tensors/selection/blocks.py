@@ -96,6 +96,7 @@ def between(y: Array, low: Any, high: Any, out: Array, found: int) -> int:
 
 @part
 def sum_all(y: Array) -> float:
+    """The sum of |y|."""
     total = 0.0
     for i in range(len(y)):
         total += np.float64(abs(y[i]))
@@ -104,6 +105,7 @@ def sum_all(y: Array) -> float:
 
 @part
 def sum_above(y: Array, edge: Any) -> float:
+    """The sum of the magnitudes above the edge."""
     total = 0.0
     for i in range(len(y)):
         magnitude = abs(y[i])
@@ -113,6 +115,7 @@ def sum_above(y: Array, edge: Any) -> float:
 
 @part
 def count_above(y: Array, edge: Any) -> int:
+    """The number of magnitudes above the edge."""
     count = 0
     for i in range(0, len(y) - 63, 64):
         count += simd.ones(simd.above(y, i, edge))
@@ -131,6 +134,7 @@ def add(total: float, lost: float, term: float) -> tuple[float, float]:
 
 @part
 def powers(y: Array, shift: float) -> tuple[float, float]:
+    """The sums of y - shift and of its squares."""
     total = squares = 0.0
     for i in range(len(y)):
         entry = np.float64(y[i]) - shift

@@ -86,14 +86,14 @@ def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | 
 
 
 def data_root() -> Path:
-    """The folder of datasets: $PSLAB_DATA, else the nearest data/ with MNIST upwards, else that of the source tree."""
+    """The folder of datasets: $PSLAB_DATA, else the nearest data/ with MNIST upwards or of the sources, else ./data."""
     if given := os.environ.get("PSLAB_DATA"):
         return Path(given)
     here = Path.cwd()
-    for folder in (here, *here.parents):
+    for folder in (here, *here.parents, *Path(__file__).resolve().parents):
         if (folder / "data" / "MNIST" / "raw").is_dir():
             return folder / "data"
-    return Path(__file__).resolve().parents[3] / "data"
+    return here / "data"
 
 
 def resolve_data(value: object, root: Path | None = None) -> Dataset:

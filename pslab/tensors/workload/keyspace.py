@@ -46,6 +46,7 @@ class Slot:
 
     @property
     def size(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -66,6 +67,7 @@ class Layer:
 
     @property
     def flat(self) -> slice:
+        """Its slice of the flat vector."""
         return slice(self.start, self.stop)
 
 
@@ -101,6 +103,7 @@ class Keyspace:
 
     @property
     def whole(self) -> KeyRange:
+        """All keys."""
         return KeyRange(0, self.keys)
 
     def range_of(self, layer: int) -> KeyRange:

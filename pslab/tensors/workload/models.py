@@ -8,13 +8,13 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pslab.config import spec
 from pslab.config.parameters import Bounds, check
 from pslab.config.spec import build
 from pslab.config.table import ROWS, names
@@ -143,25 +143,8 @@ def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
 
 
 def import_named(field: str, text: str) -> Any:
-    """The object that "package.module:attribute" names; the attribute may be dotted.
-
-    Raises:
-        ConfigError: another form, a module that cannot be imported, or no such attribute (with the nearest one).
-    """
-    path, colon, attributes = text.partition(":")
-    if not colon or not all(part.isidentifier() for part in (*path.split("."), *attributes.split("."))):
-        raise ConfigError(field, text, "must have the form package.module:name")
-    try:
-        found: Any = with_operators(lambda: importlib.import_module(path))
-    except Exception as error:
-        raise ConfigError(field, text, f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            near = get_close_matches(attribute, dir(found), n=3, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-            raise ConfigError(field, text, f"{path} has no {attribute!r}{hint}")
-        found = getattr(found, attribute)
-    return found
+    """As `pslab.config.spec.import_named`, of a module that may import torchvision."""
+    return spec.import_named(field, text, lambda path: with_operators(lambda: importlib.import_module(path)))
 
 
 def _by_name(text: str) -> object:

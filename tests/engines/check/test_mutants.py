@@ -1,4 +1,4 @@
-"""Seeded bugs: edits of the real text of protocol/ and policies/, each found at the end of its shortest path."""
+"""Seeded bugs: edits of the source of protocol/ and policies/, each of which the checker finds."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from mutants import MUTANTS, Mutant, explored, load, modules
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_seeded_bug_is_found(mutant: Mutant):
+def test_checker_finds_seeded_bug(mutant: Mutant):
     found = explored(load(mutant), mutant)
     assert found.violation is not None, f"{mutant.name}: {found.states} states are {found.verdict}"
     assert mutant.says
     assert mutant.says in found.violation.what, f"{mutant.name}:\n{found.violation}"
-    assert found.violation.path, "a bug shows only where something happens"
+    assert found.violation.path, "no bug shows before the first event"
 
 
 @pytest.mark.parametrize("cluster", sorted({(m.policy, m.faults, m.workers, m.ranges, m.iterations) for m in MUTANTS}))
-def test_the_same_modules_without_a_bug_are_clean(cluster: tuple):
+def test_modules_without_a_bug_are_clean(cluster: tuple):
     policy, faults, workers, ranges, iterations = cluster
     sound = Mutant("none", "", "", "", "", policy, faults, workers, ranges, iterations)
     found = explored(modules({}), sound)
     assert found.verdict == "clean", str(found.violation)
 
 
-def test_bugs_are_spread_over_the_files():
+def test_every_file_has_seeded_bugs():
     files = Counter(mutant.file for mutant in MUTANTS)
     assert len(MUTANTS) >= 50
     assert set(files) == {
@@ -36,12 +36,12 @@ def test_bugs_are_spread_over_the_files():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
-def test_an_edit_that_fits_nowhere_is_no_mutant():
+def test_an_edit_that_matches_no_line_is_refused():
     with pytest.raises(AssertionError, match="0 times"):
         load(Mutant("nothing", "protocol/window.py", "no such text", "", ""))
 
 
-def test_the_real_modules_stay_as_they_are():
+def test_loading_a_mutant_leaves_the_real_modules_unchanged():
     import pslab.protocol.server
     from pslab.protocol.server import Server
 
@@ -52,7 +52,7 @@ def test_the_real_modules_stay_as_they_are():
     assert sys.modules["pslab.protocol.server"].Server is Server
 
 
-def test_a_path_names_the_worker_that_it_is_about():
+def test_worker_numbers_are_the_same_along_a_path():
     (mutant,) = [each for each in MUTANTS if each.name == "staleness has no bound"]
     violation = explored(load(mutant), mutant).violation
     assert violation is not None

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from replay import replay
 from tiny import tiny
 
 import pslab.engines.job.experiment
@@ -17,7 +16,7 @@ from pslab.policies.sync.asp import ASP
 
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"optimizer": "adam", "learning_rate": 0.01}])
@@ -34,7 +33,7 @@ def test_in_place_and_with_copies_are_equal_to_the_bit(monkeypatch, fields):
 @pytest.mark.parametrize(
     "fields", [{"sync": "ssp:0"}, {"sync": "asp"}, {"pull": "changed"}, {"cluster": {"latency_s": 0.001}}]
 )
-def test_others_get_copies(fields):
+def test_without_a_barrier_workers_get_copies(fields):
     assert not resolve(tiny(**{"sync": "bsp", **fields})).in_place
 
 
@@ -53,11 +52,3 @@ def test_workers_that_only_exchange_leave_no_accuracy_and_change_nothing():
     assert outcome.facts["pushes"] == 40
     assert outcome.accuracy.shape == (0, 4)
     assert np.array_equal(outcome.weights, experiment.weights.numpy())
-
-
-def test_many_rounds_in_place_are_the_replay_of_their_pushes(tmp_path):
-    from pslab.lab.runs.run import run
-
-    wanted = tiny(sync="bsp", pushes=120)
-    result = run(wanted, results=tmp_path, progress=False)
-    assert np.array_equal(replay(resolve(wanted), result.pushes).numpy(), result.weights)

@@ -42,7 +42,7 @@ def test_growing_keeps_what_was_there():
     assert shared.tensor(1 << 19, 4, torch.float32).tolist() == [0] * 4
 
 
-def test_it_has_no_name():
+def test_shared_memory_has_no_name():
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     shared = Arena()
     shared.reserve(1 << 16)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replay import replay
 from tiny import Dies, Diverges, Raises, colours, digits, net, tiny
 from torch.nn import functional
 
@@ -50,18 +49,6 @@ def test_bsp_is_one_process_with_all_the_batches(tmp_path, optimizer, dtype, ste
     one = alone(optimizer, dtype, steps, 64)
     difference = (torch.from_numpy(many.weights) - one).abs().max() / one.abs().max()
     assert difference <= bound
-
-
-@pytest.mark.parametrize("sync", ["asp", "ssp:1", "bsp"])
-@pytest.mark.parametrize(
-    "fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}]
-)
-def test_weights_are_the_replay_of_the_recorded_pushes(tmp_path, sync, fields):
-    wanted = tiny(sync=sync, pushes=60, schedule="linear", cluster={"compute_s": 0.002, "slow": {0: 3.0}}, **fields)
-    result = run(wanted, results=tmp_path, progress=False)
-    assert len(result.pushes) >= 57
-    again = replay(resolve(wanted), result.pushes)
-    assert torch.equal(again, torch.from_numpy(result.weights))
 
 
 def test_staleness_is_bounded_by_the_policy(tmp_path):
@@ -121,7 +108,7 @@ def test_the_budget_counts_accepted_pushes(tmp_path):
     assert result.accuracy.pushes.iloc[-1] == 37
 
 
-def test_a_target_accuracy_stops_the_run_and_says_that_it_disturbed(tmp_path):
+def test_a_target_accuracy_stops_the_run_and_marks_it_disturbed(tmp_path):
     wanted = tiny(sync="asp", pushes=20_000, eval_every=40, target_accuracy=0.5, learning_rate=1.0)
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["outcome"] == "target"
@@ -144,7 +131,7 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("sync", ["bsp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ssp:1", "asp"))])
-def test_the_rest_goes_on_if_it_may(tmp_path, sync):
+def test_the_others_go_on_after_a_death_if_they_may(tmp_path, sync):
     wanted = tiny(model=Dies, sync=sync, on_death="continue", pushes=80, cluster={"compute_s": 0.002})
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["pushes"] >= 77
@@ -160,11 +147,13 @@ def test_divergence_is_a_result(tmp_path):
     assert torch.isfinite(torch.from_numpy(result.weights)).all()
 
 
-def test_phases_follow_each_other(tmp_path):
+def test_phases_of_an_iteration_follow_each_other(tmp_path):
     wanted = tiny(sync="asp", prune="static:5%", pull="changed", cluster={"compute_s": 0.002, "bandwidth_bit_s": 1e8})
     phases = run(wanted, results=tmp_path, progress=False).phases
-    whole = phases[phases.iteration < 8]
-    for _, rows in whole.groupby(["worker", "iteration"]):
+    # workers are not equally fast: of each only the last iteration is not answered
+    whole = [rows for _, rows in phases.groupby(["worker", "iteration"]) if "decode" in set(rows.phase)]
+    assert len(whole) >= 32
+    for rows in whole:
         ordered = rows.sort_values(["begin_s", "end_s"])
         assert list(ordered.phase) == list(PHASES)
         assert (ordered.end_s >= ordered.begin_s).all()

@@ -44,7 +44,7 @@ def test_a_frame_that_comes_in_pieces_is_one_frame(ends, step):
     assert found == FRAMES
 
 
-def test_what_was_sent_before_the_end_is_read_first(ends):
+def test_frames_sent_before_the_end_are_read_first(ends):
     here, there = map(Line, ends)
     there.send(FRAMES[0])
     ends[1].close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tiny import tiny
 
+from pslab.engines.job.outcome import Interrupted
 from pslab.engines.local.engine import execute
-from pslab.engines.outcome import Interrupted
 from pslab.engines.processes import pool
 from pslab.lab.records.record import find, load
 from pslab.lab.runs.resolve import resolve
@@ -28,7 +28,7 @@ def interrupt_at(count):
     return calls, on_progress
 
 
-def test_what_was_finished_comes_with_the_interrupt():
+def test_completed_pushes_come_with_the_interrupt():
     calls, on_progress = interrupt_at(2)
     with pytest.raises(Interrupted) as interrupt:
         execute(resolve(LONG), on_progress)
@@ -39,7 +39,7 @@ def test_what_was_finished_comes_with_the_interrupt():
     assert len(calls) == 2
 
 
-def test_the_pool_stays_and_serves_the_next_run(tmp_path):
+def test_an_interrupted_pool_serves_the_next_run(tmp_path):
     run(tiny(seed=1), results=tmp_path, progress=False)
     before = {p.pid for p in pool.acquire(4).processes.values()}
     with pytest.raises(Interrupted):
@@ -48,7 +48,7 @@ def test_the_pool_stays_and_serves_the_next_run(tmp_path):
     assert {p.pid for p in pool.acquire(4).processes.values()} == before
 
 
-def test_an_interrupt_during_the_evaluation_afterwards_keeps_the_whole_run():
+def test_an_interrupt_during_the_evaluation_keeps_the_whole_run():
     wanted = tiny(eval_every=4)
     news = []
 
@@ -63,7 +63,7 @@ def test_an_interrupt_during_the_evaluation_afterwards_keeps_the_whole_run():
     assert interrupt.value.outcome.facts["pushes"] == 40
 
 
-def test_an_interrupted_run_is_kept_apart_and_said_where(tmp_path, monkeypatch):
+def test_an_interrupted_run_is_kept_apart_and_its_place_reported(tmp_path, monkeypatch):
     from pslab.lab.runs.progress import Progress
 
     def update(self, name, news):
@@ -78,7 +78,7 @@ def test_an_interrupted_run_is_kept_apart_and_said_where(tmp_path, monkeypatch):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_what_workers_do_is_told_while_they_do_it():
+def test_progress_reports_what_workers_do():
     calls, on_progress = interrupt_at(2)
     slow = LONG.but(sync="bsp", cluster={"compute_s": 0.002, "slow": {0: 500.0}})
     with pytest.raises(Interrupted):
@@ -90,7 +90,7 @@ def test_what_workers_do_is_told_while_they_do_it():
     assert any(state["doing"] == "waiting" for news in calls for state in news["workers"])
 
 
-def test_accuracy_grows_beside_the_run_if_wanted(tmp_path):
+def test_accuracy_is_evaluated_beside_the_run_if_wanted(tmp_path):
     news = []
     wanted = tiny(evaluate="beside", pushes=400, cluster={"compute_s": 0.005})
     outcome = execute(resolve(wanted), news.append)

@@ -59,12 +59,12 @@ def kill_and_look(tmp_path: Path, where: str, count: int) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
 @pytest.mark.parametrize(("where", "count"), FEW)
-def test_nothing_is_left(tmp_path, where, count):
+def test_a_killed_parent_leaves_nothing(tmp_path, where, count):
     kill_and_look(tmp_path, where, count)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
 @pytest.mark.parametrize(("where", "count"), [moment for moment in MOMENTS if moment not in FEW])
-def test_nothing_is_left_at_any_moment(tmp_path, where, count):
+def test_a_killed_parent_leaves_nothing_at_any_moment(tmp_path, where, count):
     kill_and_look(tmp_path, where, count)

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from replay import replay
 from tiny import Diverges, tiny
-from virtual_digest import digests
 
 from pslab.engines.execute import execute
+from pslab.engines.job.outcome import Interrupted
 from pslab.engines.job.wire import REQUEST_BYTES
-from pslab.engines.outcome import Interrupted
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual import engine as virtual
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
-from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Start
 
-TESTS = Path(__file__).parents[2] / "support"
-
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 def timed(sync: str, slow: dict[int, float], workers: int, **fields) -> tuple[pd.DataFrame, pd.DataFrame, dict]:
@@ -61,29 +49,19 @@ def waited(phases: pd.DataFrame, worker: int) -> float:
         ("asp", {0: 2, 1: 3}, 12, [2, 4, 6, 8, 10, 12], [3, 6, 9, 12], 0),
         ("ssp:1", {0: 1, 1: 4}, 16, [1, 2, 5, 9, 13], [4, 8, 12, 16], 8),  # blocked 13 -> 16 at the end
         ("ssp:1", {0: 2, 1: 3}, 12, [2, 4, 6, 8, 11], [3, 6, 9, 12], 1),
+        ("dssp:1,4", {0: 1, 1: 4}, 16, [1, 2, 5, 9, 10, 11, 12], [4, 8, 12, 16], None),
+        ("dssp:1,4,grant=literal", {0: 1, 1: 4}, 16, [1, 2, 5, *range(9, 17)], [4, 8, 12, 16], None),
+        ("elastic:4", {0: 2, 1: 3}, 24, [2.0 * n for n in range(1, 13)], [3.0 * n for n in range(1, 9)], None),
+        ("elastic:1", {0: 2, 1: 3}, 15, [2, 4, 6, 8, 11, 13, 15], [3, 6, 9, 12, 15], None),
     ],
 )
-def test_the_hand_computed_vectors(sync, slow, until_s, a, b, wait_a):
+def test_iterations_end_when_computed_by_hand(sync, slow, until_s, a, b, wait_a):
     _, phases, facts = timed(sync, slow, 2, pushes=None, seconds=float(until_s))
     assert facts["outcome"] == "seconds"
     assert ends(phases, 0) == a
     assert ends(phases, 1) == b
-    assert waited(phases[phases.end_s < until_s], 0) == wait_a
-
-
-@pytest.mark.parametrize(
-    ("sync", "slow", "until_s", "a", "b"),
-    [
-        ("dssp:1,4", {0: 1, 1: 4}, 16, [1, 2, 5, 9, 10, 11, 12], [4, 8, 12, 16]),
-        ("dssp:1,4,grant=literal", {0: 1, 1: 4}, 16, [1, 2, 5, *range(9, 17)], [4, 8, 12, 16]),
-        ("elastic:4", {0: 2, 1: 3}, 24, [2.0 * n for n in range(1, 13)], [3.0 * n for n in range(1, 9)]),
-        ("elastic:1", {0: 2, 1: 3}, 15, [2, 4, 6, 8, 11, 13, 15], [3, 6, 9, 12, 15]),
-    ],
-)
-def test_the_vectors_of_policies_that_plan(sync, slow, until_s, a, b):
-    _, phases, _ = timed(sync, slow, 2, pushes=None, seconds=float(until_s))
-    assert ends(phases, 0) == a
-    assert ends(phases, 1) == b
+    if wait_a is not None:
+        assert waited(phases[phases.end_s < until_s], 0) == wait_a
 
 
 @pytest.mark.parametrize(
@@ -94,20 +72,20 @@ def test_the_vectors_of_policies_that_plan(sync, slow, until_s, a, b):
         ("dssp:3,12,grant=literal", {3: 2.0}, [300, 300, 300, 150]),
     ],
 )
-def test_what_grants_are_worth(sync, slow, counts):
+def test_iterations_that_dssp_gains_are_counted(sync, slow, counts):
     _, phases, _ = timed(sync, slow, len(counts), pushes=None, seconds=300.0)
     assert [len(ends(phases, worker)) for worker in range(len(counts))] == counts
 
 
 @pytest.mark.parametrize(("sync", "count"), [("bsp", 413), ("ssp:3", 422), ("elastic:15", 754), ("asp", 763)])
-def test_what_planned_barriers_are_worth(sync, count):
+def test_iterations_that_elastic_bsp_gains_are_counted(sync, count):
     _, phases, _ = timed(sync, {1: 1.37, 2: 2.11, 3: 2.9}, 4, pushes=None, seconds=300.0)
     assert sum(len(ends(phases, worker)) for worker in range(4)) == count
     if sync == "elastic:15":
         assert [waited(phases, worker) for worker in range(4)] == pytest.approx([1.3, 0, 5.7, 10.8], abs=0.05)
 
 
-def test_a_search_takes_its_time():
+def test_a_search_delays_by_its_cost():
     cluster = {"search_s": 0.125}
     pushes, phases, _ = timed("elastic:4", {0: 2, 1: 3}, 2, pushes=None, seconds=24.0, cluster=cluster)
     assert ends(phases, 0)[:4] == [2, 4, 6, 8]
@@ -115,7 +93,7 @@ def test_a_search_takes_its_time():
     assert list(pushes[pushes.worker == 1].seconds)[:3] == [3, 6, 10]
 
 
-def test_who_is_planned_for_may_leave():
+def test_elastic_bsp_goes_on_when_a_planned_worker_leaves():
     """At 5 one more of each is planned: worker 0 waits from 6 on, worker 1 is gone at 7."""
     _, phases, facts = timed("elastic:1", {0: 2, 1: 2.5}, 2, pushes=None, seconds=13.0, cluster={"leave": {1: 7.0}})
     assert facts["outcome"] == "seconds"
@@ -123,12 +101,24 @@ def test_who_is_planned_for_may_leave():
     assert ends(phases, 1) == [2.5, 5]
 
 
-def test_who_joins_in_a_superstep_waits_for_its_barrier():
+def test_a_worker_that_joins_in_a_superstep_waits_for_its_barrier():
     """At 5 the barrier is planned for 7.5; worker 2 comes at 5.5."""
     slow, cluster = {0: 2, 1: 2.5, 2: 1}, {"join": {2: 5.5}}
     _, phases, _ = timed("elastic:1", slow, 3, pushes=None, seconds=12.0, cluster=cluster)
     assert ends(phases, 0)[:4] == [2, 4, 6, 9.5]
     assert ends(phases, 2)[:2] == [8.5, 9.5]
+
+
+@pytest.mark.parametrize("link_s", [0.4, 1.0, 1.5])
+@pytest.mark.parametrize(("sync", "duplex", "model"), [
+    ("asp", "full", lambda c, p, q: c + p + q), ("asp", "half", lambda c, p, q: c + p + q),
+    ("eager", "full", max), ("eager", "half", lambda c, p, q: max(c, p + q)),
+])  # fmt: skip
+def test_eager_iteration_hides_its_exchange(sync, duplex, model, link_s):
+    cluster = {"bandwidth_bit_s": 8 * (4 * 1930 + 24) / link_s, "duplex": duplex}  # a push, or a pull, takes link_s
+    _, phases, _ = timed(sync, {}, 2, pushes=40, cluster=cluster)
+    middle = np.diff(ends(phases, 0))[4:-4]
+    assert middle.mean() == pytest.approx(model(1.0, link_s, link_s), rel=0.02)
 
 
 def test_a_permanent_straggler_costs_as_derived():
@@ -148,7 +138,7 @@ def test_a_permanent_straggler_costs_as_derived():
         ("ssp:1", {"slow": {1: 4}, "leave": {1: 5}}, [1, 2, 5, 6, 7], [4]),  # held 2 -> 4, then by nobody
     ],
 )
-def test_workers_come_and_go(sync, cluster, a, b):
+def test_workers_leave_and_join_at_their_instants(sync, cluster, a, b):
     pushes, phases, facts = timed(sync, {}, 2, pushes=None, seconds=7.0 if sync[0] == "s" else 6.5, cluster=cluster)
     assert facts["outcome"] == "seconds"
     assert ends(phases, 0) == a
@@ -156,14 +146,14 @@ def test_workers_come_and_go(sync, cluster, a, b):
     assert not pushes.duplicated(["worker", "range", "iteration"]).any()
 
 
-def test_what_was_under_way_when_a_worker_left_never_arrives():
+def test_messages_under_way_are_lost_when_their_worker_leaves():
     cluster = {"latency_s": 0.5, "leave": {1: 1.25}, "join": {1: 1.375}}  # its push is on the link
     pushes, phases, _ = timed("asp", {}, 2, pushes=None, seconds=4.0, cluster=cluster)
     assert list(pushes[pushes.worker == 1].seconds) == [1.375 + 1.0 + 1.0 + 0.5]
     assert ends(phases, 1) == [1.0, 3.375]
 
 
-def test_the_last_one_to_leave_ends_the_run():
+def test_the_run_ends_when_the_last_worker_leaves():
     _, _, facts = timed("asp", {}, 2, pushes=100, cluster={"leave": {0: 2.5, 1: 3.5}})
     assert (facts["outcome"], facts["accepted"]) == ("died", 5)
 
@@ -180,7 +170,7 @@ def test_links_add_up_by_hand():
     assert facts["seconds"] == pytest.approx(first.end_s["pull"] + 2.25 + request)
 
 
-def test_the_servers_work_is_not_free():
+def test_the_server_takes_the_time_of_its_costs():
     costs = {"apply_s": 0.5, "serve_s": 0.25, "message_s": 0.125, "decode_s": 9.0}
     pushes, phases, _ = timed("asp", {}, 2, pushes=3, cluster=costs)
     assert list(pushes.seconds)[:2] == [1.625, 2.5]  # the second frame waits until the first one is dealt with
@@ -190,7 +180,7 @@ def test_the_servers_work_is_not_free():
     assert (decoding.end_s == decoding.begin_s).all()  # whole weights need none
 
 
-def test_what_only_pruned_runs_pay():
+def test_selection_and_codec_costs_are_of_sparse_runs_alone():
     costs = {"select_s": 0.25, "encode_s": 0.125, "serve_s": 0.5, "find_s": 1.0, "decode_s": 0.0625}
     cluster = {"compute_s": 1.0, **costs}
     dense, pruned = (
@@ -201,55 +191,7 @@ def test_what_only_pruned_runs_pay():
     assert pruned.facts["seconds"] == (1 + 0.25 + 0.125) + (0.5 + 1.0 + 0.0625) + (1 + 0.25 + 0.125)
 
 
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:0,2", "elastic:2"])
-@pytest.mark.parametrize("pull", ["whole", "changed"])
-def test_weights_are_the_replay_when_workers_come_and_go(sync, pull):
-    cluster = {"preset": "lab", "leave": {1: 0.1, 2: 0.155}, "join": {1: 0.2, 3: 0.05}}
-    experiment = resolve(tiny(engine="virtual", sync=sync, pull=pull, cluster=cluster))
-    outcome = execute(experiment, quiet)
-    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
-    pushes = pushes.astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
-    assert set(pushes.worker) == {0, 1, 2, 3}
-    assert torch.equal(replay(experiment, pushes), torch.from_numpy(outcome.weights))
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"prune": "std:2", "optimizer": "adam"}]
-)
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:0,2", "elastic:2"])
-def test_weights_are_the_replay_of_the_recorded_pushes(sync, fields):
-    experiment = resolve(tiny(engine="virtual", sync=sync, cluster={"preset": "lab", "slow": {0: 3.0}}, **fields))
-    outcome = execute(experiment, quiet)
-    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
-    whole = ["worker", "iteration", "version_pulled", "version_applied"]
-    again = replay(experiment, pushes.astype(dict.fromkeys(whole, int)))
-    assert torch.equal(again, torch.from_numpy(outcome.weights))
-    assert outcome.facts["pushes"] == 40
-
-
-@pytest.mark.parametrize(("sync", "prune"), [("bsp", "none"), ("asp", "static:5%")])
-def test_another_process_leaves_the_same_bits(tmp_path, sync, prune):
-    here = digests(sync, prune, 3)
-    command = [sys.executable, str(TESTS / "virtual_digest.py"), sync, prune, "3", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": "7"}
-    told = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
-                          timeout=120)  # fmt: skip
-    assert told.stdout.split() == here
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prune", ["none", "static:5%"])
-@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
-def test_fifty_seeds_leave_the_same_bits_on_one_host_and_on_three(sync, prune):
-    for seed in range(50):
-        assert digests(sync, prune, seed, 1) == digests(sync, prune, seed, 3), seed
-
-
-def test_seeds_differ():
-    assert digests("asp", "none", 0) != digests("asp", "none", 1)
-
-
-def test_a_record_says_what_it_was(tmp_path):
+def test_a_virtual_run_is_recorded_and_reused(tmp_path):
     wanted = tiny(engine="virtual", cluster="straggler")
     result = run(wanted, results=tmp_path, progress=False)
     assert result.manifest["honest"]
@@ -263,49 +205,6 @@ def test_virtual_and_local_agree_on_bsp_to_the_bit(tmp_path):
     there = run(tiny(**fields), results=tmp_path, progress=False)
     here = run(tiny(engine="virtual", cluster="steady", **fields), results=tmp_path, progress=False)
     assert np.array_equal(there.weights, here.weights)
-
-
-def test_dropout_draws_the_same_numbers_on_any_host():
-    def dropping():
-        from tiny import net
-
-        return torch.nn.Sequential(torch.nn.Dropout(0.5), net())
-
-    from pslab.engines.virtual import engine as virtual
-
-    wanted = tiny(engine="virtual", sync="asp", model=dropping, cluster={"compute_s": 0.01, "slow": {0: 2.0}})
-    found = []
-    for hosts in (1, 2):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
-            found.append(execute(resolve(wanted), quiet).weights)
-    assert np.array_equal(*found)
-
-
-class Largest:
-    """A rule of the user's: the largest entry of every layer."""
-
-    residual = True
-
-    def select(self, v):
-        return v.abs().argmax().view(1)
-
-
-def batch_norm():
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(49), torch.nn.Linear(49, 10))
-
-
-@pytest.mark.parametrize(
-    ("fields", "portable"),
-    [({}, True), ({"prune": "std:2"}, True), ({"model": batch_norm}, False), ({"model": Diverges}, False),
-     ({"prune": Largest()}, False)],
-)  # fmt: skip
-def test_what_may_remember_anything_stays_with_one_host(monkeypatch, fields, portable):
-    wanted = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)
-    assert resolve(wanted).portable is portable
-    one = execute(resolve(wanted), quiet)
-    monkeypatch.setattr(virtual, "cores", lambda: 1)
-    assert execute(resolve(wanted), quiet).weights.tobytes() == one.weights.tobytes()
 
 
 def test_divergence_ends_the_run_at_its_instant():
@@ -326,7 +225,7 @@ def test_a_target_stops_at_a_snapshot_and_disturbs_nothing():
     assert first.accuracy[-1][1] == first.facts["seconds"]
 
 
-def test_an_interrupt_keeps_what_was_finished_and_the_hosts(tmp_path):
+def test_an_interrupt_keeps_completed_pushes_and_the_hosts(tmp_path):
     calls = []
 
     def on_progress(news):
@@ -343,29 +242,11 @@ def test_an_interrupt_keeps_what_was_finished_and_the_hosts(tmp_path):
     assert run(tiny(seed=9), results=tmp_path, progress=False).manifest["pushes"] == 40
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"engine": "virtual", "cluster": "free"}, "cluster"),
-        ({"engine": "timing", "cluster": "lab", "prune": "static:1%"}, "prune"),
-        ({"engine": "timing", "cluster": "lab", "target_accuracy": 0.9}, "target_accuracy"),
-        ({"engine": "virtal"}, "engine"),
-        ({"engine": "local", "cluster": {"preset": "lab", "leave": {1: 2.0}}}, "cluster.leave"),
-        ({"engine": "virtual", "cluster": {"preset": "lab", "join": {4: 2.0}}}, "cluster.join"),
-        ({"engine": "virtual", "cluster": {"preset": "lab", "join": dict.fromkeys(range(4), 2.0)}}, "cluster.join"),
-    ],
-)
-def test_what_cannot_be_is_refused(fields, field):
-    with pytest.raises(ConfigError) as error:
-        resolve(tiny(**fields))
-    assert error.value.field == field
-
-
 class AlwaysHold(SSP):
     def step(self, state, event, clocks):
         return state, tuple(d for d in super().step(state, event, clocks)[1] if not isinstance(d, Start))
 
 
-def test_nobody_left_to_move_is_said():
+def test_a_run_in_which_no_worker_can_go_on_is_stalled():
     outcome = execute(resolve(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1))), quiet)
     assert (outcome.facts["outcome"], outcome.facts["pushes"]) == ("stalled", 4)

@@ -10,7 +10,7 @@ from tiny import Diverges, Raises, tiny
 
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
-from pslab.engines.outcome import Outcome
+from pslab.engines.job.outcome import Outcome
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import side_by_side as crowd
 from pslab.engines.virtual.side_by_side import TABLES
@@ -31,7 +31,7 @@ KINDS += [{"sync": row.example or row.name} for row in ROWS["sync"].values()]
 
 
 def quiet(news: dict) -> None:
-    """Nobody listens."""
+    """No one listens."""
 
 
 def mine(**fields: object):
@@ -46,7 +46,7 @@ def conduct(runs: list, heed=lambda: None) -> dict[int, Outcome]:
     return found
 
 
-def test_every_run_is_to_the_bit_what_it_is_alone():
+def test_runs_side_by_side_leave_the_bits_of_runs_alone():
     runs = [mine(**kind) for kind in KINDS]
     together = conduct(runs)
     assert sorted(together) == list(range(len(runs)))
@@ -62,7 +62,7 @@ def test_every_run_is_to_the_bit_what_it_is_alone():
     assert [together[place].facts["outcome"] for place in range(6)] == ["budget"] * 5 + ["target"]
 
 
-def test_two_datasets_do_not_meet():
+def test_runs_on_two_datasets_do_not_mix():
     fewer = resolve_data("mnist:train=512,test=256", data_root())
     model = {"model": "mlp:8", "pushes": 8}
     runs = [mine(data=data, seed=seed, **model) for seed in (0, 1) for data in (fewer, "mnist:train=640,test=128")]
@@ -71,15 +71,15 @@ def test_two_datasets_do_not_meet():
         assert together[place].accuracy.tobytes() == execute(resolve(run), quiet).accuracy.tobytes()
 
 
-def test_runs_are_under_way_at_once_and_each_says_that_it_begins():
-    began, ended = [], []
+def test_as_many_runs_as_cores_are_under_way_and_each_reports_its_start():
+    began, ended, progress = [], [], []
     for place, news in crowd.conduct([resolve(mine(seed=seed)) for seed in range(5)], lambda: None):
-        (ended if isinstance(news, Outcome) else began).append(place)
+        (ended if isinstance(news, Outcome) else progress if news else began).append(place)
         assert len(began) - len(ended) <= virtual.cores()
-    assert sorted(set(began)) == sorted(ended) == [0, 1, 2, 3, 4]
+    assert sorted(began) == sorted(ended) == [0, 1, 2, 3, 4]
 
 
-def test_what_does_not_belong_into_a_crowd(monkeypatch: pytest.MonkeyPatch):
+def test_local_timing_and_large_runs_do_not_run_side_by_side(monkeypatch: pytest.MonkeyPatch):
     assert crowd.fits(resolve(mine()))
     assert not crowd.fits(resolve(tiny()))
     assert not crowd.fits(resolve(mine(engine="timing")))
@@ -87,7 +87,7 @@ def test_what_does_not_belong_into_a_crowd(monkeypatch: pytest.MonkeyPatch):
     assert not crowd.fits(resolve(mine()))
 
 
-def test_a_run_that_fails_is_named_and_the_others_are_recorded(tmp_path: Path):
+def test_a_run_that_fails_is_named_and_leaves_no_record(tmp_path: Path):
     runs = [mine(seed=0), mine(model=Raises(2)), mine(seed=1)]
     with pytest.raises(WorkerFailed, match="the model broke here"):
         sweep(runs, results=tmp_path, progress=False)
@@ -121,7 +121,7 @@ def test_a_stop_ends_all_of_them_and_leaves_no_draft(tmp_path: Path):
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_stop_in_the_middle_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_stop_in_the_middle_keeps_completed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     stop, runs = threading.Event(), [mine(seed=seed) for seed in range(6)]
     real = crowd.conduct
 

@@ -77,7 +77,7 @@ def events(module: nn.Module, x: torch.Tensor, passes: int = 1) -> list[str]:
     return said
 
 
-def test_a_chain_of_layers():
+def test_layers_of_a_chain_are_needed_in_order_and_ready_in_reverse():
     said = events(MLP(6, 4, 3), torch.ones(2, 6))
     assert said[:4] == ["needs hidden1", "needs hidden2", "needs hidden3", "needs output"]
     assert said[5:] == ["ready output", "ready hidden3", "ready hidden2", "ready hidden1"]
@@ -91,14 +91,14 @@ def test_normalizations_are_layers_too():
     assert len(said) == 11
 
 
-def test_a_projection_that_calls_no_hook_is_waited_for_by_who_uses_it():
+def test_a_projection_without_a_hook_is_waited_for_by_its_user():
     said = events(Attention(), torch.randn(2, 3, 8))
     assert set(said[:2]) == {"needs attention", "needs attention.out_proj"}
     assert said[2:5] == ["needs output", "--", "ready output"]
     assert set(said[5:]) == {"ready attention", "ready attention.out_proj"}
 
 
-def test_the_order_of_the_calls_counts_and_what_is_never_called_ends_last():
+def test_layers_follow_the_order_of_calls_and_unused_ones_end_last():
     said = events(Backwards(), torch.randn(2, 4))
     # what no pass was seen to use is waited for before all others
     assert said == ["needs never", "needs first", "needs second", "--", "ready second", "ready first", "ready never"]
@@ -109,19 +109,19 @@ def test_a_shared_weight_is_ready_after_its_last_use():
     assert said == ["needs embedding", "needs middle", "--", "ready middle", "ready embedding"]
 
 
-def test_a_module_that_was_not_seen_waits_for_its_own():
+def test_a_module_that_was_not_seen_waits_for_its_own_parameters():
     said = events(Moody(), torch.randn(2, 4), passes=2)
     for seen in (said[:5], said[5:]):
         assert sorted(seen[:2]) == ["needs one", "needs other"]
         assert sorted(seen[3:]) == ["ready one", "ready other"]
 
 
-def test_every_pass_tells_the_same():
+def test_every_pass_reports_the_same():
     said = events(MLP(6, 4, 3), torch.ones(2, 6), passes=3)
     assert said[:9] == said[9:18] == said[18:]
 
 
-def test_what_a_hook_raises_ends_the_pass():
+def test_an_exception_in_a_hook_ends_the_pass():
     class Enough(Exception):
         pass
 

@@ -1,38 +1,40 @@
-"""The frame of the benchmarks, and each section at a size that takes no time. No figure is judged here."""
+"""The frame of the benchmarks, and sections at sizes that take no time. No speed is judged here."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
+from importlib import import_module
 
 import pytest
+import torch
 
 from pslab.__main__ import main
 from pslab.lab.bench import command, peers
 from pslab.lab.bench.flat import exchange
-from pslab.lab.bench.measure import Row, alternated, interleaved
+from pslab.lab.bench.measure import Row, alternated, interleaved, one_thread
 from pslab.lab.bench.sections import mnist, rounds, startup, training
 
 
-def test_calls_take_turns():
+def test_interleaved_calls_take_turns():
     order: list[str] = []
     seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 0.0)
     assert order[:6] == ["a", "b", "a", "b", "a", "b"]
     assert set(seconds) == {"a", "b"}
 
 
-def test_medians_of_what_calls_measure():
+def test_alternated_gives_medians_of_what_calls_measure():
     values = {"a": iter([3.0, 1.0, 2.0]), "b": iter([5.0, 5.0, 9.0])}
     assert alternated({name: lambda it=it: next(it) for name, it in values.items()}, 3) == {"a": 2.0, "b": 5.0}
 
 
-def test_a_bar_is_at_most():
+def test_a_bar_is_the_largest_ratio_that_reaches_it():
     reached, missed, free = (Row("s", "n", 1.0, "ms", "x", ratio, bar) for ratio, bar in [(2, 2), (2.1, 2), (9, None)])
     assert (reached.verdict, missed.verdict, free.verdict) == ("reached", "missed", "")
 
 
-def test_the_table_is_aligned_and_says_the_bar():
+def test_the_table_is_aligned_and_shows_the_bar():
     rows = [Row("s", "short", 1.5, "ms", "a copy", 2.0, 3.0), Row("s", "a longer name", 12.25, "us", "gloo", 0.5)]
     first, second = command.table(rows).splitlines()
     assert first.index("2 x a copy") == second.index("0.5 x gloo")
@@ -49,11 +51,11 @@ def test_sections_have_rows_and_unknown_ones_are_refused(capsys, monkeypatch, tm
 
 
 @pytest.mark.parametrize("sync", ["bsp", "ssp:0"])
-def test_a_round_is_a_round_of_the_engine(sync):
+def test_a_round_of_the_local_engine_is_measured(sync):
     assert 0 < rounds.pslab_round(256, 2, sync, 5) < math.inf
 
 
-def test_ranges_cut_a_flat_model_completely():
+def test_ranges_partition_a_flat_model():
     experiment = exchange(1000, 3, workers=2, pushes=4)
     slices = [s for part in experiment.parts for s in part.slices]
     assert slices[0].start == 0
@@ -66,7 +68,7 @@ def test_every_peer_exchanges():
     with peers.peers(2) as others:
         for way in peers.WAYS:
             assert 0 < others.seconds(way, 8, 3) < math.inf
-        assert others.seconds("copies", 100_000, 3) > 0  # more than a chunk
+        assert others.seconds("copies", 100_000, 3) > 0  # more than one chunk
 
 
 def test_training_rounds_and_preparation_are_measured():
@@ -74,6 +76,18 @@ def test_training_rounds_and_preparation_are_measured():
     assert 0 < startup._preparation() < 60
 
 
-def test_the_target_is_where_a_curve_first_reaches_it():
+def test_the_target_is_reached_where_the_curve_first_exceeds_it():
     assert mnist.to_target([(1.0, 0.5), (2.0, 0.981), (3.0, 0.97), (4.0, 0.99)]) == 2.0
     assert mnist.to_target([(1.0, 0.5)]) is None
+
+
+def test_one_thread_is_restored() -> None:
+    before = torch.get_num_threads()
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("name", command.SECTIONS)
+def test_every_section_has_rows(name):
+    assert callable(import_module(f"pslab.lab.bench.sections.{name}").rows)

@@ -1,4 +1,4 @@
-"""python -m pslab check: what it explores, prints and writes, and what it refuses."""
+"""pslab check: what it prints and writes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import json
 import re
 
 import pytest
-from ownpolicies import Eager
 
-import pslab
 from pslab.__main__ import main
-from pslab.config.table import ROWS
-from pslab.engines.check.worker import FAULTS
-from pslab.errors import ConfigError
-from pslab.lab.commands import check as checking
-from pslab.lab.commands.check import check, examples, resolve_sync
-from pslab.policies.sync.asp import ASP
-from pslab.policies.sync.ssp import SSP
+from pslab.engines.check.plan import plan, resolve_sync
 
-EAGER = "ownpolicies:Eager"  # as it is named on the command line
+NEVER_WAITS = "ownpolicies:NeverWaits"  # as it is named on the command line
 SMALL = ["--workers", "1,2", "--iterations", "2", "--faults", "none", "--processes", "1"]
 
 
-def test_the_table_says_what_was_explored(capsys):
+def test_the_table_has_a_row_for_each_exploration(capsys):
     assert main(["check", "ssp:1", "asp", *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["policy", "W", "ranges", "iterations", "faults", "states", "seconds", "verdict"]
@@ -34,22 +26,22 @@ def test_the_table_says_what_was_explored(capsys):
     assert len(lines) == 6
 
 
-def test_a_broken_rule_is_told_by_its_shortest_way(capsys):
-    assert main(["check", EAGER, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
+def test_a_broken_rule_is_shown_with_its_shortest_path(capsys):
+    assert main(["check", NEVER_WAITS, "asp", "--workers", "1,2,3", "--iterations", "2", "--faults", "none"]) == 1
     out = capsys.readouterr().out
-    assert "ownpolicies:Ea…   2" in out
-    assert "ownpolicies:Eager: 2 of 3 explorations break a rule; the shortest way to it, with W = 2, none:" in out
-    assert "  9. worker 0's request for iteration 2 arrives; the server starts worker 0 with iteration 2" in out
+    assert "ownpolicies:Ne…   2" in out
+    assert "ownpolicies:NeverWaits: 2 of 3 explorations break a rule; the shortest path to it, with W = 2, none:" in out
+    assert "  9. worker 0's pull for iteration 2 arrives; the server starts worker 0 with iteration 2" in out
     assert "  => worker 0 is started with iteration 2, the slowest is at 0: bound 1 exceeded" in out
     assert out.count("=>") == 1
 
 
-def test_everything_as_json(tmp_path, capsys):
+def test_json_holds_every_exploration(tmp_path, capsys):
     file = tmp_path / "found.json"
-    assert main(["check", EAGER, "ssp:1", *SMALL, "--json", str(file)]) == 1
+    assert main(["check", NEVER_WAITS, "ssp:1", *SMALL, "--json", str(file)]) == 1
     content = json.loads(file.read_text())
     assert [(each["policy"], each["workers"], each["verdict"]) for each in content["explored"]] == [
-        (EAGER, 1, "clean"), (EAGER, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
+        (NEVER_WAITS, 1, "clean"), (NEVER_WAITS, 2, "violated"), ("ssp:1", 1, "clean"), ("ssp:1", 2, "clean")
     ]  # fmt: skip
     assert content["clean"] is False
     assert content["states"] == sum(each["states"] for each in content["explored"])
@@ -60,36 +52,7 @@ def test_everything_as_json(tmp_path, capsys):
     assert "cannot be written: No such file" in capsys.readouterr().err
 
 
-def test_by_default_every_policy_every_fault_alone_and_all():
-    given = [resolve_sync(each) for each in examples()]
-    assert {type(each) for each in given} == {row.load() for row in ROWS["sync"].values()}
-    assert SSP(1) in given
-    assert given == [resolve_sync(each) for each in sorted(examples())]
-    found = check("asp", workers=1, iterations=1, processes=1)
-    assert [each.faults for each in found.explored] == [(), *((fault,) for fault in FAULTS), FAULTS]
-    tasks = checking.plan("asp", ASP())
-    assert {(task.workers, task.ranges) for task in tasks} == {(1, 1), (2, 1), (3, 1), (2, 2)}
-    assert len(tasks) == 4 * (2 + len(FAULTS))
-
-
-@pytest.mark.parametrize("name", examples())
-def test_a_bound_can_be_broken_in_the_iterations_that_are_explored(name):
-    sync = resolve_sync(name)
-    fault_free = [task for task in checking.plan(name, sync) if not task.faults and task.workers == 2]
-    assert fault_free
-    assert sync.window is None or all(task.iterations >= sync.window for task in fault_free if task.ranges == 1)
-
-
-def test_policies_that_plan_get_more_iterations_and_fewer_clusters():
-    tasks = checking.plan("elastic:2", resolve_sync("elastic:2"))
-    assert {(task.workers, task.ranges) for task in tasks} == {(1, 1), (2, 1), (3, 1), (2, 2)}
-    assert {task.iterations for task in tasks if task.workers == 2} == {3, 4, 5}
-    assert {task.faults_max for task in tasks} == {2}
-    (asked,) = checking.plan("elastic:2", resolve_sync("elastic:2"), workers=2, ranges=2, faults=["kill"])
-    assert (asked.workers, asked.ranges, asked.iterations) == (2, 2, 1)
-
-
-def test_a_bound_of_ones_own(capsys):
+def test_a_given_bound_replaces_the_policys(capsys):
     words = ["check", "dssp:1,1,grant=literal", "--workers", "2", "--faults", "none", "--processes", "1"]
     assert main(words) == 0
     capsys.readouterr()
@@ -97,24 +60,15 @@ def test_a_bound_of_ones_own(capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[-1] == "  => worker 0 is started with iteration 5, the slowest is at 2: bound 2 exceeded"
     assert out[-2].startswith("  35. ")
-    (far,) = checking.plan("dssp", resolve_sync("dssp:2,4,literal"), workers=2, faults=(), bound=6)
+    (far,) = plan("dssp", resolve_sync("dssp:2,4,literal"), workers=2, faults=(), bound=6)
     assert (far.bound, far.iterations) == (6, 9)
 
 
-def test_a_narrowed_plan():
-    tasks = checking.plan("asp", ASP(), workers=[1, 2], ranges=[2], iterations=4, faults=["lose", "kill"])
-    assert [(task.workers, task.ranges, task.iterations, task.faults) for task in tasks] == [
-        (1, 2, 4, ("lose", "kill")), (2, 2, 4, ("lose", "kill"))
-    ]  # fmt: skip
-    assert [(task.workers, task.ranges) for task in checking.plan("asp", ASP(), ranges=2, faults=())] == [(2, 2)]
-    assert [(task.workers, task.ranges) for task in checking.plan("asp", ASP(), workers=4, faults=())] == [(4, 1)]
-
-
-def test_an_exploration_that_does_not_end(capsys):
+def test_an_exploration_at_its_limit_is_unfinished(capsys):
     assert main(["check", "asp", "--workers", "2", "--faults", "none", "--states-max", "50"]) == 1
     out = capsys.readouterr().out
     assert "unfinished" in out
-    assert "asp: unfinished, an exploration ended at its limit of states: narrow or raise it" in out
+    assert "asp: unfinished, an exploration reached its limit of states: narrow or raise it" in out
 
 
 @pytest.mark.parametrize(
@@ -122,14 +76,14 @@ def test_an_exploration_that_does_not_end(capsys):
     [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: asp, backup, bsp, dssp, eager, elastic, local, ssp; "),
      (["ssp"], "ssp needs staleness"), (["ssp:-1"], "staleness=-1: must be a whole number of at least 0"),
      (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
-     (["ownpolicies:Eeger"], "did you mean 'Eager'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
-     (["ownpolicies:Asking"], "cannot be made without parameters"),
+     (["ownpolicies:NeverWait"], "did you mean 'NeverWaits'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
+     (["ownpolicies:NeedsArgument"], "cannot be made without parameters"),
      (["asp", "--faults", "kil"], "faults='kil': allowed: duplicate, kill, lose, rejoin, reorder; did you mean"),
      (["asp", "--workers", "0"], "workers=0: must be at least 1"), (["asp", "--ranges", "2,0"], "ranges=0"),
      (["asp", "--bound", "-1"], "bound=-1: must be 0 or more"),
      (["asp", "--iterations", "0"], "iterations=0: must be at least 1")],
 )  # fmt: skip
-def test_bad_arguments(capsys, words, message):
+def test_bad_arguments_are_refused(capsys, words, message):
     assert main(["check", *words]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("pslab check: ")
@@ -137,21 +91,8 @@ def test_bad_arguments(capsys, words, message):
     assert printed.out == ""
 
 
-def test_words_that_are_no_numbers():
+def test_a_word_that_is_no_number_is_refused():
     assert main(["check", "asp", "--workers", "two"]) == 2
-
-
-def test_from_a_notebook():
-    found = pslab.check(Eager(), workers=2, iterations=2, faults=())
-    assert not found.clean
-    assert found.explored[0].policy == "Eager"
-    assert "=> worker 0 is started with iteration 2" in repr(found)
-    assert pslab.check("asp", workers=1, iterations=1, faults=["kill"]).clean
-    assert pslab.check("asp", SSP(1), workers=1, iterations=1, faults="kill").states == 38
-    pairs = pslab.check("asp", workers=2, iterations=1, faults=["kill", "lose"], faults_max=1)
-    assert "  1 of lose+kill " in checking.row(pairs.explored[0])
-    with pytest.raises(ConfigError, match="is a class: give an object of it"):
-        pslab.check(Eager)
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ import torch
 
 from pslab.__main__ import main
 from pslab.engines.job.shared_memory import Arena
-from pslab.lab.commands import checks, doctor
-from pslab.lab.commands.checks import NOTE, OK, PROBLEM, Finding
+from pslab.lab.commands import doctor
+from pslab.lab.commands.doctor import NOTE, OK, PROBLEM, Finding
 from pslab.lab.plots import export
 from pslab.lab.runs import machine
 
@@ -28,7 +28,7 @@ Usage = namedtuple("Usage", "total used free")
 
 def versions(**changed: str | None) -> Callable[[str], str | None]:
     """The installed versions but for some."""
-    real = checks._version
+    real = doctor._version
     return lambda name: changed[name] if name in changed else real(name)
 
 
@@ -36,35 +36,26 @@ def versions(**changed: str | None) -> Callable[[str], str | None]:
 
 
 def test_an_old_python(monkeypatch: Patch):
-    assert checks.python().state == OK
+    assert doctor.python().state == OK
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
-    found = checks.python()
+    found = doctor.python()
     assert found.state == PROBLEM
     assert "3.11" in found.advice
 
 
-def test_a_package_that_is_missing_or_too_old(monkeypatch: Patch):
-    assert checks.packages().state == OK
-    monkeypatch.setattr(checks, "_version", versions(kaleido="0.2.1", papermill=None))
-    found = checks.packages()
+def test_packages_that_are_missing_too_old_or_of_two_releases(monkeypatch: Patch):
+    assert doctor.packages().state == OK
+    monkeypatch.setattr(doctor, "_version", versions(kaleido="0.2.1", papermill=None, torch="2.1.0+cpu"))
+    found = doctor.packages()
     assert found.state == PROBLEM
-    assert "kaleido 0.2.1 (needs >=1.0)" in found.found
+    assert "kaleido 0.2.1 (pslab needs >=1.0)" in found.found
     assert "papermill missing" in found.found
+    assert "torch 2.1.0+cpu (torchvision needs ==" in found.found
     assert "pip install" in found.advice
 
 
-def test_torch_and_torchvision_of_two_releases(monkeypatch: Patch):
-    assert checks.torch_pair().state == OK
-    monkeypatch.setattr(checks, "_version", versions(torch="2.1.0+cpu"))
-    found = checks.torch_pair()
-    assert found.state == PROBLEM
-    assert "built for torch ==" in found.found
-    monkeypatch.setattr(checks, "_version", versions(torchvision=None))
-    assert "torchvision missing" in checks.torch_pair().found
-
-
 def test_torchvision_that_does_not_load(monkeypatch: Patch):
-    well = checks.torchvision()
+    well = doctor.torchvision()
     assert well.state == OK
     assert "resnet18 and vgg11 can be built" in well.found
 
@@ -72,18 +63,18 @@ def test_torchvision_that_does_not_load(monkeypatch: Patch):
         raise RuntimeError("operator torchvision::odd does not exist\nat length")
 
     monkeypatch.setattr("pslab.tensors.workload.torchvision_ops.with_operators", broken)
-    found = examined(checks.torchvision, monkeypatch)
+    found = examined(doctor.torchvision, monkeypatch)
     assert (found.state, found.name) == (PROBLEM, "torchvision")
     assert found.found == "RuntimeError: operator torchvision::odd does not exist"
 
 
-def test_declared_operators_are_said(monkeypatch: Patch):
+def test_declared_operators_are_reported(monkeypatch: Patch):
     def twice(load: Callable[[], object]) -> object:
         load()
         return load()
 
     monkeypatch.setattr("pslab.tensors.workload.torchvision_ops.with_operators", twice)
-    assert "declared operators" in checks.torchvision().found
+    assert "declared operators" in doctor.torchvision().found
 
 
 def test_gpus_with_their_memory(monkeypatch: Patch):
@@ -91,23 +82,23 @@ def test_gpus_with_their_memory(monkeypatch: Patch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"Card {index}")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (2**34, 2**36))
-    assert checks.cuda() == Finding("cuda", OK, "Card 0, 16 of 64 GiB free; Card 1, 16 of 64 GiB free")
+    assert doctor.cuda() == Finding("cuda", OK, "Card 0, 16 of 64 GiB free; Card 1, 16 of 64 GiB free")
 
 
-def test_no_gpu_is_well_and_a_driver_that_torch_does_not_see_is_a_note(monkeypatch: Patch):
+def test_no_gpu_is_ok_and_a_driver_that_torch_does_not_see_is_a_note(monkeypatch: Patch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(Path, "exists", lambda self: False)
-    assert checks.cuda() == Finding("cuda", OK, "none: runs use the CPU")
+    assert doctor.cuda() == Finding("cuda", OK, "none: runs use the CPU")
     monkeypatch.setattr(Path, "exists", lambda self: True)
-    assert checks.cuda().state == NOTE
-    assert "CUDA build" in checks.cuda().advice
+    assert doctor.cuda().state == NOTE
+    assert "CUDA build" in doctor.cuda().advice
 
 
 def test_no_browser_and_one_that_does_not_start(monkeypatch: Patch):
     from choreographer.browsers.chromium import Chromium
 
     monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
-    found = checks.browser()
+    found = doctor.browser()
     assert found.state == NOTE
     assert "apt-get install chromium" in found.advice
     assert "plotly_get_chrome" in found.advice
@@ -118,145 +109,101 @@ def test_no_browser_and_one_that_does_not_start(monkeypatch: Patch):
 
     monkeypatch.setattr(Chromium, "find_browser", lambda **_: "/opt/chrome")
     monkeypatch.setattr(export, "write_images", silent)
-    found = checks.browser()
+    found = doctor.browser()
     assert found.state == NOTE
     assert "/opt/chrome exports nothing: no PNG, SVG or PDF: it crashed" in found.found
-    monkeypatch.setattr(export, "write_images", lambda *_: [Path("picture.png")])
-    assert checks.browser().state == OK
+    monkeypatch.setattr(export, "write_images", lambda *_: [Path("figure.png")])
+    assert doctor.browser().state == OK
 
 
 def test_mnist_that_is_missing_or_changed(tmp_path: Path, monkeypatch: Patch):
-    assert checks.data().state == OK
+    assert doctor.data().state == OK
     raw = tmp_path / "MNIST" / "raw"
     shutil.copytree(ROOT / "data" / "MNIST" / "raw", raw)
     monkeypatch.setenv("PSLAB_DATA", str(tmp_path))
-    assert checks.data().state == OK
+    assert doctor.data().state == OK
     for file in raw.glob("train-labels-idx1-ubyte*"):
         file.unlink()
     for file in raw.glob("t10k-labels-idx1-ubyte*"):
         file.unlink()
     with gzip.open(raw / "t10k-labels-idx1-ubyte.gz", "wb") as packed:
         packed.write(b"something else")
-    found = checks.data()
+    found = doctor.data()
     assert found.state == PROBLEM
     assert "missing: train-labels-idx1-ubyte;" in found.found
-    assert "not the official bytes: t10k-labels-idx1-ubyte" in found.found
+    assert "not the official files: t10k-labels-idx1-ubyte" in found.found
     assert "PSLAB_DATA" in found.advice
 
 
-def test_the_digests_are_those_that_the_data_says():
+def test_the_digests_are_those_of_the_data_folder():
     text = (ROOT / "data" / "README.md").read_text()
-    assert all(f"| {name} |" in text and digest in text for name, digest in checks.MNIST.items())
-
-
-def test_what_the_cores_can_hold():
-    held = machine.shortest_compute_s
-    assert held(1, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.010)  # one worker: never faster than its gradient
-    assert held(8, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.044)
-    assert held(8, 16, 0.010, 0.001) == pytest.approx(1.2 * 0.010)
+    assert all(f"| {name} |" in text and digest in text for name, digest in doctor.MNIST.items())
 
 
 def test_cores_that_are_too_few_for_the_usual_cluster(monkeypatch: Patch):
     monkeypatch.setattr(machine, "usable_cores", lambda: 2.0)
     monkeypatch.setattr(machine, "measure", lambda: (0.005, 0.001))
-    well = checks.cores()
+    well = doctor.cores()
     assert well.state == OK
     assert "1: 6.0 ms, 2: 7.2 ms, 4: 14.4 ms, 8: 28.8 ms" in well.found
     monkeypatch.setattr(machine, "measure", lambda: (0.012, 0.001))
-    found = checks.cores()
+    found = doctor.cores()
     assert found.state == NOTE
     assert "'compute_s': 0.035" in found.advice  # 31.2 ms, rounded up
 
 
-def test_a_gradient_is_measured_and_threads_are_as_before():
-    threads = torch.get_num_threads()
-    gradient_s, apply_s = machine.measure(repeats=4)
-    assert gradient_s > 0
-    assert apply_s > 0
-    assert torch.get_num_threads() == threads
-
-
-def test_cores_by_affinity_and_quota(monkeypatch: Patch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    monkeypatch.setattr(machine, "_words", lambda path: [])
-    assert machine.usable_cores() == 4
-    monkeypatch.setattr(machine, "_words", lambda path: ["max", "100000"])
-    assert machine.usable_cores() == 4
-    monkeypatch.setattr(machine, "_words", lambda path: ["150000", "100000"])
-    assert machine.usable_cores() == 1.5
-
-
 def test_memory_that_is_not_shared(monkeypatch: Patch):
-    assert checks.shared_memory().state == OK
+    assert doctor.shared_memory().state == OK
     monkeypatch.setattr(Arena, "bytes", lambda self, offset, size: memoryview(bytes(size)))
-    assert checks.shared_memory().state == PROBLEM
+    assert doctor.shared_memory().state == PROBLEM
 
     def refused(*_: object) -> int:
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(os, "memfd_create", refused)
-    found = examined(checks.shared_memory, monkeypatch)
+    found = examined(doctor.shared_memory, monkeypatch)
     assert found == Finding("shared memory", PROBLEM, "OSError: [Errno 38] Function not implemented", found.advice)
 
 
 def test_a_system_without_memory_files(monkeypatch: Patch):
     monkeypatch.delattr(os, "memfd_create")
-    assert checks.shared_memory().state == NOTE
+    assert doctor.shared_memory().state == NOTE
 
 
 def test_little_memory(monkeypatch: Patch):
     monkeypatch.setattr(machine, "resident_bytes", lambda: 250_000_000)
     monkeypatch.setattr(machine, "free_memory_bytes", lambda: 2_000_000_000)
-    assert checks.memory().state == OK
+    assert doctor.memory().state == OK
     monkeypatch.setattr(machine, "free_memory_bytes", lambda: 1_000_000_000)
-    found = checks.memory()
+    found = doctor.memory()
     assert (found.state, found.found) == (NOTE, "1.0 GB free; six processes with torch take about 1.5 GB")
     monkeypatch.setattr(machine, "free_memory_bytes", lambda: None)
-    assert checks.memory().state == NOTE
-
-
-def test_a_containers_limit_counts(monkeypatch: Patch):
-    files = {"meminfo": ["MemTotal:", "9", "kB", "MemAvailable:", "8000", "kB"], "memory.max": ["5000000"],
-             "memory.current": ["1000000"]}  # fmt: skip
-    monkeypatch.setattr(machine, "_words", lambda path: files.get(path.name, []))
-    assert machine.free_memory_bytes() == 4_000_000
-    files["memory.max"] = ["max"]
-    assert machine.free_memory_bytes() == 8_192_000
-    del files["meminfo"]
-    assert machine.free_memory_bytes() is None
+    assert doctor.memory().state == NOTE
 
 
 def test_results_that_cannot_be_written_and_a_full_disk(tmp_path: Path, monkeypatch: Patch):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path / "not" / "yet" / "there"))
-    assert checks.results().state == OK
+    assert doctor.results().state == OK
     assert not list(tmp_path.iterdir())
     for free, state in ((5 * 10**8, NOTE), (5 * 10**7, PROBLEM)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free))
-        assert checks.results().state == state
+        assert doctor.results().state == state
 
     def refused(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refused)
-    found = checks.results()
+    found = doctor.results()
     assert found.state == PROBLEM
     assert "Permission denied" in found.found
     assert "PSLAB_RESULTS" in found.advice
-
-
-def test_a_live_view_without_its_widgets(monkeypatch: Patch):
-    assert checks.live_view().state == OK
-    monkeypatch.setattr(checks, "_version", versions(anywidget=None))
-    found = checks.live_view()
-    assert found.state == NOTE
-    assert found.advice == "pip install anywidget"
 
 
 # -- the command -----------------------------------------------------------------------------------
 
 
 def examined(check: Callable[[], Finding], monkeypatch: Patch) -> Finding:
-    monkeypatch.setattr(checks, "CHECKS", (check,))
+    monkeypatch.setattr(doctor, "CHECKS", (check,))
     (found,) = doctor.examine()
     return found
 
@@ -273,15 +220,15 @@ def some_thing() -> Finding:
     raise ValueError
 
 
-def test_every_check_is_made_and_a_problem_is_status_1(monkeypatch: Patch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(checks, "CHECKS", (well, noted))
+def test_a_problem_is_exit_status_1(monkeypatch: Patch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(doctor, "CHECKS", (well, noted))
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "ok       one            as it should be"
     assert "-> do this" in out
     assert out.splitlines()[-1] == "1 ok, 1 note"
     assert max(map(len, out.splitlines())) <= 100
-    monkeypatch.setattr(checks, "CHECKS", (some_thing, well))
+    monkeypatch.setattr(doctor, "CHECKS", (some_thing, well))
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("PROBLEM  some thing     ValueError:")
@@ -289,8 +236,8 @@ def test_every_check_is_made_and_a_problem_is_status_1(monkeypatch: Patch, capsy
     assert out.splitlines()[-1] == "1 ok, 1 PROBLEM"
 
 
-def test_as_json(monkeypatch: Patch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(checks, "CHECKS", (well, some_thing))
+def test_json_holds_every_finding(monkeypatch: Patch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(doctor, "CHECKS", (well, some_thing))
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found[0] == {"name": "one", "state": "ok", "found": "as it should be", "advice": ""}
@@ -298,12 +245,12 @@ def test_as_json(monkeypatch: Patch, capsys: pytest.CaptureFixture):
 
 
 def test_all_checks_are_in_the_list():
-    own = {value for name, value in vars(checks).items()
+    own = {value for name, value in vars(doctor).items()
            if callable(value) and getattr(value, "__annotations__", {}).get("return") == "Finding"}  # fmt: skip
-    assert set(checks.CHECKS) == own
+    assert set(doctor.CHECKS) == own
 
 
-def test_torch_is_not_imported_to_start():
+def test_the_command_does_not_import_torch():
     import subprocess
 
     code = "import sys, pslab.lab.commands.doctor; sys.exit('torch' in sys.modules)"

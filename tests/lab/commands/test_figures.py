@@ -297,11 +297,13 @@ def test_a_claim_that_does_not_hold_fails_the_batch_also_when_nothing_is_execute
 
 
 def test_an_interrupted_batch_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    def interrupted(*_: object) -> None:
+    def interrupted(entry: Entry, draft: Path, place: Path) -> None:
+        draft.write_text("half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(execution, "_papermill", interrupted)
     assert bench() == 130
+    assert not list((bench.results / "notebooks").iterdir())
     assert "the next call goes on" in capsys.readouterr().err
     assert os.environ.get("PLOTLY_RENDERER") != execution.RENDERER
 

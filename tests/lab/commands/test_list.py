@@ -16,7 +16,7 @@ from pslab.config.cluster import PRESETS
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import ROWS, Row
-from pslab.lab.commands.list import Entry, entries, overview, page
+from pslab.lab.commands.list import Entry, entries, markdown, overview, page
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
 
 ROOT = Path(__file__).parents[3]
@@ -101,7 +101,7 @@ def test_no_page_is_wider_than_the_source(entry: Entry):
     assert max(map(len, page(entry).splitlines())) <= 122
 
 
-def test_one_name_in_full(capsys: pytest.CaptureFixture):
+def test_a_name_is_shown_in_full(capsys: pytest.CaptureFixture):
     assert main(["list", "ssp:3"]) == 0
     out = capsys.readouterr().out
     for words in ("ssp:STALENESS  (sync)", "staleness: a whole number of at least 0", "Ho et al. (NIPS 2013)",
@@ -118,7 +118,7 @@ def test_a_name_of_two_kinds_is_shown_twice_and_a_kind_as_a_list(capsys: pytest.
     assert capsys.readouterr().out.startswith("schedule\n  constant")
 
 
-def test_as_json(capsys: pytest.CaptureFixture):
+def test_json_holds_every_entry(capsys: pytest.CaptureFixture):
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found) == len(FOUND)
@@ -127,8 +127,14 @@ def test_as_json(capsys: pytest.CaptureFixture):
     assert steps["command"] == "pslab run --schedule steps:0.1,at=0.5/0.75"
 
 
-def test_an_unknown_name(capsys: pytest.CaptureFixture):
+def test_an_unknown_name_gets_the_nearest(capsys: pytest.CaptureFixture):
     assert main(["list", "statik"]) == 2
     assert "did you mean 'static'?" in capsys.readouterr().err
     assert main(["list", "qqqqqqq"]) == 2
     assert "shows all" in capsys.readouterr().err
+
+
+def test_the_documentation_lists_every_name_as_the_table_has_it():
+    written = (ROOT / "docs" / "policies.md").read_text()
+    assert written == markdown(FOUND) + "\n", "run make docs"
+    assert all(f"| `{row.name}" in written for rows in ROWS.values() for row in rows.values())

@@ -1,4 +1,4 @@
-"""python -m pslab trace: which record, which files, and what is said when there is none."""
+"""pslab trace: which record, which files, and the error when there is none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def trace(tmp_path: Path, *words: str) -> int:
 # -- the record ------------------------------------------------------------------------------------
 
 
-def test_a_digest_its_beginning_and_a_directory_name_a_record(tmp_path: Path, results: dict[str, Result]):
+def test_a_digest_its_start_and_a_directory_name_a_record(tmp_path: Path, results: dict[str, Result]):
     result = results["asp"]
     for name in (result.digest, result.digest[:6], result.digest[:6].upper(), str(result.path)):
         assert find_record(name, tmp_path).path == result.path
@@ -46,29 +46,29 @@ def test_an_unknown_digest_lists_the_nearest_first(tmp_path: Path, results: dict
     assert results["bsp"].digest in said[2]
 
 
-def test_a_beginning_of_several_lists_them(tmp_path: Path, results: dict[str, Result]):
+def test_the_start_of_several_digests_lists_them(tmp_path: Path, results: dict[str, Result]):
     (tmp_path / "runs" / results["bsp"].digest).rename(tmp_path / "runs" / f"{results['asp'].digest[:4]}aaaa")
-    with pytest.raises(ConfigError, match="begins 2 digests") as caught:
+    with pytest.raises(ConfigError, match="2 digests start so") as caught:
         find_record(results["asp"].digest[:4], tmp_path)
     assert results["asp"].digest in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "no/such/directory"])
-def test_what_names_nothing_is_refused(tmp_path: Path, results: dict[str, Result], name: str):
+def test_a_name_without_a_record_is_refused(tmp_path: Path, results: dict[str, Result], name: str):
     with pytest.raises(ConfigError, match="nearest"):
         find_record(name, tmp_path)
 
 
-def test_without_any_record_that_is_said(tmp_path: Path):
+def test_a_folder_without_records_is_reported(tmp_path: Path):
     with pytest.raises(ConfigError, match="there is no record in"):
         find_record("abc", tmp_path)
 
 
-def test_a_record_that_is_not_whole_is_said(tmp_path: Path, results: dict[str, Result]):
+def test_an_incomplete_record_is_reported(tmp_path: Path, results: dict[str, Result]):
     (results["asp"].path / "phases.csv").unlink()
     with pytest.raises(RecordError, match=r"phases\.csv missing"):
         find_record(results["asp"].digest, tmp_path)
-    with pytest.raises(ConfigError, match=r"\(not whole\)"):
+    with pytest.raises(ConfigError, match=r"\(incomplete\)"):
         find_record("zzzz", tmp_path)
 
 
@@ -84,7 +84,7 @@ def test_both_files_go_to_the_results(tmp_path: Path, results: dict[str, Result]
     assert "Who waits for whom" in files[1].read_text()
 
 
-def test_only_what_is_asked_for_is_written(tmp_path: Path, results: dict[str, Result]):
+def test_only_the_requested_file_is_written(tmp_path: Path, results: dict[str, Result]):
     assert trace(tmp_path, results["asp"].digest, "--html", str(tmp_path / "here" / "asp.html")) == 0
     assert [file.name for file in (tmp_path / "here").iterdir()] == ["asp.html"]
     assert not (tmp_path / "traces").exists()
@@ -99,7 +99,7 @@ def test_a_window_cuts_both(tmp_path: Path, results: dict[str, Result]):
 
 
 @pytest.mark.parametrize("window", [["--from", "6.5"], ["--to", "0"], ["--from", "3", "--to", "2"], ["--from", "nan"]])
-def test_a_window_without_anything_is_refused(
+def test_an_empty_window_is_refused(
     tmp_path: Path, results: dict[str, Result], capsys: pytest.CaptureFixture, window: list[str]
 ):
     assert trace(tmp_path, results["asp"].digest, *window) == 2

@@ -57,10 +57,10 @@ def test_every_field_that_differs_is_in_the_label(field: str):
 
 
 def test_every_field_of_run_has_words():
-    from pslab.config.run import KINDS
+    from pslab.config.run import FIELDS
     from pslab.lab.studies.studies import WORDS
 
-    assert set(WORDS) == set(KINDS) - {"seed"}
+    assert set(WORDS) == set(FIELDS) - {"seed"}
 
 
 def test_caption_says_seeds_cluster_weight_and_stop_rule(make: Make):

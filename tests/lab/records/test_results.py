@@ -29,6 +29,12 @@ def test_results_are_a_sequence_with_the_columns_of_their_grid(tmp_path: Path):
     assert [r.run.seed for r in results.where(sync=["asp"], seed=[0, 1])] == [0, 1]
 
 
+def test_placed_yields_each_run_in_each_of_its_places():
+    runs = grid(BASE, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}})
+    assert [(place, run.prune) for place, run in runs.placed()] == [
+        ({"family": "static"}, "none"), ({"family": "std"}, "none"), ({"family": "static"}, "static:1%")]  # fmt: skip
+
+
 def test_assigned_columns_are_columns(tmp_path: Path):
     results = finished(tmp_path, grid(BASE, sync=["bsp", "asp"])).assign(strict=lambda r: r.run.sync == "bsp", how="x")
     assert [places[0]["strict"] for places in results.columns] == [True, False]

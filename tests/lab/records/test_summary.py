@@ -83,6 +83,15 @@ def test_a_row_for_each_group_with_raw_values_as_index(tmp_path: Path):
     assert table.equals(summary(results, goal=0.9))  # the label is what differs
 
 
+def test_a_function_of_a_result_is_a_measure_of_its_name(tmp_path: Path):
+    def second(result):
+        return result.accuracy.accuracy.iloc[1]
+
+    results = made(tmp_path, grid(BASE, seed=[0, 1, 2]), {("bsp", 0): SLOW, ("bsp", 1): FAST, ("bsp", 2): NEVER})
+    row = summary(results, by="sync", measures=["pushes", second]).loc["bsp"]
+    assert row[["pushes", "second", "second_low", "second_high"]].tolist() == [8, 0.2, 0.2, 0.9]
+
+
 def test_several_columns_are_a_multiindex(tmp_path: Path):
     results = made(tmp_path, grid(BASE, sync=["bsp", "asp"], workers=[2, 4]), {"bsp": SLOW, "asp": FAST})
     table = summary(results, by=["sync", "workers"], measures=["accuracy"])

@@ -1,12 +1,21 @@
-"""calibrate: a cluster that virtual runs can use, with what was measured and what was given."""
+"""calibrate: a cluster that virtual runs can use, with what was measured and what was given; how it predicts."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import pytest
 from tiny import tiny
 
 from pslab.config.cluster import COSTS, resolve_cluster
-from pslab.lab.runs.calibrate import calibrate
-from pslab.lab.runs.run import run
+from pslab.errors import ConfigError
+from pslab.lab.records.intervals import waiting
+from pslab.lab.records.results import Results
+from pslab.lab.records.summary import summary
+from pslab.lab.runs.calibrate import calibrate, calibrated, trace
+from pslab.lab.runs.grid import grid
+from pslab.lab.runs.run import run, sweep
 
 
 def test_costs_are_measured_and_the_rest_is_kept(tmp_path):
@@ -29,3 +38,50 @@ def test_computation_is_measured_where_the_cluster_models_none():
     assert "select_s" in found  # a dense gradient is looked at for what is not finite
     assert "decode_s" not in found or found["decode_s"] < 1e-3
     assert resolve_cluster(found).free
+
+
+# -- from a finished run ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """BSP and ASP with a worker that is three times slower, on processes, and in virtual time as ASP measured it."""
+    results = tmp_path_factory.mktemp("results")
+    base = tiny(cluster={"compute_s": 0.004, "slow": {0: 3.0}}, prune="static:10%", pull="changed")
+    real = sweep(grid(base, sync=["bsp", "asp"]), results=results, progress=False)
+    measured = calibrated(min(real, key=waiting))
+    assert measured == calibrated(real[1])  # under ASP no worker waits
+    return real + sweep(real.again(engine="virtual", cluster=measured), results=results, progress=False)
+
+
+def test_a_twin_differs_in_engine_and_cluster_alone(twins: Results):
+    for one, other in zip(twins[:2], twins[2:], strict=True):
+        assert other.run.but(engine="local", cluster=one.run.cluster).digest == one.run.digest
+        assert resolve_cluster(other.run.cluster).select_s > 0
+
+
+def test_a_twin_applies_the_same_gradients_where_the_order_is_the_policys(twins: Results):
+    assert np.array_equal(twins[0].weights, twins[2].weights)
+
+
+def test_a_twin_predicts_who_waits(twins: Results):
+    table = summary(twins.where(engine="virtual"), by="sync", measures=["waiting", "iteration_s"])
+    assert table.waiting["bsp"] > 0.3
+    assert table.waiting["asp"] == 0
+    assert table.iteration_s["bsp"] > 0.012  # the slow worker's computation alone
+    assert table.iteration_s["asp"] < table.iteration_s["bsp"]
+
+
+def test_a_virtual_run_has_measured_nothing(twins: Results):
+    with pytest.raises(ConfigError, match="engine local"):
+        calibrated(twins[2])
+
+
+def test_a_recorded_trace_is_a_cluster_of_its_own(twins: Results, tmp_path: Path):
+    times = trace(twins[1])
+    assert set(times) == {0, 1, 2, 3}
+    assert np.mean(times[0]) > 2 * np.mean(times[1])
+    (again,) = sweep([tiny(engine="virtual", sync="asp", cluster={"trace": times})], results=tmp_path, progress=False)
+    computing = again.phases[(again.phases.phase == "compute") & (again.phases.worker == 1)].sort_values("iteration")
+    spent = (computing.end_s - computing.begin_s).to_numpy()
+    assert np.allclose(spent[: len(times[1])], times[1][: len(spent)])

@@ -32,12 +32,15 @@ def test_a_terminal_sees_rate_and_time_left_of_the_sweep_in_one_line(clock):
     run = Run(pushes=100, sync="ssp:3", prune="std:2")
     shown = Progress(dict.fromkeys("abc", run), stream=stream)
     shown.begin("a")
+    clock[0] = 0.5
+    shown.update("a", {"pushes": 5, "seconds": 0.5})
     clock[0] = 2.0
     shown.update("a", {"pushes": 20, "seconds": 2.0})
-    assert stream.getvalue() == "\r[1/3] ssp:3 std:2 W=4 seed 0: 20/100 pushes, 10/s; about 28 s left"
+    line = "\r[1/3] ssp:3 std:2 W=4 seed 0: 20/100 pushes, 10/s; about 28 s left"
+    assert stream.getvalue() == "\r[1/3] ssp:3 std:2 W=4 seed 0: 5/100 pushes, 10/s" + line
     shown.end("a", 10.0, 0.975)
     assert stream.getvalue().splitlines()[-1].split("\r")[-1].rstrip() == (
-        "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 10.0 s; about 4 s left")
+        "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 10.0 s; about 3 s left")
 
 
 def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):
@@ -59,6 +62,7 @@ def test_former_runs_say_how_long_it_takes_until_the_sweeps_own_pace_does(clock)
     shown = Progress(runs, taken={("local", "mlp", 64): 0.5}, shown=False)
     shown.begin("a")
     assert shown.left_s() == 200
+    shown.update("a", {"pushes": 0, "seconds": 0.0})
     clock[0] = 100.0  # twice as slow as expected
     shown.update("a", {"pushes": 100, "seconds": 100.0})
     assert 150 < shown.left_s() < 300
@@ -67,11 +71,13 @@ def test_former_runs_say_how_long_it_takes_until_the_sweeps_own_pace_does(clock)
     assert shown.left_s() == 0
 
 
-def test_what_was_loaded_before_the_first_run_is_no_part_of_the_pace(clock):
+def test_starting_processes_is_no_part_of_the_pace(clock):
     shown = Progress({"a": Run(pushes=10), "b": Run(pushes=10)}, shown=False)
     assert shown.left_s() is None
-    clock[0] = 50.0
     shown.begin("a")
+    clock[0] = 50.0
+    shown.update("a", {"pushes": 0, "seconds": 0.0})
+    assert shown.left_s() is None
     clock[0] = 51.0
     shown.update("a", {"pushes": 10, "seconds": 1.0})
     assert shown.left_s() == pytest.approx(1.0)
@@ -110,7 +116,7 @@ def test_the_batch_reads_progress_from_the_journal_instead(clock, tmp_path: Path
     shown.begin("a")
     for tenth in range(30):
         clock[0] = tenth / 10
-        shown.update("a", {"pushes": 5, "seconds": clock[0]})
+        shown.update("a", {"pushes": 5 if tenth else 0, "seconds": clock[0]})
     shown.end("a", 3.0, 0.1)
     notes = [entry["progress"] for entry in journal.entries(tmp_path / "journal")]
     assert stream.getvalue() == ""

@@ -8,7 +8,7 @@ from corpus import BAD
 from tiny import tiny
 
 from pslab.__main__ import main
-from pslab.config.run import KINDS, Run
+from pslab.config.run import FIELDS, Run
 from pslab.engines.processes import pool
 from pslab.errors import ConfigError
 from pslab.lab.runs import resolve as resolving
@@ -50,7 +50,7 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
         text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n...")[0]
         words += [f"--{name.replace('_', '-')}", text.strip()]
     assert main(["run", *words]) == 2
-    wanted = field if field in KINDS or "." in field else "option"
+    wanted = field if field in FIELDS or "." in field else "option"
     assert f"pslab run: {wanted}=" in capsys.readouterr().err
 
 
@@ -59,7 +59,7 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
     [(["--workers"], "expected one argument"), (["workers=3"], "option='workers=3'"),
      (["--file", "/nowhere.yaml"], "cannot be read"), (["--wokers", "3"], "did you mean 'workers'")],
 )  # fmt: skip
-def test_command_lines_that_are_none(capsys, words, message):
+def test_malformed_command_lines_are_refused(capsys, words, message):
     assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""A run retold on another cluster is the run that would have been there."""
+"""A run replayed on another cluster equals the run that this cluster would give."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW, FAST = {"preset": "lab-slow-net", "bandwidth_bit_s": 1e6}, "lab"
     {}, {"prune": "static:5%", "pull": "changed"}, {"prune": "dgc:5%,warm_up=0", "pull": "changed"},
     {"prune": "dynamic:mode=literal", "pull": "changed"}, {"pull": "changed", "workers": 3, "pushes": 39},
 ])  # fmt: skip
-def test_it_is_what_would_have_been(tmp_path: Path, fields: dict):
+def test_a_replayed_run_equals_the_run_on_that_cluster(tmp_path: Path, fields: dict):
     here = run(tiny(engine="virtual", cluster=SLOW, **fields), results=tmp_path, progress=False)
     there = run(tiny(engine="virtual", cluster=FAST, **fields), results=tmp_path, progress=False)
     told = retimed(here, FAST)
@@ -32,7 +32,7 @@ def test_it_is_what_would_have_been(tmp_path: Path, fields: dict):
     np.testing.assert_array_equal(told.accuracy.seconds, there.accuracy.seconds)
 
 
-def test_other_gradients_are_not_retold(tmp_path: Path):
+def test_a_run_whose_gradients_would_differ_is_refused(tmp_path: Path):
     asynchronous = run(tiny(engine="virtual", sync="asp", cluster=FAST), results=tmp_path, progress=False)
     with pytest.raises(ConfigError, match="other gradients"):
         retimed(asynchronous, SLOW)

@@ -1,165 +1,204 @@
-"""What an iteration of a chain of layers takes: worked examples, and what must hold of any."""
+"""What an iteration of a chain of layers takes: worked examples in the timing engine, its lower bound and optimum."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
 from typing import Any
 
+import pandas as pd
 import pytest
-from chains import LAYERS, chains, example
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import digits
+from torch import nn
 
-from pslab.config.spec import build
-from pslab.config.table import ROWS
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.errors import ConfigError
-from pslab.lab.studies.chain import Chain, Trace, lower_bound_s, trace
-from pslab.policies.orders import FIFO, FILO, Front, Needed
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.studies.chain import chain_of, lower_bound_s, optimum_s
+from pslab.policies.orders import Front
+
+ORDERS = ("fifo", "filo", "stalest", "advancing", "needed", "front", "tic", "tac")
+UNIT = 250_000  # parameters that take a second on the link; beside them a frame's header is nothing
+#: Seconds of each layer's forward and backward pass, the input's first, and of its push.
+LAYERS = {
+    "E1": ((1, 1, 1), (1, 1, 1), (1, 1, 3)),
+    "E2": ((2, 2, 2), (2, 2, 2), (1, 1, 6)),
+    "E3": ((1, 1), (1, 1), (1, 4)),
+}
+WHOLE, CUT = "layers", f"layers:{UNIT}"
+
+
+class Layer(nn.Module):
+    """So many parameters, of which ten are used."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight[:10]
+
+
+def stack(sizes: tuple[int, ...]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(10), *map(Layer, sizes))
+
+
+def chained(forward_s: Any, backward_s: Any, sizes: tuple[int, ...], **fields: Any) -> Run:
+    """Two equal workers on a chain of layers, for three iterations."""
+    shares = tuple(zip(forward_s, backward_s, strict=True))
+    cluster = {"compute_s": float(sum(map(sum, shares))), "layer_shares": shares, **fields.pop("cluster")}
+    return Run(model=stack(sizes), data=digits, engine="timing", **{"workers": 2, "pushes": 6, **fields},
+               cluster=cluster)  # fmt: skip
+
+
+def example(name: str, duplex: str, ranges: str = WHOLE, order: Any = "fifo", **cluster: Any) -> Run:
+    forward_s, backward_s, messages_s = LAYERS[name]
+    link = {"duplex": duplex, "bandwidth_bit_s": 8.0 * 4 * UNIT, **cluster}
+    return chained(forward_s, backward_s, tuple(UNIT * s for s in messages_s), ranges=ranges, order=order,
+                   cluster=link)  # fmt: skip
+
+
+def tables(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Worker 0's pushes, and its phases by name."""
+    outcome = execute(resolve(run), lambda news: None)
+    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
+    phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
+    phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
+    return pushes[pushes.worker == 0], phases[phases.worker == 0]
+
+
+def iteration_s(run: Run) -> float:
+    """From the last push of iteration 0 to the last push of iteration 1."""
+    ends = tables(run)[0].groupby("iteration").seconds.max()
+    return float(ends[1] - ends[0])
+
+
+# -- worked examples, in the engine ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "duplex", "piece", "fifo", "filo", "front"),
-    [("E1", "half", None, 14, 13, 12), ("E1", "full", None, 12, 12, 11), ("E1", "full", 1, 10, 8, 8),
-     ("E2", "half", None, 24, 22, 20), ("E2", "full", None, 22, 22, 21), ("E2", "full", 1, 17, 14, 14),
-     ("E3", "full", None, 12, 12, 12)],
+    ("name", "duplex", "ranges", "fifo", "filo", "front"),
+    [("E1", "half", WHOLE, 14, 13, 12), ("E1", "full", WHOLE, 12, 12, 11), ("E1", "full", CUT, 10, 8, 8),
+     ("E2", "half", WHOLE, 24, 22, 20), ("E2", "full", WHOLE, 22, 22, 21), ("E2", "full", CUT, 17, 14, 14),
+     ("E3", "half", WHOLE, 13, 13, 12), ("E3", "full", WHOLE, 12, 12, 12), ("E3", "full", CUT, 9, 8, 8)],
 )  # fmt: skip
-def test_the_examples(name: str, duplex: str, piece: int | None, fifo: int, filo: int, front: int):
-    chain = example(name, duplex, piece)
-    assert [trace(chain, order).iteration_s for order in (FIFO(), FILO(), Front())] == [fifo, filo, front]
+def test_each_order_takes_the_hand_computed_time(name: str, duplex: str, ranges: str, fifo: int, filo: int, front: int):
+    found = [iteration_s(example(name, duplex, ranges, order)) for order in ("fifo", "filo", "front")]
+    assert found == pytest.approx([fifo, filo, front], rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("name", "duplex", "piece", "fifo", "front"),
-    [("E1", "half", 1, 14, 12), ("E3", "half", None, 13, 12), ("E3", "full", 1, 9, 8)],
-)
-def test_more_of_them(name: str, duplex: str, piece: int | None, fifo: int, front: int):
-    chain = example(name, duplex, piece)
-    assert [trace(chain, order).iteration_s for order in (FIFO(), Front())] == [fifo, front]
-
-
-def messages(found: Trace) -> list[tuple[str, float, float]]:
-    """Pushes and pulls as they begin, layers counted from 1; instants are those of E1 after its first forward pass."""
-    sent = [s for s in found.spans if s.what in ("push", "pull")]
-    return [(f"{s.what}{s.layer + 1}", s.begin_s + 3, s.end_s + 3) for s in sent]
-
-
-def test_who_uses_the_link_when_first_in_first_out():
-    assert messages(trace(example("E1", "half"), FIFO())) == [
-        ("push3", 4, 7), ("push2", 7, 8), ("push1", 8, 9), ("pull3", 9, 12), ("pull2", 12, 13), ("pull1", 13, 14)]
-
-
-def test_who_uses_the_link_when_last_in_first_out():
-    found = trace(example("E1", "half"), FILO())
-    assert messages(found) == [
-        ("push3", 4, 7), ("pull3", 7, 10), ("push1", 10, 11), ("pull1", 11, 12), ("push2", 12, 13), ("pull2", 13, 14)]
-    assert [begin + 3 for begin, _ in found.of("forward").values()] == [12, 14, 15]
-
-
-def test_who_uses_the_link_when_the_front_goes_first():
-    found = trace(example("E1", "half"), Front())
-    assert messages(found) == [
-        ("push3", 4, 7), ("push1", 7, 8), ("pull1", 8, 9), ("push2", 9, 10), ("pull2", 10, 11), ("pull3", 11, 14)]
-    assert [begin + 3 for begin, _ in found.of("forward").values()] == [9, 11, 14]
-    assert [end + 3 for _, end in found.of("backward").values()] == [4, 5, 6]
-
-
-def test_both_directions_at_once_in_pieces():
-    found = trace(example("E1", "full", 1), Front())
-    pushes, pulls = found.of("push"), found.of("pull")  # ranges 2, 3, 4 are the pieces of layer 3
-    assert [pushes[r][0] + 3 for r in (2, 1, 0, 3, 4)] == [4, 5, 6, 7, 8]
-    assert [pulls[r][0] + 3 for r in (2, 1, 0, 3, 4)] == [5, 6, 7, 8, 9]
-    assert [begin + 3 for begin, _ in found.of("forward").values()] == [8, 9, 10]
-
-
-def test_a_layer_is_cut_into_whole_pieces_and_a_rest():
-    chain = Chain(forward_s=(1, 1), backward_s=(1, 1), sizes=(7, 3), byte_s=2.0, piece_bytes=3, overhead_s=0.5)
-    assert chain.pieces == ((0, 3), (0, 3), (0, 1), (1, 3))
-    assert chain.message_s == (2.0, 2.0, 1.0, 2.0)
-    assert (chain.compute_s, chain.load_s) == (4, 7)
+    ("order", "pushes", "waited", "pulls"),
+    [("fifo", {2: 7, 1: 8, 0: 9}, [0, 2, 2], [12, 13, 14]), ("filo", {2: 7, 0: 11, 1: 13}, [0, 4, 7], [10, 12, 14]),
+     ("front", {2: 7, 0: 8, 1: 10}, [0, 1, 4], [9, 11, 14])],
+)  # fmt: skip
+def test_messages_use_the_link_in_the_order_that_was_asked_for(
+    order: str, pushes: dict[int, int], waited: list[int], pulls: list[int]
+):
+    """E1 over half duplex. Last in, first out starves the older of the two pushes that wait."""
+    sent, phases = tables(example("E1", "half", order=order))
+    first = sent[sent.iteration == 0]
+    assert dict(zip(first.range.astype(int), first.seconds, strict=True)) == pytest.approx(pushes, rel=1e-4)
+    own = phases[phases.iteration == 0]
+    ends = own[own.phase == "push"].sort_values("end_s")
+    sizes_s = [3, 1, 1]  # the last layer's push is ready first, and goes at once
+    assert list(ends.end_s - ends.begin_s - sizes_s) == pytest.approx(waited, abs=1e-3)
+    assert sorted(own[own.phase == "pull"].end_s) == pytest.approx(pulls, rel=1e-4)
 
 
 def test_what_a_message_costs_makes_small_pieces_dear():
-    """Infinitely small pieces would be free without it."""
-    times = {piece: trace(example("E2", "full", piece, overhead_s=0.5), Front()).iteration_s for piece in (1, 2, 3, 6)}
-    assert min(times, key=times.__getitem__) == 2
+    """Without it, smaller pieces would never be slower."""
+    pieces = {size: iteration_s(example("E2", "full", f"layers:{size * UNIT}", "front", overhead_s=0.5))
+              for size in (1, 2, 3, 6)}  # fmt: skip
+    assert min(pieces, key=pieces.__getitem__) == 2
 
 
 def test_latency_is_paid_twice_and_keeps_no_link_busy():
-    assert trace(example("E3", "full", None, latency_s=10.0), FIFO()).iteration_s == 12 + 20
-    busy = trace(example("E1", "full", None, latency_s=10.0), FIFO())
-    assert busy.iteration_s < 12 + 3 * 20
-
-
-# --- credit -----------------------------------------------------------------------------------------------------------
+    assert iteration_s(example("E3", "full", latency_s=10.0)) == pytest.approx(12 + 20, rel=1e-4)
+    assert iteration_s(example("E1", "full", latency_s=10.0)) < 12 + 3 * 20
 
 
 def test_a_small_credit_waits_and_a_large_one_is_first_in_first_out():
-    """A message's credit is back once its arrival was heard of: with 1 the link is idle meanwhile, with 3 never."""
-    chain = example("E2", "full", 1, latency_s=1.0)
-    found = [trace(chain, Front(credit=credit)).iteration_s for credit in (1, 2, 3, 4, 6, 100)]
-    assert found == [29, 18, 16, 17, 19, 19]
-    assert trace(chain, Front()).iteration_s == 16
-    assert trace(chain, FIFO()).iteration_s == 19
+    """A message's credit is back once its arrival is reported: with 1 the link is idle meanwhile, with 3 never."""
+    unit = 4 * UNIT + 24  # bytes
+    found = [iteration_s(example("E2", "full", CUT, Front(credit=credit * unit), latency_s=1.0))
+             for credit in (1, 2, 3, 4, 6, 100)]  # fmt: skip
+    assert found == pytest.approx([29, 18, 16, 17, 19, 19], rel=1e-4)
+    assert iteration_s(example("E2", "full", CUT, "front", latency_s=1.0)) == pytest.approx(16, rel=1e-4)
 
 
-def test_a_credit_of_one_piece_is_a_link_that_picks_when_it_is_idle():
-    chain = example("E2", "full", 1)
-    assert trace(chain, Front(credit=1)).spans == trace(chain, Front()).spans
-
-
-def test_a_piece_that_would_never_go_is_refused():
-    with pytest.raises(ConfigError, match="3 bytes never goes on a credit of 2"):
-        trace(example("E1", "full"), Front(credit=2))
-    overdrawn = trace(example("E1", "full"), Front(credit=2, greedy=True))
-    assert overdrawn.iteration_s == trace(example("E1", "full"), Front()).iteration_s
-
-
-# --- any chain --------------------------------------------------------------------------------------------------------
-
-@given(chains(), st.sampled_from(sorted(ROWS["order"])))
-@settings(max_examples=200, deadline=None)
-def test_no_order_beats_the_bound_and_all_send_everything_once(chain: Chain, name: str):
-    found = trace(chain, build("order", name))
-    assert found.iteration_s >= lower_bound_s(chain) - 1e-9
-    assert lower_bound_s(chain) >= max(chain.compute_s, chain.load_s)
-    ranges = list(range(len(chain.pieces)))
-    for what in ("push", "pull"):
-        assert sorted(s.range for s in found.spans if s.what == what) == ranges
-    pushes, pulls = found.of("push"), found.of("pull")
-    for index, (place, _) in enumerate(chain.pieces):
-        assert pushes[index][0] >= found.of("backward")[place][1] - 1e-9
-        assert pulls[index][0] >= pushes[index][1] + chain.latency_s - 1e-9
-        assert found.of("forward")[place][0] >= pulls[index][1] + chain.latency_s - 1e-9
-
-
-@given(chains(), st.sampled_from(sorted(ROWS["order"])))
-@settings(max_examples=100, deadline=None)
-def test_a_direction_sends_one_message_at_a_time(chain: Chain, name: str):
-    sent = [s for s in trace(chain, build("order", name)).spans if s.what in ("push", "pull")]
-    for kinds in [("push", "pull")] if chain.duplex == "half" else [("push",), ("pull",)]:
-        mine = sorted((s.begin_s, s.end_s) for s in sent if s.what in kinds)
-        assert all(first[1] <= second[0] + 1e-9 for first, second in pairwise(mine))
-
-
-def test_the_bound_is_reached_where_the_front_goes_first():
-    assert lower_bound_s(example("E1", "half")) == 12
-    assert lower_bound_s(example("E2", "full", 1)) == 14
-    assert lower_bound_s(example("E3", "full", 1)) == 8
-
-
-def test_with_one_worker_every_push_raises_a_low_bound():
-    """So the smallest layer goes, as at the front; of several equal workers none does, and the oldest goes."""
-    alone, many = example("E1", "half"), example("E1", "half", workers=4)
-    first, second = (messages(trace(chain, Needed())) for chain in (alone, many))
-    assert [what for what, *_ in first][:3] == ["push3", "push1", "pull1"]
-    assert [what for what, *_ in second][:3] == ["push3", "pull3", "push2"]
+# -- bound and optimum -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [({"sizes": (1,)}, "an entry for each layer"), ({"sizes": (0, 1)}, "at least 1"), ({"duplex": "both"}, "allowed"),
-     ({"piece_bytes": 0}, "above 0"), ({"byte_s": 0.0}, "above 0"), ({"latency_s": -1.0}, "negative")],
+    ("name", "duplex", "ranges", "bound_s", "best_s"),
+    [("E1", "half", WHOLE, 12, 12), ("E1", "full", WHOLE, 9, 11), ("E2", "half", WHOLE, 20, 20),
+     ("E2", "full", CUT, 14, math.nan), ("E3", "half", WHOLE, 12, 12), ("E3", "full", WHOLE, 10, 12),
+     ("E3", "full", CUT, 8, math.nan)],
 )  # fmt: skip
-def test_chains_that_cannot_be_are_refused(change: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        Chain(**{**LAYERS["E3"], **change})
+def test_bound_and_optimum_of_the_examples(name: str, duplex: str, ranges: str, bound_s: float, best_s: float):
+    """The optimum is searched where there are few messages."""
+    chain = chain_of(example(name, duplex, ranges))
+    assert lower_bound_s(chain) == pytest.approx(bound_s, rel=1e-4)
+    assert optimum_s(chain) == pytest.approx(best_s, rel=1e-4, nan_ok=True)
+
+
+def test_a_link_that_waits_on_purpose_can_be_better_than_all_that_never_do():
+    """Of 3 busy schedules the best takes 24 s: the large push keeps the link from the input's layer."""
+    run = chained((12, 1), (1, 1), (UNIT, 8 * UNIT), ranges="layers",
+                  cluster={"duplex": "half", "bandwidth_bit_s": 8.0 * 4 * UNIT})  # fmt: skip
+    assert optimum_s(chain_of(run)) == pytest.approx(21, rel=1e-4)
+    assert min(iteration_s(run.but(order=order)) for order in ORDERS) == pytest.approx(24, rel=1e-4)
+
+
+eighths = st.integers(0, 8).map(lambda n: n / 8)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Any order on any chain of at most four layers."""
+    layers = draw(st.lists(st.tuples(eighths, eighths, st.integers(1, 9)), min_size=1, max_size=4))
+    forward_s, backward_s, sizes = zip(*layers, strict=True)
+    link = {
+        "duplex": draw(st.sampled_from(("full", "half"))),
+        "latency_s": draw(st.sampled_from((0.0, 0.5))),
+        "bandwidth_bit_s": draw(st.sampled_from((1e3, 4e3))),
+        "overhead_s": draw(st.sampled_from((0.0, 0.25))),
+    }
+    return chained((forward_s[0] + 0.125, *forward_s[1:]), backward_s, tuple(10 * size for size in sizes),
+                   order=draw(st.sampled_from(ORDERS)), ranges=draw(st.sampled_from(("layers", "layers:20"))),
+                   cluster=link)  # fmt: skip
+
+
+@given(runs())
+@settings(max_examples=60, deadline=None)
+def test_no_order_is_faster_than_the_optimum_nor_the_optimum_than_the_bound(run: Run):
+    chain, took_s = chain_of(run), iteration_s(run)
+    computing_s = sum((*chain.forward_s, *chain.backward_s))
+    busy_s = sum(map(sum, chain.messages_s)) * (2 if chain.duplex == "half" else 1)
+    best_s = optimum_s(chain)
+    best_s = took_s if math.isnan(best_s) else best_s
+    assert max(computing_s, busy_s) <= lower_bound_s(chain) + 1e-9
+    assert lower_bound_s(chain) <= best_s + 1e-9
+    assert best_s <= took_s + 1e-9
+
+
+def test_the_front_of_the_thesiss_mlp_is_the_optimum():
+    """With full duplex no order of whole layers reaches the bound, and this one is the best of them."""
+    for bandwidth in (5e8, 1e9):
+        run = Run(engine="timing", ranges="layers", order="front", workers=2, pushes=6,
+                  cluster={"compute_s": 0.02, "bandwidth_bit_s": bandwidth})  # fmt: skip
+        chain = chain_of(run)
+        assert iteration_s(run) == pytest.approx(optimum_s(chain))
+        assert optimum_s(chain) > 1.12 * lower_bound_s(chain)
+
+
+@pytest.mark.parametrize("run", [Run(cluster="lab"), Run(cluster={"compute_s": 0.02}, ranges="layers")])
+def test_a_chain_needs_layers_and_a_link(run: Run):
+    with pytest.raises(ConfigError, match="needs ranges='layers'"):
+        chain_of(run)

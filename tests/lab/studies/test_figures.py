@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 import pytest
@@ -20,10 +21,19 @@ def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "figures"
 
 
-def test_a_figure_is_written_and_given_back(figures: Path):
-    drawn = go.Figure()
-    assert save("accuracy", drawn) is drawn
+def test_figure_is_written(figures: Path):
+    save("accuracy", go.Figure())
     assert {"10_pruning-accuracy.json", "10_pruning-accuracy.html"} <= {path.name for path in figures.iterdir()}
+
+
+def test_notebook_shows_figure_and_caption(figures: Path, monkeypatch: pytest.MonkeyPatch):
+    shown: list[Any] = []
+    monkeypatch.setattr("pslab.lab.studies.figures.kernel", object)
+    monkeypatch.setattr("IPython.display.display", lambda *each: shown.extend(each))
+    drawn = go.Figure(layout={"meta": {"caption": ["4 workers", "1 < 2"]}})
+    save("accuracy", drawn)
+    assert shown[0] is drawn
+    assert "4 workers<br>1 &lt; 2" in shown[1].data
 
 
 def test_a_variant_names_its_files_and_the_journal_has_them(figures: Path, monkeypatch: pytest.MonkeyPatch):

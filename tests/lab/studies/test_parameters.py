@@ -64,7 +64,7 @@ def test_values_like_their_defaults_are_admitted(values: dict[str, Any]):
     ({"quiet": 1}, "must be True or False"),
     ({"families": ["static"]}, "must be a mapping"),
     ({"pushes": True}, "pushes=True: must be a whole number"),  # as Run says it
-    ({"pushes": 0}, "must be at least 1"),
+    ({"pushes": 0}, "must be a whole number from 1"),
     ({"cluster": 3}, "must be a preset's name or a mapping"),
     ({"learning_rate": "fast"}, "must be a number"),
 ])  # fmt: skip

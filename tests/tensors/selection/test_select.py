@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
 from types import ModuleType
@@ -219,12 +219,10 @@ def test_dynamic_thresholds_are_means(v: torch.Tensor, passes: int) -> None:
             assert not len(found)
 
 
-def test_std_of_a_constant_vector_is_zero() -> None:
-    for n in (1, 7, 5000, 300_001):
-        for value in (0.1, -3.3e7, 1e-30, 0.0):
-            for dtype in DTYPES:
-                assert select.std(torch.full((n,), value, dtype=dtype)) == 0
-                assert reference.std(torch.full((n,), value, dtype=dtype)) == 0
+@pytest.mark.parametrize("value", [0.1, -3.3e7, 1e-30, 0.0])
+def test_std_of_a_constant_vector_is_zero(value: float) -> None:
+    for v in (torch.full((n,), value, dtype=dtype) for n in (1, 7, 5000, 300_001) for dtype in DTYPES):
+        assert select.std(v) == reference.std(v) == 0
 
 
 def test_std_far_from_zero() -> None:
@@ -244,30 +242,34 @@ def test_empty_vectors() -> None:
 # --- the compiled loops against the reference -------------------------------------------------------------------------
 
 
+def assert_agreement(v: torch.Tensor, k: Iterable[int], sigmas: Iterable[float], passes: Iterable[int]) -> None:
+    """Both implementations select the same entries of v."""
+    for each in k:
+        found = select.top(v, each)
+        assert len(found) == each
+        same(reference.top(v, each), found)
+    for factor in sigmas:
+        same(reference.above(v, factor * reference.std(v)), select.deviation(v, factor))
+    for count in passes:
+        (found, thresholds), (expected, means) = select.dynamic(v, count), reference.dynamic(v, count)
+        same(expected, found)
+        assert thresholds == pytest.approx(means, rel=1e-12)
+        assert len(found) or not v.any()
+
+
 @pytest.mark.parametrize("n", [5000, 40_001])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", adversarial(8, torch.float32))
 def test_implementations_agree(n: int, dtype: torch.dtype, name: str) -> None:
     v = adversarial(n, dtype)[name]
-    for k in (0, 1, n // 1000, n // 100, n // 7, n - 1, n):
-        found = select.top(v, k)
-        assert len(found) == k
-        same(reference.top(v, k), found)
+    assert select.std(v) == pytest.approx(reference.std(v), rel=1e-12)
+    assert_agreement(v, (0, 1, n // 1000, n // 100, n // 7, n - 1, n), (0.5, 2), (1, 3, 20))
     for fraction, draw in ((0.001, 3), (0.01, 17), (0.25, 10**18 + 5)):
         stride, k = select.sample_stride(n, fraction, 0.01), select.share(fraction, n)
         found = select.sampled(v, fraction, 0.01, draw)
         assert len(found) <= k
         if stride > 1:
             same(reference.sampled(v, k, draw % stride, stride, select.share(fraction, n // stride)), found)
-    assert select.std(v) == pytest.approx(reference.std(v), rel=1e-12)
-    for sigmas in (0.5, 2):
-        same(reference.above(v, sigmas * reference.std(v)), select.deviation(v, sigmas))
-    for passes in (1, 3, 20):
-        found, thresholds = select.dynamic(v, passes)
-        expected, means = reference.dynamic(v, passes)
-        same(expected, found)
-        assert thresholds == pytest.approx(means, rel=1e-12)
-        assert len(found) > 0 or not v.any()
 
 
 @pytest.mark.usefixtures("small_samples")
@@ -276,13 +278,27 @@ def test_implementations_agree_on_poor_samples() -> None:
     @given(st.integers(1, 400), st.sampled_from(DTYPES), st.data())
     def agree(n: int, dtype: torch.dtype, data: st.DataObject) -> None:
         v = adversarial(n, dtype)[data.draw(st.sampled_from(list(adversarial(1, dtype))))]
-        k, sigmas = data.draw(st.integers(0, n)), data.draw(st.sampled_from([0.1, 1, 2]))
-        same(reference.top(v, k), select.top(v, k))
-        same(reference.above(v, sigmas * reference.std(v)), select.deviation(v, sigmas))
-        passes = data.draw(st.integers(1, 9))
-        same(reference.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
+        choices = st.integers(0, n), st.sampled_from([0.1, 1, 2]), st.integers(1, 9)
+        assert_agreement(v, *([data.draw(choice)] for choice in choices))
 
     agree()
+
+
+@pytest.mark.parametrize("n", [*range(1, 4), 63, 64, 65, 1023, 1025, 8192, 8193])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_implementations_agree_at_every_length(n: int, dtype: torch.dtype) -> None:
+    v = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=dtype)
+    assert_agreement(v, (0, n // 100, n // 2, n), (1,), (1, 2, 5))
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [
+    *((torch.float32, scale) for scale in (1e-45, 1e-39, 1e30, 3e38)),
+    *((torch.float64, scale) for scale in (1e-320, 1e-160, 1e-150, 1e150, 1e300))])  # fmt: skip
+@pytest.mark.parametrize("n", [50, 20_000])
+def test_implementations_agree_near_the_limits_of_a_dtype(dtype: torch.dtype, scale: float, n: int) -> None:
+    generator = torch.Generator().manual_seed(6)
+    v = ((torch.rand(n, generator=generator, dtype=torch.float64) * 2 - 1) * scale).to(dtype)
+    assert_agreement(v, (n // 9,), (1,), (1, 4))
 
 
 SAMPLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -296,61 +312,19 @@ SAMPLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+@pytest.mark.parametrize("name", [*SAMPLES, 0, 1, 1100, 5000])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_misleading_sample_loses_no_entry(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+def test_misleading_samples_and_short_lists_lose_no_entry(
+    name: str | int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     v = torch.randn(20_000, generator=torch.Generator().manual_seed(5), dtype=dtype)
-    monkeypatch.setattr(scan, "sample", SAMPLES[name])
-    agree_everywhere(v)
-
-
-def test_lists_that_are_too_short_lose_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    v = torch.randn(20_000, generator=torch.Generator().manual_seed(5))
-    for room in (0, 1, 1100, 5000):
-        monkeypatch.setattr(scan, "room", lambda n, count, size, room=room: room)
-        agree_everywhere(v)
-
-
-def agree_everywhere(v: torch.Tensor) -> None:
-    for k in (1, 100, 9000):
-        same(reference.top(v, k), select.top(v, k))
-    for sigmas in (0.5, 1, 3):
-        same(reference.above(v, sigmas * reference.std(v)), select.deviation(v, sigmas))
-    for passes in (1, 2, 3, 5, 30):
-        (found, thresholds), (expected, means) = select.dynamic(v, passes), reference.dynamic(v, passes)
-        same(expected, found)
-        assert thresholds == pytest.approx(means, rel=1e-12)
+    if isinstance(name, str):
+        monkeypatch.setattr(scan, "sample", SAMPLES[name])
+    else:
+        monkeypatch.setattr(scan, "room", lambda n, count, size: name)
+    assert_agreement(v, (1, 100, 9000), (0.5, 1, 3), (1, 2, 3, 5, 30))
     for threshold in (-1.0, 0.0, 0.5, 9.0):
         same(reference.above(v, threshold), select.above(v, threshold))
-
-
-EXTREMES = [(torch.float32, s) for s in (1e-45, 1e-39, 1e30, 3e38)] + [
-    (torch.float64, s) for s in (1e-320, 1e-160, 1e-150, 1e150, 1e300)
-]
-
-
-@pytest.mark.parametrize(("dtype", "scale"), EXTREMES)
-@pytest.mark.parametrize("n", [50, 20_000])
-def test_implementations_agree_near_the_limits_of_a_dtype(dtype: torch.dtype, scale: float, n: int) -> None:
-    generator = torch.Generator().manual_seed(6)
-    v = ((torch.rand(n, generator=generator, dtype=torch.float64) * 2 - 1) * scale).to(dtype)
-    same(reference.top(v, n // 9), select.top(v, n // 9))
-    for passes in (1, 4):
-        same(reference.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
-    same(reference.above(v, reference.std(v)), select.deviation(v, 1))
-
-
-@pytest.mark.parametrize("n", [*range(4), 63, 64, 65, 1023, 1025, 8192, 8193])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_implementations_agree_at_every_length(n: int, dtype: torch.dtype) -> None:
-    v = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=dtype)
-    for k in {0, n // 100, n // 2, n}:
-        same(reference.top(v, k), select.top(v, k))
-    same(reference.above(v, reference.std(v)), select.deviation(v, 1))
-    for passes in (1, 2, 5):
-        same(reference.dynamic(v, passes)[0], select.dynamic(v, passes)[0])
 
 
 def test_a_good_sample_saves_all_passes_but_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""One module for each section of the benchmark."""
+"""One module for each section of the benchmarks."""

@@ -1,5 +1,7 @@
-"""Requests layer by layer on real processes: what they cost where nothing can be hidden, and what is hidden where the
-links are slow, beside virtual time's word for the same run."""
+"""Requests layer by layer on real processes: their cost where nothing can be hidden, and what slow links let them hide.
+
+The latter is compared with the same run in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from pslab.lab.runs.resolve import resolve
 SECTION = "6 layers"
 WORKERS, BATCH_SIZE = 2, 128
 FREE_BAR, AGREEMENT = 1.05, 0.15
-SLOWER = 2.5  # modelled times in calibrated ones: what two workers and a server can keep on two cores
+SLOWER = 2.5  # emulated compute times, in calibrated ones: what two workers and a server keep up with on two cores
 BANDWIDTHS = {"2 Gbit/s": 2e9, "1 Gbit/s": 1e9}
 
 

@@ -1,4 +1,4 @@
-"""To 98 % of MNIST: two workers without an emulated network, beside one process with the same total batch."""
+"""To 98 % of MNIST: two workers without an emulated network, and one process with the same total batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pslab.config.run import Run
 from pslab.engines.local.engine import execute
-from pslab.lab.bench.measure import Row
+from pslab.lab.bench.measure import Row, one_thread
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.workload.data import Batches, Dataset, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
@@ -21,7 +21,7 @@ WORKERS, BAR = 2, 0.7
 
 
 def rows(quick: bool) -> list[Row]:
-    """SGD 0.1, momentum 0.9, linear to zero, two epochs; the median over seeds. Evaluation is off the clock."""
+    """SGD 0.1, momentum 0.9, linear to zero, two epochs; the median over seeds. Evaluations do not count."""
     seeds = range(1 if quick else 3)
     one, many = [to_target(alone(seed)) for seed in seeds], [to_target(together(seed)) for seed in seeds]
     note = f"reached by {len(_reached(many))} of {len(many)} seeds; one process: {len(_reached(one))} of {len(one)}"
@@ -39,7 +39,7 @@ def to_target(curve: list[tuple[float, float]]) -> float | None:
 
 
 def together(seed: int) -> list[tuple[float, float]]:
-    """pslab: BSP, each worker a share of the batch."""
+    """pslab: BSP, where each worker takes a part of the batch."""
     run = Run(workers=WORKERS, batch_size=BATCH_SIZE // WORKERS, pushes=STEPS * WORKERS, learning_rate=RATE, seed=seed,
               schedule="linear", optimizer=f"sgd:momentum={MOMENTUM}", eval_every=EVALUATE * WORKERS)  # fmt: skip
     table = execute(resolve(run), lambda news: None).accuracy
@@ -51,21 +51,17 @@ def alone(seed: int) -> list[tuple[float, float]]:
     data, module = resolve_data("mnist", data_root()), build_model("mlp", seed)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM)
     batches, curve, spent_s = Batches(len(data.train_y), 1, 0, BATCH_SIZE, seed), [], 0.0
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for step in range(STEPS):
-            begin_s = time.perf_counter()
+            start_s = time.perf_counter()
             rows = torch.from_numpy(batches.at(step))
             optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
             optimizer.zero_grad()
             functional.cross_entropy(module(_inputs(data.train_x[rows], data)), data.train_y[rows]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            spent_s += time.perf_counter() - begin_s
+            spent_s += time.perf_counter() - start_s
             if (step + 1) % EVALUATE == 0 or step + 1 == STEPS:
                 curve.append((spent_s, _accuracy(module, data)))
-    finally:
-        torch.set_num_threads(threads)
     return curve
 
 

@@ -1,15 +1,13 @@
-"""A dense round: every worker pushes a gradient and pulls fresh weights. Nobody computes; the protocol is whole."""
+"""A dense round: every worker pushes a gradient and pulls the new weights, by the full protocol, without computing."""
 
 from __future__ import annotations
 
-import torch
-
 from pslab.engines.local.engine import execute
 from pslab.lab.bench.flat import exchange
-from pslab.lab.bench.measure import Row, alternated, interleaved
+from pslab.lab.bench.measure import Row, alternated, copy_s
 from pslab.lab.bench.peers import Peers, peers
 
-SMALL, MLP, LARGE = 256, 932_352, 25_000_000  # 1 KB; the thesis MLP to a whole neuron; 25 million
+SMALL, MLP, LARGE = 256, 932_352, 25_000_000  # parameters: 1 KB; the thesis's MLP; 25 million
 ROUNDS = {SMALL: 2000, MLP: 300, LARGE: 12}
 COPIES_BAR = {MLP: 1.5, LARGE: 1.2}
 IN_PLACE_BAR = 1.5
@@ -18,7 +16,7 @@ SECTION = "1 dense round"
 
 
 def rows(quick: bool) -> list[Row]:
-    """Section 1. BSP over a free link reads weights in place; SSP with s = 0 does the same rounds with copies."""
+    """BSP without links reads weights in place; SSP with s = 0 does the same rounds with copies."""
     found, repeats = [_latency(quick)], 3 if quick else 7
     for workers in (2, 4):
         with peers(workers) as others:
@@ -28,7 +26,7 @@ def rows(quick: bool) -> list[Row]:
 
 
 def pslab_round(size: int, workers: int, sync: str, rounds: int) -> float:
-    """Seconds per round of the local engine, its whole protocol and its records included."""
+    """Seconds per round of the local engine, including its protocol and its records."""
     experiment = exchange(size, workers=workers, sync=sync, pushes=rounds * workers)
     return float(execute(experiment, lambda news: None).facts["seconds"]) / rounds
 
@@ -47,7 +45,6 @@ def _rounds(others: Peers, size: int, repeats: int) -> list[Row]:
         },
         repeats,
     )
-    copy = _copy(size)
     name = f"{size / 1e6:.2g} M, W={workers}"
 
     def row(what: str, against: str, other_s: float, bar: float | None = None) -> Row:
@@ -59,7 +56,7 @@ def _rounds(others: Peers, size: int, repeats: int) -> list[Row]:
         row("in place", "reference in place", seconds["reference in place"], IN_PLACE_BAR),
         row("in place", "gloo all-reduce", seconds["gloo"], PEER_BARS["gloo", size] if workers == 2 else None),
         row("in place", "pickled pipes", seconds["pickled pipes"]),
-        row("in place", "one copy of the model", copy),
+        row("in place", "one copy of the model", copy_s(size, 0.5)),
     ]
 
 
@@ -75,13 +72,3 @@ def _latency(quick: bool) -> Row:
     bar = 10e-6 / seconds["pickled"]
     return Row(SECTION, "1 KB, W=1", 1e6 * seconds["pslab"], "us", "pickled pipes",
                seconds["pslab"] / seconds["pickled"], bar, "the bar is 10 us")  # fmt: skip
-
-
-def _copy(size: int) -> float:
-    source, target = torch.zeros(size), torch.zeros(size)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return interleaved({"copy": lambda: target.copy_(source)}, 0.5)["copy"]
-    finally:
-        torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""A model that fills memory: 10^9 parameters pushed and pulled by ranges, plain SGD, one worker."""
+"""A model that fills memory: 10^9 parameters pushed and pulled in ranges, plain SGD, one worker."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from statistics import median
 
 import numpy as np
 import pandas as pd
-import torch
 
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool as pools
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.errors import PslabError
 from pslab.lab.bench.flat import exchange
-from pslab.lab.bench.measure import Row, interleaved
+from pslab.lab.bench.measure import Row, copy_s
 
 SECTION = "7 scale"
 SIZE, RANGES, ROUNDS = 10**9, 16, 7
-TOUCHED = 3  # rounds in which memory is still touched for the first time
+TOUCHED = 3  # rounds in which some memory is touched for the first time
 MEMORY_BAR, TIME_BAR = 1.3, 2.0
 NEEDED_BYTES = 4 * 4 * SIZE  # the weights, the worker's two gradients, and as much again for the copy
 
 
 def rows(quick: bool) -> list[Row]:
-    """Memory of the server against the model; a round against one copy of the model.
+    """The memory of the server compared with the model; a round compared with one copy of the model.
 
     Raises:
-        PslabError: too little memory is free here.
+        PslabError: too little free memory.
     """
     if _available_bytes() < NEEDED_BYTES:
         raise PslabError(f"the scale benchmark needs {NEEDED_BYTES / 2**30:.0f} GiB of free memory")
@@ -38,18 +37,14 @@ def rows(quick: bool) -> list[Row]:
     per_round, first = median(np.diff(ends[TOUCHED - 1 :])), float(ends[0])
     resident = _resident_bytes(pools.acquire(1).processes[pools.SERVER].pid)
     pools.release()
-    source, target = torch.zeros(SIZE), torch.zeros(SIZE)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the server
-    copy = interleaved({"copy": lambda: target.copy_(source)}, 2.0)["copy"]
-    torch.set_num_threads(threads)
+    copy = copy_s(SIZE, 2.0)
     model = 4 * experiment.keyspace.size
     server = (resident["Anonymous"] + model) / model
     return [
         Row(SECTION, f"10^9 parameters in {RANGES} ranges, a round", per_round, "s", "one copy, one thread",
             per_round / copy, TIME_BAR, f"the first, which touches the memory, {first:.1f} s"),
         Row(SECTION, "the server's own memory and the weights", server * model / 2**30, "GiB", "the model", server,
-            MEMORY_BAR, f"mapped beside them: the worker's gradients; {resident['Rss'] / 2**30:.1f} GiB in all"),
+            MEMORY_BAR, f"also mapped: the worker's gradients; {resident['Rss'] / 2**30:.1f} GiB in all"),
     ]  # fmt: skip
 
 

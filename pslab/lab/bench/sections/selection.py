@@ -1,9 +1,8 @@
-"""Pruning: selection in read passes over the gradient, and whole pruning as a share of an iteration. One thread."""
+"""Pruning on one thread: selection in passes over the gradient, and all of pruning as a share of an iteration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import cycle
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from pslab.config.spec import build
-from pslab.lab.bench.measure import Row, interleaved
+from pslab.lab.bench.measure import Row, interleaved, one_thread
 from pslab.tensors.pruning.pruner import Pruner
 from pslab.tensors.pruning.rules import Deviation, Rule, Static
 from pslab.tensors.workload.keyspace import Keyspace
@@ -19,14 +18,14 @@ from pslab.tensors.workload.models import build_model
 
 SECTION = "2 pruning"
 THRESHOLDS = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:0.1%")
-SIZES = (1_000_000, 25_000_000)  # in cache and out of it
-BARS = {0.015: (15.0, 4.0), 0.12: (30.0, 8.0)}  # density at most -> read passes, in cache and out of it
+SIZES = (1_000_000, 25_000_000)  # within the cache and beyond it
+BARS = {0.015: (15.0, 4.0), 0.12: (30.0, 8.0)}  # density, at most -> passes, within the cache and beyond it
 SHARE_BAR, BATCH_SIZE = 0.1, 128
 CACHE_ENTRIES = 1 << 22
 
 
 def rows(quick: bool) -> list[Row]:
-    """Every threshold of the thesis at both sizes, of Laplace and of Gaussian gradients; then the shares."""
+    """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; then the shares."""
     seconds = 1.0 if quick else 6.0
     with one_thread():
         passes = [row for n in SIZES for kind in DRAWS for row in selections(n, kind, seconds)]
@@ -34,8 +33,8 @@ def rows(quick: bool) -> list[Row]:
 
 
 def selections(n: int, kind: str, seconds: float) -> list[Row]:
-    """Each rule's selection of n float32, and what plain torch takes for the same."""
-    count = 2 if n <= CACHE_ENTRIES else 1  # two in turn, so that no branch is learnt by heart
+    """The selection of each rule from n float32, compared with plain torch where it has the same."""
+    count = 2 if n <= CACHE_ENTRIES else 1  # two in turn, so that branches are not predicted by repetition
     vectors = [DRAWS[kind](n, torch.Generator().manual_seed(seed)) for seed in range(count)]
     turns = cycle(vectors)
     rules: dict[str, Rule] = {text: build("prune", text) for text in THRESHOLDS}
@@ -52,15 +51,15 @@ def selections(n: int, kind: str, seconds: float) -> list[Row]:
     found = []
     for text, rule in rules.items():
         density = len(rule.select(vectors[0])) / n
-        told = spent_s.get(f"{text} in torch")
-        note = f"sends {density:.2%}" + (f"; torch's operators: {told / pass_s:.3g}" if told else "")
+        peer_s = spent_s.get(f"{text} in torch")
+        note = f"sends {density:.2%}" + (f"; torch's operators: {peer_s / pass_s:.3g}" if peer_s else "")
         found.append(Row(SECTION, f"{text} of {n / 1e6:g} M, {kind}", spent_s[text] * 1e3, "ms", "a read pass",
                          spent_s[text] / pass_s, bar(density, n), note))  # fmt: skip
     return found
 
 
 def shares(seconds: float) -> list[Row]:
-    """Selection, and whole pruning, beside forward and backward of the thesis's MLP; they alternate as in a run."""
+    """Selection and all of pruning, compared with an iteration of the thesis's MLP; they alternate as in a run."""
     module = build_model("mlp", 0)
     space = Keyspace.of(module)
     gradient = torch.zeros(space.size)
@@ -85,7 +84,7 @@ def shares(seconds: float) -> list[Row]:
         spent_s = interleaved({"iteration": iteration, "selection": select,
                                "pruning": lambda p=pruner: p.prune(gradient, 0)}, seconds)  # type: ignore[misc]  # fmt: skip
         density, iteration_s = len(pruner.prune(gradient, 0)[0]) / space.size, spent_s["iteration"]
-        for what, words in (("selection", "selection alone"), ("pruning", "pruning, residual and all")):
+        for what, words in (("selection", "selection alone"), ("pruning", "pruning with its residual")):
             bar_ = SHARE_BAR if density <= min(BARS) and what == "selection" else None
             found.append(Row(SECTION, f"{text}: {words}", spent_s[what] * 1e3, "ms",
                              f"an iteration of {iteration_s * 1e3:.3g} ms", spent_s[what] / iteration_s, bar_,
@@ -94,19 +93,8 @@ def shares(seconds: float) -> list[Row]:
 
 
 def bar(density: float, n: int) -> float | None:
-    """The most read passes for a selection of this density; None where none is set."""
+    """The largest number of passes for a selection of this density; None if none is set."""
     return next((bars[n > CACHE_ENTRIES] for most, bars in BARS.items() if density <= most), None)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch on one thread, as in a worker."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _gaussian(n: int, generator: torch.Generator) -> torch.Tensor:
@@ -122,7 +110,7 @@ DRAWS: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {"gaussian": 
 
 
 def _peer(rule: Rule, n: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """The same selection in torch's own operators; of ties it may take others."""
+    """The same selection by operators of torch, which may choose differently among ties."""
     if isinstance(rule, Static):
         k = rule.count(n)
         return lambda v: torch.topk(v.abs(), k).indices

@@ -1,4 +1,4 @@
-"""Start-up: spawning workers that have torch, and the next run in a pool that is up."""
+"""Start-up: spawning workers that have imported torch, and the next run in the same pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEXT_RUN_S = 0.05
 
 
 def rows(quick: bool) -> list[Row]:
-    """Pools of 2, 4 and 8 workers; then the time until the next run's workers begin."""
+    """Pools of 2, 4 and 8 workers; then the time until the workers of the next run start."""
     repeats, found = 1 if quick else 3, []
     for workers in (2, 4) if quick else (2, 4, 8):
         seconds = alternated({"pool": partial(_pool, workers), "bare": partial(_bare, workers + 1)}, repeats)
@@ -28,34 +28,34 @@ def rows(quick: bool) -> list[Row]:
 
 
 def _next_run(repeats: int) -> Row:
-    """From Run to the workers' begin: names resolved, model checked, everybody prepared and warm."""
+    """From a Run to the start of its workers: names resolved, model checked, all processes prepared and warm."""
     spent = alternated({"next": _preparation}, repeats + 1)["next"]
     return Row(SECTION, "the next run in the same pool, 4 workers", 1e3 * spent, "ms", "50 ms", spent / NEXT_RUN_S, 1.0)
 
 
 def _preparation() -> float:
-    begin_s = time.perf_counter()
+    start_s = time.perf_counter()
     experiment = resolve(Run(pushes=4, eval_every=4))
-    resolved_s = time.perf_counter() - begin_s
+    resolved_s = time.perf_counter() - start_s
     return resolved_s + float(execute(experiment, lambda news: None).facts["preparation_s"])
 
 
 def _pool(workers: int) -> float:
     pools.release()
-    begin_s = time.perf_counter()
+    start_s = time.perf_counter()
     pools.acquire(workers)
-    return time.perf_counter() - begin_s
+    return time.perf_counter() - start_s
 
 
 def _bare(count: int) -> float:
     context = mp.get_context("spawn")
-    begin_s = time.perf_counter()
+    start_s = time.perf_counter()
     processes = [context.Process(target=_import_torch) for _ in range(count)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-    return time.perf_counter() - begin_s
+    return time.perf_counter() - start_s
 
 
 def _import_torch() -> None:

@@ -1,4 +1,4 @@
-"""A round of real training, no emulated network: the thesis MLP on MNIST, every core computing."""
+"""A round of training without an emulated network: the thesis's MLP on MNIST, with every core computing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH_SIZE, ROUNDS = 64, 60
 
 
 def rows(quick: bool) -> list[Row]:
-    """pslab's dense BSP and pruned BSP beside DDP over gloo, and beside the same steps without any exchange."""
+    """Dense and pruned runs, compared with DDP over gloo and with the same steps without any exchange."""
     found = []
     for workers in (2, 4):
         with peers(workers) as others:

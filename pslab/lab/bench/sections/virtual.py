@@ -1,4 +1,4 @@
-"""Virtual time: what it costs beside the gradients themselves, what a second core brings, and events a second."""
+"""Virtual time: its cost compared with the gradients alone, the gain of a second core, and events per second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLUSTER = {"preset": "lab"}
 
 
 def rows(quick: bool) -> list[Row]:
-    """Dense runs with real gradients, evaluation apart; then runs without tensors."""
+    """Dense runs with gradients, without evaluation; then runs without tensors."""
     pushes, repeats = (160, 1) if quick else (480, 3)
     return [*_gradients(pushes, repeats), *_events(5_000 if quick else 40_000, repeats)]
 
@@ -48,18 +48,18 @@ def _gradients(pushes: int, repeats: int) -> list[Row]:
 
 def _whole(run: Run, cores: int) -> float:
     experiment = resolve(run)
-    return float(virtual.execute(experiment, _nobody, cores).facts["turning_s"])
+    return float(virtual.execute(experiment, _ignore, cores).facts["turning_s"])
 
 
 def _bare(run: Run, cores: int) -> float:
-    """As many gradients, on the same processes, with no server between them."""
+    """As many gradients on the same processes, without a server."""
     experiment = resolve(run)
     pool = pools.acquire(cores)
-    coordinator = Coordinator(pool, experiment, _nobody)
+    coordinator = Coordinator(pool, experiment, _ignore)
     hosts = Hosts(pool, cores, coordinator.lay_out())
     coordinator.await_prepared(hosts.numbers)
     turns = itertools.cycle(range(run.workers))
-    begin_s, under_way = time.perf_counter(), [next(turns) for _ in range(run.workers)]
+    start_s, under_way = time.perf_counter(), [next(turns) for _ in range(run.workers)]
     for worker in under_way:
         hosts.start(worker, 0, [], 0.0, [])
     for count in range(int(run.pushes or 0)):
@@ -68,11 +68,11 @@ def _bare(run: Run, cores: int) -> float:
         if count < int(run.pushes or 0) - run.workers:
             hosts.start(worker, count // run.workers + 1, [], float(count), [])
             under_way.append(worker)
-    return time.perf_counter() - begin_s
+    return time.perf_counter() - start_s
 
 
 def _events(pushes: int, repeats: int) -> list[Row]:
-    """Events are what the heap and the links yield; a push takes three or more, without links three."""
+    """Events are those of the heap and the links; a push takes three without links, otherwise more."""
     calls: dict[tuple[int, bool], Any] = {}
     for workers, links in itertools.product((4, 64, 1024), (False, True)):
         cluster = CLUSTER if links else {"compute_s": 0.02, "compute_sigma": 0.1}
@@ -92,9 +92,9 @@ def _events(pushes: int, repeats: int) -> list[Row]:
 
 
 def _per_event(run: Run) -> float:
-    facts = execute(resolve(run), _nobody).facts
+    facts = execute(resolve(run), _ignore).facts
     return float(facts["turning_s"]) / int(facts["events"])
 
 
-def _nobody(news: dict[str, Any]) -> None:
-    """Nobody listens."""
+def _ignore(news: dict[str, Any]) -> None:
+    """Progress is not shown."""

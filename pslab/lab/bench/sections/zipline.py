@@ -1,6 +1,6 @@
-"""ZipLine's variants, beside their published times (C++, 24 Xeon cores) and each other; how their times grow.
+"""The variants of ZipLine, compared with their published times (C++, 24 Xeon cores) and each other, and how times grow.
 
-The heuristics bisect their rows here; the published ones pass through them.
+The heuristics bisect their rows here; the published ones go through them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pslab.policies.planning.baselines import BASELINES
 from pslab.policies.planning.zipline import ZIPLINES
 
 SECTION = "5 ZipLine"
-BAR = 0.25  # of OptBS as published, at the largest size
+BAR = 0.25  # of the published time of OptBS, at the largest size
 Size = tuple[int, int]  # workers, points of each
 SIZES: tuple[Size, ...] = ((10, 15), (10, 150), (100, 15), (100, 150), (500, 15), (500, 150), (1000, 15), (1000, 150))
 LARGEST = SIZES[-1]
-SMALL = (4, 8)  # all plans there are: 4096
-MOST = {"naive": 5_000.0, "grid": 3e5, "fullgrid": 2e5}  # plans, or points that are looked at: what takes 0.3 s or less
-#: Microseconds. Zhao et al. (ICDM 2019), table II; opt, optbs and all of n = 500 are read off a figure of theirs
-#: (DSAA 2021), to 2 % or by eye.
+SMALL = (4, 8)  # 4096 plans in all
+MOST = {"naive": 5_000.0, "grid": 3e5, "fullgrid": 2e5}  # plans, or points, that are examined in 0.3 s or less
+#: Microseconds. Zhao et al. (ICDM 2019), table II; opt, optbs and n = 500 are read off a figure (DSAA 2021), to 2 %
+#: or by eye.
 PUBLISHED_US: dict[str, dict[Size, float]] = {
     "zipline": {(10, 15): 149, (10, 150): 1320, (100, 15): 6370, (100, 150): 49_900, (500, 15): 92_000,
                 (500, 150): 610_000, (1000, 15): 253_000, (1000, 150): 2_380_000},
@@ -37,24 +37,24 @@ PUBLISHED_US: dict[str, dict[Size, float]] = {
 
 
 def rows(quick: bool) -> list[Row]:
-    """Every search at every size that it can do, then the powers of n and R that the times grow with."""
+    """Every search at every size that it can solve, then the powers of n and R with which the times grow."""
     seconds = 0.1 if quick else 1.5
     spent = {size: searched(size, seconds) for size in (SMALL, *SIZES)}
     return [*beside(spent), *growth({size: spent[size] for size in SIZES})]
 
 
 def instance(size: Size, seed: int = 0) -> list[list[float]]:
-    """The authors' data: intervals of 1000 to 1500 ms, and predictions from a common moment on."""
+    """The data of the authors: intervals of 1000 to 1500 ms, and predictions from a common time on."""
     (workers, count), rng = size, random.Random(seed)
     made = [(rng.randint(1000, 1500), rng.randrange(workers), rng.randint(10, 20)) for _ in range(workers)]
     common = max(offset + interval * pushes for interval, offset, pushes in made)
     last = [offset + interval * math.ceil((common - offset) / interval) for interval, offset, _ in made]
-    return [[float(begin + interval * place) for place in range(1, count + 1)]
-            for begin, (interval, _, _) in zip(last, made, strict=True)]  # fmt: skip
+    return [[float(start + interval * place) for place in range(1, count + 1)]
+            for start, (interval, _, _) in zip(last, made, strict=True)]  # fmt: skip
 
 
 def searched(size: Size, seconds: float) -> dict[str, float]:
-    """Seconds of each search, in turn."""
+    """Seconds of each search."""
     workers, count = size
     work = {"naive": count**workers, "grid": workers * count, "fullgrid": workers * workers * count}
     points = instance(size)
@@ -64,14 +64,14 @@ def searched(size: Size, seconds: float) -> dict[str, float]:
 
 
 def beside(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
-    """Each time as a ratio to the published one; where there is none, to OptBS's, or to ZipLine's of this call."""
+    """Each time as a ratio to the published one; without one, to that of OptBS, or to that of ZipLine in this call."""
     found = []
     for size, times in spent.items():
         for name, took_s in times.items():
-            told = PUBLISHED_US.get(name if name in PUBLISHED_US else "optbs", {}).get(size)
-            against, other_s = ("ZipLine here", times["zipline"]) if told is None else ("as published", 1e-6 * told)
-            if told is not None and name not in PUBLISHED_US:
-                against = "OptBS as published"
+            published = PUBLISHED_US.get(name if name in PUBLISHED_US else "optbs", {}).get(size)
+            against, other_s = "ZipLine here", times["zipline"]
+            if published is not None:
+                against, other_s = "as published" if name in PUBLISHED_US else "OptBS as published", 1e-6 * published
             bar = BAR if size == LARGEST and name in ("optbs", "lru", "sweep") else None
             each = f"{1e9 * took_s / (size[0] * size[1]):.3g} ns a point"
             found.append(Row(SECTION, f"{name}, n={size[0]}, R={size[1]}", 1e3 * took_s, "ms", against,
@@ -80,14 +80,14 @@ def beside(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
 
 
 def growth(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
-    """Times as powers of n at the larger R, and of R at the largest n, beside those of the published times."""
+    """Times as powers of n at the larger R, and of R at the largest n, compared with the published times."""
     found = []
     for letter, axis, sizes in (("n", 0, [size for size in SIZES if size[1] == LARGEST[1] and size[0] >= 100]),
                                 ("R", 1, [size for size in SIZES if size[0] == LARGEST[0]])):  # fmt: skip
         for name in ZIPLINES:
             ours = power([size[axis] for size in sizes], [spent[size][name] for size in sizes])
-            told = {size: us for size, us in PUBLISHED_US.get(name, {}).items() if size in sizes}
-            theirs = power([size[axis] for size in told], list(told.values())) if told else None
+            known = {size: us for size, us in PUBLISHED_US.get(name, {}).items() if size in sizes}
+            theirs = power([size[axis] for size in known], list(known.values())) if known else None
             against, bound = ("the published power", theirs) if theirs else ("linear", 1.0)
             where = f"R={LARGEST[1]}, n from 100" if letter == "n" else f"n={LARGEST[0]}"
             found.append(Row(SECTION, f"{name}: grows with {letter} to the power, {where}", ours, "", against,
@@ -96,7 +96,7 @@ def growth(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
 
 
 def power(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """The exponent of the power of the size that fits the times best: the slope of their logarithms."""
+    """The exponent of the power of the size that fits the times best, by regression of the logarithms."""
     x, y = [math.log(size) for size in sizes], [math.log(time) for time in times]
     middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
     across = sum((each - middle_x) ** 2 for each in x)

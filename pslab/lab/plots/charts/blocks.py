@@ -20,7 +20,6 @@ from pslab.lab.records.summary import MEASURES
 EDGE = "#6E6E6E"  # of ranges: seen on dark bars, too
 BAR, GROUPED, AROUND = 13.0, 9.0, 6.0  # px: a bar; one of several in a place; between places
 BEST, WORST, FRAME = "#004488", "#EDF1F6", "#DDAA33"
-PALEST = 2.5  # so many times a panel's best is as pale as it gets
 CELL = 28.0  # px: the height of a cell
 
 
@@ -118,7 +117,7 @@ def _bar(
 
 def heat(
     data: Data, x: Titled, y: Titled, value: Titled, *, facet: str | None = None, goal: float | None = None,
-    title: Any = None, notes: Iterable[str] = (), width: str = "page",
+    palest: float = 2.5, title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """A cell with its number for each x and y, the darker the nearer to the best of its panel, which is framed.
 
@@ -126,6 +125,7 @@ def heat(
         data, goal, title, notes, width: as in `points`.
         x, y, value: columns, or {name: title}; of results value is a measure.
         facet: the column whose values get a panel each.
+        palest: so many times the best of its panel is as pale as a cell gets.
 
     Raises:
         ConfigError: as in `points`.
@@ -142,16 +142,18 @@ def heat(
         best = part.frame[name].max() if higher else part.frame[name].min()
         for row in part.rows:
             place = table.places(x_name).index(row[x_name]), table.places(y_name).index(row[y_name])
-            _cell(page, column, row, name, place, best / row[name] if higher else row[name] / best)
+            _cell(page, column, row, name, place, best / row[name] if higher else row[name] / best, palest)
     told = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
     shown_as = headline([bare(words)], (), [y_name, x_name, *filter(None, (facet,))])
     return page.finish(words_of(title) or shown_as, [*told, *notes], ())
 
 
-def _cell(page: Page, column: int, row: Mapping[str, Any], name: str, at: tuple[int, int], times: float) -> None:
+def _cell(
+    page: Page, column: int, row: Mapping[str, Any], name: str, at: tuple[int, int], times: float, palest: float
+) -> None:
     """One cell, so many times as far as the best."""
     known, (x, y) = math.isfinite(times), at
-    colour = ramp([BEST, WORST], min(1.0, (times - 1) / (PALEST - 1))) if known else "#FFFFFF"
+    colour = ramp([BEST, WORST], min(1.0, (times - 1) / (palest - 1))) if known else "#FFFFFF"
     best = known and times <= 1 + 1e-12
     text = cell(row, name, brief=True).replace(f"{SPACE}s", "").replace(" (", "<br>(").replace("not reached", "–")
     page.figure.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, row=1, col=column + 1,

@@ -64,7 +64,7 @@ def points(
         pairs = [(x_, y_) for x_ in xs for y_ in ys]
         drawn.append(Curve(
             table.label(key), Look(BEHIND) if back else look, ... if back and one else key.get(facet or ""),
-            key.get(row or ""), back, "", {pair: _points(own, *pair, x_axes, aside) for pair in pairs},
+            key.get(row or ""), back, "", {pair: _points(own, *pair, x_axes, y_axes, aside) for pair in pairs},
             {pair: _unreached(own, *pair, x_axes, y_axes, aside) for pair in pairs}, how))  # fmt: skip
     facets = [value for value in table.levels(facet) if not (one and value == behind)]
     page = compose(drawn, cells(facets, table.levels(row), list(xs), list(ys)), x_axes, y_axes,
@@ -130,14 +130,17 @@ def _at(own: Table, value: Any, x: str, shown: Axis, aside: float) -> float:
     return [text for _, text in shown.ticks].index(name) + aside
 
 
-def _points(own: Table, x: str, y: str, x_axes: Mapping[str, Axis], aside: float) -> pd.DataFrame:
-    """x, y, low, high and hover of one curve."""
-    factor, found = unit_of(y).factor, []
+def _points(
+    own: Table, x: str, y: str, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis], aside: float
+) -> pd.DataFrame:
+    """x, y, low, high and hover of one curve; the range of one that not all seeds reach ends above all others."""
+    found = []
     for row in own.rows:
-        value = row[y]
-        low, high = (each if math.isfinite(each := row.get(f"{y}{end}", value)) else value for end in ("_low", "_high"))
+        value, low, high = (unit_of(y).factor * row.get(f"{y}{end}", row[y]) for end in ("", "_low", "_high"))
+        highest = y_axes[y].ticks[-1][0] if missing(row, y) else value
+        ends = [end if math.isfinite(end) else other for end, other in ((low, value), (high, highest))]
         hover = f"{own.word(x, row[x])}: {cell(row, y)}"
-        found.append((_at(own, row[x], x, x_axes[x], aside), factor * value, factor * low, factor * high, hover))
+        found.append((_at(own, row[x], x, x_axes[x], aside), value, *ends, hover))
     return pd.DataFrame(found, columns=["x", "y", "low", "high", "hover"]).sort_values("x", kind="stable")
 
 

@@ -1,4 +1,4 @@
-"""The section on pruning, at a size that takes no time. No figure is judged here."""
+"""The section on pruning, at a size that takes no time. No speed is judged here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pslab.tensors.pruning.rules import Deviation, Dynamic, Rule, Static
 
 
 @pytest.mark.parametrize("kind", selection.DRAWS)
-def test_each_threshold_has_a_row(kind: str) -> None:
+def test_each_rule_has_a_row(kind: str) -> None:
     rows = selection.selections(3000, kind, 0.0)
     assert [row.name.split()[0] for row in rows] == list(selection.THRESHOLDS)
     assert all(kind in row.name and 0 < row.ratio < math.inf for row in rows)
@@ -20,7 +20,7 @@ def test_each_threshold_has_a_row(kind: str) -> None:
     assert "torch" not in rows[-1].note
 
 
-def test_shares_are_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_are_ratios_to_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "BATCH_SIZE", 2)
     rows = selection.shares(0.0)
     assert len(rows) == 2 * len(selection.THRESHOLDS)
@@ -32,7 +32,7 @@ def test_shares_are_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     ("density", "n", "expected"),
     [(0.001, 10**6, 15), (0.01, 25 * 10**6, 4), (0.1, 10**6, 30), (0.05, 25 * 10**6, 8), (0.3, 10**6, None)],
 )
-def test_bars_follow_the_density(density: float, n: int, expected: float | None) -> None:
+def test_bars_depend_on_density_and_size(density: float, n: int, expected: float | None) -> None:
     assert selection.bar(density, n) == expected
 
 
@@ -45,15 +45,8 @@ def test_the_peers_select_the_same(rule: Rule) -> None:
     assert selection._peer(Dynamic(), 9) is None
 
 
-def test_gradients_are_what_they_are_called() -> None:
+def test_drawn_gradients_have_their_kurtosis() -> None:
     for kind, fourth in {"gaussian": 3, "laplace": 6}.items():
         v = selection.DRAWS[kind](200_000, torch.Generator().manual_seed(1)).double()
         assert abs(float(v.mean())) < 0.02
         assert float((v**4).mean() / (v**2).mean() ** 2) == pytest.approx(fourth, rel=0.1)
-
-
-def test_threads_are_given_back() -> None:
-    before = torch.get_num_threads()
-    with selection.one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before

@@ -1,4 +1,4 @@
-"""The section on ZipLine, at sizes that take no time. No figure is judged here."""
+"""The section on ZipLine, at sizes that take no time. No speed is judged here."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from pslab.lab.bench.sections import zipline
 from pslab.policies.planning.zipline import ZIPLINES, zipline_sweep
 
 
-def test_powers_are_fitted() -> None:
+def test_power_fits_an_exponent() -> None:
     assert zipline.power([10, 100, 1000], [3e-5, 3e-3, 3e-1]) == pytest.approx(2)
     assert zipline.power([15, 150], [0.5, 5]) == pytest.approx(1)
     assert zipline.power([1, 2, 4], [1, 2, 8]) == pytest.approx(1.5)
 
 
-def test_the_data_are_those_of_the_authors() -> None:
+def test_instances_are_those_of_the_authors() -> None:
     points = zipline.instance((100, 15))
     assert [len(row) for row in points] == [15] * 100
     intervals = [row[1] - row[0] for row in points]
     assert all(1000 <= interval <= 1500 for interval in intervals)
     assert all(row[14] - row[0] == 14 * interval for row, interval in zip(points, intervals, strict=True))
-    begin = max(row[0] - interval for row, interval in zip(points, intervals, strict=True))
-    assert all(0 <= begin - (row[0] - interval) <= 1500 for row, interval in zip(points, intervals, strict=True))
+    start = max(row[0] - interval for row, interval in zip(points, intervals, strict=True))
+    assert all(0 <= start - (row[0] - interval) <= 1500 for row, interval in zip(points, intervals, strict=True))
     assert zipline.instance((100, 15)) == points != zipline.instance((100, 15), 1)
     assert 1000 < zipline_sweep(zipline.instance((1000, 150))).spread < 1500  # about one interval
 
 
-def test_what_takes_too_long_is_left_out() -> None:
+def test_searches_that_take_too_long_are_left_out() -> None:
     assert set(zipline.searched((3, 4), 0.0)) == {*ZIPLINES, "naive", "grid", "fullgrid"}
     assert set(zipline.searched((30, 2), 0.0)) == {*ZIPLINES, "grid", "fullgrid"}
 
 
-def test_times_stand_beside_the_published_ones() -> None:
+def test_times_are_compared_with_the_published_ones() -> None:
     times = {"zipline": 1e-3, "optbs": 0.07, "sweep": 0.28, "fullgrid": 207.0}
     found = {row.name.split(",")[0]: row for row in zipline.beside({(1000, 150): times})}
     assert (found["zipline"].value, found["zipline"].against) == (1.0, "as published")

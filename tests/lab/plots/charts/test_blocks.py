@@ -7,11 +7,12 @@ from typing import Any
 
 import drawn
 import handmade
+import pandas as pd
 import pytest
 
 from pslab.config.run import Run
 from pslab.lab import plots
-from pslab.lab.plots.charts.blocks import BEST, FRAME
+from pslab.lab.plots.charts.blocks import BEST, FRAME, WORST
 from pslab.lab.records.results import Results
 from pslab.lab.runs.grid import grid
 
@@ -86,6 +87,12 @@ def test_heat_has_a_number_in_each_cell_and_frames_the_best(tmp_path: Path):
     assert sorted(texts) == ["3", "3", "<b>2</b>", "<b>2</b>", "–", "–"]
     assert {"BSP", "ASP"} < {*drawn.texts(figure)}
     assert "framed: the best of its panel" in drawn.caption(figure)
+
+
+def test_small_differences_are_seen_where_the_palest_is_near(tmp_path: Path):
+    table = pd.DataFrame({"x": [1, 2], "y": [1, 1], "ms": [100.0, 110.0]})
+    wide, near = (plots.heat(table, "x", "y", "ms", palest=palest).layout.shapes[1] for palest in (2.5, 1.1))
+    assert near.fillcolor == WORST != wide.fillcolor
 
 
 def test_heat_of_accuracies_frames_the_highest(tmp_path: Path):

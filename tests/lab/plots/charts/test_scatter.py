@@ -66,6 +66,17 @@ def test_what_was_not_reached_stands_above_a_line(tmp_path: Path):
     assert not all_there.layout.shapes
 
 
+def test_range_reaches_above_the_line_where_one_seed_never_arrives(tmp_path: Path):
+    ways = [WAYS["none"], WAYS["none"], WAYS["std:3"]]
+    runs = grid(BASE, workers=[2, 4], seed=[0, 1, 2])
+    found = runs.finished([handmade.curve(tmp_path, run, ways[run.seed]) for run in runs])
+    figure = plots.points(found, "workers", "seconds_to_goal", goal=0.9)
+    (line,) = drawn.lines(figure).values()
+    assert list(line.y) == [3, 3]
+    assert line.y[0] + line.error_y.array[0] == figure.layout.yaxis.tickvals[-1]
+    assert figure.layout.yaxis.ticktext[-1] == "not<br>reached"
+
+
 def test_panels_show_their_own_points(tmp_path: Path):
     found = results(tmp_path, prune=["none", "static:1%"], workers=[2, 4], sync=["bsp", "asp"])
     figure = plots.points(found, "workers", ["seconds", "accuracy"], by="prune", row="sync")

@@ -16,7 +16,7 @@ evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": c
 
 @dataclass
 class Outcome:
-    """One finished run. Tables are float64 [rows, columns]; seconds count from the run's begin."""
+    """One run that has ended. Tables are float64 [rows, columns]; seconds count from its start."""
 
     accuracy: np.ndarray  #: pushes, seconds, accuracy, loss
     phases: np.ndarray  #: worker, iteration, phase, begin_s, end_s, waits_for
@@ -26,7 +26,7 @@ class Outcome:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that was interrupted and ended in order; `outcome` has its finished iterations, None if there are none."""
+    """A run that was interrupted and ended in order; `outcome` has its completed iterations, None if there are none."""
 
     def __init__(self, outcome: Outcome | None) -> None:
         self.outcome = outcome

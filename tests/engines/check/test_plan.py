@@ -1,0 +1,66 @@
+"""check(): what is explored by default and on demand, and what comes back."""
+
+from __future__ import annotations
+
+import pytest
+from ownpolicies import NeverWaits
+
+import pslab
+from pslab.config.table import ROWS
+from pslab.engines.check import plan as planning
+from pslab.engines.check.plan import check, examples, resolve_sync
+from pslab.engines.check.worker import FAULTS
+from pslab.errors import ConfigError
+from pslab.policies.sync.asp import ASP
+from pslab.policies.sync.ssp import SSP
+
+
+def test_every_policy_is_explored_with_each_fault_and_with_all():
+    given = [resolve_sync(each) for each in examples()]
+    assert {type(each) for each in given} == {row.load() for row in ROWS["sync"].values()}
+    assert SSP(1) in given
+    assert given == [resolve_sync(each) for each in sorted(examples())]
+    found = check("asp", workers=1, iterations=1, processes=1)
+    assert [each.faults for each in found.explored] == [(), *((fault,) for fault in FAULTS), FAULTS]
+    tasks = planning.plan("asp", ASP())
+    assert {(task.workers, task.ranges) for task in tasks} == {(1, 1), (2, 1), (3, 1), (2, 2)}
+    assert len(tasks) == 4 * (2 + len(FAULTS))
+
+
+@pytest.mark.parametrize("name", examples())
+def test_iterations_suffice_to_break_the_bound(name):
+    sync = resolve_sync(name)
+    fault_free = [task for task in planning.plan(name, sync) if not task.faults and task.workers == 2]
+    assert fault_free
+    assert sync.window is None or all(task.iterations >= sync.window for task in fault_free if task.ranges == 1)
+
+
+def test_policies_that_plan_get_more_iterations_and_fewer_clusters():
+    tasks = planning.plan("elastic:2", resolve_sync("elastic:2"))
+    assert {(task.workers, task.ranges) for task in tasks} == {(1, 1), (2, 1), (3, 1), (2, 2)}
+    assert {task.iterations for task in tasks if task.workers == 2} == {3, 4, 5}
+    assert {task.faults_max for task in tasks} == {2}
+    (asked,) = planning.plan("elastic:2", resolve_sync("elastic:2"), workers=2, ranges=2, faults=["kill"])
+    assert (asked.workers, asked.ranges, asked.iterations) == (2, 2, 1)
+
+
+def test_a_narrowed_plan():
+    tasks = planning.plan("asp", ASP(), workers=[1, 2], ranges=[2], iterations=4, faults=["lose", "kill"])
+    assert [(task.workers, task.ranges, task.iterations, task.faults) for task in tasks] == [
+        (1, 2, 4, ("lose", "kill")), (2, 2, 4, ("lose", "kill"))
+    ]  # fmt: skip
+    assert [(task.workers, task.ranges) for task in planning.plan("asp", ASP(), ranges=2, faults=())] == [(2, 2)]
+    assert [(task.workers, task.ranges) for task in planning.plan("asp", ASP(), workers=4, faults=())] == [(4, 1)]
+
+
+def test_from_a_notebook():
+    found = pslab.check(NeverWaits(), workers=2, iterations=2, faults=())
+    assert not found.clean
+    assert found.explored[0].policy == "NeverWaits"
+    assert "=> worker 0 is started with iteration 2" in repr(found)
+    assert pslab.check("asp", workers=1, iterations=1, faults=["kill"]).clean
+    assert pslab.check("asp", SSP(1), workers=1, iterations=1, faults="kill").states == 38
+    pairs = pslab.check("asp", workers=2, iterations=1, faults=["kill", "lose"], faults_max=1)
+    assert "  1 of lose+kill " in planning.row(pairs.explored[0])
+    with pytest.raises(ConfigError, match="is a class: give an object of it"):
+        pslab.check(NeverWaits)

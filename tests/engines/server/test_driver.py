@@ -1,0 +1,123 @@
+"""The server's driver with a clock and a transport by hand: what is sent when, and when the run ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from tiny import tiny
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gone, Gradient, Taken, Wanted
+from pslab.engines.server.books import Books
+from pslab.engines.server.clock import VirtualClock
+from pslab.engines.server.driver import ServerDriver
+from pslab.engines.server.ledger import Ledger
+from pslab.engines.virtual.timing import job_without_tensors
+from pslab.lab.runs.resolve import resolve
+from pslab.protocol.messages import Ack, Pull, Push, Weights
+from pslab.protocol.server import Reply, Server, Step
+
+COSTS = {"compute_s": 1.0, "apply_s": 0.5, "serve_s": 0.25}
+
+
+class Recording:
+    """A transport that keeps what is sent, and a shard that keeps the rates."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Frame]] = []
+        self.rates: list[float] = []
+        self.left: list[int] = []
+
+    def send(self, worker: int, frame: Frame) -> None:
+        self.sent.append((worker, frame))
+
+    def attend(self) -> None: ...
+
+    def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
+        self.rates.append(rate)
+
+    def lay(self, reply: Reply) -> int:
+        return WHOLE
+
+    def leave(self, worker: int) -> None:
+        self.left.append(worker)
+
+
+class Setup:
+    def __init__(self, **fields: Any) -> None:
+        run = {"engine": "timing", "workers": 2, "cluster": COSTS, "learning_rate": 1.0, "sync": "bsp", **fields}
+        self.job: Job = job_without_tensors(resolve(tiny(**run)))
+        self.record, self.clock = Recording(), VirtualClock(self.job.cluster)
+        self.books = Books(self.job, Ledger(self.job, None, None, lambda body: None))
+        machine = Server(range(2), len(self.job.parts), self.job.sync)
+        self.driver = ServerDriver(self.job, machine, self.books, self.record, self.clock, self.record)
+        self.driver.start()
+
+    def iteration(self, worker: int, at: float, iteration: int = 0, version: int = 0) -> None:
+        """A worker's pushes of all ranges arrive, and its pulls."""
+        self.clock.at = at
+        for index in range(len(self.job.parts)):
+            gradient, wanted = Gradient(WHOLE, self.job.parts[index].size, 0.5), Wanted(0, 0)
+            self.driver.receive([Push(worker, index, iteration, version, gradient),
+                                 Pull(worker, index, iteration + 1, version, wanted)])  # fmt: skip
+
+
+def test_weights_carry_when_their_push_was_taken_done_and_released():
+    setup = Setup()
+    setup.iteration(0, 1.0)
+    setup.iteration(1, 3.0)
+    (first, (ack, weights)), (second, (_, other)) = setup.record.sent
+    assert (first, second) == (0, 1)
+    # two pushes take a second; worker 0's was dealt with at once, since it led to no step
+    assert weights.payload == (WHOLE, 1, 1.0, 1.0, 1.0, 4.0, 4.25)
+    assert ack == Ack(0, 0, 0, Taken(1.0, 1.0))
+    assert other.payload[2:4] == (3.0, 4.0)
+    assert other.payload.sent_s == 4.5  # after the other answer
+    assert setup.record.rates == [1.0]
+
+
+def test_a_push_is_done_when_the_last_step_that_it_led_to_is():
+    """A policy that decides for all ranges steps on both of them with the last push of either."""
+    setup = Setup(sync="backup:0", ranges="layers")
+    setup.iteration(0, 1.0)
+    setup.iteration(1, 3.0)
+    of_last = [frame[-1].payload for worker, frame in setup.record.sent if worker == 1]
+    assert [(answer.taken_s, answer.done_s) for answer in of_last] == [(3.0, 3.0), (3.0, pytest.approx(4.0))]
+    assert all(answer.released_s >= answer.done_s for answer in of_last)
+
+
+def test_the_run_ends_with_its_budget_and_what_comes_later_is_not_heard():
+    setup = Setup(sync="asp", pushes=2)
+    setup.iteration(0, 1.0)
+    setup.iteration(1, 3.0)
+    assert (setup.driver.outcome, setup.driver.ended_s, setup.books.applied) == ("budget", 3.5, 2)
+    setup.iteration(0, 5.0, 1, 1)
+    assert (setup.books.applied, setup.driver.refused) == (2, 0)
+
+
+def test_a_worker_that_left_lets_the_others_go_on_and_is_forgotten():
+    setup = Setup()
+    setup.iteration(0, 1.0)
+    setup.driver.receive([Gone(1), Gone(1)])
+    assert setup.record.left == [1]
+    assert [(worker, type(frame[-1])) for worker, frame in setup.record.sent] == [(0, Weights)]
+    assert setup.driver.machine.workers == (0,)
+
+
+def test_a_push_counts_even_if_its_worker_left_before_the_last_range_was_applied():
+    setup = Setup(ranges="layers")
+    gradients = [Gradient(WHOLE, part.size, 0.5) for part in setup.job.parts]
+    for worker, index in ((0, 0), (0, 1), (1, 0)):
+        setup.driver.receive([Push(worker, index, 0, 0, gradients[index])])
+    setup.driver.receive([Gone(0), Push(1, 1, 0, 0, gradients[1])])
+    assert setup.books.applied == 2
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run():
+    setup = Setup()
+    setup.clock.at = 2.0
+    setup.driver.receive([Diverged(1, 7)])
+    assert (setup.driver.outcome, setup.driver.ended_s, setup.driver.refused) == ("diverged", 2.0, 1)
+    assert setup.driver.diverged == {"worker": 1, "iteration": 7}

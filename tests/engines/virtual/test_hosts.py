@@ -1,0 +1,98 @@
+"""A run in virtual time leaves the same bits wherever its gradients are computed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import Diverges, net, tiny
+from virtual_digest import digests
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.virtual import engine as virtual
+from pslab.lab.runs.resolve import resolve
+
+TESTS = Path(__file__).parents[2] / "support"
+LAB = {"preset": "lab", "slow": {0: 2.0}}
+THIN = {"pull": "range", "cluster": {**LAB, "bandwidth_bit_s": 2e6}}
+
+
+def dropping() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Dropout(0.5), net())
+
+
+PORTABLE: list[dict[str, Any]] = [
+    {"sync": "asp"},
+    {"sync": "asp", "ranges": "layers", "order": "fifo"},
+    {"sync": "asp", "model": dropping, "cluster": {"compute_s": 0.01, "slow": {0: 2.0}}},
+    *({"sync": sync, "prune": prune, "pull": "changed"}
+      for prune in ("dgc:5%,warm_up=1", "static:5%,mode=frozen", "dynamic:mode=ratchet", "dynamic:mode=decay,warm_up=1")
+      for sync in ("bsp", "asp")),
+    *({"sync": "asp", "rate": rate, **more} for rate in ("adagrad", "split", "dynsgd")
+      for more in ({}, {"prune": "static:5%", "pull": "changed"})),
+    *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
+]  # fmt: skip
+
+
+class Largest:
+    """A rule of the user's: the largest entry of every layer."""
+
+    residual = True
+
+    def select(self, v: torch.Tensor) -> torch.Tensor:
+        return v.abs().argmax().view(1)
+
+
+def batch_norm() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(49), torch.nn.Linear(49, 10))
+
+
+def left_on(monkeypatch: pytest.MonkeyPatch, run: Run, hosts: int) -> list[bytes]:
+    monkeypatch.setattr(virtual, "cores", lambda: hosts)
+    outcome = execute(resolve(run), lambda news: None)
+    return [table.tobytes() for table in (outcome.weights, outcome.phases, outcome.pushes, outcome.accuracy)]
+
+
+@pytest.mark.parametrize("fields", PORTABLE, ids=str)
+def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]):
+    run = tiny(**{"engine": "virtual", "cluster": LAB, "pushes": 24, **fields})
+    one = left_on(monkeypatch, run, 1)
+    assert left_on(monkeypatch, run, 3) == one
+    assert left_on(monkeypatch, run, 2) == one  # nor is anything left over from the runs before
+
+
+@pytest.mark.parametrize(
+    ("fields", "portable"),
+    [({}, True), ({"prune": "std:2"}, True), ({"model": batch_norm}, False), ({"model": Diverges}, False),
+     ({"prune": Largest()}, False)],
+)  # fmt: skip
+def test_a_worker_that_may_remember_something_stays_with_one_host(monkeypatch, fields, portable):
+    run = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)
+    assert resolve(run).portable is portable
+    # without the accuracy: what a user's own model remembers, its evaluation may remember, too
+    assert left_on(monkeypatch, run, 2)[:3] == left_on(monkeypatch, run, 1)[:3]
+
+
+@pytest.mark.parametrize(("sync", "prune"), [("bsp", "none"), ("asp", "static:5%")])
+def test_another_process_leaves_the_same_bits(tmp_path, sync, prune):
+    command = [sys.executable, str(TESTS / "virtual_digest.py"), sync, prune, "3", "1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parents[1])]),
+                   "PYTHONHASHSEED": "7"}  # fmt: skip
+    printed = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
+                             timeout=120)  # fmt: skip
+    assert printed.stdout.split() == digests(sync, prune, 3)
+    assert digests(sync, prune, 4) != digests(sync, prune, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prune", ["none", "static:5%"])
+@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp"])
+def test_fifty_seeds_leave_the_same_bits_on_one_host_and_on_three(sync, prune):
+    for seed in range(50):
+        assert digests(sync, prune, seed, 1) == digests(sync, prune, seed, 3), seed

@@ -1,0 +1,49 @@
+"""Runs without tensors: the same instants, sizes and pushes as with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tiny import tiny
+
+from pslab.config.run import Run
+from pslab.config.table import ROWS
+from pslab.engines.execute import execute
+from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.lab.judge.verdict import judge
+from pslab.lab.runs.resolve import resolve
+
+LAB = {"preset": "lab", "slow": {0: 3.0}}
+THIN = {**LAB, "bandwidth_bit_s": 1e6}
+LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_sigma": 0.2}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [*({"sync": sync, "prune": "range:5", "pull": "range", "cluster": THIN} for sync in ("bsp", "asp", "eager")),
+     {"sync": "ssp:2", "ranges": "layers", "cluster": LINK}, {"sync": "elastic:2", "cluster": LAB},
+     *({"sync": "asp", "rate": rate, "cluster": LAB} for rate in ROWS["rate"])],
+    ids=str,
+)  # fmt: skip
+def test_a_run_without_tensors_takes_as_long_and_sends_as_much(fields: dict[str, Any]):
+    run = tiny(engine="virtual", pushes=24, **fields)
+    with_tensors, without = (execute(resolve(run.but(engine=engine)), lambda news: None)
+                             for engine in ("virtual", "timing"))  # fmt: skip
+    assert np.array_equal(with_tensors.phases, without.phases)
+    one, two = (
+        pd.DataFrame(each.pushes, columns=PUSH_COLUMNS).drop(columns="loss") for each in (with_tensors, without)
+    )
+    pd.testing.assert_frame_equal(one, two)
+    pushes = two.assign(loss=np.nan)[list(PUSH_COLUMNS)].astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
+    assert judge(run.but(engine="timing"), {"pushes": pushes}, without.facts).verdict != "invalid"
+
+
+def test_a_large_model_needs_no_tensors():
+    run = Run(model="torchvision:vgg16", engine="timing", ranges="layers", cluster={"compute_s": 0.5})
+    experiment = resolve(run)
+    assert experiment.keyspace.size == 138_357_544
+    assert experiment.weights.device.type == "meta"
+    assert len(experiment.parts) == len(experiment.layer_shares) == 16

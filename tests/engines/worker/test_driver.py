@@ -1,0 +1,101 @@
+"""The worker's driver with instants by hand: what it sends, what is to be computed, and the phases that it logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiny import tiny
+
+from pslab.engines.job.wire import WHOLE, Answer, Frame, Gradient, Taken, Wanted
+from pslab.engines.virtual.timing import job_without_tensors
+from pslab.engines.worker.driver import WorkerDriver
+from pslab.engines.worker.phases import PHASES
+from pslab.lab.runs.resolve import resolve
+from pslab.protocol.messages import Ack, Pull, Push, Weights
+
+
+class Setup:
+    def __init__(self, **fields: Any) -> None:
+        self.job = job_without_tensors(resolve(tiny(engine="timing", workers=2, cluster={"compute_s": 1.0}, **fields)))
+        self.sent: list[tuple[float, Frame]] = []
+        self.rows: list[tuple[float, ...]] = []
+        self.driver = WorkerDriver(self.job, 1, lambda frame, now: self.sent.append((now, frame)), self.rows)
+
+    def logged(self) -> list[tuple[Any, ...]]:
+        """(phase, iteration, begin, end) of what was logged since the last call."""
+        found = [(PHASES[int(phase)], iteration, begin, end) for _, iteration, phase, begin, end, _ in self.rows]
+        self.rows.clear()
+        return found
+
+    def gradients(self, *ranges: int) -> list[Gradient]:
+        return [Gradient(WHOLE, self.job.parts[index].size, 0.5) for index in ranges]
+
+
+def weights(iteration: int, index: int = 0) -> Weights:
+    return Weights(1, index, iteration, iteration, Answer(WHOLE, 0, 2.0, 2.5, 2.25, 3.0, 3.5))
+
+
+def test_an_iteration_is_pushed_pulled_and_logged():
+    setup = Setup(sync="asp")
+    driver = setup.driver
+    assert driver.start(0.0) == 0
+    driver.begin(0.0)
+    assert driver.computed([0], setup.gradients(0), 1.0, 1.0, 1.0) is None
+    assert setup.sent == [
+        (1.0, [Push(1, 0, 0, 0, Gradient(WHOLE, 1930, 0.5, 1.0)), Pull(1, 0, 1, 0, Wanted(0, 0, 1.0))])
+    ]
+    assert setup.logged() == [("compute", 0, 0.0, 1.0), ("select", 0, 1.0, 1.0)]
+    driver.arrived(weights(1), 4.0)
+    assert driver.installed(weights(1), 4.0, 4.5) == 1
+    assert setup.logged() == [("push", 0, 1.0, 2.0), ("apply", 0, 2.0, 2.5), ("wait", 0, 2.5, 3.0),
+                              ("serve", 0, 3.0, 3.5), ("pull", 0, 3.5, 4.0), ("decode", 0, 4.0, 4.5)]  # fmt: skip
+
+
+def test_weights_that_come_twice_start_nothing():
+    setup = Setup(sync="asp")
+    setup.driver.start(0.0)
+    setup.driver.computed([0], setup.gradients(0), 1.0, 1.0, 1.0)
+    assert [setup.driver.installed(weights(1), 4.0, 4.0) for _ in range(2)] == [1, None]
+
+
+def test_an_eager_worker_asks_as_it_begins_and_its_push_waits_for_weights():
+    setup = Setup(sync="eager")
+    driver = setup.driver
+    assert driver.start(0.0) == 0
+    assert setup.sent.pop() == (0.0, [Pull(1, 0, 1, 0, Wanted(0, 0, 0.0))])
+    assert driver.computed([0], setup.gradients(0), 1.0, 1.0, 1.0) is None
+    assert setup.sent == []
+    assert driver.installed(weights(1), 4.0, None) == 1  # decoded when the next iteration begins
+    ((sent_s, (push, pull)),) = setup.sent
+    assert (sent_s, push.iteration, push.payload.sent_s, pull.iteration) == (4.0, 0, 4.0, 2)
+    setup.logged()
+    assert driver.acknowledged(Ack(1, 0, 0, Taken(5.0, 6.0)), 7.0) is None
+    assert setup.logged() == [("push", 0, 4.0, 5.0), ("apply", 0, 5.0, 6.0)]
+
+
+def test_a_layered_worker_computes_at_once_and_misses_the_weights_of_layers():
+    setup = Setup(sync="asp", ranges="layers")
+    driver = setup.driver
+    assert driver.start(0.0) == 0
+    driver.begin(0.0)
+    assert driver.computed([1], setup.gradients(1), 0.75, 0.75, 0.75) is None
+    assert setup.logged() == []  # of a dense gradient, at the end of the iteration
+    assert driver.computed([0], setup.gradients(0), 1.0, 1.0, 1.0) == 1
+    assert setup.logged() == [("compute", 0, 0.0, 1.0), ("select", 0, 1.0, 1.0)]
+    assert [driver.missing(layer) for layer in (0, 1)] == [0, 1]
+    assert driver.installed(weights(1, 0), 4.0, 4.0) is None
+    assert [driver.missing(layer) for layer in (0, 1)] == [None, 1]
+    driver.begin(4.0)
+    setup.logged()
+    driver.stall(1, 4.0)
+    driver.stall(1, 4.25)
+    assert setup.logged() == [("compute", 1, 4.0, 4.25)]
+
+
+def test_a_worker_that_joins_forgets_its_pushes_and_asks_for_weights():
+    setup = Setup(sync="asp")
+    setup.driver.start(0.0)
+    setup.driver.computed([0], setup.gradients(0), 1.0, 1.0, 1.0)
+    assert setup.driver.join(5, 9.0) is None
+    assert setup.sent[-1] == (9.0, [Pull(1, 0, 5, 0, Wanted(0, 0, 9.0))])
+    assert setup.driver.installed(weights(5), 9.5, 9.5) == 5

@@ -1,0 +1,48 @@
+"""This machine: what its cores and memory can hold."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from pslab.lab.runs import machine
+
+Patch = pytest.MonkeyPatch
+
+
+def test_what_the_cores_can_hold():
+    held = machine.shortest_compute_s
+    assert held(1, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.010)  # one worker: never faster than its gradient
+    assert held(8, 2, 0.010, 0.001) == pytest.approx(1.2 * 0.044)
+    assert held(8, 16, 0.010, 0.001) == pytest.approx(1.2 * 0.010)
+
+
+def test_a_gradient_is_measured_and_threads_are_as_before():
+    threads = torch.get_num_threads()
+    gradient_s, apply_s = machine.measure(repeats=4)
+    assert gradient_s > 0
+    assert apply_s > 0
+    assert torch.get_num_threads() == threads
+
+
+def test_cores_by_affinity_and_quota(monkeypatch: Patch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(machine, "_words", lambda path: [])
+    assert machine.usable_cores() == 4
+    monkeypatch.setattr(machine, "_words", lambda path: ["max", "100000"])
+    assert machine.usable_cores() == 4
+    monkeypatch.setattr(machine, "_words", lambda path: ["150000", "100000"])
+    assert machine.usable_cores() == 1.5
+
+
+def test_a_containers_limit_counts(monkeypatch: Patch):
+    files = {"meminfo": ["MemTotal:", "9", "kB", "MemAvailable:", "8000", "kB"], "memory.max": ["5000000"],
+             "memory.current": ["1000000"]}  # fmt: skip
+    monkeypatch.setattr(machine, "_words", lambda path: files.get(path.name, []))
+    assert machine.free_memory_bytes() == 4_000_000
+    files["memory.max"] = ["max"]
+    assert machine.free_memory_bytes() == 8_192_000
+    del files["meminfo"]
+    assert machine.free_memory_bytes() is None

@@ -1,0 +1,123 @@
+"""Histories of runs without tensors, for the judge, and changes of their tables."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
+from tiny import tiny
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.lab.judge.verdict import Verdict, judge
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import tables_of
+
+UNEVEN = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
+History = tuple[Run, dict[str, pd.DataFrame], dict[str, Any]]
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def history(sync: object = "ssp:1", cluster: object = UNEVEN, **fields: object) -> History:
+    """The run, the tables and the facts of a run in the timing engine."""
+    wanted = tiny(engine="timing", sync=sync, cluster=cluster, **{"workers": 3, "pushes": 30, **fields})
+    outcome = execute(resolve(wanted), lambda news: None)
+    return wanted, tables_of(wanted, outcome)[0], outcome.facts
+
+
+@lru_cache(maxsize=16)
+def _cached(sync: str, linked: bool) -> History:
+    return history(sync, {**UNEVEN, "bandwidth_bit_s": 8e5} if linked else UNEVEN)
+
+
+def fresh(sync: str, *, linked: bool = False) -> History:
+    """Copies of a history that a test may change.
+
+    Over `linked` workers messages take time; otherwise a request and the push before it arrive at the same time.
+    """
+    wanted, tables, facts = _cached(sync, linked)
+    return wanted, {name: table.reset_index(drop=True).copy() for name, table in tables.items()}, copy.copy(facts)
+
+
+def assert_valid(verdict: Verdict) -> None:
+    assert (verdict.verdict, verdict.violations) == ("valid", ())
+
+
+def assert_invalid(verdict: Verdict, words: str = "") -> None:
+    """The verdict is invalid, and one of its violations contains these words."""
+    assert verdict.verdict == "invalid"
+    assert any(words in violation for violation in verdict.violations), verdict.violations
+
+
+def judged(sync: str, *, linked: bool = False, facts: dict[str, Any] | None = None, **changes: Change) -> Verdict:
+    """The verdict on a history with changed tables; the manifest's number of pushes follows the table."""
+    wanted, tables, manifest = fresh(sync, linked=linked)
+    changed = {name: changes[name](table) if name in changes else table for name, table in tables.items()}
+    counted = {"pushes": len(changed["pushes"])} if "pushes" in changes else {}
+    return judge(wanted, changed, {**manifest, **counted, **(facts or {})})
+
+
+# --- changes of a table -----------------------------------------------------------------------------------------------
+
+
+def plus(table: pd.DataFrame, row: int, name: str, by: float) -> pd.DataFrame:
+    """One number changed."""
+    changed = table.copy()
+    changed.loc[row, name] += by
+    return changed
+
+
+def shifted(phases: pd.DataFrame, row: int, by: float) -> pd.DataFrame:
+    """One phase moved in time."""
+    return plus(plus(phases, row, "begin_s", by), row, "end_s", by)
+
+
+def pulled(pushes: pd.DataFrame, row: int, by: int) -> pd.DataFrame:
+    """One push computed on another version, with the staleness that goes with it."""
+    return plus(plus(pushes, row, "version_pulled", by), row, "staleness", -by)
+
+
+def renumbered(pushes: pd.DataFrame) -> pd.DataFrame:
+    return pushes.reset_index(drop=True).assign(push=range(1, len(pushes) + 1))
+
+
+def repeated(pushes: pd.DataFrame, row: int) -> pd.DataFrame:
+    """One push twice."""
+    return renumbered(pd.concat([pushes[: row + 1], pushes[row : row + 1], pushes[row + 1 :]]))
+
+
+def forgotten(pushes: pd.DataFrame, row: int) -> pd.DataFrame:
+    """As if the server had never received a push: later versions move up."""
+    version = pushes.version_applied[row]
+    rest = pushes.drop(index=row)
+    for name in ("version_applied", "version_pulled"):
+        rest[name] -= rest[name] >= version
+    return renumbered(rest.assign(staleness=rest.version_applied - 1 - rest.version_pulled))
+
+
+def swapped(pushes: pd.DataFrame, row: int, other: int, *names: str) -> pd.DataFrame:
+    """Some columns of two rows exchanged."""
+    changed = pushes.copy()
+    for name in names:
+        changed.loc[[row, other], name] = pushes.loc[[other, row], name].to_numpy()
+    return changed
+
+
+# --- places in a table ------------------------------------------------------------------------------------------------
+
+
+def own(pushes: pd.DataFrame, row: int) -> int:
+    """The row of the same worker's push before."""
+    return pushes.index[(pushes.worker == pushes.worker[row]) & (pushes.index < row)][-1]
+
+
+def last_of(pushes: pd.DataFrame, worker: int) -> int:
+    return pushes.index[pushes.worker == worker][-1]
+
+
+def span(phases: pd.DataFrame, phase: str, worker: int = 1, iteration: int = 3) -> int:
+    (row,) = phases.index[(phases.phase == phase) & (phases.worker == worker) & (phases.iteration == iteration)]
+    return row
