@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
-from pslab.lab.plots.evaluated import label_of
+from pslab.lab.plots.accuracy import label_of
 from pslab.lab.plots.labels import SPACE
 from pslab.lab.plots.page.theme import PHASES, Look, ink, looks, template
 from pslab.lab.records.places import value_of
@@ -132,6 +132,7 @@ def draw_strips(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence
             trace.update(y=[row for row, *_ in own], base=[begin for *_, begin, _, _ in own], visible=bool(rows),
                          x=[length for *_, length, _ in own], text=[text for *_, text in own])  # fmt: skip
         shown.layout.yaxis.categoryarray = [row for row, _ in rows[:LANES]]
+        shown.layout.yaxis.showticklabels = bool(rows)
         shown.layout.height = 80 + LANE * min(LANES, len(rows))
         more = f"; {len(rows) - LANES} more workers" if len(rows) > LANES else ""
         shown.layout.xaxis.title.text = f"seconds from now{more}" if rows else IDLE

@@ -203,7 +203,7 @@ class Live:
 
     def _execute(self, runs: list[Run]) -> None:
         """Without a front end: the runs, here and now."""
-        from pslab.lab.plots.evaluated import curves
+        from pslab.lab.plots.accuracy import curves
         from pslab.lab.runs.run import sweep  # torch, where something is left to run
 
         self._runs, self._results = runs, list(sweep(runs, results=self.place))
