@@ -66,7 +66,7 @@ class Watch:
         if latest.get("missing"):
             return f"{latest['missing']} runs"
         if "progress" not in latest:
-            return "draws" if found else "starts"
+            return "draws" if found else "images" if self._place and not self._journal else "starts"
         at = latest["progress"]
         left = "" if at["left_s"] is None else f", about {in_words(at['left_s'])} left"
         return f"run {min(at['done'] + 1, at['of'])}/{at['of']}{left}"
