@@ -25,8 +25,8 @@ from pslab.lab.runs.grid import grid
 from pslab.lab.studies import batch, execution, parameters
 from pslab.lab.studies.batch import Entry, plan
 from pslab.lab.studies.claims import claim
+from pslab.lab.studies.execution import Watch
 from pslab.lab.studies.figures import save
-from pslab.lab.studies.watch import Watch
 
 CELL = "# Parameters\nsyncs = ['bsp', 'asp']\npushes = 8\nlive = None"
 INHERITED = ("PSLAB_RESULTS", "PLOTLY_RENDERER", "PSLAB_VARIANT")
