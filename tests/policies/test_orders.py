@@ -35,37 +35,37 @@ def view(counts: Sequence[Sequence[int]] = (), worker: int = 0, **known: Any) ->
 
 
 def all_of(order: Order, ready: Sequence[Request], seen: View) -> list[Request]:
-    """The order in which the requests go if none is added."""
-    left, gone = tuple(ready), []
+    """The order in which the requests are sent if none is added."""
+    left, sent = tuple(ready), []
     while left:
-        gone.append(order.pick(left, seen))
-        left = tuple(r for r in left if r is not gone[-1])
-    return gone
+        sent.append(order.pick(left, seen))
+        left = tuple(r for r in left if r is not sent[-1])
+    return sent
 
 
 BACKWARD = (push(2), push(1), push(0))  # as a backward pass makes them ready
 
 
-# --- the decision vectors; ranges are counted from 0 ------------------------------------------------------------------
+# --- decision vectors; ranges are numbered from 0 ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [Advancing(), Needed()])
-def test_the_push_that_raises_a_low_bound_goes(order: Order):
+def test_a_push_that_raises_a_low_bound_goes_first(order: Order):
     assert order.pick((push(0), push(1)), view([[3, 2], [2, 3]])) == push(1)
 
 
 @pytest.mark.parametrize(("order", "expected"), [(FIFO(), 1), (Advancing(), 1), (Needed(), 1), (Front(), 0)])
-def test_what_does_not_raise_one_can_wait(order: Order, expected: int):
+def test_without_such_a_push_the_oldest_goes(order: Order, expected: int):
     assert order.pick((push(1), push(0)), view([[0, 1], [0, 0]], worker=1)) == push(expected)
 
 
 @pytest.mark.parametrize("order", [Advancing(), Needed()])
-def test_of_two_that_raise_one_the_smaller_range_goes(order: Order):
+def test_of_two_such_pushes_the_smaller_range_goes(order: Order):
     assert order.pick((push(1), push(0)), view([[1, 1], [0, 0]], worker=1)) == push(0)
 
 
 @pytest.mark.parametrize("order", [Stalest(), Needed()])
-def test_the_stalest_pull_goes(order: Order):
+def test_the_stalest_pull_goes_first(order: Order):
     seen = view([[4, 4, 4], [4, 4, 4]], held=(4, 2, 3))
     assert all_of(order, (pull(0), pull(1), pull(2)), seen) == [pull(1), pull(2), pull(0)]
 
@@ -75,31 +75,31 @@ def test_of_equally_stale_pulls_the_smallest_range_goes(order: Order):
     assert order.pick((pull(2), pull(1), pull(0)), view(held=(3, 2, 2))) == pull(1)
 
 
-# --- every rule of the completed order, and where it ends ------------------------------------------------------------
+# --- the rules of Needed ----------------------------------------------------------------------------------------------
 
 
-def test_what_computing_waits_for_goes_before_all_else():
+def test_the_pull_that_computing_waits_for_goes_before_all_others():
     seen = view([[0, 0, 0], [1, 1, 1]], held=(0, 0, 9), blocked=2)
     ready = (push(0), pull(0), pull(1), pull(2))
     assert all_of(Needed(), ready, seen) == [pull(2), push(0), pull(0), pull(1)]
 
 
-def test_a_blocked_range_whose_pull_is_not_ready_does_not_matter():
+def test_a_blocked_range_without_a_ready_pull_changes_nothing():
     assert Needed().pick((push(1), pull(0)), view([[0, 0, 0], [0, 0, 0]], held=(0, 0, 0), blocked=2)) == pull(0)
 
 
-def test_the_oldest_push_goes_if_there_is_nothing_else():
+def test_of_other_pushes_the_oldest_goes():
     assert Needed().pick((push(2), push(1)), view([[0, 0, 0], [0, 0, 0]])) == push(2)
 
 
-def test_a_push_of_a_worker_ahead_raises_nothing():
-    """Its count of range 0 is not the low bound although the others are above theirs."""
+def test_a_push_of_a_worker_ahead_raises_no_low_bound():
+    """Its count of range 0 is above the low bound, although the other workers are above it, too."""
     seen = View(0, counts=(3, 2), low=(2, 2), alone=(True, True))
     assert Advancing().pick((push(0, 3), push(1, 2)), seen) == push(1, 2)
 
 
-def test_one_kind_leaves_the_other_its_turn():
-    """Over half duplex an order of pulls does not hold up an older push, nor one of pushes an older pull."""
+def test_orders_of_one_kind_do_not_delay_older_requests_of_the_other():
+    """Over half duplex an order of pulls does not delay an older push, nor an order of pushes an older pull."""
     seen = view([[0, 0], [1, 1]], held=(5, 1))
     for order in (Stalest(), TIC(), TAC()):
         assert order.pick((push(1), pull(0), pull(1)), seen) == push(1)
@@ -109,27 +109,27 @@ def test_one_kind_leaves_the_other_its_turn():
 
 
 @pytest.mark.parametrize("name", ROWS["order"])
-def test_nothing_needs_to_be_known(name: str):
-    """A driver that knows no counts and no layers gets a request all the same."""
+def test_orders_work_without_any_knowledge(name: str):
+    """A driver may know neither counts nor layers."""
     ready = (push(1), pull(0), push(0), pull(1))
     assert sorted(all_of(build("order", name), ready, View(0))) == sorted(ready)
 
 
-# --- FIFO, FILO, the front --------------------------------------------------------------------------------------------
+# --- FIFO, FILO, Front ------------------------------------------------------------------------------------------------
 
 
-def test_first_in_first_and_last_out():
+def test_fifo_and_filo():
     assert all_of(FIFO(), BACKWARD, view()) == list(BACKWARD)
     assert all_of(FILO(), BACKWARD, view()) == list(reversed(BACKWARD))
 
 
-def test_the_front_goes_first_and_of_a_layer_its_pulls():
+def test_front_sends_the_first_layers_first_and_pulls_before_pushes():
     seen = view(layers=(0, 1, 1, 2))
     ready = (push(3), push(2), push(1), pull(3), pull(2), push(0), pull(1))
     assert all_of(Front(), ready, seen) == [push(0), pull(1), pull(2), push(1), push(2), pull(3), push(3)]
 
 
-def test_of_two_pushes_of_a_range_the_older_goes():
+def test_front_sends_the_older_push_of_a_range():
     assert Front().pick((push(1, 4), push(0, 4), push(0, 5)), view()) == push(0, 4)
 
 
@@ -150,9 +150,9 @@ def served(order: Order, arrivals: int, service: int) -> list[int]:
     return gone
 
 
-def test_last_in_first_out_starves_the_oldest():
+def test_filo_starves_the_oldest_request():
     gone = served(FILO(), 20, 2)
-    assert gone[0] == 0  # nothing else was there
+    assert gone[0] == 0  # no other request was ready
     assert gone[-1] == 1  # the first that had to wait waits for all of the others
     assert served(FIFO(), 20, 2) == list(range(20))
 
@@ -160,8 +160,8 @@ def test_last_in_first_out_starves_the_oldest():
 # --- credit -----------------------------------------------------------------------------------------------------------
 
 
-def begun(credit: float, sizes: Sequence[float], greedy: bool) -> list[int]:
-    """Which of these, in their priority, are on their way before any has arrived."""
+def under_way(credit: float, sizes: Sequence[float], greedy: bool) -> list[int]:
+    """Which of these, by priority, are under way before any has arrived."""
     gone: list[int] = []
     while fits := [i for i in range(len(sizes)) if i not in gone
                    and admits(credit, sum(sizes[j] for j in gone), sizes[i], greedy)]:  # fmt: skip
@@ -169,15 +169,15 @@ def begun(credit: float, sizes: Sequence[float], greedy: bool) -> list[int]:
     return gone
 
 
-def test_both_meanings_of_credit():
-    assert begun(2, (3, 1, 1), greedy=True) == [0]  # overdrawn: all others wait
-    assert begun(2, (3, 1, 1), greedy=False) == [1, 2]
-    assert begun(2, (2, 1), greedy=True) == [0]  # none is left
+def test_greedy_and_strict_credit():
+    assert under_way(2, (3, 1, 1), greedy=True) == [0]  # the credit is overdrawn: all others wait
+    assert under_way(2, (3, 1, 1), greedy=False) == [1, 2]
+    assert under_way(2, (2, 1), greedy=True) == [0]  # no credit is left
     assert not admits(2, 0, 3, greedy=False)  # what is larger than the credit never goes
-    assert begun(2, (1, 1, 1, 1, 1), greedy=False) == [0, 1]  # unless it is cut
+    assert under_way(2, (1, 1, 1, 1, 1), greedy=False) == [0, 1]  # unless it is cut
 
 
-def test_a_credit_that_admits_nothing_is_refused():
+def test_a_credit_below_one_byte_is_refused():
     with pytest.raises(ConfigError, match="credit=0: must be a whole number of at least 1, or None"):
         build("order", "front:0")
     assert build("order", "front:16000000,greedy=on") == Front(16_000_000, greedy=True)
@@ -190,7 +190,7 @@ layer_times = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5), st.intege
 
 
 @given(layer_times, st.randoms())
-def test_on_a_chain_both_go_from_the_input_on(chain: list[tuple[int, int, int]], random: Any):
+def test_tic_and_tac_start_at_the_input_of_a_chain(chain: list[tuple[int, int, int]], random: Any):
     """A chain of (seconds of the forward pass, bytes of a piece, pieces)."""
     layers = tuple(place for place, (_, _, pieces) in enumerate(chain) for _ in range(pieces))
     sizes = tuple(size for _, size, pieces in chain for _ in range(pieces))
@@ -206,6 +206,6 @@ def test_on_a_chain_both_go_from_the_input_on(chain: list[tuple[int, int, int]],
     assert tac(graph, dict(enumerate(map(float, sizes)))) == sorted(range(len(layers)))
 
 
-def test_times_and_not_numbers_of_ranges_decide():
+def test_tac_decides_by_times_not_by_numbers_of_ranges():
     seen = view(layers=(1, 0), sizes=(1, 1), forward_s=(1.0, 1.0), byte_s=1.0)
     assert TAC().pick((pull(0), pull(1)), seen) == pull(1)

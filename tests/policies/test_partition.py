@@ -1,4 +1,4 @@
-"""How a model is cut into ranges."""
+"""Partitions of a model into ranges."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_slices_cover_their_layer_and_are_no_larger_than_wanted(most: int):
     assert len(cuts) == sum(-(-(layer.stop - layer.start) // most) for layer in MODEL)
 
 
-def test_by_name():
+def test_layers_by_name():
     assert build("ranges", "layers:40000") == Layers(40000)
     with pytest.raises(ConfigError, match="most=0: must be a whole number of at least 1"):
         build("ranges", "layers:0")

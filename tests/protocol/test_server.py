@@ -1,4 +1,4 @@
-"""The server's machine: its two states, and everything that it refuses."""
+"""The server machine: its two states, scopes of one range and of all, and everything that it refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pull(worker: int, iteration: int, *, index: int = 0) -> Pull:
     return Pull(worker, index, iteration, 0)
 
 
-def test_a_push_while_weights_are_read_is_deferred_until_they_have_been():
+def test_a_push_is_deferred_while_weights_are_read():
     server = Server(range(2), 1, ASP())
     assert isinstance(server.handle(push(0, 0), 1.0)[0], Step)
     assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 1, NO_WORKER)]
@@ -32,13 +32,20 @@ def test_a_push_while_weights_are_read_is_deferred_until_they_have_been():
     assert step == Step(0, (push(1, 0),), False, 2)
 
 
-def test_nothing_is_answered_twice():
-    server = Server(range(2), 1, ASP())
-    with pytest.raises(ProtocolError, match="not answering"):
+def test_a_reply_is_reported_as_read_once():
+    server = Server(range(2), 2, Backup(0))
+    with pytest.raises(ProtocolError, match="range 0 is not answering"):
         server.answered(0)
+    for message in (push(0, 0), push(0, 0, index=1), pull(0, 1), pull(0, 1, index=1),
+                    push(1, 0), push(1, 0, index=1)):  # fmt: skip
+        server.handle(message, 1.0)
+    server.answered(0)
+    with pytest.raises(ProtocolError, match="range 0 is not answering"):
+        server.answered(0)
+    server.answered(1)
 
 
-def test_bsp_says_whom_a_worker_waited_for():
+def test_a_reply_names_the_worker_that_it_waited_for():
     server = Server(range(2), 1, BSP())
     assert server.handle(push(0, 0), 1.0) == []
     assert server.handle(pull(0, 1), 1.0) == []
@@ -59,7 +66,7 @@ def test_bsp_says_whom_a_worker_waited_for():
         (pull(0, 0), "late pull"),
     ],
 )
-def test_refused_and_nothing_changed(message, reason):
+def test_refused_messages_change_nothing(message, reason):
     server = Server(range(2), 1, SSP(3))
     server.handle(push(0, 0), 1.0)
     before = server.accepted, dict(server.ranges[0].clocks), server.ranges[0].version
@@ -76,7 +83,7 @@ def test_a_push_outside_the_window_is_refused():
     assert server.accepted == 2
 
 
-def test_a_range_that_does_not_exist_is_an_error():
+def test_an_unknown_range_is_an_error():
     with pytest.raises(ProtocolError, match="range 3"):
         Server(range(2), 1, ASP()).handle(push(0, 0, index=3), 1.0)
 
@@ -96,7 +103,7 @@ def test_an_answered_pull_is_answered_again():
     assert server.handle(pull(0, 1), 2.0) == first  # its answer was lost
 
 
-def test_an_iteration_counts_when_all_ranges_have_it():
+def test_an_iteration_counts_once_all_ranges_have_it():
     server = Server(range(1), 2, ASP())
     server.handle(push(0, 0, index=0), 1.0)
     assert server.accepted == 0
@@ -104,7 +111,7 @@ def test_an_iteration_counts_when_all_ranges_have_it():
     assert server.accepted == 1
 
 
-def test_who_leaves_is_not_waited_for():
+def test_no_worker_waits_for_one_that_left():
     server = Server(range(3), 1, BSP())
     for worker in (0, 1):
         server.handle(push(worker, 0), 1.0)
@@ -129,7 +136,7 @@ def test_a_policy_must_apply_before_it_starts():
         server.handle(push(1, 0), 2.0)
 
 
-def test_who_comes_back_repeats_nothing_and_is_waited_for_again():
+def test_a_worker_that_rejoins_continues_after_its_last_push():
     server = Server(range(2), 1, BSP())
     server.handle(push(1, 0), 1.0)
     server.leave(1, 1.0)  # its push is held for the round
@@ -146,7 +153,7 @@ def test_who_comes_back_repeats_nothing_and_is_waited_for_again():
     assert server.handle(push(0, 1, version=1), 4.0) == []
 
 
-def test_when_the_last_one_leaves_what_was_held_for_the_others_is_applied():
+def test_held_pushes_are_applied_when_the_last_worker_leaves():
     server = Server(range(2), 1, BSP())
     server.handle(push(0, 0), 1.0)
     assert server.leave(0, 2.0) == []
@@ -156,7 +163,7 @@ def test_when_the_last_one_leaves_what_was_held_for_the_others_is_applied():
     assert alone.leave(0, 1.0) == []  # nothing is held
 
 
-def test_nobody_leaves_while_weights_are_read():
+def test_no_worker_leaves_while_weights_are_read():
     server = Server(range(2), 1, ASP())
     server.handle(push(0, 0), 1.0)
     server.handle(pull(0, 1), 1.0)
@@ -166,7 +173,7 @@ def test_nobody_leaves_while_weights_are_read():
     assert server.leave(1, 2.0) == []
 
 
-def test_who_joins_late_begins_where_the_slowest_is():
+def test_a_worker_that_joins_starts_at_the_low_bound():
     server = Server((0,), 2, SSP(1))
     for index, iteration in ((0, 0), (1, 0), (0, 1)):
         server.handle(push(0, iteration, index=index), 1.0)
@@ -177,7 +184,7 @@ def test_who_joins_late_begins_where_the_slowest_is():
     assert [type(e) for e in server.handle(pull(2, 2, index=1), 2.0)] == [Reply]
 
 
-def test_a_push_that_a_leaving_worker_left_incomplete_is_never_counted():
+def test_an_incomplete_push_of_a_worker_that_left_is_never_counted():
     server = Server(range(2), 2, ASP())
     server.handle(push(1, 0, index=0), 1.0)
     server.leave(1, 1.0)
@@ -191,7 +198,7 @@ def test_a_push_that_a_leaving_worker_left_incomplete_is_never_counted():
 # --- policies that decide for the whole model, or drop; eager workers -------------------------------------------------
 
 
-def test_a_policy_for_the_whole_model_hears_of_what_all_ranges_have():
+def test_a_policy_for_the_whole_model_decides_once_all_ranges_have_a_message():
     server = Server(range(2), 2, Backup(1))
     assert server.handle(push(0, 0, index=0), 1.0) == []
     assert server.handle(pull(0, 1, index=0), 1.0) == []
@@ -208,7 +215,7 @@ def test_a_policy_for_the_whole_model_hears_of_what_all_ranges_have():
     assert (server.accepted, server.gradients) == (1, 1)
 
 
-def test_a_request_that_comes_twice_on_one_range_blocks_nobody():
+def test_a_duplicate_pull_on_one_range_blocks_no_worker():
     server = Server(range(1), 2, Backup(0))
     for iteration in range(2):
         for index in range(2):
@@ -220,7 +227,7 @@ def test_a_request_that_comes_twice_on_one_range_blocks_nobody():
         assert server.handle(pull(0, iteration + 1, index=1), 1.0) == []  # again; the other range's does not come
 
 
-def test_what_who_leaves_has_pushed_in_part_is_discarded():
+def test_an_incomplete_push_of_a_worker_that_leaves_is_discarded():
     server = Server(range(2), 2, Backup(0))
     for index in range(2):
         server.handle(push(0, 0, index=index), 1.0)
@@ -232,7 +239,7 @@ def test_what_who_leaves_has_pushed_in_part_is_discarded():
     assert server.join(1) == 1
 
 
-def test_only_a_policy_for_all_ranges_may_drop():
+def test_only_a_policy_for_the_whole_model_may_drop():
     class Dropping(ASP):
         def step(self, state, event, clocks):
             return state, (Drop(event.worker, event.iteration),) if isinstance(event, Pushed) else ()
@@ -241,7 +248,7 @@ def test_only_a_policy_for_all_ranges_may_drop():
         Server(range(1), 1, Dropping()).handle(push(0, 0), 1.0)
 
 
-def test_an_eager_pull_is_answered_before_its_push_and_told_what_is_in_it():
+def test_an_eager_pull_is_answered_before_its_push_arrives():
     server = Server(range(1), 1, Eager())
     assert server.handle(pull(0, 1), 1.0) == [Reply(pull(0, 1), 0, NO_WORKER, 0)]
     server.answered(0)
@@ -251,7 +258,7 @@ def test_an_eager_pull_is_answered_before_its_push_and_told_what_is_in_it():
     assert server.handle(pull(0, 3), 2.0) == [Reply(pull(0, 3), 1, NO_WORKER, 1)]  # it overtook the push of 1
 
 
-def test_a_bound_holds_an_eager_pull_until_the_others_have_pushed():
+def test_a_bound_holds_an_eager_pull():
     server = Server(range(2), 1, Eager(1))
     for message in (pull(0, 1), push(0, 0)):
         server.handle(message, 1.0)

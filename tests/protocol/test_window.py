@@ -1,4 +1,4 @@
-"""The sliding window: vectors, and equivalence with the clocks that it stands for."""
+"""The sliding window: a vector by hand, and its equivalence with the workers' clocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def ring(window: Window) -> tuple[int, list[int]]:
     return window.base, [window.counts.get(window.base + i, 0) for i in range(window.length or 0)]
 
 
-def test_vector():
+def test_window_vector():
     window = Window(2, 3)
     seen = []
     for iteration in (0, 1, 2):  # A
@@ -33,7 +33,7 @@ def test_vector():
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_equals_the_clocks_and_moves_at_most_once_a_push(seed):
+def test_the_low_bound_is_the_least_clock_and_rises_by_at_most_one_per_push(seed):
     chance = random.Random(seed)
     members, length = chance.randint(1, 6), chance.choice([1, 2, 4, None])
     window, clocks = Window(members, length), [0] * members
@@ -53,7 +53,7 @@ def test_equals_the_clocks_and_moves_at_most_once_a_push(seed):
 
 
 def pushed(chance: random.Random, members: int, pushes: int) -> tuple[Window, list[int]]:
-    """A window without a length into which members have pushed by chance, and their clocks."""
+    """A window without a length after random pushes, and the clocks of its members."""
     window, clocks = Window(members, None), [0] * members
     for _ in range(pushes):
         worker = chance.randrange(members)
@@ -63,39 +63,18 @@ def pushed(chance: random.Random, members: int, pushes: int) -> tuple[Window, li
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_leaving_equals_never_having_been_there(seed):
+def test_a_member_that_left_has_no_influence(seed):
     chance = random.Random(seed)
     window, clocks = pushed(chance, chance.randint(2, 5), 40)
-    before, gone = window.base, clocks.pop(chance.randrange(len(clocks)))
-    moved = window.leave(gone)
+    before, clock = window.base, clocks.pop(chance.randrange(len(clocks)))
+    moved = window.leave(clock)
     assert window.base == min(clocks)
     assert moved is (window.base > before)
     assert sum(window.counts.values()) == sum(c - min(clocks) for c in clocks)
 
 
-def test_impossible_windows_are_refused():
-    for members, length in ((0, 1), (1, 0)):
-        with pytest.raises(ProtocolError):
-            Window(members, length)
-    window = Window(2, 1)
-    window.push(0)
-    window.push(0)
-    with pytest.raises(ProtocolError, match="below the low bound"):
-        window.leave(0)
-
-
-def test_an_empty_window_begins_where_the_first_one_joins():
-    window = Window(2, 3)
-    window.push(0)
-    assert not window.leave(1)
-    assert window.leave(0)  # nobody is left
-    window.join(1)
-    assert (window.base, window.members, window.counts) == (1, 1, {})
-    assert window.push(1)
-
-
 @pytest.mark.parametrize("seed", range(50))
-def test_joining_equals_having_been_there(seed):
+def test_a_member_that_joins_counts_like_the_others(seed):
     chance = random.Random(seed)
     window, clocks = pushed(chance, chance.randint(1, 4), 30)
     clocks.append(window.base + chance.randint(0, 3))
@@ -104,3 +83,24 @@ def test_joining_equals_having_been_there(seed):
     assert sum(window.counts.values()) == sum(c - min(clocks) for c in clocks)
     with pytest.raises(ProtocolError, match="below the low bound"):
         window.join(window.base - 1)
+
+
+def test_an_empty_window_starts_where_the_first_member_joins():
+    window = Window(2, 3)
+    window.push(0)
+    assert not window.leave(1)
+    assert window.leave(0)  # no member remains
+    window.join(1)
+    assert (window.base, window.members, window.counts) == (1, 1, {})
+    assert window.push(1)
+
+
+def test_invalid_windows_are_refused():
+    for members, length in ((0, 1), (1, 0)):
+        with pytest.raises(ProtocolError):
+            Window(members, length)
+    window = Window(2, 1)
+    window.push(0)
+    window.push(0)
+    with pytest.raises(ProtocolError, match="below the low bound"):
+        window.leave(0)

@@ -1,4 +1,4 @@
-"""The worker's machines."""
+"""The worker machines: one computation at a time, eager, layer by layer."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.worker import Compute, EagerWorker, LayeredWorker, Send, Worker, worker_of
 
 
-def begun(ranges: int = 1) -> Worker:
+def started(ranges: int = 1) -> Worker:
     worker = Worker(0, ranges)
     assert worker.start() == [Compute(0)]
     return worker
 
 
 def test_one_iteration():
-    worker = begun()
+    worker = started()
     assert worker.computed(0, "g0") == [Send(Push(0, 0, 0, 0, "g0")), Send(Pull(0, 0, 1, 0))]
     assert worker.ack(Ack(0, 0, 0)) == []
     assert worker.weights(Weights(0, 0, 1, 7)) == [Compute(1)]
     assert worker.computed(0, "g1") == [Send(Push(0, 0, 1, 7, "g1")), Send(Pull(0, 0, 2, 7))]
 
 
-def test_it_waits_for_every_range():
-    worker = begun(2)
+def test_a_worker_waits_for_the_weights_of_every_range():
+    worker = started(2)
     worker.computed(0)
     assert worker.iteration == 0
     worker.computed(1)
@@ -36,15 +36,15 @@ def test_it_waits_for_every_range():
 
 
 def test_late_and_duplicated_weights_change_nothing():
-    worker = begun()
+    worker = started()
     worker.computed(0)
     worker.weights(Weights(0, 0, 1, 4))
     assert worker.weights(Weights(0, 0, 1, 9)) == []
     assert worker.versions == [4]
 
 
-def test_a_buffer_is_not_rewritten_before_it_is_free():
-    worker = begun()
+def test_a_worker_waits_for_a_free_buffer():
+    worker = started()
     worker.computed(0)
     worker.weights(Weights(0, 0, 1, 1))
     worker.computed(0)
@@ -52,15 +52,15 @@ def test_a_buffer_is_not_rewritten_before_it_is_free():
     assert worker.ack(Ack(0, 0, 0)) == [Compute(2)]
 
 
-def test_a_gradient_that_was_not_asked_for_is_an_error():
-    worker = begun()
+def test_a_gradient_that_is_not_being_computed_is_an_error():
+    worker = started()
     worker.computed(0)
     with pytest.raises(ProtocolError, match="not computing"):
         worker.computed(0)
 
 
-def test_one_that_joins_asks_before_it_computes_and_forgets_what_it_did():
-    worker = begun(2)
+def test_a_worker_that_joins_pulls_first_and_forgets_its_former_state():
+    worker = started(2)
     worker.computed(0, "lost")
     assert worker.join(7) == [Send(Pull(0, 0, 7, 0)), Send(Pull(0, 1, 7, 0))]
     assert worker.weights(Weights(0, 0, 7, 30)) == []
@@ -77,7 +77,7 @@ def eager(ranges: int = 1) -> EagerWorker:
     return worker
 
 
-def test_an_eager_worker_asks_as_it_begins():
+def test_an_eager_worker_pulls_as_it_starts_to_compute():
     worker = eager()
     assert worker.weights(Weights(0, 0, 1, 3)) == []  # it computes
     effects = worker.computed(0, "g0")
@@ -86,7 +86,7 @@ def test_an_eager_worker_asks_as_it_begins():
     assert [push.iteration for push in worker.missing()] == [0]
 
 
-def test_a_push_waits_for_the_weights_behind_it_and_tells_what_others_did_meanwhile():
+def test_an_eager_push_waits_for_the_next_weights_and_reports_its_staleness():
     worker = eager()
     assert worker.computed(0, "g0") == []
     effects = worker.weights(Weights(0, 0, 1, 5, own=0))
@@ -95,9 +95,9 @@ def test_a_push_waits_for_the_weights_behind_it_and_tells_what_others_did_meanwh
     assert worker.computed(0, "g1")[0] == Send(Push(0, 0, 1, 5, "g1", 3))  # 9 - 5, of which one is its own
 
 
-def test_what_is_in_the_weights_is_not_missing_from_them():
+def test_own_pushes_are_missing_until_the_weights_contain_them():
     worker = eager()
-    for iteration, own in ((0, 0), (1, 0), (2, 1)):  # its pushes of the last two are on their way
+    for iteration, own in ((0, 0), (1, 0), (2, 1)):  # its last two pushes are under way
         worker.weights(Weights(0, 0, iteration + 1, 10 * iteration, own=own))
         worker.computed(0, f"g{iteration}")
         worker.ack(Ack(0, 0, iteration - 1))
@@ -106,7 +106,7 @@ def test_what_is_in_the_weights_is_not_missing_from_them():
     assert [push.payload for push in worker.missing()] == ["g1", "g2"]
 
 
-def test_a_third_buffer_is_not_rewritten_before_it_is_free():
+def test_an_eager_worker_waits_for_a_free_buffer():
     worker = eager()
     for iteration in range(3):
         worker.weights(Weights(0, 0, iteration + 1, iteration))
@@ -115,7 +115,7 @@ def test_a_third_buffer_is_not_rewritten_before_it_is_free():
     assert worker.ack(Ack(0, 0, 0)) == [Send(Pull(0, 0, 4, 2)), Compute(3)]
 
 
-def test_an_eager_worker_waits_for_every_range():
+def test_an_eager_worker_waits_for_the_weights_of_every_range():
     worker = eager(2)
     worker.weights(Weights(0, 0, 1, 4))
     assert worker.computed(0, "a") == [Send(Push(0, 0, 0, 0, "a", 4))]
@@ -125,18 +125,13 @@ def test_an_eager_worker_waits_for_every_range():
     assert worker.weights(Weights(0, 1, 1, 9)) == []
 
 
-def test_an_eager_worker_that_is_back_forgets_its_writes():
+def test_an_eager_worker_that_rejoins_forgets_its_pushes():
     worker = eager()
     worker.weights(Weights(0, 0, 1, 3))
     worker.computed(0, "lost")
     assert worker.join(5) == [Send(Pull(0, 0, 5, 0))]
     assert worker.missing() == ()
     assert worker.weights(Weights(0, 0, 5, 20, own=2)) == [Send(Pull(0, 0, 6, 20)), Compute(5)]
-
-
-@pytest.mark.parametrize(("sync", "machine"), [(Eager(), EagerWorker), (ASP(), Worker)])
-def test_the_policy_says_which_machine(sync, machine):
-    assert type(worker_of(0, 1, sync)) is machine
 
 
 # --- layer by layer ---------------------------------------------------------------------------------------------------
@@ -148,7 +143,7 @@ def layered(ranges: int = 2) -> LayeredWorker:
     return worker
 
 
-def test_a_layered_worker_pushes_each_range_and_begins_at_once():
+def test_a_layered_worker_pushes_each_range_and_starts_at_once():
     worker = layered()
     assert [worker.holds(index) for index in (0, 1)] == [True, True]
     assert worker.computed(1, "g1") == [Send(Push(0, 1, 0, 0, "g1")), Send(Pull(0, 1, 1, 0))]
@@ -156,7 +151,7 @@ def test_a_layered_worker_pushes_each_range_and_begins_at_once():
     assert [worker.holds(index) for index in (0, 1)] == [False, False]
 
 
-def test_its_passes_wait_for_each_ranges_own_weights():
+def test_a_layered_worker_waits_for_the_weights_of_each_range():
     worker = layered()
     worker.computed(1), worker.computed(0)
     assert worker.weights(Weights(0, 0, 1, 5)) == []  # it is computing
@@ -167,7 +162,7 @@ def test_its_passes_wait_for_each_ranges_own_weights():
     assert worker.computed(1) == [Send(Push(0, 1, 1, 6)), Send(Pull(0, 1, 2, 6))]
 
 
-def test_weights_of_the_next_iteration_come_while_other_ranges_go_backward():
+def test_weights_of_the_next_iteration_may_arrive_during_the_backward_pass():
     worker = layered()
     worker.computed(1)
     assert worker.weights(Weights(0, 1, 1, 1)) == []
@@ -183,12 +178,15 @@ def test_a_layered_worker_waits_for_a_free_buffer():
     assert worker.ack(Ack(0, 0, 0)) == [Compute(2)]
 
 
-def test_a_layered_worker_that_joins_begins_with_the_first_weights():
+def test_a_layered_worker_that_joins_starts_with_the_first_weights():
     worker = layered()
     assert worker.join(4) == [Send(Pull(0, 0, 4, 0)), Send(Pull(0, 1, 4, 0))]
     assert worker.weights(Weights(0, 1, 4, 9)) == [Compute(4)]
     assert [worker.holds(index) for index in (0, 1)] == [False, True]
 
 
-def test_requests_by_layer_ask_for_a_layered_worker():
-    assert type(worker_of(0, 1, ASP(), layered=True)) is LayeredWorker
+@pytest.mark.parametrize(("sync", "by_layer", "machine"), [
+    (ASP(), False, Worker), (ASP(), True, LayeredWorker), (Eager(), False, EagerWorker),
+])  # fmt: skip
+def test_the_policy_and_the_requests_decide_the_machine(sync, by_layer, machine):
+    assert type(worker_of(0, 1, sync, layered=by_layer)) is machine

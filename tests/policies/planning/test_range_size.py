@@ -1,4 +1,4 @@
-"""The fit of a range's size: the vectors by hand, what is clamped, and what it follows."""
+"""The fit of a range's size: vectors by hand, its bounds, and its reference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def line(*pairs: tuple[float, float], forgetting: float = 1.0) -> Line:
     return found
 
 
-def test_the_vector_of_three_exchanges():
+def test_vector_of_three_exchanges():
     two = line((10, 12), (20, 22))
     three = fitted(two, 40, 42, 1.0)
     for found in (two, three):
@@ -40,7 +40,7 @@ def test_the_vector_of_three_exchanges():
     assert best_size(three, 32.01, 1000) == 30
 
 
-def test_the_vector_of_idle_and_unused_time():
+def test_vector_of_idle_and_unused_time():
     found = Line(2.0, 0.1)
     assert best_size(found, 10, 1000) == 80
     assert (idle_s(found, 100, 10), unused_s(found, 100, 10)) == (2.0, 0.0)
@@ -53,25 +53,25 @@ def test_the_vector_of_idle_and_unused_time():
     [(Line(2, 0.1), 1000, 60), (Line(2, 0.1), 1.5, 1), (Line(2, 0.1), 2.0, 1), (Line(-5, 0.1), 3, 30),
      (Line(2, -0.1), 10, 60), (Line(0, 0), 1e-15, 1)],
 )  # fmt: skip
-def test_what_is_clamped(known: Line, compute_s: float, size: int):
+def test_best_size_is_clamped(known: Line, compute_s: float, size: int):
     assert best_size(known, compute_s, 60) == size
     assert exchange_s(known, 60) >= 60 * BETA_MIN
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.floats(0, 10)), min_size=3, max_size=12))
-def test_it_is_weighted_least_squares(pairs: list[tuple[int, float]]):
-    """With the same prior, and older exchanges counting less: solved at once by numpy."""
+def test_the_fit_is_weighted_least_squares(pairs: list[tuple[int, float]]):
+    """The same prior and weights, solved in one step by numpy."""
     found = line(*pairs, forgetting=0.98)
     weights = 0.98 ** np.arange(len(pairs))[::-1]
     x = np.array([[1.0, size] for size, _ in pairs])
     a = (x * weights[:, None]).T @ x + 0.98 ** len(pairs) / P0 * np.eye(2)
     b = (x * weights[:, None]).T @ np.array([seconds for _, seconds in pairs])
     theta = np.linalg.solve(a, b)
-    for size, _ in pairs:  # where it was asked; elsewhere numbers of one size only say little
+    for size, _ in pairs:  # at the sizes that were measured; elsewhere exchanges of one size are no evidence
         assert found.alpha_s + found.beta_s * size == pytest.approx(theta @ [1, size], abs=1e-2)
 
 
-def test_sizes_that_no_longer_vary_are_not_forgotten_for_ever():
+def test_uncertainty_stays_finite_for_constant_sizes():
     found = line((1000, 1.2), (500, 0.7))
     for _ in range(5000):
         found = fitted(found, 700, 0.9)
@@ -90,7 +90,7 @@ def test_a_cold_start_probes_two_sizes_and_then_fits():
         sizes.append(fit.size(sweep, 1500))
         fit = fit.computed(0.1).exchanged(sizes[-1], 0.01 + 2e-4 * sizes[-1])
     assert sizes == [1500, 750, 1500, 450]
-    assert Fit().computed(0.1).exchanged(1500, 1.0).exchanged(1500, 1.0).size(7, 1500) == 750  # one size says nothing
+    assert Fit().computed(0.1).exchanged(1500, 1.0).exchanged(1500, 1.0).size(7, 1500) == 750  # one size is not enough
 
 
 def test_computing_times_are_smoothed():

@@ -19,34 +19,34 @@ CIRCLE = Weight(1, 1, 4), Weight(1, 2, 5), Weight(2, 1, 3)
 
 
 def makespan(graph: Mapping[str, Operation], transfer_s: Mapping[str, float], order: Sequence[str]) -> float:
-    """When all is done: receives one after another, and on one processor what is ready, in the graph's order."""
-    there: dict[Hashable, float] = {}
+    """When all is done: receives one after another, and on one processor ready operations in their order."""
+    done_s: dict[Hashable, float] = {}
     now = 0.0
     for name in order:
-        there[name] = now = now + transfer_s[name]
+        done_s[name] = now = now + transfer_s[name]
     left, now = dict(graph), 0.0
     while left:
-        ready_s = {name: max(there.get(need, float("inf")) for need in each.needs) for name, each in left.items()}
+        ready_s = {name: max(done_s.get(need, float("inf")) for need in each.needs) for name, each in left.items()}
         name = min(left, key=lambda name: max(now, ready_s[name]))
-        there[name] = now = max(now, ready_s[name]) + left.pop(name).seconds
+        done_s[name] = now = max(now, ready_s[name]) + left.pop(name).seconds
     return now
 
 
-def test_the_published_measures_by_hand():
+def test_published_measures_by_hand():
     found = weights(receives(GRAPH, TRANSFER_S), TRANSFER_S)
     assert found == {"r1": Weight(1, 3, 3), "r2": Weight(2, 1, 3)}
     assert before(found["r1"], found["r2"])
     assert not before(found["r2"], found["r1"])
 
 
-def test_the_better_order_of_two():
+def test_tac_finds_the_order_with_the_smaller_makespan():
     assert tac(GRAPH, TRANSFER_S) == ["r1", "r2"]
     assert makespan(GRAPH, TRANSFER_S, ["r1", "r2"]) == 6
     assert makespan(GRAPH, TRANSFER_S, ["r2", "r1"]) == 7
 
 
-def test_what_is_received_is_no_longer_waited_for():
-    """After r3 only r1 is missing for c2, whose time then counts for r1; before, it counted for nobody."""
+def test_measures_change_with_each_receive():
+    """After r3 only r1 is missing for c2, whose time then counts for r1; before, it counted for no receive."""
     graph = {"c1": operation(1, "r3"), "c2": operation(9, "r1", "r3"), "c3": operation(2, "r2")}
     transfer_s = {"r1": 4.0, "r2": 4.0, "r3": 0.5}
     operations = receives(graph, transfer_s)
@@ -55,20 +55,20 @@ def test_what_is_received_is_no_longer_waited_for():
     assert tac(graph, transfer_s) == ["r3", "r1", "r2"]
 
 
-def test_without_times_the_least_that_is_waited_for_together_goes_first():
-    """c1 waits for three, c2 for two of others: when d is there, e is still one of two."""
+def test_tic_sends_the_smallest_group_of_receives_first():
+    """c1 waits for three receives, c2 for two others: after d, e still counts as one of two."""
     graph = {"c1": operation(1, "a", "b", "c"), "c2": operation(1, "d", "e"), "c3": operation(1, "c1", "c2")}
     assert tic(graph, "abcde") == ["d", "e", "a", "b", "c"]
 
 
-def test_times_decide_where_counting_does_not():
+def test_tac_decides_by_times_where_tic_cannot():
     graph = {"c1": operation(1, "a"), "c2": operation(5, "b"), "c3": operation(1, "c1", "c2")}
     assert tic(graph, "ab") == ["a", "b"]
     assert tac(graph, {"a": 2.0, "b": 2.0}) == ["b", "a"]
 
 
-def test_it_is_no_order():
-    """Three of which each goes before the next, in a circle: whoever sorts gets an accident."""
+def test_the_relation_is_not_transitive():
+    """Of three measures each goes before the next, in a circle: the result of sorting would be arbitrary."""
     one, two, three = CIRCLE
     assert before(one, two)
     assert before(two, three)
@@ -80,6 +80,6 @@ def test_it_is_no_order():
     [({"c1": operation(1, "r9")}, "r9"),
      ({"c1": operation(1, "c2"), "c2": operation(1, "c1")}, "wait for each other")],
 )  # fmt: skip
-def test_a_graph_that_is_none_is_refused(graph: dict[Hashable, Operation], message: str):
+def test_an_invalid_graph_is_refused(graph: dict[Hashable, Operation], message: str):
     with pytest.raises(ValueError, match=message):
         tac(graph, TRANSFER_S)

@@ -1,4 +1,4 @@
-"""ZipLine and its variants: vectors by hand, every plan there is of thousands of small instances, what is refused."""
+"""ZipLine and its variants: vectors by hand, a search of all plans of small instances, and invalid instances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIMAL = {**ZIPLINES, "naive": naive}
 
 @pytest.mark.parametrize("name", OPTIMAL)
 @pytest.mark.parametrize("vector", VECTORS)
-def test_vectors(vector, name):
+def test_zipline_vectors(vector, name):
     points, plan = VECTORS[vector]
     assert OPTIMAL[name](points) == plan
 
@@ -35,7 +35,7 @@ def instance(rng: random.Random, workers: int, count: int, span: int) -> list[li
     return [sorted(rng.randint(0, span) for _ in range(rng.randint(1, count))) for _ in range(workers)]
 
 
-def test_ten_thousand_small_instances_against_every_plan():
+def test_ten_thousand_small_instances_are_optimal():
     rng = random.Random(2019)
     for _ in range(10_000):
         points = instance(rng, rng.randint(1, 4), 4, rng.choice((6, 30)))
@@ -48,13 +48,13 @@ rows = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4).map(sorted)
 
 
 @given(st.lists(rows, min_size=1, max_size=4))
-def test_instances_of_any_floats(points):
+def test_instances_of_any_floats_are_optimal(points):
     best = naive(points)
     assert all(search(points) == best for search in ZIPLINES.values())
 
 
 @pytest.mark.parametrize(("workers", "count"), [(2, 500), (30, 40), (200, 5)])
-def test_larger_instances_have_one_plan(workers, count):
+def test_all_variants_find_the_same_plan_of_large_instances(workers, count):
     rng = random.Random(workers)
     for _ in range(5):
         points = [[begin + step * count for count in range(1, count + 1)]
@@ -68,10 +68,10 @@ def test_larger_instances_have_one_plan(workers, count):
 
 
 @pytest.mark.parametrize(("line", "heads"), [
-    (_searched, [None, 2, 3, None, 6, None]),  # the head goes when it was looked at; 6A leaves the line without 3B
+    (_searched, [None, 2, 3, None, 6, None]),  # the head is removed after its plan; 6A leaves the line without 3B
     (_pruned, [None, 2, 3, 3, 6, 6]),
 ])  # fmt: skip
-def test_the_first_vector_step_by_step(line, heads):
+def test_heads_of_the_line_after_each_point_of_the_first_vector(line, heads):
     found = list(line([2, 3, 4, 6, 6, 9], [0, 1, 0, 0, 1, 1], 2))
     assert found == [-math.inf if head is None else head for head in heads]
 
@@ -90,7 +90,7 @@ def test_heuristics_are_never_better_and_sometimes_worse():
     assert 0 < worse["fullgrid"] < worse["grid"] < 1000
 
 
-def test_where_the_heuristics_fail():
+def test_heuristics_fail_on_the_fifth_vector():
     points, best = VECTORS["Z5"]
     assert (best.spread, full_grid_scan(points).spread, grid_scan(points).spread) == (13, 14, 15)
 
@@ -111,6 +111,6 @@ def test_one_worker_and_equal_instants():
     ([(math.nan,)], "worker 0's instants are not finite: nan at place 1"),
     ([(1.0,), (2.0, math.inf)], "worker 1's instants are not finite: inf at place 2"),
 ])  # fmt: skip
-def test_what_is_refused(name, points, words):
+def test_invalid_instances_are_refused(name, points, words):
     with pytest.raises(ValueError, match=words):
         {**ZIPLINES, **BASELINES}[name](points)

@@ -1,4 +1,4 @@
-"""Local SGD: the vectors by hand, end to end in virtual time, and its limits."""
+"""Local SGD: vectors by hand, whole runs, and its limits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import pytest
 from scalar import scalar, traced
 from tiny import tiny
 
-from pslab.config.spec import build
-from pslab.errors import ConfigError
 from pslab.lab.runs.run import run
 from pslab.policies.sync.local_sgd import LocalSGD
 from pslab.protocol.traits import traits_of
@@ -25,18 +23,14 @@ def means(steps: list[tuple]) -> list[float]:
         ("local:2", 8, [1.5, 1.875]),
         ("local:1", 8, [1.0, 1.5, 1.75, 1.875]),
         ("local:2,after=2", 8, [1.0, 1.5, 1.875]),  # from 1.5 as in the second round of local:2
+        ("local:4", 8, [(0.0 + 4 * (1 - 0.5**4)) / 2]),  # one averaging, at the end
     ],
 )
-def test_by_hand(monkeypatch, sync, pushes, expected):
+def test_local_sgd_vectors(monkeypatch, sync, pushes, expected):
     steps, outcome = traced(monkeypatch, scalar(sync, 0.0, 4.0, pushes=pushes))
     assert means(steps) == expected
     assert outcome.facts["pushes"] == outcome.facts["accepted"] == pushes
     assert outcome.facts["seconds"] == pushes / 2 * 10.0  # a push takes as long as its gradients
-
-
-def test_one_averaging_at_the_end(monkeypatch):
-    steps, _ = traced(monkeypatch, scalar("local:4", 0.0, 4.0, pushes=8))
-    assert means(steps) == [(0.0 + 4 * (1 - 0.5**4)) / 2]
 
 
 def test_a_schedule_counts_gradients(monkeypatch):
@@ -71,9 +65,3 @@ def test_gradients_of_a_push():
     traits = traits_of(LocalSGD(4, after=2))
     assert [traits.gradients_before(t) for t in range(5)] == [0, 1, 2, 6, 10]
     assert [traits.gradients(t) for t in range(4)] == [1, 1, 4, 4]
-
-
-@pytest.mark.parametrize("text", ["local:0", "local:2,after=-1"])
-def test_what_cannot_be_is_refused(text):
-    with pytest.raises(ConfigError):
-        build("sync", text)

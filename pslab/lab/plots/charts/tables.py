@@ -157,7 +157,7 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     frame = frame.iloc[order].reset_index(drop=True)
     words = {column: _words(column, crowd) for column in columns}
     told = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    return Table(frame, names, words, goal, told, {column: crowd.orders[column] for column in columns})
+    return Table(frame, names, words, goal, told, crowd.orders)
 
 
 def numeric(values: Iterable[Any]) -> bool:

@@ -1,0 +1,108 @@
+"""Rules that hold of every synchronization policy, and how the policies compare."""
+
+from __future__ import annotations
+
+import pytest
+from simulate import simulate
+
+from pslab.config.spec import build
+from pslab.errors import ConfigError, ProtocolError
+from pslab.policies.sync.asp import ASP
+from pslab.policies.sync.backup import Backup
+from pslab.policies.sync.bsp import BSP
+from pslab.policies.sync.dssp import DSSP
+from pslab.policies.sync.elastic import ElasticBSP
+from pslab.policies.sync.ssp import SSP
+from pslab.protocol.messages import Asked, Start
+
+SPEEDS = [1.0, 1.37, 2.11, 2.9]
+POLICIES = [BSP(), SSP(1), SSP(3), ASP(), Backup(1), DSSP(1, 4), DSSP(grant="literal"), ElasticBSP(3),
+            ElasticBSP(3, include_last=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("ranges", [1, 3])
+@pytest.mark.parametrize("sync", POLICIES, ids=repr)
+def test_duplicate_messages_change_nothing(sync, ranges):
+    for compute_s in ([2, 3, 5], [1, 4], SPEEDS):
+        once, twice = (simulate(sync, compute_s, 60, ranges=ranges, copies=copies) for copies in (1, 2))
+        assert (twice.pushes, twice.waited, twice.searched) == (once.pushes, once.waited, once.searched)
+        assert [step.pushes for step in twice.steps] == [step.pushes for step in once.steps]
+        assert twice.dropped == once.dropped
+        assert twice.refused
+        assert not once.refused
+
+
+@pytest.mark.parametrize("sync", POLICIES, ids=repr)
+def test_the_number_of_ranges_does_not_change_when_workers_start(sync):
+    assert simulate(sync, [2, 3], 60, ranges=4).pushes == simulate(sync, [2, 3], 60).pushes
+
+
+@pytest.mark.parametrize("ranges", [1, 2])
+@pytest.mark.parametrize("compute_s", [[1, 4], [2, 3, 7], [1, 1, 1, 5]], ids=str)
+@pytest.mark.parametrize(
+    ("sync", "limit"), [(BSP(), SSP(0)), (BSP(), Backup(0)), (SSP(2), DSSP(2, 0))], ids=repr
+)  # fmt: skip
+def test_policies_are_equal_in_the_limit(sync, limit, compute_s, ranges):
+    ours, theirs = (simulate(each, compute_s, 60, ranges=ranges) for each in (sync, limit))
+    assert (ours.pushes, ours.waited) == (theirs.pushes, theirs.waited)
+    assert not theirs.dropped
+
+
+@pytest.mark.parametrize(("compute_s", "totals"), [
+    ([1, 3], {BSP(): 200, SSP(3): 203, SSP(15): 215, ASP(): 400, DSSP(): 204, DSSP(grant="literal"): 393}),
+    (SPEEDS, {BSP(): 413, SSP(3): 422, ASP(): 763, ElasticBSP(15): 754}),
+], ids=["two", "four"])  # fmt: skip
+def test_pushes_in_300_s_of_a_heterogeneous_cluster(compute_s, totals):
+    assert {sync: sum(map(len, simulate(sync, compute_s, 300).pushes.values())) for sync in totals} == totals
+
+
+class NeverStarts(SSP):
+    def step(self, state, event, clocks):
+        return state, tuple(d for d in super().step(state, event, clocks)[1] if not isinstance(d, Start))
+
+
+class AlwaysStarts(SSP):
+    def step(self, state, event, clocks):
+        if isinstance(event, Asked):
+            return state, (Start(event.worker, event.iteration),)
+        return super().step(state, event, clocks)
+
+
+class StartsWorkerZero(ASP):
+    def step(self, state, event, clocks):
+        return state, (Start(0, 1),)
+
+
+def test_broken_policies_are_noticed():
+    assert {w: len(p) for w, p in simulate(NeverStarts(1), [1, 4], 100).pushes.items()} == {0: 1, 1: 1}
+    assert simulate(AlwaysStarts(1), [1, 4], 100).refused  # the window does not count a push beyond the bound
+    with pytest.raises(ProtocolError, match="no worker asked for"):
+        simulate(StartsWorkerZero(), [1, 2], 10)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("backup:-1", "spare=-1: must be a whole number of at least 0"),
+    ("local:0", "period=0: must be a whole number of at least 1"), ("local:2,after=-1", "after=-1: must be"),
+    ("eager:0", "must be a whole number of at least 1, or None"), ("eager:-1", "at least 1"),
+    ("dssp:-1,3", "low=-1: must be a whole number of at least 0"), ("dssp:1,-3", "extra=-3"),
+    ("dssp:3,12,grant=litteral", "did you mean 'literal'"), ("dssp:3,12,interval=start", "allowed: push, release"),
+    ("dssp:3,12,cap=maybe", "cap='maybe' cannot be read"),
+    ("elastic:0", "iterations=0: must be"), ("elastic:15,k=0", "k=0: must be"),
+    ("elastic:15,weight=0", "weight=0.0: must be a number above 0"), ("elastic:15,search=optb", "did you mean 'optbs'"),
+    ("elastic:15,predict=mean", "allowed: ewma, last, median"),
+])  # fmt: skip
+def test_invalid_parameters_are_refused(text, words):
+    with pytest.raises(ConfigError, match=words):
+        build("sync", text)
+
+
+@pytest.mark.parametrize(("text", "sync", "window"), [
+    ("dssp", DSSP(3, 12), 16), ("dssp:3,12", DSSP(3, 12), 16),
+    ("dssp:1,2,grant=literal", DSSP(1, 2, "literal"), None), ("dssp:1,2,cap=off", DSSP(1, 2, cap=False), None),
+    ("dssp:1,2,literal,cap=on", DSSP(1, 2, "literal", cap=True), 4),
+    ("elastic", ElasticBSP(15), None), ("elastic:15", ElasticBSP(15), None),
+    ("elastic:4,lru,predict=median,k=3,include_last=on", ElasticBSP(4, "lru", "median", 3, include_last=True), None),
+])  # fmt: skip
+def test_strings_name_policies_and_their_windows(text, sync, window):
+    assert build("sync", text) == sync
+    assert sync.window == window

@@ -1,0 +1,36 @@
+"""The traits of the policies, and of one that declares none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ownpolicies import NeverWaits
+
+from pslab.config.spec import build
+from pslab.config.table import ROWS
+from pslab.protocol.traits import Traits, one_each, traits_of
+
+EXPECTED = {
+    "bsp": Traits(1, barrier=True),
+    "ssp": Traits(4),
+    "asp": Traits(),
+    "backup": Traits(whole=True),
+    "dssp": Traits(16, whole=True, plans=True),
+    "elastic": Traits(whole=True, plans=True),
+    "eager": Traits(eager=True, reads_own=True),
+    "local": Traits(1),  # and it accumulates gradients
+}
+
+
+@pytest.mark.parametrize("name", ROWS["sync"])
+def test_traits_of_the_policies(name):
+    found = traits_of(build("sync", ROWS["sync"][name].example or name))
+    assert replace(found, gradients_before=one_each) == EXPECTED[name]
+    assert found.accumulates is (name == "local")
+
+
+def test_defaults_and_options():
+    assert traits_of(NeverWaits(3)) == Traits(3, gradients_before=one_each)
+    assert not traits_of(build("sync", "eager:rmw=off")).reads_own
+    assert [Traits().gradients(t) for t in range(3)] == [1, 1, 1]
