@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.evaluated import apart, as_results, own_columns
+from pslab.lab.plots.accuracy import apart, as_results, own_columns
 from pslab.lab.plots.labels import SPACE, caption, column_name, name, notes_of, plain, round_size, size
 from pslab.lab.plots.page.panels import COLUMNS, Names, listed
 from pslab.lab.records.record import Result
