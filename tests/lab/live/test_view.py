@@ -150,7 +150,7 @@ def test_policy_object_has_a_chip(tmp_path: Path):
         pass
 
     view = Live(sync=[Mine(2)], live=True, results=tmp_path, **TINY)
-    assert chip(view, "Mine, staleness 2").value
+    assert chip(view, "Mine, staleness\u00a02").value
     assert not chip(view, "BSP").value
     assert view._controls.runs()[0].sync == Mine(2)
 
