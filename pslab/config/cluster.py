@@ -156,3 +156,13 @@ def resolve_cluster(value: str | Mapping[str, Any]) -> Cluster:
         raise
     except (TypeError, ValueError) as error:  # a mapping of something else
         raise ConfigError("cluster", value, str(error)) from None
+
+
+def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields in which a cluster differs from no emulation, those of its preset included."""
+    given = {"preset": value} if isinstance(value, str) else dict(value)
+    if "preset" not in given:
+        return given
+    resolved, nothing = resolve_cluster(given), Cluster()
+    return {name: field_ for name in parameters(Cluster)
+            if (field_ := getattr(resolved, name)) != getattr(nothing, name)}  # fmt: skip

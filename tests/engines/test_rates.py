@@ -53,6 +53,12 @@ def test_a_push_weight_of_one_leaves_pushes_undivided():
     assert moved(given("constant", *SEQUENCE, push_weight=1.0), 5) == [1, 2, 3, 6, 8]
 
 
+def test_push_weight_is_a_learning_rate():
+    light, heavy = (execute(resolve(tiny(sync="asp", engine="virtual", cluster=UNEVEN, **fields)), quiet).weights
+                    for fields in ({"learning_rate": 0.4}, {"learning_rate": 0.1, "push_weight": 1.0}))  # fmt: skip
+    np.testing.assert_array_equal(light, heavy)
+
+
 def test_a_worker_that_left_is_not_the_stalest():
     gradients = [[[1]] * 6, [[0]] * 6]
     cluster = {"compute_s": 1.0, "slow": {1: 100.0}, "leave": {1: 2.5}}

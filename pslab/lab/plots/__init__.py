@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from pslab.lab.plots.evaluated import curves
     from pslab.lab.plots.labels import name
     from pslab.lab.plots.lanes import timeline
-    from pslab.lab.plots.page.axes import Axis
+    from pslab.lab.plots.page.axes import Axis, axis
     from pslab.lab.plots.page.keys import Key
     from pslab.lab.plots.page.line import Line
     from pslab.lab.plots.page.page import Page, caption_of, paper
-    from pslab.lab.plots.page.theme import Look
+    from pslab.lab.plots.page.theme import Look, looks
 
 __all__ = [
-    "Axis", "Key", "Line", "Look", "Page", "bars", "caption_of", "curves", "heat", "name", "paper", "points", "show",
-    "time_budget", "timeline",
+    "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "heat", "looks", "name", "paper",
+    "points", "show", "time_budget", "timeline",
 ]  # fmt: skip
 
 _PLACES = {
@@ -29,7 +29,8 @@ _PLACES = {
     "show": "charts.tables", "time_budget": "budget", "timeline": "lanes", "caption_of": "page.page",
     "paper": "page.page", "name": "labels",
     # for figures that no primitive draws
-    "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "Key": "page.keys", "Look": "page.theme",
+    "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "axis": "page.axes", "Key": "page.keys",
+    "Look": "page.theme", "looks": "page.theme",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pslab.config import parameters
-from pslab.config.cluster import COSTS, PRESETS, Cluster, resolve_cluster
+from pslab.config.cluster import COSTS, PRESETS, cluster_fields
 from pslab.config.run import Run
 from pslab.config.spec import build, split
 from pslab.config.table import KINDS, find
@@ -161,16 +161,6 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
     return words
 
 
-def cluster_fields(cluster: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The fields in which a cluster differs from no emulation, those of its preset included."""
-    given = {"preset": cluster} if isinstance(cluster, str) else dict(cluster)
-    if "preset" not in given:
-        return given
-    resolved, nothing = resolve_cluster(given), Cluster()
-    return {f.name: value for f in dataclasses.fields(Cluster)
-            if (value := getattr(resolved, f.name)) != getattr(nothing, f.name)}  # fmt: skip
-
-
 def _cluster(value: Any) -> str:
     return value if isinstance(value, str) and value not in PRESETS else cluster_name(value)
 
@@ -233,6 +223,10 @@ SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer"
 UNLESS_DEFAULT = ("schedule", "rate", "order", "ranges", "device", "dtype")
 
 
+#: What plays no part where no gradient is computed.
+UNTOLD = frozenset({"data", "learning_rate", "batch_size", "optimizer", "schedule", "rate", "push_weight"})
+
+
 def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = "median and range of") -> list[str]:
     """What these runs share, a line each: the experiment, the cluster; the columns that the figure shows are left out.
 
@@ -245,15 +239,16 @@ def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = 
         return []
     varied = {*shown, *(field for field in FIELDS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
     first = crowd[0]
-    untold = {"learning_rate", "batch_size", "optimizer", "schedule", "rate"} if first.engine == "timing" else set()
+    untold = UNTOLD if first.engine == "timing" else frozenset()
     words = [column_name(field, getattr(first, field), first) for field in SHARED if field not in varied | untold]
     words += [column_name(field, getattr(first, field), first) for field in UNLESS_DEFAULT
               if field not in varied | untold and getattr(first, field) != getattr(Run(), field)]  # fmt: skip
-    if "push_weight" not in varied:
+    if "push_weight" not in varied | untold:
         weighted = next((run for run in crowd if not averages(run)), None)
         weight = "one step a round by the mean gradient" if weighted is None else \
             column_name("push_weight", weighted.push_weight, weighted)
         words.append(weight)
+    words += ["without gradients"] if first.engine == "timing" else []
     lines = [", ".join(filter(None, [*words, _stop(first, varied), _seeds(runs, spread)]))]
     shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in crowd))
     told = [word for word in cluster_words(first.cluster, first.engine) if word in shared]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pslab.config.cluster import COSTS, Cluster, resolve_cluster
+from pslab.config.cluster import COSTS, cluster_fields
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.places import Place, combinations, listed, merged, plain
@@ -81,21 +80,9 @@ def _over(base: Any, cluster: Any) -> Any:
 def alone(run: Run) -> Run:
     """The single machine beside a distributed run: the same modelled computation, no network, nothing pruned."""
     cluster = run.cluster
-    if isinstance(cluster, str) and cluster != "free":
-        cluster = {"preset": cluster}
-    if isinstance(cluster, Mapping):
+    if cluster != "free":
         exchange = {*NETWORK, *COSTS} - {"apply_s"}
-        cluster = {name: value for name, value in without_preset(cluster).items() if name not in exchange}
+        cluster = {name: value for name, value in cluster_fields(cluster).items() if name not in exchange}
         if "slow" in cluster:
             cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
     return run.but(workers=1, sync="bsp", prune="none", pull="whole", push_weight=None, cluster=cluster)
-
-
-def without_preset(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """The cluster's fields, those of the preset that it builds on included."""
-    fields = dict(cluster)
-    if "preset" not in fields:
-        return fields
-    whole, untouched = resolve_cluster(fields), Cluster()
-    return {f.name: getattr(whole, f.name) for f in dataclasses.fields(Cluster)
-            if getattr(whole, f.name) != getattr(untouched, f.name)}

@@ -12,20 +12,17 @@ from typing import Any
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.theme import parts
 from pslab.lab.records import journal
-from pslab.lab.studies.observation import Wanted
 from pslab.lab.studies.studies import STUDIES
 
 #: What each notebook draws; a file is named <stem>-<picture>.
 PICTURES: dict[str, tuple[str, ...]] = {
-    "01_observation": ("distribution", "density", "concentration", "cost"),
     "11_families": ("accuracy", "bytes", "until", "thresholds", "starts"),
     "20_sync_policies": ("accuracy", "targets", "bytes", "time", "waiting", "staleness", "timeline"),
     "25_ssp_tuning": ("settings",),
-    "30_elastic": ("search", "barriers", "throughput", "pair", "stragglers", "accuracy", "horizon"),
     "40_eager": ("timeline", "time"),
 }
 KEYS: dict[str, tuple[str, ...]] = {
-    "01_observation": ("model",), "11_families": (), "30_elastic": (), "40_eager": (),
+    "11_families": (), "40_eager": (),
 }  # fmt: skip
 """Parameters that a file is named after; the others' are named after `prune`."""
 SCENE = ("engine", "cluster", "workers")  # named where they are not the default
@@ -40,7 +37,7 @@ def allowed(notebook: str) -> dict[str, Any]:
     return {**{p.name: _literal(p.default) for p in signature}, "images": False}
 
 
-def check_parameters(notebook: str, values: Mapping[str, Any]) -> Sequence[Wanted]:
+def check_parameters(notebook: str, values: Mapping[str, Any]) -> Sequence[Any]:
     """The runs, or observations, that these parameters ask for; nothing is started.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Observations: what the gradients of one machine's training are like; asked for as a value, kept as a record.
+"""Observations: statistics of the gradients of one machine's training; asked for as a value, kept as a record.
 
     results/observations/<digest>/
         layers.csv         one row per observed iteration and layer: deviation, kurtosis, tails, norm in the top 1 %
@@ -17,13 +17,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pslab.config.run import Run, digest_of
 from pslab.errors import ConfigError
 from pslab.lab.records.atomic_folder import read_manifest, read_table, write_manifest, written
-from pslab.lab.records.record import environment, find
-from pslab.lab.studies.searching import Searches, find_searches, place_of_searches
+from pslab.lab.records.record import environment
 
 FORMAT = 2  # raise it whenever the same Observation would give another record
 FOLDER = "observations"
@@ -38,7 +38,7 @@ PERIODS = 40  # observed in between, at equal distances
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One machine's training, and when and by which rules its gradients are looked at.
+    """One machine's training, and at which iterations and by which pruning rules its gradients are described.
 
     Raises:
         ConfigError: a run of several workers or without a budget in pushes, moments outside of it, no rules.
@@ -86,12 +86,12 @@ class Observation:
 
 @dataclass(frozen=True)
 class Observed:
-    """A finished observation, read from its directory."""
+    """A completed observation, read from its directory."""
 
     observation: Observation
     path: Path
     manifest: Mapping[str, Any]
-    cached: bool = field(default=True, compare=False)  #: whether it was there before it was asked for
+    cached: bool = field(default=True, compare=False)  #: whether it existed before it was asked for
 
     @cached_property
     def layers(self) -> pd.DataFrame:
@@ -118,34 +118,33 @@ class Observed:
         """device, operation (gradient, deviation or a rule), round, repeat, seconds."""
         return self._table("costs")
 
+    @cached_property
+    def shares(self) -> pd.DataFrame:
+        """By device and operation: median seconds, share of a gradient's median, and share_low and share_high, the
+        lowest and the highest share of a round."""
+        rounds = self._of_gradients(["device", "round"]).groupby(["device", "operation"], sort=False).share
+        found = self._of_gradients(["device"]).set_index(["device", "operation"])
+        low, high = rounds.min(), rounds.max()
+        return found.assign(share_low=np.minimum(found.share, low), share_high=np.maximum(found.share, high))
+
+    def _of_gradients(self, keys: list[str]) -> pd.DataFrame:
+        """The median of each operation's seconds, and its share of the gradient's median."""
+        found = self.costs.groupby([*keys, "operation"], sort=False).seconds.median().reset_index()
+        gradient = found[found.operation == "gradient"].drop(columns="operation")
+        found = found.merge(gradient, on=keys, suffixes=("", "_gradient"))
+        return found.assign(share=found.seconds / found.seconds_gradient).drop(columns="seconds_gradient")
+
     def _table(self, name: str) -> pd.DataFrame:
         return read_table(self.path, name, self.manifest["rows"], NAMES)
 
 
-Wanted = Run | Observation | Searches
-
-
-def place_of(wanted: Wanted, results: Path) -> Path:
-    """The directory of the record that a notebook asks for."""
-    if isinstance(wanted, Searches):
-        return place_of_searches(wanted, results)
-    return results / ("runs" if isinstance(wanted, Run) else FOLDER) / wanted.digest
-
-
-def recorded(wanted: Wanted, results: Path) -> bool:
-    """Whether there is a finished record of it.
+def find_observed(wanted: Observation, results: Path) -> Observed | None:
+    """The completed record of an observation, if there is one that its digest names completely.
 
     Raises:
-        RecordError: there is one that is not whole.
+        RecordError: a record that is not whole.
     """
-    if isinstance(wanted, Searches):
-        return find_searches(wanted, results) is not None
-    return (find(wanted, results) if isinstance(wanted, Run) else find_observed(wanted, results)) is not None
-
-
-def find_observed(wanted: Observation, results: Path) -> Observed | None:
-    """The finished record of an observation, if there is one that its digest names completely."""
-    place = place_of(wanted, results)
+    place = results / FOLDER / wanted.digest
     if not wanted.run.cacheable or not place.is_dir():
         return None
     return Observed(wanted, place, read_manifest(place, FILES))
@@ -154,8 +153,8 @@ def find_observed(wanted: Observation, results: Path) -> Observed | None:
 def save_observed(
     wanted: Observation, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], results: Path
 ) -> Observed:
-    """Write a record into a directory beside its place, which gets its name when everything is there."""
-    place = place_of(wanted, results)
+    """Write a record into a draft beside its place, which takes that place when it is complete."""
+    place = results / FOLDER / wanted.digest
     manifest = {"digest": wanted.digest, "observation": wanted.plain(), **facts,
                 "rows": {name: len(tables[name]) for name in TABLES}, "environment": environment()}  # fmt: skip
     with written(place) as draft:

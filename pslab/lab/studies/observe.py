@@ -1,4 +1,4 @@
-"""observe(Observation) -> Observed: train on one machine, look at the gradients by layer, and time their selection."""
+"""observe(Observation) -> Observed: train on one machine, describe the gradients by layer, and time their selection."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Values = NDArray[np.float64]
 
 
 def observe(wanted: Observation, *, results: Path | str | None = None) -> Observed:
-    """The record of an observation: from disk if it is there, else from a training on one thread.
+    """The record of an observation: from disk if there is one, else from a training on one thread.
 
     Raises:
-        ConfigError: the run or a rule cannot be, or the training diverged.
+        ConfigError: an impossible run or rule, or the training diverged.
     """
     place = default_results() if results is None else Path(results)
     if (found := find_observed(wanted, place)) is not None:
@@ -57,7 +57,7 @@ def check(wanted: Observation) -> tuple[Experiment, dict[str, Any]]:
     """The experiment, and each rule's object; nothing is started.
 
     Raises:
-        ConfigError: the run cannot be, or a rule's name or parameters are wrong.
+        ConfigError: an impossible run, or a rule's name or parameters are wrong.
     """
     return resolve(wanted.run), {rule: build("prune", rule, "rules") for rule in wanted.rules}
 
@@ -77,7 +77,7 @@ class Training:
         self.module.train()
         self.batches = Batches(len(self.dataset.train_y), 1, 0, run.batch_size, run.seed)
         self.store = Store(self.weights, experiment.parts, experiment.optimizer)
-        self.kept: tuple[int, torch.Tensor] = (0, self.weights.clone())  #: an iteration, and the weights at its begin
+        self.kept: tuple[int, torch.Tensor] = (0, self.weights.clone())  #: an iteration, and the weights at its start
         self.seconds = 0.0
 
     def compute(self, iteration: int) -> None:
@@ -112,7 +112,7 @@ class Training:
 
 @contextmanager
 def _one_thread(seed: int) -> Iterator[None]:
-    """Gradients come from one thread, and a layer's chance from the stream that worker 0 has; then all as before."""
+    """Gradients from one thread, random layers from worker 0's stream; threads and torch's state are restored."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -127,8 +127,8 @@ def _one_thread(seed: int) -> Iterator[None]:
 
 
 def _look(wanted: Observation, training: Training, rules: dict[str, Any]) -> dict[str, pd.DataFrame]:
-    """Train through the budget and look at the gradient at the wanted iterations."""
-    begin_s = time.monotonic()
+    """Train through the budget, and describe the gradient at the wanted iterations."""
+    start_s = time.monotonic()
     rows: dict[str, list[dict[str, Any]]] = {"layers": [], "histogram": [], "concentration": [], "rules": []}
     looks, moments = set(wanted.iterations), set(wanted.moments or ())
     middle = sorted(moments)[len(moments) // 2]
@@ -145,7 +145,7 @@ def _look(wanted: Observation, training: Training, rules: dict[str, Any]) -> dic
                 rows["histogram"] += [at | row for row in histogram(g)]
                 rows["concentration"] += [at | row for row in concentration(g)]
         training.step(iteration)
-    training.seconds = time.monotonic() - begin_s
+    training.seconds = time.monotonic() - start_s
     return {name: pd.DataFrame(found) for name, found in rows.items()}
 
 
@@ -156,7 +156,7 @@ def chosen(rule: Any, v: torch.Tensor) -> NDArray[np.int64]:
 
 
 def statistics(g: Values) -> dict[str, Any]:
-    """What one layer's gradient is like. Kurtosis is m4 / m2²: 3 for a Gaussian; tails are shares of |g| > k std."""
+    """Statistics of one layer's gradient. Kurtosis is m4 / m2², 3 for a Gaussian; tails are shares of |g| > k std."""
     squares, std = g * g, float(g.std())
     centred = g - g.mean()
     fourth = float(np.mean(centred**4))
@@ -171,14 +171,14 @@ def statistics(g: Values) -> dict[str, Any]:
 
 
 def histogram(g: Values) -> list[dict[str, Any]]:
-    """How many entries have log10 |g| in each bin of 1 / BINS that has any; zeros are in none."""
+    """How many entries have log10 |g| in each bin of width 1 / BINS, for bins that have any; zeros are in none."""
     places = np.floor(BINS * np.log10(np.abs(g[g != 0]))).astype(np.int64)
     bins, counts = np.unique(places, return_counts=True)
     return [{"log10": int(place) / BINS, "count": int(count)} for place, count in zip(bins, counts, strict=True)]
 
 
 def concentration(g: Values) -> list[dict[str, Any]]:
-    """What share of the squared norm the largest entries carry, by their share of all entries."""
+    """The share of the squared norm that the largest entries carry, by their share of all entries."""
     kept = np.cumsum(np.sort(g * g)[::-1])
     if not kept[-1] > 0:
         return []
@@ -187,7 +187,7 @@ def concentration(g: Values) -> list[dict[str, Any]]:
 
 
 def selection(g: Values, indices: NDArray[np.int64]) -> dict[str, Any]:
-    """What a rule would send of one layer: how many entries, from which |g| on, with what of the squared norm."""
+    """What a rule would send of one layer: how many entries, from which |g| on, and their share of the squared norm."""
     sent, total = np.abs(g[indices]), float(np.sum(g * g))
     return {
         "entries": len(g), "sent": len(sent), "threshold": float(sent.min()) if len(sent) else math.nan,
@@ -234,11 +234,11 @@ def _operations(training: Training, rules: dict[str, Any]) -> dict[str, Callable
 def _seconds(operation: Callable[[], object], device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
-    begin_s = time.perf_counter()
+    start_s = time.perf_counter()
     operation()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begin_s
+    return time.perf_counter() - start_s
 
 
 def devices() -> dict[str, str]:

@@ -14,9 +14,7 @@ from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.theme import SPACE, Style, parts, prune_name, single, styles, sync_name
 from pslab.lab.studies.asked import averages, listed
-from pslab.lab.studies.elasticity import elastic_runs
 from pslab.lab.studies.families import family_runs, pruned
-from pslab.lab.studies.observation import RULES, Observation, Wanted
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -151,30 +149,6 @@ def ssp_runs(
     return _each_seed(runs, seeds)
 
 
-def observations(
-    *,
-    moments: Sequence[int] | None = None,
-    every: int | None = None,
-    rules: Sequence[str] = RULES,
-    repeats: int = 9,
-    batch_size: int = 64,
-    learning_rate: float = 0.5,
-    schedule: Any = "linear",
-    pushes: int = 937,
-    model: Any = "mlp",
-    data: Any = "mnist",
-    seed: int = 0,
-) -> list[Observation]:
-    """The gradients of one machine's training, looked at by layer.
-
-    Raises:
-        ConfigError: what Observation or Run refuses.
-    """
-    run = Run(model=model, data=data, workers=1, batch_size=batch_size, learning_rate=learning_rate, schedule=schedule,
-              pushes=pushes, seed=seed)  # fmt: skip
-    return [Observation(run=run, moments=moments, every=every, rules=rules, repeats=repeats)]
-
-
 #: No latency and no jitter: what is left is computing and two ways on a link.
 EVEN: Mapping[str, Any] = MappingProxyType({"compute_s": 0.025, "bandwidth_bit_s": 2e9, "duplex": "full"})
 BANDWIDTHS = (12e9, 5e9, 2.5e9, 1.6e9, 1.2e9, 8e8, 6e8)
@@ -207,9 +181,8 @@ def overlap_runs(
     return [*real, *(run.but(engine="timing", cluster={**cluster, **link}) for run in real for link in links)]
 
 
-STUDIES: dict[str, Callable[..., Sequence[Wanted]]] = {
-    "01_observation": observations, "11_families": family_runs, "20_sync_policies": sync_runs,
-    "25_ssp_tuning": ssp_runs, "30_elastic": elastic_runs, "40_eager": overlap_runs}
+STUDIES: dict[str, Callable[..., Sequence[Any]]] = {
+    "11_families": family_runs, "20_sync_policies": sync_runs, "25_ssp_tuning": ssp_runs, "40_eager": overlap_runs}
 
 
 def alone(run: Run) -> Run:

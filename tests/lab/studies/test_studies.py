@@ -50,16 +50,6 @@ BAD = [
     ("20_sync_policies", {"learning_rate": [0.1, "fast"]}, "learning_rate"),
     ("25_ssp_tuning", {"clusters": "lab"}, "must map names"),
     ("25_ssp_tuning", {"seeds": []}, "must be a list"),
-    ("01_observation", {"workers": 2}, "no such parameter"),
-    ("01_observation", {"moments": [937]}, "from 0 to 936"),
-    ("01_observation", {"moments": 5}, "must be a list"),
-    ("01_observation", {"moments": [True]}, "must be whole"),
-    ("01_observation", {"every": 0}, "every"),
-    ("01_observation", {"rules": "static:1%"}, "must be a list"),
-    ("01_observation", {"rules": []}, "must be a list"),
-    ("01_observation", {"rules": [1]}, "must be a list"),
-    ("01_observation", {"repeats": 0}, "repeats"),
-    ("01_observation", {"pushes": None}, "stop rule"),
     ("30_nothing", {}, "20_sync_policies"),
 ]
 

@@ -58,7 +58,8 @@ class Axis:
     @property
     def ticks_px(self) -> float:
         """The width of the widest tick label."""
-        shown = [text for _, text in self.ticks] or [plain(tick) for tick in nice(self.low, self.high)]
+        finest = (tick for count in (5, 10) for tick in nice(self.low, self.high, count))  # plotly's lie between
+        shown = [text for _, text in self.ticks] or [*map(plain, finest)]
         return max((text_px(line) for text in shown for line in text.split("<br>")), default=0.0)
 
 

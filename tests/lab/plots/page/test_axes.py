@@ -47,6 +47,10 @@ def test_categories_have_a_place_each():
     assert shown.ticks_px == pytest.approx(text_px("b"), rel=0.2)
 
 
+def test_room_for_ticks_that_plotly_chooses():
+    assert Axis("", 0.0, 2.6).ticks_px >= text_px("0.5")
+
+
 def test_text_is_wrapped_at_its_width():
     assert wrapped("one two three", text_px("one two")) == ["one two", "three"]
     assert wrapped("unbreakable", 3) == ["unbreakable"]
