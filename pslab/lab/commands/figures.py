@@ -15,8 +15,7 @@ from pslab.errors import ConfigError
 from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import Entry, folder, plan
 from pslab.lab.studies.claims import PLAIN, RED
-from pslab.lab.studies.execution import execute, reason
-from pslab.lab.studies.watch import Watch
+from pslab.lab.studies.execution import Watch, execute, reason
 
 
 def add(verbs: Any) -> None:

@@ -1,76 +1,85 @@
-"""The growing curves of a live view: test accuracy against iterations and against seconds."""
+"""The two figures of a live view: curves that grow, and strips of what each worker did in its last seconds."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from html import escape
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pslab.config.run import Run
-from pslab.lab.live.state import UNDER_WAY, Track
-from pslab.lab.plots.theme import Style, styles, template
-from pslab.lab.studies.studies import labels
+from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
+from pslab.lab.plots.accuracy import label_of
+from pslab.lab.plots.labels import SPACE
+from pslab.lab.plots.page.theme import PHASES, Look, ink, looks, template
+from pslab.lab.records.places import value_of
+from pslab.lab.records.results import Runs
 
-SLOTS = 24  # curves at once; the oldest give way
-HEIGHT, VISIBLE = 340, 45  # per cent below the best curve that are in the frame
-
-
-def names(tracks: Sequence[Track]) -> list[tuple[str, Style]]:
-    """Label and style of each run: those of the other figures, and the seed where seeds differ."""
-    shown = [track.run.but(evaluate="after", eval_every=None) for track in tracks]
-    kinds = {run.but(seed=0).digest: run for run in shown}
-    runs = list(kinds.values())
-    found = dict(zip(kinds, zip(labels(runs), styles(runs), strict=True), strict=True))
-    seeds = len({run.seed for run in shown}) > 1
-
-    def name(run: Run) -> tuple[str, Style]:
-        label, style = found[run.but(seed=0).digest]
-        return (f"{label}, seed {run.seed}" if seeds else label), style
-
-    return [name(run) for run in shown]
+SLOTS = 16  # curves at once; the oldest give way
+LANES, LANE = 24, 24  # strips at once; px of one
+EACH_S = 0.2  # between two samples
+HEIGHT, VISIBLE = 340, 45  # px; per cent below the best curve that are in the frame
+DOING = {"computing": PHASES["compute"], "transferring": PHASES["push"], "waiting": PHASES["wait"], "dead": "#9E1B32"}
+WORDS = {"computing": "computing", "transferring": "transferring", "waiting": "waiting (for)", "dead": "dead"}
+IDLE = "no worker is under way"
+LOOK = {"template": template(), "autosize": True, "font": {"size": 12}, "showlegend": True}
 
 
-def figure() -> go.FigureWidget:
-    """Two panels with room for SLOTS curves; all traces are there from the beginning, as front ends want it."""
+class Named(NamedTuple):
+    """How a run is called and drawn in a view."""
+
+    label: str
+    look: Look
+
+
+def names(tracks: Sequence[Track]) -> list[Named]:
+    """Label and look of each run: those of the other figures, and the seed where seeds differ."""
+    runs = Runs([track.run.but(evaluate="after", eval_every=None) for track in tracks])
+    columns, seeds = runs.differing(), len({run.seed for run in runs}) > 1
+    keys = [{column: value_of(run, {}, column) for column in columns} for run in runs]
+    labels = [label_of(key, columns, run) + (f", seed {run.seed}" if seeds else "")
+              for key, run in zip(keys, runs, strict=True)]  # fmt: skip
+    shown = [key or {"sync": run.sync} for key, run in zip(keys, runs, strict=True)]
+    return [Named(label, look) for label, look in zip(labels, looks(shown), strict=True)]
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def curves() -> go.FigureWidget:
+    """Accuracy against iterations and seconds, with room for SLOTS curves: front ends want all traces at once."""
     drawn = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
     for column in (1, 2):
-        for _ in range(SLOTS):
-            drawn.add_trace(go.Scatter(x=[], y=[], mode="lines+markers", visible=False), 1, column)
-    drawn.update_layout(
-        template=template(), height=HEIGHT, autosize=True, showlegend=False,
-        margin={"t": 12, "b": 46, "l": 58, "r": 14},
-        xaxis={"title": {"text": "iteration"}, "rangemode": "tozero", "range": [0, 1]},
-        xaxis2={"title": {"text": "training time (s)"}, "rangemode": "tozero", "range": [0, 1]},
-        yaxis={"title": {"text": "test accuracy (%)"}, "range": [0, 100]}, yaxis2={"range": [0, 100]},
-    )  # fmt: skip
-    shown = go.FigureWidget(drawn)
-    shown._config = {**shown._config, "responsive": True, "displaylogo": False}
-    return shown
+        for slot in range(SLOTS):
+            drawn.add_trace(go.Scatter(x=[], y=[], mode="lines+markers", visible=False, legendgroup=str(slot),
+                                       showlegend=column == 1), 1, column)  # fmt: skip
+    drawn.update_layout(height=HEIGHT, margin={"t": 10, "b": 40, "l": 56, "r": 12, "autoexpand": True},
+                        legend={"orientation": "h", "y": -0.16}, **LOOK)  # fmt: skip
+    drawn.update_xaxes(title_font_size=12, title_standoff=4)
+    drawn.update_xaxes(title_text="training time (s)", col=2)
+    drawn.update_yaxes(title={"text": "test accuracy (%)", "font": {"size": 12}}, col=1)
+    return _widget(drawn)
 
 
-def draw(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[tuple[str, Style]]) -> None:
+def draw(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]) -> None:
     """Bring the curves up to date, in one message to the front end."""
-    per_iteration = _per_iteration(tracks)
+    workers = {track.run.workers for track in tracks if track.run.workers > 1}
+    each = workers.pop() if len(workers) == 1 else 1
+    drawn = [(track, name) for track, name in zip(tracks, named, strict=True) if track.points][-SLOTS:]
     low, high = frame(tracks)
-    drawn = [(t, *n) for t, n in zip(tracks, named, strict=True) if t.points][-SLOTS:]
-    ends = [max((x for t, _, _ in drawn for x in _xs(t, axis, per_iteration)), default=1.0) for axis in (0, 1)]
     with shown.batch_update():
-        for axis in (0, 1):
-            for slot in range(SLOTS):
-                trace = shown.data[axis * SLOTS + slot]
+        for slot in range(SLOTS):
+            for first in (0, SLOTS):
+                trace = shown.data[first + slot]
                 if slot < len(drawn):
-                    trace.update(_curve(*drawn[slot], axis, per_iteration))
+                    trace.update(_curve(*drawn[slot], 0 if first else each))
                 elif trace.visible:
                     trace.visible = False
-        for place, end in zip((shown.layout.xaxis, shown.layout.xaxis2), ends, strict=True):
-            place.range = [0, 1.02 * max(end, 1e-9)]
-        for place in (shown.layout.yaxis, shown.layout.yaxis2):
-            place.range = [low, high]
-        each = f" ({per_iteration} pushes)" if per_iteration > 1 else ""
-        shown.layout.xaxis.title.text = f"iteration{each}" if per_iteration > 1 else "pushes"
+        shown.update_yaxes(range=[low, high])
+        shown.update_xaxes(title_text=f"iteration ({each} pushes)" if each > 1 else "pushes", col=1)
 
 
 def frame(tracks: Sequence[Track]) -> tuple[float, float]:
@@ -81,31 +90,79 @@ def frame(tracks: Sequence[Track]) -> tuple[float, float]:
     return low, min(100.0, best + 0.08 * (best - low))
 
 
-def _per_iteration(tracks: Sequence[Track]) -> int:
-    workers = {track.run.workers for track in tracks if track.run.workers > 1}
-    return workers.pop() if len(workers) == 1 else 1
+def _curve(track: Track, name: Named, each: int) -> dict[str, Any]:
+    """One curve against iterations of so many pushes, or against seconds (0); under way, it has a larger head."""
+    label, sizes = escape(name.label), [6.0] * len(track.points)
+    sizes[-1] = 11.0 if track.state == UNDER_WAY else 6.0
+    hover = [f"{100 * p.accuracy:.2f}{SPACE}%, loss {p.loss:.3f}<br>{p.pushes} pushes, {p.seconds:.2f}{SPACE}s"
+             for p in track.points]  # fmt: skip
+    return {"x": [p.pushes / each if each else p.seconds for p in track.points], "visible": True, "name": label,
+            "y": [100 * p.accuracy for p in track.points], "line": {**name.look.line, "width": 2.2},
+            "marker": name.look.mark(sizes), "hovertext": hover,
+            "hovertemplate": f"<b>{label}</b><br>%{{hovertext}}<extra></extra>"}  # fmt: skip
 
 
-def _xs(track: Track, axis: int, per_iteration: int) -> list[float]:
-    return [point.seconds if axis else point.pushes / per_iteration for point in track.points]
+# -- strips ----------------------------------------------------------------------------------------
 
 
-def _curve(track: Track, label: str, style: Style, axis: int, per_iteration: int) -> dict[str, Any]:
-    """One curve; a run that is under way has a larger head."""
-    count = len(track.points)
-    step = max(1, math.ceil(count / 11))
-    sizes = [6.5 if (count - 1 - place) % step == 0 or place == 0 else 0.0 for place in range(count)]
-    edges = [0.8] * count
-    if track.state == UNDER_WAY:
-        sizes[-1], edges[-1] = 11.0, 2.0
-    return {
-        "x": _xs(track, axis, per_iteration), "y": [100 * point.accuracy for point in track.points],
-        "visible": True, "name": label,
-        "line": {"color": style.colour, "dash": style.dash, "width": style.width + 0.2},
-        "marker": {"symbol": style.marker, "color": style.colour, "size": sizes, "opacity": 1,
-                   "line": {"color": "white", "width": edges}},
-        "customdata": [[p.loss, p.pushes, p.seconds, 100 * p.accuracy] for p in track.points],
-        "hovertemplate": f"<b>{label}</b><br>%{{customdata[3]:.2f}} %, loss %{{customdata[0]:.3f}}<br>"
-                         "%{customdata[1]} pushes, %{customdata[2]:.2f} s<extra></extra>",
-    }  # fmt: skip
+def strips() -> go.FigureWidget:
+    """A row for each worker: colours say what it did, numbers in grey for whom it waited; the newest at the right."""
+    drawn = go.Figure([go.Bar(
+        x=[], y=[], base=[], text=[], visible=False, name=WORDS[doing], orientation="h", width=0.8,
+        textposition="inside", textangle=0,
+        insidetextanchor="middle", constraintext="none", textfont={"size": 10, "color": ink(colour)}, hoverinfo="text",
+        marker={"color": colour, "line": {"width": 0}}) for doing, colour in DOING.items()])  # fmt: skip
+    drawn.update_layout(barmode="overlay", height=80, margin={"t": 30, "b": 34, "l": 60, "r": 12, "autoexpand": True},
+                        legend={"orientation": "h", "y": 1, "yanchor": "bottom"}, **LOOK)  # fmt: skip
+    drawn.update_xaxes(title={"text": IDLE, "font": {"size": 12}, "standoff": 4}, showgrid=False,
+                       range=[-EACH_S * SAMPLES, 0])  # fmt: skip
+    drawn.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticks="", showline=False, type="category")
+    return _widget(drawn)
 
+
+def draw_strips(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]) -> None:
+    """The workers of the runs under way; the run is named where there are several."""
+    runs = [f"{escape(name.label)}, " if len(tracks) > 1 else "" for name in named]
+    rows = [(f"{run}{_says(track, worker)}{SPACE}{SPACE}", kept) for track, run in zip(tracks, runs, strict=True)
+            for worker, kept in enumerate(track.workers)]  # fmt: skip
+    bars = [(row, *stretch) for row, kept in rows[:LANES] for stretch in stretches(list(kept))]
+    with shown.batch_update():
+        for trace, doing in zip(shown.data, DOING, strict=True):
+            own = [bar for bar in bars if bar[1] == doing]
+            trace.update(y=[row for row, *_ in own], base=[begin for *_, begin, _, _ in own], visible=bool(rows),
+                         x=[length for *_, length, _ in own], text=[text for *_, text in own])  # fmt: skip
+        shown.layout.yaxis.categoryarray = [row for row, _ in rows[:LANES]]
+        shown.layout.yaxis.showticklabels = bool(rows)
+        shown.layout.height = 80 + LANE * min(LANES, len(rows))
+        more = f"; {len(rows) - LANES} more workers" if len(rows) > LANES else ""
+        shown.layout.xaxis.title.text = f"seconds from now{more}" if rows else IDLE
+
+
+def stretches(kept: Sequence[Doing]) -> list[tuple[str, float, float, str]]:
+    """What a worker did without a break: what, from when (in s, now is 0) and how long, and the workers it waited for,
+    where they have room."""
+    found, at = [], -EACH_S * len(kept)
+    for (doing, whom), same in itertools.groupby(kept, key=lambda each: (each.doing, each.whom)):
+        count, text = len(list(same)), ",".join(map(str, whom))
+        found.append((doing, at, EACH_S * count, text if doing == "waiting" and count >= len(text) else ""))
+        at += EACH_S * count
+    return found
+
+
+def _says(track: Track, worker: int) -> str:
+    """``"worker 2, iteration 12 (+2), waiting 25 %, waits for 1"``: where it is, of these seconds, and now."""
+    kept = track.workers[worker]
+    now, clocks = kept[-1], [own[-1].iteration for own in track.workers if own[-1].iteration is not None]
+    words = [f"worker {worker}"]
+    if now.iteration is not None:
+        ahead = now.iteration - min(clocks)
+        words.append(f"iteration {now.iteration}" + (f" (+{ahead})" if ahead else ""))
+    words.append(f"waiting {100 * sum(each.doing == 'waiting' for each in kept) / len(kept):.0f}{SPACE}%")
+    waits = f"waits for {', '.join(map(str, now.whom))}" if now.whom else "waits for its push"
+    return ", ".join([*words, waits if now.doing == "waiting" else now.doing])
+
+
+def _widget(drawn: go.Figure) -> go.FigureWidget:
+    shown = go.FigureWidget(drawn)
+    shown._config = {**shown._config, "responsive": True, "displaylogo": False, "displayModeBar": False}
+    return shown

@@ -11,19 +11,20 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import ipywidgets as widgets
+import pandas as pd
 
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.live import figure as live_figure
-from pslab.lab.live import look as live_look
 from pslab.lab.live.controls import Controls
-from pslab.lab.live.state import FINISHED, QUEUED, Track, Watcher
-from pslab.lab.plots import accuracy as plots
+from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
+from pslab.lab.plots.labels import SPACE
 from pslab.lab.records.record import Result, default_results, load
 from pslab.lab.runs.background import Background, current
 
@@ -33,6 +34,9 @@ BEGIN: Mapping[str, Any] = MappingProxyType({
 })  # fmt: skip
 PERIOD_S = 0.25
 RUNS_SHOWN = 3  # with their workers
+STATES = {QUEUED: "queued", FINISHED: "finished", INTERRUPTED: "interrupted, kept", LOST: "ended without a record",
+          SILENT: "silent"}  # fmt: skip
+DASH = "–"
 
 
 class Live:
@@ -140,15 +144,15 @@ class Live:
     # --- the view -------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self._start = _button("Start", "run what is chosen, one after another", self.start)
-        self._stop = _button("Stop", "end the run in order; what it has finished is kept", self.stop)
-        self._clear = _button("Clear", "leave out the runs that have ended; their records stay", self.clear)
-        self._said, self._progress, self._workers, self._list = (widgets.HTML() for _ in range(4))
-        self.figure = live_figure.figure()
-        buttons = widgets.HBox([self._start, self._stop, self._clear], layout={"margin": "10px 0 0", "grid_gap": "6px"})
-        self.box = widgets.VBox([self._controls.box, buttons, self._said, self._progress, self._workers, self.figure,
-                                 self._list])  # fmt: skip
-        self.box.add_class("pslab-live")
+        self._start = _button("Start", "run what is chosen, one after another", self.start, "primary")
+        self._stop = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
+        self._clear = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
+        self._said, self._list = widgets.HTML(), widgets.HTML()
+        self.figure, self.strips = live_figure.curves(), live_figure.strips()
+        self._workers = widgets.VBox([self.strips]).add_class("pslab-workers")
+        buttons = widgets.HBox([self._start, self._stop, self._clear])
+        shown = [self._controls.box, buttons, self._said, self._list, self.figure, self._workers]
+        self.box = widgets.VBox(shown).add_class("pslab-live")
         self.refresh()
 
     def _refresh(self) -> None:
@@ -156,12 +160,14 @@ class Live:
         running, own = current(), self._background
         if own is not None and not own.alive and own is not self._settled:
             self._settled = own
-            self._watcher.show(self._runs)  # a run may begin and end between two looks
+            self._watcher.show(self._runs)  # a run may start and end between two looks
         if own is not None and own.error and not self._error:
             self._say(own.error, own.field)
         self._start.disabled, self._stop.disabled = running is not None, running is None or running.stopping
         note = own.note if own is not None and own.note else ""
-        _put(self._said, live_look.said(self._error, "stopping …" if running and running.stopping else note))
+        if running is not None:
+            note = "stopping …" if running.stopping else "" if self._watcher.under_way else "starting the processes …"
+        self._said.value = _said(self._error, note)
         tracks = self._shown()
         state = [(track.digest, track.state, len(track.points)) for track in tracks]
         self._clear.disabled = len(tracks) == len(self._watcher.under_way)
@@ -170,7 +176,7 @@ class Live:
             self._drawn = state
 
     def _shown(self) -> list[Track]:
-        """The runs that were seen, in the order in which they began, and the chosen ones that have not begun."""
+        """The runs that were seen, in the order in which they started, and the chosen ones that have not started."""
         seen = self._watcher.tracks
         queued = self._runs if current() is not None and current() is self._background else []
         later = [Track(run, run.digest, QUEUED) for run in queued if run.digest not in seen]
@@ -178,17 +184,14 @@ class Live:
 
     def _show(self, tracks: Sequence[Track], redraw: bool) -> None:
         named = dict(zip((track.digest for track in tracks), live_figure.names(tracks), strict=True))
-        mine = [run.digest for run in self._runs]
-        panels, rows = [], []
-        for track in [t for t in self._watcher.under_way if t.digest in named][-RUNS_SHOWN:]:
-            order = f"run {mine.index(track.digest) + 1} of {len(mine)}" if track.digest in mine else "elsewhere"
-            panels.append(live_look.progress(track, *named[track.digest], order))
-            rows.append(live_look.workers(track) if track.workers else "")
-        if current() is not None and not panels:
-            panels = ["<div>starting the processes …</div>"]
-        _put(self._progress, "".join(panels[:1]))
-        _put(self._workers, "".join(row + head for row, head in zip(rows, [*panels[1:], ""], strict=False)))
-        _put(self._list, live_look.runs((t, *named[t.digest], t.digest in self._own) for t in tracks))
+        working = [t for t in self._watcher.under_way if t.digest in named and t.workers][-RUNS_SHOWN:]
+        if working or len(self.strips.data[0].y or ()):
+            live_figure.draw_strips(self.strips, working, [named[track.digest] for track in working])
+        rows = [_row(track, named[track.digest].label, track.digest in self._own) for track in tracks]
+        with pd.option_context("display.max_colwidth", None):
+            table = pd.DataFrame(rows).to_html(index=False, border=0, justify="left", col_space=90,
+                                               classes="pslab-runs")  # fmt: skip
+        self._list.value = table if rows else ""
         if redraw:
             live_figure.draw(self.figure, tracks, list(named.values()))
 
@@ -196,14 +199,15 @@ class Live:
         self._error = error
         self._controls.mark(field)
         if self.live:
-            _put(self._said, live_look.said(error, ""))
+            self._said.value = _said(error, "")
 
     def _execute(self, runs: list[Run]) -> None:
         """Without a front end: the runs, here and now."""
+        from pslab.lab.plots.accuracy import curves
         from pslab.lab.runs.run import sweep  # torch, where something is left to run
 
         self._runs, self._results = runs, list(sweep(runs, results=self.place))
-        self.figure = plots.accuracy_pair(self._results)
+        self.figure = curves(self._results, x=["iteration", "seconds"])
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -234,16 +238,34 @@ async def _pumped(view: weakref.ref[Live]) -> None:
         await asyncio.sleep(PERIOD_S)
 
 
-def _button(name: str, tooltip: str, call: Callable[[], None]) -> widgets.Button:
-    button = widgets.Button(description=name, tooltip=tooltip)
-    button.add_class(f"pslab-{name.lower()}")
+def _button(name: str, tooltip: str, call: Callable[[], None], style: str) -> widgets.Button:
+    button = widgets.Button(description=name, tooltip=tooltip, button_style=style)
     button.on_click(lambda _: call())
     return button
 
 
-def _put(widget: widgets.HTML, text: str) -> None:
-    if widget.value != text:
-        widget.value = text
+def _said(error: str, note: str) -> str:
+    """What went wrong, and what else is to be said."""
+    wrong = f'<span role="alert" style="color: #9E1B32; white-space: pre-wrap">{escape(error)}</span>' if error else ""
+    return "<br>".join(filter(None, (wrong, escape(note))))
+
+
+def _far(track: Track) -> str:
+    """``"8 %, 8 pushes/s, 12 s left"``."""
+    rate = f"{track.pushes / track.seconds:.0f} pushes/s" if track.seconds > 0 else "starting"
+    left = "evaluating" if track.fraction >= 1 else f"{track.left_s:.0f} s left" if track.left_s is not None else ""
+    return ", ".join(filter(None, [f"{100 * track.fraction:.0f}{SPACE}%", rate, left]))
+
+
+def _row(track: Track, label: str, own: bool) -> dict[str, str]:
+    """One run in the list."""
+    state = _far(track) if track.state == UNDER_WAY else STATES[track.state]
+    state = "diverged" if track.manifest.get("outcome") == "diverged" else state
+    accuracy = f"{100 * track.points[-1].accuracy:.2f}{SPACE}%" if track.points else DASH
+    started, budget = track.state != QUEUED, f" of {track.run.pushes}" if track.run.pushes is not None else ""
+    return {"run": label, "test accuracy": accuracy, "time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
+            "pushes": f"{track.pushes}{budget}" if started else DASH,
+            "state": state if own else f"{state}, started elsewhere"}  # fmt: skip
 
 
 def has_front_end() -> bool:

@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pslab.lab.plots.accuracy import curves
     from pslab.lab.plots.budget import time_budget
     from pslab.lab.plots.charts.blocks import bars, heat
     from pslab.lab.plots.charts.scatter import points
     from pslab.lab.plots.charts.tables import show
-    from pslab.lab.plots.evaluated import curves
     from pslab.lab.plots.labels import name
     from pslab.lab.plots.lanes import timeline
     from pslab.lab.plots.page.axes import Axis, axis
@@ -25,7 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES = {
-    "curves": "evaluated", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
+    "curves": "accuracy", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
     "show": "charts.tables", "time_budget": "budget", "timeline": "lanes", "caption_of": "page.page",
     "paper": "page.page", "name": "labels",
     # for figures that no primitive draws

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.evaluated import apart, as_results, label_of, own_columns
+from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
 from pslab.lab.plots.labels import caption, marks, name, notes_of
 from pslab.lab.plots.page.axes import Axis, axis, categories
 from pslab.lab.plots.page.keys import Key

@@ -14,10 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pslab.lab.plots import labels
 from pslab.lab.plots.export import replace
-from pslab.lab.plots.theme import SPACE
-from pslab.lab.records import intervals as spans
-from pslab.lab.studies.studies import labels
+from pslab.lab.records import intervals
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -47,7 +46,7 @@ def perfetto(result: Result, begin_s: float | None = None, end_s: float | None =
 
     Given an instant, only what lies wholly between the two.
     """
-    last_s = spans.duration(result)
+    last_s = intervals.duration(result)
     low, high = 0.0 if begin_s is None else begin_s, last_s if end_s is None else end_s
     threads = _threads(result, low, high)
     timed = [*_spans(threads), *_flows(result, threads), *_counters(result, low, high)]
@@ -76,19 +75,19 @@ def write_perfetto(
 
 def _threads(result: Result, begin_s: float, end_s: float) -> list[_Thread]:
     """Every thread with its spans."""
-    phases = spans.spans(result)
+    phases = intervals.spans(result)
     phases = phases[(phases.begin_s >= begin_s) & (phases.end_s <= end_s)]
     sent = _sent(result)
     by_worker: dict[int, list[_Span]] = {}
-    for row in spans.records(phases):
+    for row in intervals.records(phases):
         by_worker.setdefault(int(row.worker), []).append(_span(row, sent))
     tids = count(LINKS + 1)
-    ways = spans.WAYS if spans.overlapped(result) else {"": tuple(set(phases.phase))}
+    ways = intervals.WAYS if intervals.overlapped(result) else {"": tuple(set(phases.phase))}
     found = []
     for worker, own in by_worker.items():
         for way, names in ways.items():
             found += _laid(WORKERS, f"worker {worker} {way}".strip(), [s for s in own if s.name in names], tids)
-    served = [span for own in by_worker.values() for span in own if span.name in spans.AT_SERVER]
+    served = [span for own in by_worker.values() for span in own if span.name in intervals.AT_SERVER]
     found += _laid(SERVER, "server", served, tids, nested=True)
     found += [_Thread(SERVER, next(tids), f"range {index}: versions", own)
               for index, own in _versions(result, begin_s, end_s).items()]  # fmt: skip
@@ -101,7 +100,7 @@ def _threads(result: Result, begin_s: float, end_s: float) -> list[_Thread]:
 def _span(row: Any, sent: dict[tuple[str, int, int], Event]) -> _Span:
     worker, iteration = int(row.worker), int(row.iteration)
     args: Event = {"worker": worker, "iteration": iteration}
-    if row.phase == "wait" and row.waits_for != spans.NOBODY:
+    if row.phase == "wait" and row.waits_for != intervals.NOBODY:
         args["waits_for"] = int(row.waits_for)
     args |= sent.get((row.phase, worker, iteration), {})
     return _Span(str(row.phase), _ns(row.begin_s), _ns(row.end_s), args)
@@ -110,7 +109,7 @@ def _span(row: Any, sent: dict[tuple[str, int, int], Event]) -> _Span:
 def _laid(pid: int, name: str, found: Iterable[_Span], tids: Iterator[int], nested: bool = False) -> list[_Thread]:
     """A thread of these spans, or several where they overlap, as those of several ranges do."""
     ordered = sorted(found, key=lambda span: (span.begin_ns, -span.end_ns))
-    rows = spans.rows_of([s.begin_ns for s in ordered], [s.end_ns for s in ordered], nested=nested)
+    rows = intervals.rows_of([s.begin_ns for s in ordered], [s.end_ns for s in ordered], nested=nested)
     threads = [_Thread(pid, next(tids), f"{name} ({row + 1})" if row else name, []) for row in range(len(set(rows)))]
     for span, row in zip(ordered, rows, strict=True):
         threads[row].spans.append(span)
@@ -120,9 +119,9 @@ def _laid(pid: int, name: str, found: Iterable[_Span], tids: Iterator[int], nest
 def _versions(result: Result, begin_s: float, end_s: float) -> dict[int, list[_Span]]:
     """By range: a span for each version, from the step that makes it to the next step or the end."""
     found: dict[int, list[_Span]] = {}
-    steps = spans.steps(result)
+    steps = intervals.steps(result)
     for index, made in steps[steps.at_s.between(begin_s, end_s)].groupby("range", sort=True):
-        rows = spans.records(made)
+        rows = intervals.records(made)
         ends = [*(row.at_s for row in rows[1:]), end_s]
         found[int(str(index))] = [
             _Span(f"version {int(row.version)}", _ns(row.at_s), _ns(until_s), {
@@ -138,7 +137,7 @@ def _sent(result: Result) -> dict[tuple[str, int, int], Event]:
     groups = result.pushes.groupby(["worker", "iteration"], as_index=False)
     table = groups.agg(up=("bytes_up", "sum"), down=("bytes_down", "sum"), staleness=("staleness", "max"))
     found: dict[tuple[str, int, int], Event] = {}
-    for row in spans.records(table):
+    for row in intervals.records(table):
         found["push", int(row.worker), int(row.iteration)] = {"bytes": int(row.up), "staleness": int(row.staleness)}
         found["pull", int(row.worker), int(row.iteration)] = {"bytes": int(row.down)}
     return found
@@ -153,7 +152,8 @@ def _ns(seconds: float) -> int:
 
 def _names(result: Result, threads: Iterable[_Thread]) -> list[Event]:
     """Metadata: what each process and thread is called, and their order."""
-    roles = {WORKERS: f"workers ({labels([result.run])[0].replace(SPACE, ' ')})", SERVER: "server", LINKS: "links"}
+    run = f"{labels.name('sync', result.run.sync)}, {labels.name('prune', result.run.prune)}".replace(labels.SPACE, " ")
+    roles = {WORKERS: f"workers ({run})", SERVER: "server", LINKS: "links"}
     found = []
     for pid, name in roles.items():
         found.append(_meta("process_name", pid, pid, {"name": name}))
@@ -188,13 +188,13 @@ def _flows(result: Result, threads: Iterable[_Thread]) -> Iterator[Event]:
             elif "version" in span.args:
                 made[span.args["range"], span.args["version"]] = span.begin_ns, thread
     ids = count(1)
-    for push in spans.records(result.pushes):
+    for push in intervals.records(result.pushes):
         version = made.get((int(push.range), int(push.version_applied)))
         before = _last(own.get(("push", int(push.worker), int(push.iteration)), []), _ns(push.seconds))
         if version and before:
             args = {"push": int(push.push), "staleness": int(push.staleness)}
             yield from _flow("application", next(ids), before, version, args)
-    for release in spans.records(spans.releases(result)):
+    for release in intervals.records(intervals.releases(result)):
         at_ns = _ns(release.at_s)
         waited = own.get(("wait", int(release.worker), int(release.iteration)), [])
         before = _last(own.get(("apply", int(release.by), int(release.by_iteration)), []), at_ns)
@@ -220,14 +220,14 @@ def _flow(
 
 def _counters(result: Result, begin_s: float, end_s: float) -> Iterator[Event]:
     """Staleness of what is applied, the largest at one time; bytes of the pushes and pulls that are under way."""
-    steps = spans.steps(result)
+    steps = intervals.steps(result)
     for at_s, stale in steps[steps.at_s.between(begin_s, end_s)].groupby("at_s").staleness.max().items():
         yield _count("staleness", SERVER, _ns(float(str(at_s))), {"of the push": int(stale)})
     moving, sent = dict.fromkeys(WAYS.values(), 0), _sent(result)
     changes: dict[int, list[tuple[str, int]]] = {}
-    phases = spans.spans(result)
+    phases = intervals.spans(result)
     groups = phases[phases.phase.isin(WAYS)].groupby(["worker", "iteration", "phase"], as_index=False)
-    for row in spans.records(groups.agg(begin_s=("begin_s", "min"), end_s=("end_s", "max"))):
+    for row in intervals.records(groups.agg(begin_s=("begin_s", "min"), end_s=("end_s", "max"))):
         size = sent.get((row.phase, int(row.worker), int(row.iteration)), {"bytes": 0})["bytes"]
         if size and begin_s <= row.begin_s and row.end_s <= end_s:
             changes.setdefault(_ns(row.begin_s), []).append((WAYS[row.phase], size))

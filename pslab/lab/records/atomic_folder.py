@@ -1,4 +1,4 @@
-"""A record's directory: whole, or not there at all."""
+"""A record's directory: complete, or absent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draft_of(place: Path) -> Path:
 
 
 def publish(draft: Path, place: Path) -> None:
-    """The draft takes its place, at once."""
+    """Move the draft to its place, in one step."""
     _publish(draft, place)
     journal.note(read=f"{place.parent.name}/{place.name}")
 
@@ -35,7 +35,7 @@ def _publish(draft: Path, place: Path) -> None:
     except OSError:
         if not place.is_dir():
             raise
-        # somebody else finished the same run, or it is run anew because its digest does not say everything
+        # another process completed the same run, or its digest does not say everything about it
         old = draft.with_name(draft.name + "-old")
         place.rename(old)
         draft.rename(place)
@@ -44,7 +44,7 @@ def _publish(draft: Path, place: Path) -> None:
 
 @contextlib.contextmanager
 def written(place: Path) -> Iterator[Path]:
-    """A draft to fill, which takes its place when it is left; where it cannot be written nothing stays.
+    """A draft to fill, which is moved to its place at the end; if it cannot be written, nothing is left.
 
     Raises:
         RecordError: the disk is full, or the place cannot be written to.
@@ -63,11 +63,11 @@ def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
     """The manifest of a record that has all its files.
 
     Raises:
-        RecordError: it has not, or the manifest is no JSON.
+        RecordError: files are missing, or the manifest is no JSON.
     """
     missing = [name for name in files if not (place / name).is_file()]
     if missing:
-        raise RecordError(f"{place} is not a whole record: {', '.join(missing)} missing; delete it and run again")
+        raise RecordError(f"{place} is not a complete record: {', '.join(missing)} missing; delete it and run again")
     try:
         manifest: dict[str, Any] = json.loads((place / "manifest.json").read_text())
     except ValueError as error:

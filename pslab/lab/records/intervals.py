@@ -1,4 +1,4 @@
-"""What a record tells of who did what when: spans, releases, steps, and the window that stands for the run."""
+"""Who did what when, from a record: spans, releases, steps, waiting, and the window that stands for the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_SERVER = ("apply", "serve")  # while the server has it, a worker does nothing
 #: What goes on at one time at a worker whose pulls and pushes overlap with computing.
 WAYS = {"computing": ("compute", "select", "encode"), "pushing": ("push", "apply"),
         "pulling": ("wait", "serve", "pull", "decode")}  # fmt: skip
-#: What a worker is said to do where its phases overlap: the last of these.
+#: What counts as a worker's activity where its phases overlap: the last of these.
 FOREMOST = ("push", "apply", "pull", "serve", "wait", "decode", "encode", "select", "compute")
 CANDIDATES = 64  # windows that are compared
 

@@ -1,7 +1,7 @@
-"""Records: one directory per digest, with a fixed list of files, whole or not there at all.
+"""Records: one directory per digest, with a fixed list of files, complete or absent.
 
     results/runs/<digest>/
-        manifest.json   what ran, how it ended, whether the emulation was honest; written last
+        manifest.json   what ran, how it ended, whether the emulation was kept; written last
         accuracy.csv    pushes, iteration, seconds, accuracy, loss
         phases.csv      worker, iteration, phase, begin_s, end_s, waits_for
         pushes.csv      one row per applied push: versions, staleness, loss, density, bytes each way
@@ -42,7 +42,7 @@ class Result:
     run: Run
     path: Path
     manifest: Mapping[str, Any]
-    cached: bool = field(default=True, compare=False)  #: whether it was there before it was asked for
+    cached: bool = field(default=True, compare=False)  #: whether it was recorded before it was asked for
 
     @property
     def digest(self) -> str:
@@ -56,7 +56,7 @@ class Result:
 
     @cached_property
     def phases(self) -> pd.DataFrame:
-        """What each worker did when: seconds from the begin of the run; waits_for is a worker or -1."""
+        """What each worker did when: seconds from the start of the run; waits_for is a worker or -1."""
         return self._table("phases")
 
     @cached_property
@@ -86,7 +86,7 @@ def default_results() -> Path:
 
 
 class Draft:
-    """The record of a run that is under way: a directory beside its place, which gets its name when all is there.
+    """The record of a run that is under way: a directory beside its place, which gets its name when it is complete.
 
     Meanwhile `live.jsonl` in it grows: the run on its first line, then the engine's news, one a line.
     """
@@ -97,11 +97,11 @@ class Draft:
         try:
             self.path.mkdir(parents=True)
         except OSError as error:
-            raise RecordError(f"a record cannot be begun in {results / 'runs'}: {error}") from error
+            raise RecordError(f"a record cannot be started in {results / 'runs'}: {error}") from error
         self.note({"digest": run.digest, "run": run.plain()})
 
     def note(self, news: Mapping[str, Any]) -> None:
-        """Add a line to what a live view reads; a run does not fail for it."""
+        """Add a line to what a live view reads; a run does not fail if it cannot be written."""
         with contextlib.suppress(OSError), (self.path / LIVE).open("a") as file:
             file.write(json.dumps(news) + "\n")
 
@@ -110,7 +110,7 @@ class Draft:
         return self._save(tables, weights, facts, self.results / "runs" / self.run.digest)
 
     def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
-        """The run was interrupted: what it finished goes to results/interrupted/, where it is no result."""
+        """The run was interrupted: what it completed goes to results/interrupted/, where it is no result."""
         return self._save(tables, weights, facts, self.results / "interrupted" / self.run.digest)
 
     def drop(self) -> None:
@@ -143,14 +143,14 @@ class Draft:
 
 
 class Live:
-    """Reads, from the beginning on, what a run under way has said; `news` gives what is new since the last call."""
+    """Reads what a run under way has reported, from its start; `news` gives what is new since the last call."""
 
     def __init__(self, draft: Path) -> None:
         self.path = draft / LIVE
         self._read_bytes = 0
 
     def news(self) -> list[dict[str, Any]]:
-        """Whole new lines; none if there are none, or if the run has ended."""
+        """Complete new lines; none if there are none, or if the run has ended."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -169,7 +169,7 @@ def drafts(results: Path) -> list[Path]:
 
 
 def find(run: Run, results: Path) -> Result | None:
-    """The finished record of a run, if there is one that its digest names completely."""
+    """The record of a run, if there is one and the digest says everything about the run."""
     place = results / "runs" / run.digest
     if not run.cacheable or not place.is_dir():
         return None
@@ -180,7 +180,7 @@ def load(path: Path | str) -> Result:
     """A record by its directory, also without the Run that made it.
 
     Raises:
-        RecordError: it is not whole, or its run had objects for which only source text is known.
+        RecordError: it is incomplete, or its run had objects for which only source text is known.
     """
     manifest = read_manifest(Path(path), FILES)
     try:
@@ -191,14 +191,14 @@ def load(path: Path | str) -> Result:
 
 
 def clean(results: Path) -> None:
-    """Remove the drafts of writers on this machine that are no more."""
+    """Remove the drafts of processes on this machine that have ended."""
     for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
         if not _alive(int(draft.name.split(".")[-2])):
             shutil.rmtree(draft, ignore_errors=True)
 
 
 def environment() -> dict[str, Any]:
-    """What a reader may want to know of where it ran."""
+    """Where it ran: versions and machine."""
     return {"pslab": version("pslab"), "torch": version("torch"), "python": platform.python_version(),
             "machine": platform.machine(), "cores": os.cpu_count()}  # fmt: skip
 

@@ -11,21 +11,21 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, PslabError, StartFailed
 from pslab.lab.records.record import Result, default_results
 
-LAST_WORDS_S = 2.5  # what an ending process gives its runs to end in order
+LAST_WORDS_S = 2.5  # what a process that ends gives its runs to end in order
 
 
 class Background:
-    """Runs under way in the background; the workers are processes anyway.
+    """Runs in the background; the workers are processes anyway.
 
     Raises:
-        StartFailed: others are under way in this process: it has one pool.
+        StartFailed: this process executes others already: it has one pool.
     """
 
     def __init__(self, runs: Iterable[Run], results: Path | str | None = None) -> None:
         global _latest
         self.runs = list(runs)
         self.results = default_results() if results is None else Path(results)
-        self.finished: list[Result] = []  #: in the order of the runs, once all are there
+        self.finished: list[Result] = []  #: in the order of the runs, once all are completed
         self.failure: BaseException | None = None
         self.note = ""  #: how an ordered stop ended, in words
         if _latest is not None and _latest.alive:
@@ -43,12 +43,12 @@ class Background:
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was ordered that has not been obeyed yet."""
+        """Whether a stop was asked for and has not happened yet."""
         return self._stop.is_set() and self.alive
 
     @property
     def error(self) -> str:
-        """What went wrong, in words; empty where nothing did."""
+        """What went wrong; empty if nothing did."""
         if self.failure is None:
             return ""
         known = isinstance(self.failure, PslabError)
@@ -60,11 +60,11 @@ class Background:
         return self.failure.field.partition(".")[0] if isinstance(self.failure, ConfigError) else ""
 
     def stop(self) -> None:
-        """End the run that is under way in order, and begin no other; returns at once."""
+        """End the current run in order and start no other; returns at once."""
         self._stop.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until all is over, or for so long; whether it is over."""
+        """Wait until all have ended, or for so long; whether they have."""
         self._thread.join(timeout_s)
         return not self.alive
 
@@ -81,7 +81,7 @@ class Background:
             atexit.unregister(self._wind_up)
 
     def _wind_up(self) -> None:
-        """The process ends: keep what the run has finished."""
+        """The process ends: keep what the run has completed."""
         self.stop()
         self.wait(LAST_WORDS_S)
 

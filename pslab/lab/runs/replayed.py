@@ -1,4 +1,4 @@
-"""retimed(result, cluster) -> what a run with a barrier would have been on another cluster: retold."""
+"""retimed(result, cluster): a run with a barrier, as it would have been on another cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pslab.lab.runs.run import tables_of
 
 @dataclass(frozen=True)
 class Retimed(Result):
-    """A result that has no record of its own; its weights are those of the run that it retells."""
+    """A result without a record of its own; its weights are those of the run that it is made from."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict, compare=False)
 

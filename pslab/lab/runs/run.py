@@ -1,4 +1,4 @@
-"""run(Run) -> Result: from the record if there is one, from real processes if not."""
+"""run(Run) -> Result: from its record if there is one, else executed now."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class InvalidRun(UserWarning):
 
 
 def run(run: Run, *, results: Path | str | None = None, progress: bool | None = None) -> Result:
-    """The result of one run; a finished one is never run twice.
+    """The result of one run; what is recorded is never run again.
 
     Raises:
-        ConfigError: the run cannot be; nothing was started.
+        ConfigError: the run is impossible; nothing was started.
         RunError: a worker raised or died.
-        KeyboardInterrupt: within two seconds; what was finished is kept, the message says where.
+        KeyboardInterrupt: within two seconds; what was completed is kept, the message says where.
     """
     return sweep([run], results=results, progress=progress)[0]
 
@@ -59,7 +59,7 @@ def sweep(
     from another thread, does what an interrupt does.
 
     Raises:
-        StartFailed: another thread of this process has runs under way. And what `run` raises.
+        StartFailed: another thread of this process executes runs. And what `run` raises.
     """
     wanted = runs if isinstance(runs, Runs) else Runs(runs)
     place = default_results() if results is None else Path(results)
@@ -78,7 +78,7 @@ def sweep(
 
 
 def _warn_of_invalid(results: list[Result]) -> None:
-    """Said at every use of such a result; its record stays, and its curve is marked."""
+    """At every use of such a result; its record stays, and its curve is marked."""
     for result in results:
         if result.manifest.get("verdict") == "invalid":
             words = "; ".join(result.manifest.get("violations", ()))
@@ -97,7 +97,7 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _noted(stop: threading.Event) -> Iterator[threading.Event]:
-    """An interrupt sets `stop`, which is heeded many times a second.
+    """An interrupt sets `stop`, which is checked many times a second.
 
     At an arbitrary instruction it would tear a message, a record or the import of torch.
     """
@@ -115,7 +115,7 @@ def _noted(stop: threading.Event) -> Iterator[threading.Event]:
 def _run_missing(
     wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
 ) -> dict[int, Result | None]:
-    _import_torch(stop)  # not needed where everything is on disk
+    _import_torch(stop)  # not needed where everything is recorded
     from pslab.engines.virtual.side_by_side import fits
     from pslab.lab.runs.resolve import resolve
 
@@ -134,10 +134,10 @@ def _run_missing(
 
 
 def _import_torch(stop: threading.Event) -> None:
-    """In a thread, which an interrupted cell leaves to its end: half an import of torch cannot be made whole."""
+    """In a thread, which goes on if the cell is interrupted: half an import of torch cannot be completed later."""
 
     def load() -> None:
-        with contextlib.suppress(Exception):  # what is wrong is said where it is imported to be used
+        with contextlib.suppress(Exception):  # an error is raised again where it is used
             importlib.import_module("pslab.lab.runs.resolve")
 
     loading = threading.Thread(target=load, daemon=True)
@@ -173,7 +173,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
         raise KeyboardInterrupt(f"interrupted after {kept.manifest['pushes']} pushes; kept in {kept.path}") from None
     except BaseException:
         draft.drop()
-        _heed(stop)  # what an interrupt breaks is no error
+        _heed(stop)  # an error that an interrupt caused is none
         raise
     outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
@@ -184,9 +184,9 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
 def _side_by_side(
     runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event
 ) -> dict[str, Result | None]:
-    """Virtual runs, several at a time: those that are finished when all are, or when one of them fails.
+    """Virtual runs, several at a time: those that are completed when all are, or when one of them fails.
 
-    That one fails again when it is alone, and then it is known which it was.
+    The one that failed fails again when it is executed alone, which shows which one it is.
     """
     from pslab.engines.job.outcome import Outcome
     from pslab.engines.virtual import side_by_side as crowd

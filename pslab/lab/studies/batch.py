@@ -86,14 +86,14 @@ class Entry:
         }
 
     def done(self) -> bool:
-        """Whether it was executed from just this, and all that it made is there."""
+        """Whether it was executed from just this, and everything that it made is present."""
         made = self.stamp.get("made", {})
         if not self.executed.is_file() or not made:
             return False
         return bool(made == self.made(made["records"], made["figures"]))
 
     def expected_s(self) -> float | None:
-        """What the last execution took, without its runs if their records are there; None if there was none."""
+        """What the last execution took, without its runs if they are recorded; None if there was none."""
         made = self.stamp.get("made")
         if not made:
             return None
@@ -103,11 +103,11 @@ class Entry:
 
     def stamp_of(self, found: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
         """The stamp of an execution that left this journal and took so long."""
-        told = [dict(entry) for entry in found]
-        swept_s = sum(float(entry["swept_s"]) for entry in told if "swept_s" in entry)
+        entries = [dict(entry) for entry in found]
+        swept_s = sum(float(entry["swept_s"]) for entry in entries if "swept_s" in entry)
         return {
-            "made": self.made(journal.collected(told, "read"), journal.collected(told, "figure")),
-            "claims": journal.collected(told, "claim"),
+            "made": self.made(journal.collected(entries, "read"), journal.collected(entries, "figure")),
+            "claims": journal.collected(entries, "claim"),
             "swept_s": round(swept_s, 3),
             "drawing_s": round(max(0.0, seconds - swept_s), 3),
         }
@@ -173,7 +173,7 @@ def _listed(path: Path) -> list[dict[str, Any]]:
     names = list(map(_name, items))
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError("notebooks", str(path), f"{name} is there twice: give one of them a variant")
+            raise ConfigError("notebooks", str(path), f"{name} is listed twice: give one of them a variant")
     return items
 
 

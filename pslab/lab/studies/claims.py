@@ -52,7 +52,7 @@ def claim(
 ) -> Claim:
     """Whether `value` lies within the bounds; `text` may contain ``{value:.2f}``.
 
-    What does not hold is said in red, on stderr, and makes `python -m pslab figures` fail; nothing is raised. A claim
+    What does not hold is printed in red on stderr, and makes `python -m pslab figures` fail; nothing is raised. A claim
     is not judged where `given` is false (parameters for which it is not made), or where the machine did not keep up
     with the emulation of one of `results`. A value that is not a number holds nowhere.
 

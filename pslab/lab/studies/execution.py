@@ -6,19 +6,21 @@ import contextlib
 import json
 import os
 import re
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pslab
 from pslab.errors import PslabError
 from pslab.lab.records import journal
+from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import SUFFIXES, Entry
 from pslab.lab.studies.figures import VARIANT
 from pslab.lab.studies.parameters import PACKAGE
-from pslab.lab.studies.watch import Watch
 
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
@@ -78,10 +80,10 @@ def _whole(draft: Path) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """What the failing cell said, without colours and without its traceback."""
-    cell, name, text = (getattr(error, field, None) for field in ("exec_count", "ename", "evalue"))
-    said = f"cell {cell}: {name}: {text}" if name else f"{type(error).__name__}: {error}"
-    return re.sub(r"\x1b\[[0-9;]*m", "", said)
+    """The failing cell's error, without colours and traceback."""
+    cell, name, value = (getattr(error, field, None) for field in ("exec_count", "ename", "evalue"))
+    text = f"cell {cell}: {name}: {value}" if name else f"{type(error).__name__}: {error}"
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 @contextlib.contextmanager
@@ -99,3 +101,70 @@ def _environment(entry: Entry, written: Path) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+class Watch:
+    """Shows the sweep of the notebook under way, by its kernel's journal, and what the notebooks after it took last."""
+
+    def __init__(self, todo: Sequence[Entry]) -> None:
+        self._todo, self._place = list(todo), 0
+        self._journal: Path | None = None
+        self._live = sys.stderr.isatty()
+        self._ended, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    def __enter__(self) -> Watch:
+        if self._todo:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._todo:
+            self._thread.join()
+            self._print("\r\x1b[K" if self._live else "", end="")
+
+    def start(self, entry: Entry, written: Path) -> None:
+        """A notebook is under way; its kernel writes this journal."""
+        self._place, self._journal = self._todo.index(entry) + 1, written
+
+    def stop(self) -> None:
+        """Its kernel has ended."""
+        self._journal = None
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._print(f"\r\x1b[K{text}" if self._live else text)
+
+    def line(self) -> str:
+        """How far the notebook under way and the batch are."""
+        at = max(1, self._place)
+        words = [f"[{at}/{len(self._todo)}] {self._todo[at - 1].name}: {self._sweeping()}"]
+        later = [other.expected_s() for other in self._todo[at:]]
+        known = [seconds for seconds in later if seconds is not None]
+        if later:
+            ahead = [f"then {len(later)} notebook{'s' if len(later) > 1 else ''}"]
+            ahead += [f"about {in_words(sum(known))}"] if known else []
+            ahead += [f"{len(later) - len(known)} never executed"] if len(known) < len(later) else []
+            words.append(", ".join(ahead))
+        return "; ".join(words)
+
+    def _sweeping(self) -> str:
+        found = journal.entries(self._journal) if self._journal else []
+        sweeping = [entry for entry in found if {"progress", "asked", "swept_s"} & set(entry)]
+        latest: dict[str, Any] = sweeping[-1] if sweeping else {}
+        if latest.get("missing"):
+            return f"{latest['missing']} runs"
+        if "progress" not in latest:
+            return "draws" if found else "images" if self._place and not self._journal else "starts"
+        at = latest["progress"]
+        left = "" if at["left_s"] is None else f", about {in_words(at['left_s'])} left"
+        return f"run {min(at['done'] + 1, at['of'])}/{at['of']}{left}"
+
+    def _show(self) -> None:
+        while not self._ended.wait(1.0 if self._live else 30.0):
+            self._print(f"\r\x1b[K{self.line()}" if self._live else self.line(), end="" if self._live else "\n")
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        with self._lock:
+            print(text, end=end, file=sys.stderr, flush=True)

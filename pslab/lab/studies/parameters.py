@@ -74,7 +74,7 @@ def declared(notebook: str, cell: str) -> dict[str, Any]:
     """The names and defaults of a cell of parameters.
 
     Raises:
-        ConfigError: there is none, or it holds anything but assignments of plain literals.
+        ConfigError: it is no such cell, or contains anything but assignments of plain literals.
     """
     if not _declares(cell):
         raise ConfigError("notebook", notebook, f"needs a first cell that starts with {CELL!r} and declares parameters")

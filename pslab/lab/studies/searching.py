@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
+from pslab.config.parameters import Bounds, check
 from pslab.config.run import digest_of
 from pslab.errors import ConfigError
 from pslab.lab.records.atomic_folder import read_manifest, read_table, write_manifest, written
@@ -32,6 +33,7 @@ FORMAT = 1  # raise it whenever the same Searches would be measured otherwise
 FOLDER = "searches"
 FILES = ("manifest.json", "times.csv")
 ALL = {**ZIPLINES, **BASELINES}
+SIZES = range(1, 2001)  # what workers and ends may be
 SEARCHES = ("zipline", "opt", "optbs", "lru", "sweep", "grid", "fullgrid")
 INTERVAL_MS = (1000, 1500)  # of an iteration, uniform: the data set of the authors' program
 GENTLE = 2_000_000  # workers^2 * ends, beyond which FullGridScan takes longer than all others together
@@ -49,18 +51,16 @@ class Searches:
     sizes: Sequence[int] = (10, 30, 100, 300, 1000)
     ends: Sequence[int] = (15, 50, 150)
     searches: Sequence[str] = SEARCHES
-    repeats: int = 3  #: instances of each size
+    repeats: Annotated[int, Bounds(at_least=1, at_most=1000), "instances of each size"] = 3
 
     def __post_init__(self) -> None:
-        for name, most in (("sizes", 2000), ("ends", 2000)):
+        for name in ("sizes", "ends"):
             values = getattr(self, name)
-            is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values)
-            if not is_list or any(isinstance(v, bool) or not isinstance(v, int) or not 1 <= v <= most for v in values):
-                raise ConfigError(name, values, f"must be a list of whole numbers from 1 to {most}")
-            object.__setattr__(self, name, tuple(sorted(set(values))))
-        if isinstance(self.repeats, bool) or not isinstance(self.repeats, int) or not 1 <= self.repeats <= 1000:
-            raise ConfigError("repeats", self.repeats, "must be a whole number from 1 to 1000")
-        if isinstance(self.searches, str) or not self.searches or not set(self.searches) <= set(ALL):
+            if not isinstance(values, (list, tuple)) or not values or any(each not in SIZES for each in values):
+                raise ConfigError(name, values, f"must be a list of whole numbers from 1 to {max(SIZES)}")
+            object.__setattr__(self, name, tuple(sorted({int(each) for each in values})))
+        check(self)
+        if isinstance(self.searches, str) or not self.searches or not {*self.searches} <= {*ALL}:
             raise ConfigError("searches", self.searches, f"must be a list of {', '.join(ALL)}")
         object.__setattr__(self, "searches", tuple(self.searches))
 

@@ -109,6 +109,18 @@ def test_a_worker_that_joins_in_a_superstep_waits_for_its_barrier():
     assert ends(phases, 2)[:2] == [8.5, 9.5]
 
 
+@pytest.mark.parametrize("link_s", [0.4, 1.0, 1.5])
+@pytest.mark.parametrize(("sync", "duplex", "model"), [
+    ("asp", "full", lambda c, p, q: c + p + q), ("asp", "half", lambda c, p, q: c + p + q),
+    ("eager", "full", max), ("eager", "half", lambda c, p, q: max(c, p + q)),
+])  # fmt: skip
+def test_eager_iteration_hides_its_exchange(sync, duplex, model, link_s):
+    cluster = {"bandwidth_bit_s": 8 * (4 * 1930 + 24) / link_s, "duplex": duplex}  # a push, or a pull, takes link_s
+    _, phases, _ = timed(sync, {}, 2, pushes=40, cluster=cluster)
+    middle = np.diff(ends(phases, 0))[4:-4]
+    assert middle.mean() == pytest.approx(model(1.0, link_s, link_s), rel=0.02)
+
+
 def test_a_permanent_straggler_costs_as_derived():
     counts = {}
     for sync in ("bsp", "ssp:3", "ssp:15", "asp"):

@@ -25,8 +25,8 @@ from pslab.lab.runs.grid import grid
 from pslab.lab.studies import batch, execution, parameters
 from pslab.lab.studies.batch import Entry, plan
 from pslab.lab.studies.claims import claim
+from pslab.lab.studies.execution import Watch
 from pslab.lab.studies.figures import save
-from pslab.lab.studies.watch import Watch
 
 CELL = "# Parameters\nsyncs = ['bsp', 'asp']\npushes = 8\nlive = None"
 INHERITED = ("PSLAB_RESULTS", "PLOTLY_RENDERER", "PSLAB_VARIANT")
@@ -401,6 +401,8 @@ def test_the_watch_shows_the_sweep_and_what_later_notebooks_took(
     assert watch.line() == "[1/3] one: run 2/3, about 2 min left" + later
     journal.note(swept_s=9.0)
     assert watch.line() == "[1/3] one: draws" + later
+    watch.stop()
+    assert watch.line() == "[1/3] one: images" + later
     watch.start(watch._todo[2], tmp_path / "none")
     assert watch.line() == "[3/3] one-fast: starts"
 

@@ -1,4 +1,4 @@
-"""The live view without a browser: what its widgets show and start, and what is done where nobody looks."""
+"""The live view without a browser: what its widgets show and start, and what is done without a front end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from tiny import digits, net
 
 from pslab.config.run import Run
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.live import figure as live_figure
-from pslab.lab.live import look as live_look
-from pslab.lab.live.state import FINISHED, SAMPLES, Doing, Point, Track
-from pslab.lab.live.view import Live, has_front_end
-from pslab.lab.plots.theme import DENSE, SYNCS
+from pslab.lab.live.controls import WRONG
+from pslab.lab.live.state import FINISHED, Doing, Point, Track
+from pslab.lab.live.view import Live, _row, has_front_end
 from pslab.lab.records.record import Draft, find
 from pslab.lab.runs.background import current
 
@@ -41,7 +41,8 @@ def drawn(view: Live) -> list[str]:
 
 
 def texts(view: Live) -> str:
-    return view._said.value + view._progress.value + view._workers.value + view._list.value
+    shown = [text for trace in view.strips.data for text in (*(trace.y or ()), *(trace.text or ()))]
+    return "\n".join([view._said.value, view._list.value, *shown]).replace("\u00a0", " ")
 
 
 def chip(view: Live, label: str) -> Any:
@@ -51,7 +52,7 @@ def chip(view: Live, label: str) -> Any:
 # -- a view ----------------------------------------------------------------------------------------
 
 
-def test_it_runs_what_is_chosen_and_draws_it(tmp_path: Path):
+def test_start_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     view = Live(sync=["bsp", "asp"], live=True, results=tmp_path, **TINY)
     assert drawn(view) == []
     view.start()
@@ -61,7 +62,7 @@ def test_it_runs_what_is_chosen_and_draws_it(tmp_path: Path):
         ("bsp", "beside", True), ("asp", "beside", True)]  # fmt: skip
     assert drawn(view) == ["BSP", "ASP"]
     colours = [trace.line.color for trace in view.figure.data[:2]]
-    assert colours == [SYNCS["bsp"][0], SYNCS["asp"][0]]
+    assert colours == [ROWS["sync"]["bsp"].colour, ROWS["sync"]["asp"].colour]
     first = results[0].accuracy
     assert list(view.figure.data[0].x) == list(first.pushes / 4)
     assert list(view.figure.data[live_figure.SLOTS].x) == list(first.seconds)
@@ -69,7 +70,7 @@ def test_it_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     assert (view._start.disabled, view._stop.disabled) == (False, True)
 
 
-def test_what_is_set_is_what_runs_next(tmp_path: Path):
+def test_controls_make_the_next_runs(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
     chip(view, "BSP").value = False
     chip(view, "static 1\u00a0%").value = True
@@ -88,7 +89,7 @@ def test_what_is_set_is_what_runs_next(tmp_path: Path):
     ("_others/sync", "spp:3", "sync", "did you mean 'ssp'"),
     ("_others/prune", "statik:1%", "prune", "did you mean 'static'"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_beside_its_control(tmp_path: Path, control: str, value: Any, field: str, hint: str):
+def test_wrong_value_is_shown_at_its_control(tmp_path: Path, control: str, value: Any, field: str, hint: str):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
     kind, name = control.split("/")
     widget = getattr(view._controls, kind)[name]
@@ -97,23 +98,23 @@ def test_what_is_wrong_is_said_beside_its_control(tmp_path: Path, control: str, 
     view.wait()
     assert hint in view.error
     assert f"{field}=" in view._said.value
-    assert "pslab-wrong" in widget._dom_classes
+    assert widget.layout.border_top == WRONG
     assert list(tmp_path.glob("runs/*")) == []
     widget.value = {"workers": 2}.get(name, "")
     view.start()
-    assert "pslab-wrong" not in widget._dom_classes
+    assert widget.layout.border_top is None
     assert len(view.wait()) == 1
     assert view.error == ""
 
 
-def test_nothing_chosen_is_said(tmp_path: Path):
+def test_choosing_nothing_is_refused(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
     chip(view, "BSP").value = False
     view.start()
     assert "choose at least one" in view._said.value
 
 
-def test_parameters_are_refused_at_once(tmp_path: Path):
+def test_wrong_arguments_are_refused_at_once(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"no such field; .*did you mean 'optimizer'"):
         Live(optimiser="sgd", live=True, results=tmp_path)
     with pytest.raises(ConfigError, match="live"):
@@ -132,7 +133,8 @@ def test_runs_of_others_are_shown_and_listed(tmp_path: Path):
     assert "started elsewhere" in shown
     assert "waits for 1" in shown
     assert "(+2)" in shown
-    assert "8/100 pushes · 8 pushes/s · 1.0 s · 12 s left" in shown
+    assert "8 of 100" in shown
+    assert "8 %, 8 pushes/s, 12 s left" in shown
     assert drawn(view) == ["SSP, s\u00a0=\u00a01, dense"]
     draft.drop()
     view.refresh()
@@ -141,7 +143,7 @@ def test_runs_of_others_are_shown_and_listed(tmp_path: Path):
     assert drawn(view) == []
 
 
-def test_a_policy_of_the_readers_own_has_a_chip(tmp_path: Path):
+def test_policy_object_has_a_chip(tmp_path: Path):
     from pslab.policies.sync.ssp import SSP
 
     class Mine(SSP):
@@ -153,7 +155,7 @@ def test_a_policy_of_the_readers_own_has_a_chip(tmp_path: Path):
     assert view._controls.runs()[0].sync == Mine(2)
 
 
-def test_text_of_others_cannot_become_markup(tmp_path: Path):
+def test_names_from_records_are_escaped(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
     Draft(Run(sync="<i>x</i>", pushes=100), tmp_path).note({"pushes": 8, "seconds": 1.0})
     view._controls._others["sync"].value = "<i>y</i>"
@@ -171,32 +173,53 @@ def track(**fields: Any) -> Track:
     return Track(run, run.digest, **fields)
 
 
-def test_a_strip_ends_now_and_names_whom_one_waits_for():
-    kept = [Doing("computing", (), 1)] * 3 + [Doing("waiting", (2, 7), 1)] * 9
-    strip = live_look._strip(kept)
-    flexes = [int(part.split(" ")[0]) for part in strip.split("flex:")[1:]]
-    assert flexes == [SAMPLES - 12, 3, 9]
-    assert ">2,7<" in strip
+def strips(*tracks: Track) -> Any:
+    shown = live_figure.strips()
+    live_figure.draw_strips(shown, tracks, live_figure.names(tracks))
+    return shown
+
+
+def test_strip_ends_now_and_names_whom_a_worker_waits_for():
+    kept = deque([Doing("computing", (), 1)] * 3 + [Doing("waiting", (2, 7), 1)] * 9)
+    computing, _, waiting, _ = strips(track(workers=[kept])).data
+    assert (list(computing.base), list(computing.x)) == (pytest.approx([-2.4]), pytest.approx([0.6]))
+    assert (list(waiting.base), list(waiting.x)) == (pytest.approx([-1.8]), pytest.approx([1.8]))
+    assert list(waiting.text) == ["2,7"]
+    assert waiting.y[0].replace("\u00a0", " ").startswith("worker 0, iteration 1, waiting 75 %, waits for 2, 7")
+
+
+def test_stretch_of_waiting_without_room_has_no_text():
+    kept = [Doing("waiting", (10, 11, 12), 1), Doing("computing", (), 1)]
+    assert [text for *_, text in live_figure.stretches(kept)] == ["", ""]
 
 
 def test_many_workers_are_counted():
-    crowd = track(workers=[deque([Doing("computing", (), 0)]) for _ in range(20)])
-    assert live_look.workers(crowd).count("<b>worker") == live_look.WORKERS_SHOWN
-    assert "and 4 more workers" in live_look.workers(crowd)
+    many = [deque([Doing("computing", (), 0)]) for _ in range(live_figure.LANES + 4)]
+    shown = strips(track(workers=many))
+    assert len(shown.data[0].y) == live_figure.LANES
+    assert shown.layout.xaxis.title.text.endswith("4 more workers")
 
 
-def test_a_dead_worker_has_no_iteration():
-    shown = live_look.workers(track(workers=[deque([Doing("dead", (), None)]), deque([Doing("computing", (), 4)])]))
-    assert "dead" in shown
-    assert "iteration None" not in shown
+def test_workers_of_several_runs_are_named_after_their_run():
+    kept = deque([Doing("computing", (), 0)])
+    one, other = (Track(Run(sync=sync), Run(sync=sync).digest, workers=[kept]) for sync in ("bsp", "asp"))
+    assert [name.partition(",")[0] for name in strips(one, other).data[0].y] == ["BSP", "ASP"]
 
 
-def test_a_run_that_diverged_is_said_to_have():
+def test_dead_worker_has_no_iteration():
+    shown = strips(track(workers=[deque([Doing("dead", (), None)]), deque([Doing("computing", (), 4)])]))
+    first, second = shown.layout.yaxis.categoryarray
+    assert "dead" in first
+    assert "iteration" not in first
+    assert "iteration 4," in second
+
+
+def test_diverged_run_is_listed_as_diverged():
     ended = track(state=FINISHED, manifest={"outcome": "diverged"})
-    assert "diverged" in live_look.runs([(ended, "BSP", DENSE, True)])
+    assert _row(ended, "BSP", True)["state"] == "diverged"
 
 
-def test_the_frame_follows_the_best_curve():
+def test_frame_follows_the_best_curve():
     def at(*heights: float) -> Track:
         return track(points=[Point(i, i, height, 0.0) for i, height in enumerate(heights)])
 
@@ -210,7 +233,7 @@ def test_the_frame_follows_the_best_curve():
 # -- without a front end ---------------------------------------------------------------------------
 
 
-def test_where_nobody_looks_it_runs_at_once_and_draws_a_still_figure(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_without_a_front_end_runs_are_executed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture):
     view = Live(sync=["bsp", "asp"], live=False, results=tmp_path, **TINY)
     assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in view.results] == [
         ("bsp", "after", False), ("asp", "after", False)]  # fmt: skip
@@ -219,11 +242,11 @@ def test_where_nobody_looks_it_runs_at_once_and_draws_a_still_figure(tmp_path: P
     assert find(view.results[0].run, tmp_path) is not None
 
 
-def test_nobody_looks_at_a_script():
+def test_script_has_no_front_end():
     assert not has_front_end()
 
 
-def test_it_needs_no_torch_to_look(tmp_path: Path):
+def test_view_needs_no_torch(tmp_path: Path):
     Draft(Run(pushes=100), tmp_path).note({"pushes": 8, "seconds": 1.0})
     script = (
         "import sys; from pslab.lab.live.view import Live;"

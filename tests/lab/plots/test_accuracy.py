@@ -1,275 +1,261 @@
-"""Figures and tables say what the records say, and leave nothing unsaid."""
+"""Curves say what the records say, of the right runs in the right panel, and leave nothing unsaid."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import drawn
+import handmade
 import pandas as pd
 import pytest
-from evaluated import Make, maker, study
 
 from pslab.config.run import Run
-from pslab.lab.plots import accuracy as plots
-from pslab.lab.studies.studies import LAB, caption, curves, describe_cluster, labels, sync_runs
+from pslab.errors import ConfigError
+from pslab.lab import plots
+from pslab.lab.plots.accuracy import accuracy_range
+from pslab.lab.plots.page.theme import BEHIND
+from pslab.lab.records.results import Results
+from pslab.lab.runs.grid import alone, grid
+
+BASE = Run(pushes=8, engine="virtual", cluster="lab")
+WAYS = {"none": [0.1, 0.5, 0.8, 0.9, 0.95], "static:1%": [0.1, 0.7, 0.9, 0.93, 0.94],
+        "std:2": [0.1, 0.6, 0.8, 0.9, 0.92]}  # fmt: skip
+FAMILIES = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}}
+Make = Callable[..., Results]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Writes records without a run; see `maker`."""
-    return maker(tmp_path)
+    """The results of a grid whose rules learn as WAYS says, a second between two evaluations."""
+
+    def made(runs: Any, **facts: Any) -> Results:
+        return runs.finished([handmade.curve(tmp_path, run, WAYS[str(run.prune)], **facts) for run in runs])
+
+    return made
 
 
-def lines(figure: Any) -> dict[str, Any]:
-    """The drawn lines by their names."""
-    return {t.name: t for t in figure.data if t.mode == "lines+markers" and t.x[0] is not None}
+def one(tmp_path: Path, run: Run, accuracy: list[float], **facts: Any) -> Any:
+    return handmade.curve(tmp_path, run, accuracy, **facts)
 
 
-# -- curves ----------------------------------------------------------------------------------------
+# -- x and y ---------------------------------------------------------------------------------------
 
 
-def test_runs_that_differ_in_the_seed_are_one_curve(make: Make):
-    found = curves(study(make, seeds=[3, 1, 2]))
-    assert [c.label for c in found] == ["dense", "static 1\u00a0%", "single machine"]
-    assert [[r.run.seed for r in c.results] for c in found] == [[1, 2, 3]] * 3
-    assert [c.single for c in found] == [False, False, True]
-
-
-def test_labels_say_what_differs_and_nothing_else():
-    assert labels([Run(sync="ssp:3"), Run(sync="ssp:5")]) == ["SSP, s\u00a0=\u00a03", "SSP, s\u00a0=\u00a05"]
-    assert labels([Run(batch_size=32), Run(learning_rate=0.5)]) == [
-        "batch 32 each, η\u00a0=\u00a00.1", "batch 64 each, η\u00a0=\u00a00.5"]  # fmt: skip
-    assert labels([Run(sync="asp", prune="std:2")]) == ["ASP, std 2\u00a0σ"]
-    assert labels([Run(cluster="free"), Run(cluster={"bandwidth_bit_s": 1e8})]) == [
-        "none emulated", "100\u00a0Mbit/s per worker, full duplex"]  # fmt: skip
-
-
-def test_two_spellings_of_one_rule_get_two_labels():
-    assert len(set(labels([Run(prune="static:1%"), Run(prune="static:0.01")]))) == 2
-
-
-@pytest.mark.parametrize("field", ["optimizer", "schedule", "pull", "codec", "dtype", "lease_s", "eval_every", "model"])
-def test_every_field_that_differs_is_in_the_label(field: str):
-    other = {"optimizer": "adam", "schedule": "linear", "pull": "changed", "codec": "bitmap", "dtype": "float64",
-             "lease_s": 5.0, "eval_every": 7, "model": "cnn"}[field]  # fmt: skip
-    one, two = labels([Run(prune="std:1"), Run(prune="std:1", **{field: other})])
-    assert one != two
-
-
-def test_every_field_of_run_has_words():
-    from pslab.config.run import FIELDS
-    from pslab.lab.studies.studies import WORDS
-
-    assert set(WORDS) == set(FIELDS) - {"seed"}
-
-
-def test_caption_says_seeds_cluster_weight_and_stop_rule(make: Make):
-    text = " ".join(caption(curves(study(make, sync="asp", cluster=LAB)))).replace("\u00a0", " ")
-    for words in ("one seed", "4 workers", "push weight 1/W", "stops at 8 pushes", "batch 64 each", "learning rate 0.5",
-                  "1 Gbit/s per worker, full duplex", "0.5 ms latency", "10 Gbit/s at the server", "computation 20 ms",
-                  "stalls ×5 in 5 % of iterations", "single machine: the same computation, no network"):  # fmt: skip
-        assert words in text
-    assert "median and range of 2 seeds" in " ".join(caption(curves(study(make, seeds=[0, 1]))))
-
-
-def test_caption_leaves_to_the_labels_what_differs(make: Make):
-    results = [make(run, [0.1, 0.9]) for run in sync_runs(push_weights=[None, 1.0], pushes=4)]
-    found = curves(results)
-    assert [c.label.replace("\u00a0", " ") for c in found] == [
-        "BSP", "SSP, s = 3, push weight 1/W", "SSP, s = 3, push weight 1", "ASP, push weight 1/W", "ASP, push weight 1",
-        "single machine"]  # fmt: skip
-    assert "push weight" not in " ".join(caption(found))
-
-
-def test_a_slow_worker_and_a_preset_are_described():
-    told = describe_cluster({"preset": "lab", "slow": {2: 3.0}}).replace("\u00a0", " ")
-    assert told.startswith("1 Gbit/s per worker, full duplex, 0.5 ms latency")
-    assert told.endswith("stalls ×5 in 5 % of iterations, worker 2 ×3 slower")
-    assert "100 Mbit/s per worker" in describe_cluster("lab-slow-net").replace("\u00a0", " ")
-    assert describe_cluster("free") == "none emulated"
-
-
-@pytest.mark.parametrize(("facts", "mark", "words"), [
-    ({"honest": False}, "*", "too slow to emulate"), ({"disturbed": True}, "†", "disturbs"),
-    ({"verdict": "invalid"}, "‡", "judged invalid"),
-])  # fmt: skip
-def test_what_is_wrong_with_a_run_is_marked_and_explained(make: Make, facts: dict, mark: str, words: str):
-    results = [make(Run(pushes=4), [0.1, 0.9], **facts), make(Run(pushes=4, prune="std:1"), [0.1, 0.9])]
-    figure = plots.accuracy_pair(results)
-    assert {"dense" + mark, "std 1\u00a0σ"} == set(lines(figure))
-    assert words in figure.layout.title.subtitle.text
-    assert words not in plots.accuracy_pair(results[1:]).layout.title.subtitle.text
-
-
-# -- accuracy --------------------------------------------------------------------------------------
+def test_curve_is_the_records(make: Make):
+    figure = plots.curves(make(grid(BASE, prune=["none", "static:1%"])), x="seconds", by="prune", zoom=False)
+    dense = drawn.lines(figure)["dense"]
+    assert list(dense.x) == [0, 1, 2, 3, 4]
+    assert list(dense.y) == pytest.approx([10, 50, 80, 90, 95])
+    assert "95.00\u00a0%, loss 0.500<br>8 pushes, 4.00\u00a0s<br>800\u00a0B up, 240\u00a0B down" in dense.hovertext[-1]
 
 
 def test_iterations_count_everybodys_pushes(make: Make):
-    figure = plots.accuracy_by_iteration(study(make))
-    assert list(lines(figure)["dense"].x) == [0, 0.5, 1, 1.5, 2]
-    assert list(lines(figure)["single machine"].x) == [0, 0.5, 1, 1.5, 2]  # not 8 iterations of its own
-    assert list(lines(figure)["dense"].y) == pytest.approx([10, 50, 80, 90, 95])
-    assert "4 pushes, 256 samples" in figure.layout.xaxis.title.text
+    figure = plots.curves(make(grid(BASE, prune=["none"])), x="iteration")
+    assert list(drawn.lines(figure)["BSP, dense"].x) == [0, 0.5, 1, 1.5, 2]
+    assert "iteration (4 pushes, 256 samples)" in drawn.texts(figure)
 
 
-def test_workers_that_differ_are_compared_by_pushes(make: Make):
-    figure = plots.accuracy_by_iteration([make(Run(pushes=8, workers=w), [0.1, 0.9]) for w in (2, 4)])
-    assert figure.layout.xaxis.title.text == "pushes"
-    assert [t.x[-1] for t in lines(figure).values()] == [8, 8]
+def test_worker_counts_that_differ_are_compared_by_pushes(make: Make):
+    figure = plots.curves(make(grid(BASE, workers=[2, 4])), x="iteration", by="workers")
+    assert "pushes" in drawn.texts(figure)
+    assert [trace.x[-1] for trace in drawn.lines(figure).values()] == [8, 8]
 
 
-def test_seconds_are_the_records(make: Make):
-    result = make(Run(pushes=4), [0.1, 0.8, 0.9], seconds=[0.0, 1.25, 7.5])
-    assert list(lines(plots.accuracy_by_seconds([result]))["BSP, dense"].x) == [0.0, 1.25, 7.5]
+@pytest.mark.parametrize(("axis", "each"), [("bytes", 130), ("bytes_up", 100), ("bytes_down", 30)])
+def test_bytes_are_summed_up_to_each_evaluation(make: Make, axis: str, each: int):
+    figure = plots.curves(make(grid(BASE)), x=axis)
+    assert list(drawn.lines(figure)["BSP, dense"].x) == [0, 2 * each, 4 * each, 6 * each, 8 * each]
 
 
-@pytest.mark.parametrize(("direction", "per_push"), [("both", 15), ("up", 10), ("down", 5)])
-def test_bytes_are_summed_up_to_each_evaluation(make: Make, direction: str, per_push: int):
-    figure = plots.accuracy_by_bytes(study(make), direction)
-    assert list(lines(figure)["dense"].x) == [2 * per_push, 4 * per_push, 6 * per_push, 8 * per_push]
-    assert "single machine" not in lines(figure)  # it sends nothing: a level tells where it ends
-    assert figure.layout.shapes[0].y0 == pytest.approx(97)
-
-
-def test_bytes_of_several_ranges_belong_to_their_push(make: Make):
-    result = make(Run(pushes=4), [0.1, 0.8, 0.9])
-    halves = pd.concat([result.pushes, result.pushes.assign(range=1)], ignore_index=True)
-    object.__setattr__(result, "__dict__", {**result.__dict__, "pushes": halves})
-    assert list(plots.series(result, "bytes").x) == [0, 60, 120]
-
-
-def test_a_band_is_median_and_range_over_seeds(make: Make):
-    ways = {0: [0.1, 0.5, 0.9], 1: [0.1, 0.7, 0.8], 2: [0.1, 0.6, 0.95]}
-    results = [make(Run(pushes=4, seed=seed), way) for seed, way in ways.items()]
-    middle = plots.band([plots.series(r, "iteration") for r in results], "iteration")
-    assert list(middle.x) == [0, 2, 4]
-    assert list(middle.y) == pytest.approx([10, 60, 90])
-    assert list(middle.low) == pytest.approx([10, 50, 80])
-    assert list(middle.high) == pytest.approx([10, 70, 95])
-    filled = [t for t in plots.accuracy_by_iteration(results).data if t.fill == "toself"]
-    assert len(filled) == 1
-    assert max(filled[0].y) == pytest.approx(95)
-
-
-def test_a_band_in_time_goes_as_far_as_every_seed(make: Make):
-    slow = make(Run(pushes=4, seed=1), [0.0, 0.4, 0.8], seconds=[0.0, 2.0, 4.0])
-    fast = make(Run(pushes=4, seed=2), [0.0, 0.4, 0.8], seconds=[0.0, 1.0, 2.0])
-    middle = plots.band([plots.series(r, "seconds") for r in (slow, fast)], "seconds")
-    assert list(middle.x) == [0, 1, 2]
-    assert list(middle.y) == pytest.approx([0, 30, 60])
-
-
-def test_one_seed_has_no_band_and_says_so(make: Make):
-    figure = plots.accuracy_pair(study(make))
-    assert not [t for t in figure.data if t.fill]
-    assert "one seed" in figure.layout.title.subtitle.text
-
-
-def test_the_pair_shares_an_axis_and_one_legend(make: Make):
-    figure = plots.accuracy_pair(study(make))
+def test_several_x_share_one_y_axis(make: Make):
+    figure = plots.curves(make(grid(BASE, prune=["none", "static:1%"])), x=["iteration", "seconds"], by="prune")
     assert figure.layout.yaxis2.matches == "y"
-    shown = [t.name for t in figure.data if t.showlegend is not False]
-    assert shown == ["dense", "static 1\u00a0%", "single machine"]
-    assert {t.xaxis for t in figure.data if t.x[0] is not None} == {"x", "x2"}
+    assert [*drawn.lines(figure, "x2")] == ["dense", "static 1\u00a0%"]
+    assert figure.layout.xaxis2.matches is None
 
 
-def test_a_diverged_run_ends_in_a_cross(make: Make):
-    good, bad = Run(pushes=8), Run(pushes=8, prune="std:1")
-    figure = plots.accuracy_pair([make(good, [0.1, 0.9, 0.95]),
-                                  make(bad, [0.1, 0.5, 0.1], seconds=[0.0, 1.0, 1.5], outcome="diverged")])  # fmt: skip
-    crosses = [t for t in figure.data if t.marker.symbol == "x"]
-    assert [(t.x[0], t.xaxis) for t in crosses] == [(2.0, "x"), (1.5, "x2")]
-    assert all(t.y[0] >= figure.layout.yaxis.range[0] for t in crosses)  # at the edge, not outside
-    assert crosses[0].name == "std 1\u00a0σ, diverged"
-    assert figure.layout.yaxis.range[0] > 80  # and does not spoil the frame
+def test_several_y_have_axes_of_their_own(make: Make):
+    results = make(grid(BASE, prune=["none", "static:1%"]))
+    results[1].pushes.loc[:, "density"] = [0.5, 0.5, *[0.01] * 6]
+    figure = plots.curves(results, x="iteration", y=["density", "accuracy"], by="prune", log="y")
+    assert list(drawn.lines(figure)["static 1\u00a0%"].y) == pytest.approx([50, 1, 1, 1])
+    assert figure.layout.yaxis.type == "log"
+    assert figure.layout.yaxis2.type == "linear"  # accuracies are framed, not spread over decades
 
 
-def test_a_seed_that_diverged_is_not_in_the_band(make: Make):
-    results = [make(Run(pushes=4, seed=seed), [0.1, 0.9, 0.95]) for seed in (0, 1)]
-    results.append(make(Run(pushes=4, seed=2), [0.1, 0.2], outcome="diverged"))
-    figure = plots.accuracy_by_iteration(results)
-    (filled,) = [t for t in figure.data if t.fill]
-    assert list(filled.y) == pytest.approx([10, 90, 95, 95, 90, 10])
-    assert list(lines(figure)) == ["BSP, dense, diverged (1 of 3 seeds)"]
+def test_evaluation_that_occurs_twice_counts_once(tmp_path: Path):
+    result = one(tmp_path, BASE, [0.1, 0.8, 0.8])
+    result.accuracy.loc[2, "pushes"] = 4
+    assert list(drawn.lines(plots.curves([result])).popitem()[1].x) == [0, 1]
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"x": "second"}, "did you mean 'seconds'"), ({"y": "acuracy"}, "did you mean 'accuracy'"),
+    ({"by": "prun"}, "did you mean 'prune'"), ({"by": "sync"}, "differ in prune"),
+    ({"facet": "sync", "row": "prune", "x": ["iteration", "seconds"]}, "a panel each"),
+])  # fmt: skip
+def test_wrong_names_and_mixed_curves_are_refused(make: Make, changes: dict, words: str):
+    with pytest.raises(ConfigError, match=words):
+        plots.curves(make(grid(BASE, prune=["none", "static:1%"])), **changes)
+
+
+# -- seeds -----------------------------------------------------------------------------------------
+
+
+def test_band_is_median_and_range_over_seeds(tmp_path: Path):
+    ways = {0: [0.1, 0.5, 0.9], 1: [0.1, 0.7, 0.8], 2: [0.1, 0.6, 0.95]}
+    results = [one(tmp_path, BASE.but(seed=seed), way) for seed, way in ways.items()]
+    figure = plots.curves(results, x="pushes", zoom=False)
+    (line,), (band,) = drawn.lines(figure).values(), drawn.bands(figure)
+    assert list(line.y) == pytest.approx([10, 60, 90])
+    assert list(band.y) == pytest.approx([10, 70, 95, 80, 50, 10])
+    assert "median and range of 3 seeds" in drawn.caption(figure)
+
+
+def test_band_in_time_goes_as_far_as_every_seed(tmp_path: Path):
+    slow = one(tmp_path, BASE.but(seed=1), [0.0, 0.4, 0.8], seconds=[0.0, 2.0, 4.0])
+    fast = one(tmp_path, BASE.but(seed=2), [0.0, 0.4, 0.8], seconds=[0.0, 1.0, 2.0])
+    (line,) = drawn.lines(plots.curves([slow, fast])).values()
+    assert (list(line.x), list(line.y)) == ([0, 1, 2], pytest.approx([0, 30, 60]))
+
+
+def test_one_seed_has_no_band(make: Make):
+    figure = plots.curves(make(grid(BASE)))
+    assert not drawn.bands(figure)
+    assert "one seed" in drawn.caption(figure)
+
+
+def test_diverged_seed_leaves_the_band_and_ends_in_a_cross(tmp_path: Path):
+    results = [one(tmp_path, BASE.but(seed=seed), [0.1, 0.9, 0.95]) for seed in (0, 1)]
+    results.append(one(tmp_path, BASE.but(seed=2), [0.1, 0.2], seconds=[0.0, 1.5], outcome="diverged"))
+    figure = plots.curves(results, zoom=(50, 100))
+    assert [list(trace.y) for trace in drawn.lines(figure).values()] == [pytest.approx([10, 90, 95])]
+    (cross,) = drawn.crosses(figure)
+    assert (cross.x[0], cross.y[0]) == (1.5, 50)  # at the edge of the frame, not outside it
+    assert "BSP, dense ✖1/3" in drawn.texts(figure)
+    assert "✖ diverged" in drawn.caption(figure)
+
+
+def test_where_all_diverged_they_are_drawn(tmp_path: Path):
+    figure = plots.curves([one(tmp_path, BASE, [0.1, 0.5, 0.1], outcome="diverged")], zoom=False)
+    assert list(drawn.lines(figure).popitem()[1].y) == pytest.approx([10, 50, 10])
+
+
+# -- panels ----------------------------------------------------------------------------------------
+
+
+def test_family_by_policy_page_has_each_run_in_its_panels(make: Make):
+    results = make(grid(BASE, family=FAMILIES, sync=["bsp", "asp"], seed=[0, 1]))
+    figure = plots.curves(results, by="prune", facet="sync", row="family")
+    names = [[*drawn.lines(figure, axis)] for axis in ("x", "x2", "x3", "x4")]
+    assert names == [["dense", "static 1\u00a0%"]] * 2 + [["dense", "std 2\u00a0σ"]] * 2
+    for text in ("BSP", "ASP", "static", "std"):
+        assert text in drawn.texts(figure)
+    assert "dense gradients" not in drawn.caption(figure)
+    assert drawn.alike(figure) == []
+    assert drawn.outside(figure) == []
+
+
+def test_facet_that_is_the_curve_needs_no_names(make: Make):
+    results = make(grid(BASE, prune=["none", "static:1%", "std:2"]))
+    figure = plots.curves(results, by="prune", facet="prune", behind="none")
+    assert [*drawn.lines(figure)] == ["dense", "static 1\u00a0%"]
+    assert [*drawn.lines(figure, "x2")] == ["dense", "std 2\u00a0σ"]
+    assert drawn.lines(figure)["dense"].line.color == BEHIND
+    assert not figure.layout.showlegend
+    assert drawn.texts(figure).count("static 1 %") == 1  # its heading
+
+
+def test_single_machine_stands_in_every_panel_and_sends_nothing(make: Make):
+    runs = grid(BASE, sync=["bsp", "asp"])
+    results = make(runs) + make(type(runs)([alone(BASE)]))
+    figure = plots.curves(results, x="iteration", by="sync", facet="sync")
+    assert [*drawn.lines(figure)] == ["single machine", "BSP"]
+    assert [*drawn.lines(figure, "x2")] == ["single machine", "ASP"]
+    assert list(drawn.lines(figure)["single machine"].x) == [0, 0.5, 1, 1.5, 2]  # as many samples at the same place
+    assert "single machine" not in drawn.lines(plots.curves(results, x="bytes", by="sync"))
+    assert "single machine" in drawn.caption(figure)
+
+
+def test_labels_say_what_differs(make: Make):
+    figure = plots.curves(make(grid(BASE.but(sync="asp"), prune=["none", "static:1%"], push_weight=[None, 1.0])))
+    rules, weights = ("dense", "static 1\u00a0%"), ("1/W", "1")
+    assert [*drawn.lines(figure)] == [f"{rule}, push weight {weight}" for rule in rules for weight in weights]
+    assert drawn.alike(figure) == []
+
+
+def test_labels_leave_to_the_panels_what_they_show(make: Make):
+    results = make(grid(BASE, prune=["none", "static:1%"], sync=["bsp", "asp"]))
+    assert [*drawn.lines(plots.curves(results, facet="sync"), "x2")] == ["dense", "static 1\u00a0%"]
+    only = plots.curves(make(grid(BASE, sync=["bsp", "asp"])), facet="sync")
+    assert drawn.texts(only).count("BSP") == 1  # the heading is enough
+
+
+def test_names_of_an_axis_are_used_as_they_are(make: Make):
+    methods = {"SSP-SGD": {"sync": "ssp:3", "push_weight": 1.0}, "CONSGD": {"sync": "ssp:3"}}
+    assert [*drawn.lines(plots.curves(make(grid(BASE, method=methods)), by="method"))] == ["SSP-SGD", "CONSGD"]
+
+
+# -- axes and words --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("longest", "kind"), [(8.0, "linear"), (13.0, "log")])
+def test_time_turns_logarithmic_where_one_curve_is_far_longer(tmp_path: Path, longest: float, kind: str):
+    results = [one(tmp_path, BASE.but(sync=sync), [0.1, 0.5, 0.9], seconds=[0, end / 2, end])
+               for sync, end in (("bsp", longest), ("ssp:3", 4.0), ("asp", 4.0))]  # fmt: skip
+    assert plots.curves(results).layout.xaxis.type == kind
+    assert plots.curves(results, log="").layout.xaxis.type == "linear"
+    assert plots.curves(results, log="x").layout.xaxis.type == "log"
 
 
 @pytest.mark.parametrize("ends", [(0.9, 0.98), (0.95, 0.97), (0.975, 0.98), (0.6, 0.97)])
-def test_the_frame_shows_every_end_and_spreads_them(make: Make, ends: tuple[float, float]):
-    results = [make(Run(pushes=4, learning_rate=rate), [0.1, end]) for rate, end in zip((0.1, 0.2), ends, strict=True)]
-    low, high = plots.accuracy_range(curves(results))
-    assert low < 100 * ends[0]
-    assert 100 * ends[1] < high <= 100
+def test_frame_shows_every_end_and_spreads_them(ends: tuple[float, float]):
+    frames = [pd.DataFrame({"y": [10, 100 * end], "high": [10, 100 * end]}) for end in ends]
+    low, high = accuracy_range(frames)
+    assert low < 100 * ends[0] < 100 * ends[1] < high <= 100
     assert 100 * (ends[1] - ends[0]) / (high - low) > 0.05
     assert high - low <= 60
 
 
-def test_an_end_below_the_frame_is_said(make: Make):
-    figure = plots.accuracy_pair([make(Run(pushes=4), [0.1, 0.97]), make(Run(pushes=4, prune="std:3"), [0.1, 0.2])])
-    assert "std 3\u00a0σ (ends at 20\u00a0%, below)" in lines(figure)
+def test_end_below_the_frame_is_said(tmp_path: Path):
+    figure = plots.curves([one(tmp_path, BASE, [0.1, 0.97]), one(tmp_path, BASE.but(prune="std:3"), [0.1, 0.2])])
+    assert "below the frame: std 3 σ ends at 20 %" in drawn.caption(figure)
 
 
-def test_an_evaluation_that_is_there_twice_counts_once(make: Make):
-    result = make(Run(pushes=4), [0.1, 0.8, 0.8])
-    result.accuracy.loc[2, "pushes"] = 2
-    assert list(plots.series(result, "seconds").x) == [0.0, 1.0]
+def test_goal_is_a_dotted_line(make: Make):
+    figure = plots.curves(make(grid(BASE, sync=["bsp", "asp"])), facet="sync", goal=0.93)
+    assert [shape.y0 for shape in figure.layout.shapes] == [pytest.approx(93)] * 2
+    assert "93 %" in drawn.texts(figure)
 
 
-# -- time ------------------------------------------------------------------------------------------
+class Claimed:
+    title = "ASP is first"
 
 
-def test_the_parts_of_a_budget_and_the_gap_are_a_workers_time(make: Make):
-    table = plots.budget(make(Run(pushes=4), [0.1, 0.9]))
-    assert table.groupby("worker").seconds.sum().tolist() == pytest.approx([4.0] * 4)
-    assert table.groupby("worker").share.sum().tolist() == pytest.approx([1.0] * 4)
-    one = table[table.worker == 1].set_index(["phase", "waits_for"]).seconds.to_dict()
-    assert one == pytest.approx({("compute", -1): 2.0, ("wait", 0): 0.5, ("wait", -1): 0.5, ("gap", -1): 1.0})
+@pytest.mark.parametrize(("title", "words"), [
+    ("Own words", "Own words"), (Claimed(), "ASP is first"),
+    (None, "Test accuracy against time, by synchronization policy"),
+])  # fmt: skip
+def test_title_is_the_sentence_or_what_is_shown(make: Make, title: object, words: str):
+    assert drawn.texts(plots.curves(make(grid(BASE, sync=["bsp", "asp"])), by="sync", title=title))[0] == words
 
 
-def test_where_phases_overlap_every_instant_counts_once(make: Make):
-    """Computing comes first: a transfer beside it costs what it takes beyond it."""
-    result = make(Run(pushes=4, workers=1), [0.1, 0.9])
-    result.phases["phase"] = ["pull", "compute", "push"]
-    result.phases["waits_for"] = -1
-    result.phases.loc[:, ["begin_s", "end_s"]] = [[0.0, 3.0], [1.0, 2.5], [2.0, 4.0]]
-    seconds = plots.budget(result).set_index("phase").seconds.to_dict()
-    assert seconds == pytest.approx({"compute": 1.5, "pull": 1.5, "push": 1.0, "gap": 0.0})
+def test_emulation_that_was_not_kept_is_marked_at_its_own_end(make: Make):
+    results = make(grid(BASE, sync=["bsp"]), honest=False) + make(grid(BASE, sync=["asp"]))
+    figure = plots.curves(results, by="sync")
+    assert {"BSP*", "ASP"} <= {*drawn.texts(figure)}
+    assert "* the machine was too slow" in drawn.caption(figure)
+    facets = plots.curves(results, by="prune", facet="sync")
+    assert [trace.xaxis for trace in facets.data if trace.mode == "text"] == ["x"]
+    assert "dense" in drawn.texts(facets)
 
 
-def test_the_time_budget_stacks_what_the_records_hold(make: Make):
-    figure = plots.time_budget(study(make, seeds=[0, 1]))
-    names = [t.name for t in figure.data]
-    assert names == ["compute", "wait (for worker)", "wait (for worker)", "not measured"]
-    assert [t.showlegend for t in figure.data] == [True, True, False, True]
-    assert list(figure.data[0].x[1]) == ["0", "1", "2", "3"] * 2 + ["0"]
-    assert sum(sum(t.y) for t in figure.data) == pytest.approx(9 * 4.0)  # the mean over seeds, not their sum
-    assert set(figure.data[2].text) == {"0"}  # waits for worker 0
+def test_notes_and_how_runs_were_chosen_are_in_the_caption(make: Make):
+    from pslab.lab.records.choosing import best
 
-
-def test_a_phase_without_a_colour_is_drawn_all_the_same(make: Make):
-    result = make(Run(pushes=4), [0.1, 0.9])
-    result.phases.loc[result.phases.phase == "compute", "phase"] = "search"
-    assert "search" in [t.name for t in plots.time_budget([result]).data]
-
-
-def test_waiting_share_shows_the_mean_and_every_worker(make: Make):
-    results = [make(run, [0.1, 0.9]) for run in sync_runs(pushes=4)]
-    bars = [t for t in plots.waiting_share(results).data if t.type == "bar"]
-    dots = [t for t in plots.waiting_share(results).data if t.type == "scatter"]
-    assert [list(t.y) for t in bars] == [[25.0]] * 3  # one second of four; no bar for the single machine
-    assert [list(t.y) for t in dots] == [[25.0] * 4] * 3
-
-
-def test_staleness_is_shares_of_pushes(make: Make):
-    results = [make(run, [0.1, 0.9]) for run in sync_runs(pushes=8)]
-    bars = plots.staleness_distribution(results).data
-    assert [list(t.x) for t in bars] == [[0, 1, 2, 3]] * 3
-    assert all(sum(t.y) == pytest.approx(100) for t in bars)
-    assert bars[0].name == "BSP (mean 1.5, largest 3)"
-
-
-# -- words -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("count", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2.5e6, "2.5 MB"), (7.25e9, "7.2 GB")])
-def test_sizes(count: float, words: str):
-    assert plots.size(count) == words
+    results = make(grid(BASE, learning_rate=[0.1, 0.2, 0.4], sync=["bsp", "asp"]))
+    figure = plots.curves(best(results, goal=0.9), by="sync", notes=["dotted: by hand"])
+    assert "each at its best learning rate" in drawn.caption(figure)
+    assert drawn.caption(figure).endswith("dotted: by hand")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.evaluated import apart, as_results, own_columns
+from pslab.lab.plots.accuracy import apart, as_results, own_columns
 from pslab.lab.plots.labels import SPACE, caption, column_name, name, notes_of, plain, round_size, size
 from pslab.lab.plots.page.panels import COLUMNS, Names, listed
 from pslab.lab.records.record import Result
@@ -157,7 +157,7 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     frame = frame.iloc[order].reset_index(drop=True)
     words = {column: _words(column, crowd) for column in columns}
     told = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    return Table(frame, names, words, goal, told, {column: crowd.orders[column] for column in columns})
+    return Table(frame, names, words, goal, told, crowd.orders)
 
 
 def numeric(values: Iterable[Any]) -> bool:

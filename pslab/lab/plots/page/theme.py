@@ -86,7 +86,8 @@ def looks(
     """
     varying = [name for name in dict.fromkeys(name for key in keys for name in key)
                if len({repr(key.get(name)) for key in keys}) > 1]  # fmt: skip
-    lead = next((name for name in (*LEADING, *varying, *(keys[0] if keys else ())) if name in (varying or keys[0])), "")
+    own = varying or list(keys[0] if keys else ())
+    lead = next((name for name in (*LEADING, *own) if name in own), "")
     values = {repr(key.get(lead)): key.get(lead) for key in keys}
     base = dict(zip(values, _leading(lead, list(values.values()), orders.get(lead, ())), strict=True))
     others = [repr([key.get(name) for name in varying if name != lead]) for key in keys]
@@ -94,7 +95,7 @@ def looks(
     found = [base[repr(key.get(lead))] for key in keys]
     if len(ranks) > 1:
         found = [variant(look, ranks[other]) for look, other in zip(found, others, strict=True)]
-    return _told_apart(found, [{*own} for own in panels] if panels is not None else [{0}] * len(found))
+    return _told_apart(found, [{*each} for each in panels] if panels is not None else [{0}] * len(found))
 
 
 def variant(look: Look, rank: int, first: int = 0) -> Look:
