@@ -42,8 +42,13 @@ def alike(figure: go.Figure) -> list[tuple[str, str]]:
     """Pairs of curves in one panel that differ in neither dash nor marker."""
     panels = {trace.xaxis or "x" for trace in figure.data}
     pairs = [pair for panel in panels for pair in combinations(lines(figure, panel).values(), 2)]
-    return [(one.name, other.name) for one, other in pairs
-            if (one.line.dash, one.marker.symbol) == (other.line.dash, other.marker.symbol)]  # fmt: skip
+    return [(one.name, other.name) for one, other in pairs if shape(one) & shape(other) == shape(one) | shape(other)]
+
+
+def shape(trace: Any) -> set[str]:
+    """What is seen of a curve without its colour."""
+    dash = {f"dash {trace.line.dash}"} if "lines" in trace.mode else set()
+    return dash | ({f"marker {trace.marker.symbol}"} if "markers" in trace.mode else set())
 
 
 def outside(figure: go.Figure) -> list[str]:

@@ -100,8 +100,8 @@ def _joined(words: Iterable[str], positional: Sequence[str], named: Mapping[str,
 def _option(key: str, text: str) -> str:
     words = key.replace("_", "-")
     if text.lower() in ("off", "false", "no", "0"):
-        return f"no {words}"
-    return text if key == "mode" else f"{words} {text}"
+        return f"no{SPACE}{words}"
+    return text if key == "mode" else f"{words}{SPACE}{text}"
 
 
 def bits(rate: float) -> str:

@@ -210,6 +210,11 @@ def test_time_turns_logarithmic_where_one_curve_is_far_longer(tmp_path: Path, lo
     assert plots.curves(results, log="x").layout.xaxis.type == "log"
 
 
+def test_what_has_no_place_on_a_logarithmic_axis_is_not_drawn(make: Make):
+    (line,) = drawn.lines(plots.curves(make(grid(BASE)), log="x")).values()
+    assert list(line.x) == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("ends", [(0.9, 0.98), (0.95, 0.97), (0.975, 0.98), (0.6, 0.97)])
 def test_frame_shows_every_end_and_spreads_them(ends: tuple[float, float]):
     frames = [pd.DataFrame({"y": [10, 100 * end], "high": [10, 100 * end]}) for end in ends]

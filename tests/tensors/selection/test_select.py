@@ -327,6 +327,14 @@ def test_misleading_samples_and_short_lists_lose_no_entry(
         same(reference.above(v, threshold), select.above(v, threshold))
 
 
+@pytest.mark.parametrize("kept", [99, 100, 101])
+def test_top_lowers_an_edge_that_keeps_too_few(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    v = torch.randn(20_000, generator=torch.Generator().manual_seed(9))
+    edges, kth = iter([v.abs().sort(descending=True).values.numpy()[kept - 1]]), scan.kth
+    monkeypatch.setattr(scan, "kth", lambda magnitudes, k: next(edges, None) or kth(magnitudes, k))
+    same(reference.top(v, 100), select.top(v, 100))
+
+
 def test_a_good_sample_saves_all_passes_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rule reads a million entries once, and then only those within its bounds."""
     read: list[int] = []

@@ -92,6 +92,8 @@ def _bar_axis(table: Table, name: str, title: str, room: float) -> Axis:
     low = low - 0.15 * ((high - low) or 1.0) if name in ACCURACIES else min(0.0, low)
     text = max(text_px(cell(row, name, brief=True)) for row in table.rows) + 10
     end = low + ((high - low) or 1.0) / (1 - min(0.6, text / room))
+    if not known:
+        return Axis(title, low, end, ticks=((0.0, "0"),))
     return Axis(title, low, end, ticks=fitting(low, high, room * (high - low) / (end - low), unit_of(name).tick))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, missi
 from pslab.lab.plots.labels import plain
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, shared_looks, words_of
-from pslab.lab.plots.page.theme import BEHIND, Look
+from pslab.lab.plots.page.theme import BEHIND, DASHES, Look
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last
@@ -52,14 +53,18 @@ def points(
     x_axes = {name: _x_axis(table, name, words, ys, log) for name, words in xs.items()}
     y_axes = {name: _y_axis(table, name, words, "y" in log) for name, words in ys.items()}
     curves = {repr([key[name] for name in table.names]): None for key in keys}
-    drawn = []
+    drawn, dashes = [], dict[str, str]()  # the dashes are all that is seen of lines without markers
     for key, look in zip(keys, shared_looks(keys, table.names, panels, table.orders), strict=True):
         own, values = table.where(**key), [key[name] for name in table.names]
         back = behind is not None and behind in values
         rank = list(curves).index(repr(values)) - (len(curves) - 1) / 2
         aside = rank * min(DODGE, SPREAD / max(1, len(curves) - 1))
         joined = join in (True, "steps") or (not isinstance(join, (bool, str)) and any(each in join for each in values))
-        marked = not joined or len(own.frame) <= MARKED
+        marked = not joined or len(own.frame) <= MARKED or len(curves) > len(DASHES)
+        if not marked:
+            taken = {dash for label, dash in dashes.items() if label != table.label(key)}
+            dash = next((each for each in (look.dash, *DASHES) if each not in taken), look.dash)
+            look = dataclasses.replace(look, dash=dashes.setdefault(table.label(key), dash))
         how = {"joined": joined, "marked": marked, "bars": True, "steps": join == "steps"}
         pairs = [(x_, y_) for x_ in xs for y_ in ys]
         drawn.append(Curve(

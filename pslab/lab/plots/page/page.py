@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.lab.plots.page import keys as names
-from pslab.lab.plots.page.axes import Axis, wrapped
+from pslab.lab.plots.page.axes import Axis, text_px, wrapped
 from pslab.lab.plots.page.keys import GLYPH, ROW, Key
 from pslab.lab.plots.page.line import Line, traces
 from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, template
@@ -52,6 +52,9 @@ class Page:
         self.figure = make_subplots(len(self.xs), len(self.xs[0]))
         if not self.heights:
             self.heights = [HEIGHT if len(self.xs) == 1 else FACET] * len(self.xs)
+        if any(text_px(text) > height for text, height in zip(self.sides, self.heights, strict=False)):
+            self.lines_above = [f"<b>{text}</b>" for text in self.sides]  # too long to be turned
+            self.sides = ()
 
     def add(self, row: int, column: int, *drawn: Any) -> None:
         """Lines, or plotly's traces, of the panel in this row and column, from 0."""
@@ -126,8 +129,8 @@ class _Layout:
         self.x_room = [self._under(row) if own else 0.0 for row, own in enumerate(self.own_x)]
         heads = [wrapped(text, self.panel + GAP / 2) if text else [] for text in page.heads]
         self.heads = [heads[row * self.columns : (row + 1) * self.columns] for row in range(self.rows)]
-        over = [ROW * max(map(len, own), default=int(bool(page.lines_above))) + (3 if any(own) else 0)
-                for own in self.heads]  # fmt: skip
+        above = ROW if page.lines_above else 0
+        over = [above + ROW * max(map(len, own), default=0) + (3 if any(own) else 0) for own in self.heads]
         self.tops = [EDGE + (TITLE_ROW * len(self.title) + 6 if self.title else 4) + over[0]]
         for row in range(1, self.rows):
             self.tops.append(self.tops[-1] + page.heights[row - 1] + self.x_room[row - 1] + GAP + over[row])
@@ -147,7 +150,14 @@ class _Layout:
 
     def _beside(self, column: int) -> float:
         axes = [line[column] for line in self.page.ys]
-        return max(each.ticks_px for each in axes) + NEAR + (ROW + 4 if any(each.title for each in axes) else 0)
+        lines = max(len(self._turned(row, column)) if axes[row].title else 0 for row in range(self.rows))
+        return max(each.ticks_px for each in axes) + NEAR + (ROW * lines + 4 if lines else 0)
+
+    def _turned(self, row: int, column: int) -> list[str]:
+        """A title of the y axis in lines: as high as its panel, or as all of them if they share it."""
+        titles = [line[column].title for line in self.page.ys]
+        heights = self.page.heights if len({*titles}) == 1 else [self.page.heights[row]]
+        return wrapped(titles[row], max(1.15 * sum(heights), 80.0))
 
     def draw(self) -> None:
         self.figure.update_layout(template=template(), width=round(self.wide), height=round(self.high),
@@ -155,9 +165,10 @@ class _Layout:
         for rank, text in enumerate(self.title):
             self._write(f"<b>{text}</b>", EDGE, EDGE + 8 + TITLE_ROW * rank, size=TITLE, name="title")
         for top, own in zip(self.tops, self.heads, strict=True):
+            above = top - 9 - (ROW if self.page.lines_above else 0)
             for left, lines in zip(self.lefts, own, strict=False):
                 for rank, text in enumerate(reversed(lines)):
-                    self._write(f"<b>{text}</b>", left + self.panel / 2, top - 9 - ROW * rank, "center")
+                    self._write(f"<b>{text}</b>", left + self.panel / 2, above - ROW * rank, "center")
         for top, text in zip(self.tops, self.page.lines_above, strict=False):
             self._write(text, self.lefts[0], top - 7)
         for row, text in enumerate(self.page.sides):
@@ -211,13 +222,12 @@ class _Layout:
         for column, left in enumerate(self.lefts):
             if not self.own_y[column]:
                 continue
-            titles = [line[column].title for line in self.page.ys]
-            spans = list(zip(titles, self.tops, self.page.heights, strict=True))
-            if len({*titles}) == 1:
-                spans = [(titles[0], self.tops[0], bottom - self.tops[0])]
-            for text, top, height in spans:
-                lines = wrapped(text, 1.15 * height)
-                at = left - self.y_room[column] + NEAR - 5 * (len(lines) - 1)
+            spans = list(zip(range(self.rows), self.tops, self.page.heights, strict=True))
+            if len({line[column].title for line in self.page.ys}) == 1:
+                spans = [(0, self.tops[0], bottom - self.tops[0])]
+            for row, top, height in spans:
+                lines = self._turned(row, column)
+                at = left - self.y_room[column] + ROW * len(lines) / 2
                 self._write("<br>".join(lines), at, top + height / 2, "center", angle=-90)
 
     def _write_names(self, row: int, found: Sequence[tuple[Key, float]]) -> None:

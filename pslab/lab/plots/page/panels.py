@@ -89,6 +89,8 @@ def compose(
                 frame = each.frames.get((cell.x, cell.y))
                 if frame is None or not len(frame):
                     continue
+                if x_axes[cell.x].log:  # plotly would draw a line to what has no place there
+                    frame = frame[frame.x > 0]
                 lowest = y_axes[cell.y].low
                 crosses = [(x, max(lowest, y)) for x, y in each.crosses.get((cell.x, cell.y), ())]
                 page.add(row, column, Line(

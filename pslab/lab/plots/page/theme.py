@@ -109,8 +109,10 @@ def _told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]
     apart: list[Look] = []
     for look, own in zip(found, panels, strict=True):
         taken = {(other.dash, other.marker) for other, theirs in zip(apart, panels, strict=False) if own & theirs}
-        choices = (variant(look, rank, DASHES.index(look.dash)) for rank in range(len(DASHES) * len(FILLS)))
-        apart.append(next((each for each in choices if (each.dash, each.marker) not in taken), look))
+        choices = [variant(look, rank, DASHES.index(look.dash)) for rank in range(len(DASHES) * len(FILLS))]
+        free = [each for each in choices if (each.dash, each.marker) not in taken] or [look]
+        markers = {marker for _, marker in taken}  # all that is seen of points that are not joined
+        apart.append(next((each for each in free if each.marker not in markers), free[0]))
     return apart
 
 

@@ -112,6 +112,22 @@ def test_behind_stands_grey_in_every_panel():
     assert drawn.lines(figure)["limit"].line.color == BEHIND
 
 
+@pytest.mark.parametrize("count", [5, 9])
+def test_long_lines_are_told_apart_by_dash_or_have_markers(count: int):
+    rules = ["static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:1%", "none"]
+    rules = rules[:count]
+    frame = pd.DataFrame({"x": [*range(200)] * count, "y": 1.0, "prune": [rule for rule in rules for _ in range(200)]})
+    figure = plots.points(frame, "x", "y", by="prune")
+    assert drawn.alike(figure) == []
+    assert {trace.mode for trace in drawn.lines(figure).values()} == {"lines" if count < 6 else "lines+markers"}
+
+
+def test_marks_alone_are_told_apart_by_their_shapes():
+    bounds = [f"ssp:{bound}" for bound in range(4)]
+    frame = pd.DataFrame({"x": [1, 2] * 4, "y": 1.0, "sync": [bound for bound in bounds for _ in range(2)]})
+    assert drawn.alike(plots.points(frame, "x", "y", by="sync", join=False)) == []
+
+
 def test_long_lines_have_no_markers():
     frame = pd.DataFrame({"x": range(200), "y": range(200)})
     assert [trace.mode for trace in drawn.lines(plots.points(frame, "x", "y")).values()] == ["lines"]

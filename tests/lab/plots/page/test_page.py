@@ -78,6 +78,24 @@ def test_axes_that_differ_have_their_own_ticks_and_titles():
     assert box(wide, 2)[0] - box(wide, 1)[1] > 40  # room for ticks and title
 
 
+def test_title_of_a_low_panel_is_wrapped_and_has_room():
+    tall = Axis("a title of the y axis that is far longer than its panel is high", 0, 1)
+    figure = Page([[X]], [[tall]], heights=[30]).finish("t")
+    title = next(note for note in figure.layout.annotations if note.textangle == -90)
+    lines = title.text.count("<br>") + 1
+    assert lines > 2
+    assert title.x * figure.layout.width - 14 * lines / 2 > 0
+    assert box(figure)[0] > 14 * lines + 20
+
+
+def test_headings_of_rows_that_are_too_long_to_be_turned_stand_above():
+    figure = page(2, 1, heights=[30, 30], sides=["a heading of many words", "b"]).finish("t")
+    heading = next(note for note in figure.layout.annotations if "heading" in note.text)
+    assert heading.textangle == 0
+    assert (1 - heading.y) * figure.layout.height < box(figure)[2]
+    assert drawn.outside(figure) == []
+
+
 def test_few_names_stand_beside_their_curves_with_samples():
     figure = page(names=5).finish("t")
     assert {f"policy {rank}" for rank in range(5)} < {*drawn.texts(figure)}
