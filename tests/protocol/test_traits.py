@@ -23,7 +23,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", ROWS["sync"])
+@pytest.mark.parametrize("name", EXPECTED)
 def test_traits_of_the_policies(name):
     found = traits_of(build("sync", ROWS["sync"][name].example or name))
     assert replace(found, gradients_before=one_each) == EXPECTED[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import sys
@@ -61,6 +62,7 @@ def _papermill(entry: Entry, draft: Path, place: Path) -> None:
     import papermill
     from traitlets.config import Config
 
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that span lines
     # a socket in a folder of its own: over TCP, anyone on the machine could talk to the kernel
     papermill.execute_notebook(
         str(entry.source), str(draft), parameters=dict(entry.values), kernel_name="python3", progress_bar=False,

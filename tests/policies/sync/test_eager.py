@@ -10,7 +10,6 @@ from simulate import simulate
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.virtual import engine as virtual
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
@@ -75,18 +74,6 @@ def test_pulling_changed_entries_gives_the_same_weights(tmp_path):
     assert np.array_equal(whole.weights, changed.weights)
     assert 0 < changed.pushes.bytes_down.sum() < whole.pushes.bytes_down.sum()
     assert set(whole.pushes.bytes_down) == {4 * 1930 + 24}  # each push's pull was answered before it was applied
-
-
-@pytest.mark.parametrize("sync", ["eager", "eager:1", "local:3", "backup:1"])
-@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%", "pull": "changed"}])
-def test_the_number_of_hosts_does_not_change_a_bit(monkeypatch, sync, fields):
-    wanted = tiny(engine="virtual", sync=sync, cluster={"preset": "lab", "slow": {0: 2.0}}, pushes=36, **fields)
-    found = []
-    for hosts in (1, 3):
-        monkeypatch.setattr(virtual, "cores", lambda hosts=hosts: hosts)
-        outcome = execute(resolve(wanted), quiet)
-        found.append([outcome.weights.tobytes(), outcome.phases.tobytes(), outcome.pushes.tobytes()])
-    assert found[0] == found[1]
 
 
 def iteration_s(sync: str, compute_s: float, link_s: float, duplex: str, workers: int) -> float:
