@@ -30,15 +30,15 @@ WRONG = "2px solid #9E1B32"
 class Controls:
     """Widgets for some fields of Run; the others are fixed.
 
-    `begin` holds fields of Run: perhaps several under sync and prune, one under each of SCALARS, and any other.
+    `values` holds fields of Run: perhaps several under sync and prune, one under each of SCALARS, and any other.
     """
 
-    def __init__(self, begin: Mapping[str, Any]) -> None:
-        self._fixed = {field: value for field, value in begin.items() if field not in (*KNOWN, *SCALARS)}
-        self._chips = {field: _chips(field, begin[field]) for field in KNOWN}
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._fixed = {field: value for field, value in values.items() if field not in (*KNOWN, *SCALARS)}
+        self._chips = {field: _chips(field, values[field]) for field in KNOWN}
         self._others = {field: widgets.Text(placeholder=hint, layout={"width": "150px"}, continuous_update=False)
                         for field, hint in HINTS.items()}  # fmt: skip
-        self._scalars = {field: _scalar(field, begin[field]) for field in SCALARS}
+        self._scalars = {field: _scalar(field, values[field]) for field in SCALARS}
         titles = {field: widgets.Label(words, layout={"width": "110px"}) for field, words in TITLES.items()}
         chips = {field: [chip for chip, _ in own] for field, own in self._chips.items()}
         rows = [widgets.HBox([titles[field], *chips[field], self._others[field]], layout=ROW) for field in KNOWN]

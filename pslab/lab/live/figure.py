@@ -83,7 +83,7 @@ def draw(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]
 
 
 def frame(tracks: Sequence[Track]) -> tuple[float, float]:
-    """Per cent between which the ends of the curves can be told apart; it follows them upwards."""
+    """Per cent between which the ends of the curves are distinguishable; it follows them upwards."""
     tops = [100 * max(p.accuracy for p in t.points) for t in tracks if len(t.points) > 1]
     best = max(tops, default=100.0)
     low = max(0.0, 5.0 * math.floor((best - VISIBLE) / 5)) if tops else 0.0
@@ -123,13 +123,13 @@ def strips() -> go.FigureWidget:
 def draw_strips(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]) -> None:
     """The workers of the runs under way; the run is named where there are several."""
     runs = [f"{escape(name.label)}, " if len(tracks) > 1 else "" for name in named]
-    rows = [(f"{run}{_says(track, worker)}{SPACE}{SPACE}", kept) for track, run in zip(tracks, runs, strict=True)
+    rows = [(f"{run}{_row_name(track, worker)}{SPACE}{SPACE}", kept) for track, run in zip(tracks, runs, strict=True)
             for worker, kept in enumerate(track.workers)]  # fmt: skip
     bars = [(row, *stretch) for row, kept in rows[:LANES] for stretch in stretches(list(kept))]
     with shown.batch_update():
         for trace, doing in zip(shown.data, DOING, strict=True):
             own = [bar for bar in bars if bar[1] == doing]
-            trace.update(y=[row for row, *_ in own], base=[begin for *_, begin, _, _ in own], visible=bool(rows),
+            trace.update(y=[row for row, *_ in own], base=[first for *_, first, _, _ in own], visible=bool(rows),
                          x=[length for *_, length, _ in own], text=[text for *_, text in own])  # fmt: skip
         shown.layout.yaxis.categoryarray = [row for row, _ in rows[:LANES]]
         shown.layout.yaxis.showticklabels = bool(rows)
@@ -149,7 +149,7 @@ def stretches(kept: Sequence[Doing]) -> list[tuple[str, float, float, str]]:
     return found
 
 
-def _says(track: Track, worker: int) -> str:
+def _row_name(track: Track, worker: int) -> str:
     """``"worker 2, iteration 12 (+2), waiting 25 %, waits for 1"``: where it is, of these seconds, and now."""
     kept = track.workers[worker]
     now, clocks = kept[-1], [own[-1].iteration for own in track.workers if own[-1].iteration is not None]

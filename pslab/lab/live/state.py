@@ -16,7 +16,7 @@ from pslab.errors import RecordError
 from pslab.lab.records import record
 
 SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
-SILENT_S = 30.0  # a draft without a word for so long is that of a dead writer, until there is one
+SILENT_S = 30.0  # a draft without news for so long is that of a dead writer, until it grows again
 QUEUED, UNDER_WAY, SILENT = "queued", "under way", "silent"
 FINISHED, INTERRUPTED, LOST = "finished", "interrupted", "lost"
 
@@ -50,7 +50,7 @@ class Track:
     points: list[Point] = field(default_factory=list)
     workers: list[deque[Doing]] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
-    path: Path | None = None  #: of the whole record, if there is one
+    path: Path | None = None  #: of the complete record, if it exists
 
     def take(self, news: dict[str, Any]) -> None:
         """One line of a draft."""
@@ -65,7 +65,7 @@ class Track:
             self.workers[worker].append(Doing(doing["doing"], tuple(doing["for"]), doing["iteration"]))
 
     def close(self, result: record.Result, state: str) -> None:
-        """The run has ended: what its whole record says takes the place of what was heard meanwhile."""
+        """The run has ended: its complete record replaces what was read meanwhile."""
         table = result.accuracy.sort_values("pushes", kind="stable")
         self.points = [Point(*row) for row in table[list(Point._fields)].itertuples(index=False)]
         self.state, self.path, self.manifest = state, result.path, dict(result.manifest)
@@ -73,14 +73,14 @@ class Track:
 
     @property
     def fraction(self) -> float:
-        """How much of the budget is used up; 0 where there is none."""
+        """The share of the budget that is used up; 0 without a budget."""
         if self.run.pushes is not None:
             return min(1.0, self.pushes / self.run.pushes)
         return min(1.0, self.seconds / self.run.seconds) if self.run.seconds is not None else 0.0
 
     @property
     def left_s(self) -> float | None:
-        """Seconds of training that are left at this rate; None if that cannot be said."""
+        """Seconds of training that are left at this rate; None if it is unknown."""
         if self.run.seconds is not None and self.run.pushes is None:
             return max(0.0, self.run.seconds - self.seconds)
         return self.seconds * (1 / self.fraction - 1) if self.fraction > 0 else None
@@ -97,7 +97,7 @@ class _Draft:
 
     live: record.Live
     written_s: float  #: its file's time when it was seen first
-    heard_s: float = field(default_factory=time.monotonic)
+    read_s: float = field(default_factory=time.monotonic)
     track: Track | None = None
 
 
@@ -136,7 +136,7 @@ class Watcher:
         return [track for track in self.tracks.values() if track.state == UNDER_WAY]
 
     def _read(self, path: Path, draft: _Draft) -> bool:
-        there = path.is_dir()  # asked before its last lines are read: once it is gone, none are written
+        present = path.is_dir()  # asked before its last lines are read: once it is removed, none are written
         try:
             news = draft.live.news()
             for line in news:
@@ -146,15 +146,15 @@ class Watcher:
             del self._drafts[path]
             return False
         if news:
-            draft.heard_s = time.monotonic()
-        if not there:
+            draft.read_s = time.monotonic()
+        if not present:
             del self._drafts[path]
             self._close(draft)
         elif draft.track is not None:
-            state, silent = draft.track.state, time.monotonic() - draft.heard_s > SILENT_S
+            state, silent = draft.track.state, time.monotonic() - draft.read_s > SILENT_S
             draft.track.state = SILENT if silent else UNDER_WAY
             return bool(news) or draft.track.state != state
-        return bool(news) or not there
+        return bool(news) or not present
 
     def _take(self, draft: _Draft, line: dict[str, Any]) -> None:
         if "digest" in line:
@@ -165,7 +165,7 @@ class Watcher:
             draft.track.take(line)
 
     def _close(self, draft: _Draft) -> None:
-        """A draft is gone: its run was finished, or interrupted, or came to nothing."""
+        """A draft was removed: its run was finished, or interrupted, or came to nothing."""
         if (track := draft.track) is None:
             return
         track.state = LOST
@@ -178,7 +178,7 @@ class Watcher:
 
 
 def _written_s(draft: Path) -> float:
-    """When a draft said its last word; 0 if it is gone."""
+    """When a draft was last written; 0 if it no longer exists."""
     try:
         return (draft / record.LIVE).stat().st_mtime
     except OSError:

@@ -28,7 +28,7 @@ from pslab.lab.plots.labels import SPACE
 from pslab.lab.records.record import Result, default_results, load
 from pslab.lab.runs.background import Background, current
 
-BEGIN: Mapping[str, Any] = MappingProxyType({
+DEFAULTS: Mapping[str, Any] = MappingProxyType({
     "sync": ("bsp", "ssp:3", "asp"), "prune": ("none",), "workers": 4, "learning_rate": 0.5, "schedule": "linear",
     "pushes": 937, "cluster": "lab", "seed": 0, "pull": "changed",
 })  # fmt: skip
@@ -46,8 +46,8 @@ class Live:
     the runs are executed here and now, with a plain line of progress, and a static figure is shown.
 
     Args:
-        run: what the controls begin with; BEGIN if None. `fields` are fields of Run that take the place of its own.
-        sync, prune: the policies to begin with; strings or objects.
+        run: what the controls start with; DEFAULTS if None. `fields` are fields of Run that replace its own.
+        sync, prune: the policies to start with; strings or objects.
         results: where the records lie.
 
     Raises:
@@ -60,12 +60,12 @@ class Live:
     ) -> None:  # fmt: skip
         if live not in (True, False, None):
             raise ConfigError("live", live, "must be True, False, or None to find out")
-        begin = BEGIN if run is None else {name: getattr(run, name) for name in FIELDS}
-        begin = {**begin, **fields}
-        begin |= {name: value for name, value in (("sync", sync), ("prune", prune)) if value is not None}
+        values = DEFAULTS if run is None else {name: getattr(run, name) for name in FIELDS}
+        values = {**values, **fields}
+        values |= {name: value for name, value in (("sync", sync), ("prune", prune)) if value is not None}
         self.place = default_results() if results is None else Path(results)
         self.live = has_front_end() if live is None else live
-        self._controls = Controls(begin)
+        self._controls = Controls(values)
         self._watcher = Watcher(self.place)
         self._background: Background | None = None
         self._runs: list[Run] = []
@@ -79,12 +79,12 @@ class Live:
         if self.live:
             self._build()
         else:
-            self._execute([each.but(evaluate=begin.get("evaluate", "after")) for each in wanted])
+            self._execute([each.but(evaluate=values.get("evaluate", "after")) for each in wanted])
 
     # --- what a notebook or a script calls ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin the chosen runs, as the button does; what is wrong is said in the view."""
+        """Start the chosen runs, as the button does; what is wrong is shown in the view."""
         self._error = ""
         self._controls.mark("")
         try:
@@ -93,7 +93,7 @@ class Live:
             self._runs = runs
             self._own |= {run.digest for run in runs}
         except PslabError as error:
-            self._say(str(error), error.field if isinstance(error, ConfigError) else "")
+            self._show_error(str(error), error.field if isinstance(error, ConfigError) else "")
         self._watcher.show(self._runs)
         self.refresh()
 
@@ -139,7 +139,7 @@ class Live:
         try:
             self._refresh()
         except (PslabError, OSError) as error:  # records may vanish under a view
-            self._say(str(error), "")
+            self._show_error(str(error), "")
 
     # --- the view -------------------------------------------------------------------------------------------------
 
@@ -147,11 +147,11 @@ class Live:
         self._start = _button("Start", "run what is chosen, one after another", self.start, "primary")
         self._stop = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
         self._clear = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
-        self._said, self._list = widgets.HTML(), widgets.HTML()
+        self._message, self._list = widgets.HTML(), widgets.HTML()
         self.figure, self.strips = live_figure.curves(), live_figure.strips()
         self._workers = widgets.VBox([self.strips]).add_class("pslab-workers")
         buttons = widgets.HBox([self._start, self._stop, self._clear])
-        shown = [self._controls.box, buttons, self._said, self._list, self.figure, self._workers]
+        shown = [self._controls.box, buttons, self._message, self._list, self.figure, self._workers]
         self.box = widgets.VBox(shown).add_class("pslab-live")
         self.refresh()
 
@@ -162,12 +162,12 @@ class Live:
             self._settled = own
             self._watcher.show(self._runs)  # a run may start and end between two looks
         if own is not None and own.error and not self._error:
-            self._say(own.error, own.field)
+            self._show_error(own.error, own.field)
         self._start.disabled, self._stop.disabled = running is not None, running is None or running.stopping
         note = own.note if own is not None and own.note else ""
         if running is not None:
             note = "stopping …" if running.stopping else "" if self._watcher.under_way else "starting the processes …"
-        self._said.value = _said(self._error, note)
+        self._message.value = _message(self._error, note)
         tracks = self._shown()
         state = [(track.digest, track.state, len(track.points)) for track in tracks]
         self._clear.disabled = len(tracks) == len(self._watcher.under_way)
@@ -195,11 +195,11 @@ class Live:
         if redraw:
             live_figure.draw(self.figure, tracks, list(named.values()))
 
-    def _say(self, error: str, field: str) -> None:
+    def _show_error(self, error: str, field: str) -> None:
         self._error = error
         self._controls.mark(field)
         if self.live:
-            self._said.value = _said(error, "")
+            self._message.value = _message(error, "")
 
     def _execute(self, runs: list[Run]) -> None:
         """Without a front end: the runs, here and now."""
@@ -214,9 +214,9 @@ class Live:
 
         display(self.box if self.live else self.figure)  # type: ignore[no-untyped-call]
         if self.live:
-            self._begin_to_pump()
+            self._start_to_pump()
 
-    def _begin_to_pump(self) -> None:
+    def _start_to_pump(self) -> None:
         """The newest view of a notebook follows the runs; those before it keep what they show."""
         global _pumping
         if (before := _pumping() if _pumping is not None else None) is not None and before._pump is not None:
@@ -244,8 +244,8 @@ def _button(name: str, tooltip: str, call: Callable[[], None], style: str) -> wi
     return button
 
 
-def _said(error: str, note: str) -> str:
-    """What went wrong, and what else is to be said."""
+def _message(error: str, note: str) -> str:
+    """An error, and a note."""
     wrong = f'<span role="alert" style="color: #9E1B32; white-space: pre-wrap">{escape(error)}</span>' if error else ""
     return "<br>".join(filter(None, (wrong, escape(note))))
 
@@ -269,7 +269,7 @@ def _row(track: Track, label: str, own: bool) -> dict[str, str]:
 
 
 def has_front_end() -> bool:
-    """Whether somebody looks: JupyterLab, Notebook, VS Code or Colab, and not papermill, nbconvert or a script."""
+    """Whether widgets can be seen: in JupyterLab, Notebook, VS Code or Colab; not under papermill or in a script."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython

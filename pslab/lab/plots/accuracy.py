@@ -65,7 +65,7 @@ def curves(
         behind: the value of `by` whose curve stands grey behind the others, in each panel where facet is by.
         goal: an accuracy (0 to 1), drawn as a dotted line.
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
-        zoom: per cent of accuracy in the frame; None: where the curves' ends can be told apart; False: all.
+        zoom: per cent of accuracy in the frame; None: where the ends of the curves are distinguishable; False: all.
         title: a sentence or a Claim; None: what is shown.
         notes: more lines for the caption.
         width: page (7.0 in) or column (3.4 in).
@@ -94,9 +94,9 @@ def curves(
             ... if back and one else values.get(facet or ""), values.get(row or ""), back, sign if panels else "",
             {pair: _band(group, *pair, crowd) for pair in pairs},
             {pair: _ends(filter(diverged, group), *pair, crowd) for pair in pairs}))  # fmt: skip
-    told = columns_of(alone, "label")
+    differing = columns_of(alone, "label")
     for key, group in groups(alone, "label").items() if len(alone) else ():
-        own = [label_of(dict(zip(told, key, strict=True)), told, group[0].run)] if told else []
+        own = [label_of(dict(zip(differing, key, strict=True)), differing, group[0].run)] if differing else []
         label = ", ".join(["single machine", *own])
         frames = {pair: _band(group, *pair, crowd) for pair in pairs if not pair[0].startswith("bytes")}
         drawn.append(Curve(label + marks(group), SINGLE, ..., ..., behind=True, frames=frames))
@@ -109,10 +109,10 @@ def curves(
                    heads_of(row, rows, crowd), width)  # fmt: skip
     if goal is not None and "accuracy" in ys:
         page.level(100 * goal, f"{100 * goal:g}{SPACE}%", y_axes["accuracy"])
-    told = [*caption(found, shown), *_below(drawn, y_axes.get("accuracy")), *grey(drawn, one), *found.notes(),
+    lines = [*caption(found, shown), *_below(drawn, y_axes.get("accuracy")), *grey(drawn, one), *found.notes(),
             *notes_of(found), *notes]  # fmt: skip
     what, against = ([QUANTITIES[name].words or QUANTITIES[name].title for name in each] for each in (ys, xs))
-    return page.finish(words_of(title) or headline(what, against, shown), told, () if one else None)
+    return page.finish(words_of(title) or headline(what, against, shown), lines, () if one else None)
 
 
 def as_results(results: Iterable[Result]) -> Results:
@@ -173,9 +173,9 @@ def _band(group: Sequence[Result], x: str, y: str, crowd: Results) -> pd.DataFra
     parts = [_series(result, x, y, crowd).dropna() for result in sound(group)]
     if len(parts) == 1:
         return parts[0].assign(low=parts[0].y, high=parts[0].y)
-    begin, end = max(part.x.iloc[0] for part in parts), min(part.x.iloc[-1] for part in parts)
+    first, last = max(part.x.iloc[0] for part in parts), min(part.x.iloc[-1] for part in parts)
     at = np.unique(np.concatenate([part.x.to_numpy() for part in parts]))
-    at = at[(at >= begin) & (at <= end)]
+    at = at[(at >= first) & (at <= last)]
     values = np.stack([np.interp(at, part.x, part.y) for part in parts])
     middle, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
     hover = [f"{m:.4g} ({a:.4g} to {b:.4g})<br>{QUANTITIES[x].title}: {x_:.4g}"
@@ -220,7 +220,7 @@ def _y_axis(y: str, frames: Sequence[pd.DataFrame], log: str | None, zoom: tuple
 
 
 def accuracy_range(frames: Iterable[pd.DataFrame]) -> tuple[float, float]:
-    """Per cent between which the ends of the curves can be told apart; the way up from chance is not the matter."""
+    """Per cent between which the ends of the curves are distinguishable; the rise from chance is cut off."""
     shown = [frame for frame in frames if len(frame)]
     worst = min((float(frame.y.max()) for frame in shown), default=0.0)
     best = max((float(frame.high.max()) for frame in shown), default=100.0)

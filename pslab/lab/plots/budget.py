@@ -99,12 +99,12 @@ def _drawn(
     page.figure.update_layout(barmode="stack")
     keys = [Key(WORDS.get(phase, phase), Look(PHASES.get(phase, "#999999")), "box")
             for phase in (*PHASES, *(each for each in shown if each not in PHASES)) if phase in shown]  # fmt: skip
-    told = [*caption(found, columns, "mean of"), *found.notes(), *notes_of(found), *notes]
+    lines = [*caption(found, columns, "mean of"), *found.notes(), *notes_of(found), *notes]
     numbers = "a number in a piece of waiting is the worker that was waited for"
     if any((table.waits_for != NOBODY).any() for table in panels.values()):
-        told.insert(len(told) - len([*notes]), numbers)
+        lines.insert(len(lines) - len([*notes]), numbers)
     what = "where an iteration goes" if per_iteration else "where the time goes"
-    return page.finish(title or headline([what], (), columns), told, keys)
+    return page.finish(title or headline([what], (), columns), lines, keys)
 
 
 def _place_axis(places: Sequence[str], most: int, numbered: bool) -> Axis:

@@ -65,8 +65,8 @@ def page(fig: go.Figure, name: str) -> str:
     headline = escape(re.sub(r"<[^>]*>", "", " ".join(titles)))
     lines = "".join(f"<p>{escape(line)}</p>" for line in caption_of(fig))
     style = f"font: 13px {FONT}; max-width: {fig.layout.width or 700}px; color: {PALE}"
-    told = f'<div style="{style}">{lines}</div></body>' if lines else "</body>"
-    return text.replace("<head>", f"<head><title>{headline}</title>", 1).replace("</body>", told)
+    caption = f'<div style="{style}">{lines}</div></body>' if lines else "</body>"
+    return text.replace("<head>", f"<head><title>{headline}</title>", 1).replace("</body>", caption)
 
 
 def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequence[str] = FORMATS) -> list[Path]:

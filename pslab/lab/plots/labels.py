@@ -135,7 +135,7 @@ def cluster_name(cluster: str | Mapping[str, Any], engine: str = "local") -> str
 
 
 def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> list[str]:
-    """What a cluster is, one property each. Real processes have costs of their own, whatever the cluster says."""
+    """What a cluster is, one property each. The costs of real processes are their own, not the cluster's."""
     c = cluster_fields(cluster)
     words = []
     if c.get("bandwidth_bit_s"):
@@ -165,7 +165,7 @@ def _cluster(value: Any) -> str:
     return value if isinstance(value, str) and value not in PRESETS else cluster_name(value)
 
 
-#: How the value of a field of Run is said in a label; the order is that of a label's words.
+#: The words for a value of each field of Run; a label has them in this order.
 FIELDS: dict[str, Callable[[Any], str]] = {
     "model": lambda v: policy("model", v),
     "data": lambda v: policy("data", v),
@@ -218,13 +218,11 @@ def averages(run: Run) -> bool:
     return step is not None and step.aggregate
 
 
-#: Said in every caption, and said where they are not Run's default.
+#: Fields in every caption, and those in a caption where they are not Run's default.
 SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
 UNLESS_DEFAULT = ("schedule", "rate", "order", "ranges", "device", "dtype")
-
-
-#: What plays no part where no gradient is computed.
-UNTOLD = frozenset({"data", "learning_rate", "batch_size", "optimizer", "schedule", "rate", "push_weight"})
+#: Fields that play no part where no gradient is computed.
+WITHOUT_TENSORS = frozenset({"data", "learning_rate", "batch_size", "optimizer", "schedule", "rate", "push_weight"})
 
 
 def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = "median and range of") -> list[str]:
@@ -239,11 +237,11 @@ def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = 
         return []
     varied = {*shown, *(field for field in FIELDS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
     first = crowd[0]
-    untold = UNTOLD if first.engine == "timing" else frozenset()
-    words = [column_name(field, getattr(first, field), first) for field in SHARED if field not in varied | untold]
+    omitted = WITHOUT_TENSORS if first.engine == "timing" else frozenset()
+    words = [column_name(field, getattr(first, field), first) for field in SHARED if field not in varied | omitted]
     words += [column_name(field, getattr(first, field), first) for field in UNLESS_DEFAULT
-              if field not in varied | untold and getattr(first, field) != getattr(Run(), field)]  # fmt: skip
-    if "push_weight" not in varied | untold:
+              if field not in varied | omitted and getattr(first, field) != getattr(Run(), field)]  # fmt: skip
+    if "push_weight" not in varied | omitted:
         weighted = next((run for run in crowd if not averages(run)), None)
         weight = "one step a round by the mean gradient" if weighted is None else \
             column_name("push_weight", weighted.push_weight, weighted)
@@ -251,10 +249,10 @@ def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = 
     words += ["without gradients"] if first.engine == "timing" else []
     lines = [", ".join(filter(None, [*words, _stop(first, varied), _seeds(runs, spread)]))]
     shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in crowd))
-    told = [word for word in cluster_words(first.cluster, first.engine) if word in shared]
-    if told or "cluster" not in varied:
+    common = [word for word in cluster_words(first.cluster, first.engine) if word in shared]
+    if common or "cluster" not in varied:
         every = "all clusters" if "cluster" in varied else "cluster"
-        lines.append(f"{every}: {', '.join(told) or 'not emulated'}")
+        lines.append(f"{every}: {', '.join(common) or 'not emulated'}")
     if len(crowd) < len(runs):
         lines.append("single machine: the same computation, no network")
     return lines
@@ -276,7 +274,7 @@ def _seeds(runs: Sequence[Run], spread: str) -> str:
     return f"{spread} {'–'.join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))} seeds"
 
 
-#: What must not go unsaid of a result: a mark behind its label, words for the caption, a test on its manifest.
+#: What a figure must not hide about a result: a mark behind its label, words for the caption, a test on its manifest.
 MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("*", "the machine was too slow for the emulated cluster: its seconds are not to be trusted",
      lambda manifest: manifest.get("honest") is False),

@@ -18,7 +18,7 @@ from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, shared_looks, words_of
-from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, ramp
+from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, shade
 from pslab.lab.records import intervals
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import groups
@@ -35,7 +35,6 @@ SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar,
 #: Under its name in the legend: what a worker is doing.
 WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
          "wait": "wait (for worker)", "serve": "server answers", "pull": "pull, decode"}  # fmt: skip
-STALE = ("#FFFFFF", "#F3B79B", "#D1495B", "#7A1F5C", "#33104A")  # staleness 0, then up to the largest
 AT = "<b>%{hovertext}</b><br>at %{x:.4f} s<extra></extra>"
 ARROW = {"symbol": "arrow", "angleref": "previous", "color": INK, "opacity": 1}
 BARRIER = {"color": INK, "width": 0.9, "dash": "4px,3px"}
@@ -122,25 +121,25 @@ def timeline(
     grouped = groups(found, names)
     keys = [dict(zip(names, key, strict=True)) for key in grouped]
     chosen = [group[0] for group in grouped.values()]
-    begin, end = _window(chosen, begin_s, end_s)
+    first, last = _window(chosen, begin_s, end_s)
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / max(1, sum(result.run.workers + 1 for result in chosen))))
-    stalest = max((int(own.staleness.max()) for each in chosen if len(own := _applied(each, begin, end))), default=0)
+    stalest = max((int(own.staleness.max()) for each in chosen if len(own := _applied(each, first, last))), default=0)
     looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
                          names or ["sync"], [], {})  # fmt: skip
     panels = [
-        _Panel(label_of(key, names, each.run) + marks([each]), look, each, begin, end, lane_px,
+        _Panel(label_of(key, names, each.run) + marks([each]), look, each, first, last, lane_px,
                WIDTHS[width] - MARGIN, stalest)
         for key, look, each in zip(keys, looks, chosen, strict=True)
     ]  # fmt: skip
-    shown = Axis("training time (s)", begin, end)
+    shown = Axis("training time (s)", first, last)
     page = Page([[shown]] * len(panels), [[panel.axis] for panel in panels], width=width,
                 heights=[panel.lanes * lane_px for panel in panels],
                 lines_above=[panel.heading for panel in panels])  # fmt: skip
     left_out = [note for row, panel in enumerate(panels) for note in _draw(page, panel, row)]
     page.figure.update_layout(barmode="overlay")
     numbers = [NUMBERS if all(panel.numbered for panel in panels) else SHADES.format(stalest)]
-    told = [*caption(found, names, "the first of"), *numbers, *left_out, *notes_of(found), *notes]
-    return page.finish(words_of(title) or TITLE, told, _keys(page.figure, panels))
+    lines = [*caption(found, names, "the first of"), *numbers, *left_out, *notes_of(found), *notes]
+    return page.finish(words_of(title) or TITLE, lines, _keys(page.figure, panels))
 
 
 def _keys(figure: go.Figure, panels: Sequence[_Panel]) -> list[Key]:
@@ -170,13 +169,10 @@ def _applied(result: Result, begin_s: float, end_s: float) -> pd.DataFrame:
 
 
 def _draw(page: Page, panel: _Panel, row: int) -> list[str]:
-    """One panel; what must be said of it."""
+    """One panel; notes about it for the caption."""
     bars, left_out = _bars(panel)
     page.add(row, 0, *bars, *_barriers(panel), *_links(panel), *_marks(panel))
     return [f"{panel.label}: the shortest {left_out} pieces are not drawn"] if left_out else []
-
-
-# -- bars ------------------------------------------------------------------------------------------
 
 
 def _bars(panel: _Panel) -> tuple[list[go.Bar], int]:
@@ -221,7 +217,7 @@ def _on_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def _bar(panel: _Panel, activity: str, part: pd.DataFrame) -> go.Bar:
     colour = PHASES.get(activity, "#999999")
-    rows = [(_says(row), f"{1000 * row.lasts_s:.3g}{SPACE}ms", f"{row.begin_s:.4f}", f"{row.end_s:.4f}")
+    rows = [(_describes(row), f"{1000 * row.lasts_s:.3g}{SPACE}ms", f"{row.begin_s:.4f}", f"{row.end_s:.4f}")
             for row in intervals.records(part)]  # fmt: skip
     return go.Bar(
         x=part.lasts_s, base=part.begin_s, y=part.y, width=part.width, orientation="h", legendgroup=activity,
@@ -232,7 +228,7 @@ def _bar(panel: _Panel, activity: str, part: pd.DataFrame) -> go.Bar:
                                        "%{customdata[3]} s<extra></extra>")  # fmt: skip
 
 
-def _says(row: Any) -> str:
+def _describes(row: Any) -> str:
     """``"worker 2, iteration 46: waits for worker 3"``."""
     doing = {"apply": "the server applies its push", "serve": "the server answers its pull"}.get(row.phase, row.phase)
     if row.phase == "wait":
@@ -253,9 +249,6 @@ def _text(panel: _Panel, row: Any) -> str:
     return next((text for text in (f"waits for {whom}", f"for {whom}") if width > 5.2 * len(text) + 8), "")
 
 
-# -- marks -----------------------------------------------------------------------------------------
-
-
 def _barriers(panel: _Panel) -> list[go.Scatter]:
     """A hairline through all lanes where one step applied several pushes."""
     found = intervals.barriers(panel.result)
@@ -263,11 +256,11 @@ def _barriers(panel: _Panel) -> list[go.Scatter]:
     if not len(found):
         return []
     low, high = -0.55, panel.server + panel.server_lanes / 2
-    said = [f"barrier: {int(s.pushes)} pushes in one step, version {int(s.version)}" for s in intervals.records(found)]
+    texts = [f"barrier: {int(s.pushes)} pushes in one step, version {int(s.version)}" for s in intervals.records(found)]
     return [go.Scatter(
         x=[x for at in found.at_s for x in (at, at, None)], y=[low, high, None] * len(found), mode="lines",
         line=BARRIER, name="barrier", legendgroup="barrier", showlegend=False,
-        hovertext=[text for text in said for _ in range(3)], hovertemplate=AT)]  # fmt: skip
+        hovertext=[text for text in texts for _ in range(3)], hovertemplate=AT)]  # fmt: skip
 
 
 def _links(panel: _Panel) -> list[go.Scatter]:
@@ -278,13 +271,13 @@ def _links(panel: _Panel) -> list[go.Scatter]:
         return []
     rows = intervals.records(found)
     size = 6 if panel.detailed else 3.5
-    said = [f"iteration {row.by_iteration} of worker {row.by} releases worker {row.worker}" for row in rows]
+    texts = [f"iteration {row.by_iteration} of worker {row.by} releases worker {row.worker}" for row in rows]
     return [go.Scatter(
         x=[x for at in found.at_s for x in (at, at, None)], mode="lines+markers", name="releases",
         y=[y for row in rows for y in (row.by, row.worker + math.copysign(BAR / 2, row.by - row.worker), None)],
         legendgroup="releases", showlegend=False, line={"color": INK, "width": 0.8},
         marker={**ARROW, "size": [0, size, 0] * len(found)},
-        hovertext=[text for text in said for _ in range(3)], hovertemplate=AT)]  # fmt: skip
+        hovertext=[text for text in texts for _ in range(3)], hovertemplate=AT)]  # fmt: skip
 
 
 def _marks(panel: _Panel) -> list[go.Scatter]:
@@ -294,7 +287,7 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
         return []
     size = 10.5 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
     fills = [shade(int(s), panel.stalest) for s in table.staleness]
-    said = [f"push {int(p.push)}: worker {int(p.worker)}, iteration {int(p.iteration)}<br>computed on version "
+    texts = [f"push {int(p.push)}: worker {int(p.worker)}, iteration {int(p.iteration)}<br>computed on version "
             f"{int(p.version_pulled)}, makes version {int(p.version_applied)}: staleness {int(p.staleness)}"
             for p in intervals.records(table)]  # fmt: skip
     return [go.Scatter(
@@ -303,12 +296,4 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
         marker={"symbol": "circle", "size": size, "color": fills, "opacity": 1, "line": {"color": INK, "width": 0.6}},
         text=[str(int(s)) for s in table.staleness] if panel.numbered else None, showlegend=False,
         textfont={"size": 7.5, "color": [ink(fill) for fill in fills], "family": FONT},
-        hovertext=said, hovertemplate=AT)]  # fmt: skip
-
-
-def shade(staleness: int, most: int) -> str:
-    """White for fresh, then darker up to the largest."""
-    if staleness <= 0 or most <= 0:
-        return STALE[0]
-    step = 1 / (len(STALE) - 1)
-    return ramp(STALE, step + (1 - step) * (staleness - 1) / max(3, most - 1) if most > 1 else step)
+        hovertext=texts, hovertemplate=AT)]  # fmt: skip

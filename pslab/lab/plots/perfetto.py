@@ -61,7 +61,7 @@ def perfetto(result: Result, begin_s: float | None = None, end_s: float | None =
 def write_perfetto(
     result: Result, path: Path | str, begin_s: float | None = None, end_s: float | None = None
 ) -> Path:
-    """`perfetto` into a file, which is there whole or not at all.
+    """`perfetto` into a file, which is complete or does not exist.
 
     Raises:
         ExportError: the disk is full or the directory cannot be written to.
@@ -177,8 +177,8 @@ def _spans(threads: Iterable[_Thread]) -> Iterator[Event]:
 
 
 def _flows(result: Result, threads: Iterable[_Thread]) -> Iterator[Event]:
-    """A begin and an end for each push that became part of a version, and for each release."""
-    own: dict[tuple[str, int, int], list[tuple[int, _Thread]]] = {}  # a worker's spans of an iteration, by their begin
+    """A start and an end for each push that became part of a version, and for each release."""
+    own: dict[tuple[str, int, int], list[tuple[int, _Thread]]] = {}  # a worker's spans of an iteration, by their start
     made: dict[tuple[int, int], tuple[int, _Thread]] = {}
     for thread in threads:
         for span in thread.spans:
@@ -204,7 +204,7 @@ def _flows(result: Result, threads: Iterable[_Thread]) -> Iterator[Event]:
 
 
 def _last(found: Iterable[tuple[int, _Thread]], until_ns: int) -> tuple[int, _Thread] | None:
-    """The last span that begins by then."""
+    """The last span that has started by then."""
     return max((each for each in found if each[0] <= until_ns), key=lambda each: each[0], default=None)
 
 

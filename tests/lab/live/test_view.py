@@ -42,7 +42,7 @@ def drawn(view: Live) -> list[str]:
 
 def texts(view: Live) -> str:
     shown = [text for trace in view.strips.data for text in (*(trace.y or ()), *(trace.text or ()))]
-    return "\n".join([view._said.value, view._list.value, *shown]).replace("\u00a0", " ")
+    return "\n".join([view._message.value, view._list.value, *shown]).replace("\u00a0", " ")
 
 
 def chip(view: Live, label: str) -> Any:
@@ -97,7 +97,7 @@ def test_wrong_value_is_shown_at_its_control(tmp_path: Path, control: str, value
     view.start()
     view.wait()
     assert hint in view.error
-    assert f"{field}=" in view._said.value
+    assert f"{field}=" in view._message.value
     assert widget.layout.border_top == WRONG
     assert list(tmp_path.glob("runs/*")) == []
     widget.value = {"workers": 2}.get(name, "")
@@ -111,7 +111,7 @@ def test_choosing_nothing_is_refused(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
     chip(view, "BSP").value = False
     view.start()
-    assert "choose at least one" in view._said.value
+    assert "choose at least one" in view._message.value
 
 
 def test_wrong_arguments_are_refused_at_once(tmp_path: Path):

@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.lab.plots import lanes
 from pslab.lab.plots.lanes import timeline
-from pslab.lab.plots.page.theme import INK, PHASES, rgb
+from pslab.lab.plots.page.theme import INK, PHASES, rgb, shade
 from pslab.lab.records import intervals
 
 
@@ -114,11 +114,11 @@ def test_mark_shows_staleness_where_the_push_is_applied(tmp_path: Path):
 
 
 def test_staler_pushes_are_darker():
-    shades = [sum(rgb(lanes.shade(s, 40))) for s in range(41)]
+    shades = [sum(rgb(shade(s, 40))) for s in range(41)]
     assert shades == sorted(shades, reverse=True)
     assert len(set(shades)) == 41
-    assert lanes.shade(0, 0) == "#FFFFFF"
-    assert len({lanes.shade(s, 4) for s in range(5)}) == 5
+    assert shade(0, 0) == "#FFFFFF"
+    assert len({shade(s, 4) for s in range(5)}) == 5
 
 
 def test_numbers_are_written_where_there_is_room(tmp_path: Path):

@@ -32,7 +32,7 @@ def bars(
 ) -> go.Figure:  # fmt: skip
     """A bar for each value of `by`: the median over seeds with its range and its number; a panel for each y.
 
-    Accuracies, whose differences are small, are marks on an axis that does not begin at 0.
+    Accuracies, whose differences are small, are marks on an axis that does not start at 0.
 
     Args:
         data, y, by, goal, title, notes, width: as in `points`.
@@ -103,7 +103,7 @@ def _bar(
     value, low, high = _ends(row, name)
     if not math.isfinite(value):
         return []
-    high = high if math.isfinite(high) else value  # the number says how many seeds reach the goal
+    high = high if math.isfinite(high) else value  # the number shows how many seeds reach the goal
     common: dict[str, Any] = {"x": [value], "y": [at], "showlegend": False, "name": label, "orientation": "h",
                               "hovertemplate": f"<b>{label}</b><br>{cell(row, name)}<extra></extra>"}  # fmt: skip
     if high > low:
@@ -145,9 +145,9 @@ def heat(
         for row in part.rows:
             place = table.places(x_name).index(row[x_name]), table.places(y_name).index(row[y_name])
             _cell(page, column, row, name, place, best / row[name] if higher else row[name] / best, palest)
-    told = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
+    lines = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
     shown_as = headline([bare(words)], (), [y_name, x_name, *filter(None, (facet,))])
-    return page.finish(words_of(title) or shown_as, [*told, *notes], ())
+    return page.finish(words_of(title) or shown_as, [*lines, *notes], ())
 
 
 def _cell(

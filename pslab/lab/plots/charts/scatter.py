@@ -19,7 +19,7 @@ from pslab.lab.plots.page.theme import BEHIND, DASHES, Look
 FEW = 8  # so many values on x, with ranges, have places of equal width
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last
 ABOVE = 0.14  # of the axis: where what was not reached stands, above all others
-FAR_APART = 0.5  # of the highest value: an axis of lower ones begins at 0
+FAR_APART = 0.5  # of the highest value: an axis of lower ones starts at 0
 MARKED = 40  # points of a line with markers; more are a line
 
 
@@ -78,8 +78,8 @@ def points(
         if _some_missing(table, name):
             page.level(_value(shown, 1 - 1.5 * ABOVE / (1 + 2 * ABOVE)), "", shown)
     shown_as = headline(map(bare, ys.values()), map(bare, xs.values()), columns)
-    told = [*table.caption, *grey(drawn, one), *notes]
-    return page.finish(words_of(title) or shown_as, told, () if one or not table.names else None)
+    lines = [*table.caption, *grey(drawn, one), *notes]
+    return page.finish(words_of(title) or shown_as, lines, () if one or not table.names else None)
 
 
 # -- axes ------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Table:
         return sorted(values) if numeric(values) else values
 
     def place_names(self, column: str) -> list[str]:
-        """... and how they are written there: the axis' title says what a number is."""
+        """... and how they are written there: the title of the axis says what a number is."""
         values = self.places(column)
         return [plain(value) if numeric([value]) else self.word(column, value) for value in values]
 
@@ -156,8 +156,8 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     order = sorted(range(len(rows)), key=lambda at: [orders[name].index(repr(rows[at][name])) for name in columns])
     frame = frame.iloc[order].reset_index(drop=True)
     words = {column: _words(column, crowd) for column in columns}
-    told = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    return Table(frame, names, words, goal, told, crowd.orders)
+    lines = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
+    return Table(frame, names, words, goal, lines, crowd.orders)
 
 
 def numeric(values: Iterable[Any]) -> bool:
@@ -181,8 +181,8 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
         frame = _over_seeds(frame, columns, values)
     elif len(columns) and frame.duplicated(columns).any():
         row = frame[frame.duplicated(columns)].to_dict("records")[0]
-        told = ", ".join(f"{column}={row[column]!r}" for column in columns)
-        raise ConfigError("by", columns, f"several rows have {told}: name what they differ in, or a column seed")
+        same = ", ".join(f"{column}={row[column]!r}" for column in columns)
+        raise ConfigError("by", columns, f"several rows have {same}: name what they differ in, or a column seed")
     words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
     orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
     return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders)
@@ -202,8 +202,8 @@ def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[st
 
 
 def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
-    """A summary with names, units and ranges over seeds; what was not reached is said. Any other table with its numbers
-    in three digits."""
+    """A summary with names, units and ranges over seeds, "not reached" where a goal was not; any other table with its
+    numbers in three digits."""
     measures = [column for column in table.columns if f"{column}_low" in table and column in MEASURES]
     if not measures:
         return _styled(table, caption)

@@ -70,7 +70,7 @@ def axis(
     """An axis for these values; those that are not positive have no place on a logarithmic one.
 
     Args:
-        zero: whether it begins at 0.
+        zero: whether it starts at 0.
         pad: room at its ends, as a share of its length.
         form: how a tick is written; plotly's own ticks if None.
     """

@@ -53,10 +53,10 @@ def traces(line: Line, opacity: float) -> list[go.Scatter]:
                 fillcolor=translucent(look.colour, opacity), line={"width": 0, **shape}, hoverinfo="skip", **common,
             ))  # fmt: skip
     mode = "+".join(kind for kind, there in (("lines", line.joined), ("markers", line.marked)) if there)
-    said = "%{hovertext}" if line.hover else "%{x}: %{y}"
+    hover = "%{hovertext}" if line.hover else "%{x}: %{y}"
     found.append(go.Scatter(
         x=x, y=y, mode=mode, line={**look.line, **shape}, marker=look.mark(_sizes(len(x)) if line.joined else MARK),
-        hovertext=line.hover or None, hovertemplate=f"<b>{line.label}</b><br>{said}<extra></extra>", **bars, **common,
+        hovertext=line.hover or None, hovertemplate=f"<b>{line.label}</b><br>{hover}<extra></extra>", **bars, **common,
     ))  # fmt: skip
     if line.crosses:
         mark = {"symbol": "x-thin", "size": 7, "color": look.colour, "line": {"color": look.colour, "width": 2}}

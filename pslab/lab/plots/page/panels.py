@@ -54,7 +54,7 @@ def cells(facets: Sequence[Any], rows: Sequence[Any], xs: Sequence[str], ys: Seq
     Many facets alone take several rows, of which the last may be shorter.
 
     Raises:
-        ConfigError: there is no place left for several x or y.
+        ConfigError: no room is left for several x or y.
     """
     several = [name for name, values in (("x", xs), ("y", ys)) if len(values) > 1]
     across = "facet" if facets else several.pop(0) if several else ""

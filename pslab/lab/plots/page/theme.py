@@ -43,6 +43,9 @@ PHASES: dict[str, str] = {
 }  # fmt: skip
 
 
+STALE = ("#FFFFFF", "#F3B79B", "#D1495B", "#7A1F5C", "#33104A")  # staleness 0, then up to the largest
+
+
 @dataclass(frozen=True)
 class Look:
     """How one curve is drawn; lengths in px."""
@@ -187,6 +190,14 @@ def ramp(colours: Sequence[str], place: float) -> str:
     step = min(len(colours) - 2, int((len(colours) - 1) * place))
     low, high, share = rgb(colours[step]), rgb(colours[step + 1]), (len(colours) - 1) * place - step
     return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in zip(low, high, strict=True))
+
+
+def shade(staleness: int, most: int) -> str:
+    """The colour of a push by its staleness: white for fresh, then darker up to the largest."""
+    if staleness <= 0 or most <= 0:
+        return STALE[0]
+    step = 1 / (len(STALE) - 1)
+    return ramp(STALE, step + (1 - step) * (staleness - 1) / max(3, most - 1) if most > 1 else step)
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
