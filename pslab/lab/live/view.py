@@ -7,6 +7,7 @@ another notebook or a terminal has started are shown as well.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import weakref
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import ipywidgets as widgets
 import pandas as pd
@@ -54,6 +55,8 @@ class Live:
         ConfigError: what Run refuses.
     """
 
+    _newest: ClassVar[asyncio.Task[None] | None] = None  # follows the runs; earlier views keep what they show
+
     def __init__(
         self, run: Run | None = None, *, sync: Any = None, prune: Any = None, live: bool | None = None,
         results: Path | str | None = None, **fields: Any,
@@ -73,7 +76,6 @@ class Live:
         self._error = ""
         self._drawn: object = None
         self._settled: Background | None = None  # whose runs' records have been looked for
-        self._pump: asyncio.Task[None] | None = None
         self._results: list[Result] = []
         wanted = self._controls.runs()  # refuses at once what cannot be
         if self.live:
@@ -214,24 +216,13 @@ class Live:
 
         display(self.box if self.live else self.figure)  # type: ignore[no-untyped-call]
         if self.live:
-            self._start_to_pump()
-
-    def _start_to_pump(self) -> None:
-        """The newest view of a notebook follows the runs; those before it keep what they show."""
-        global _pumping
-        if (before := _pumping() if _pumping is not None else None) is not None and before._pump is not None:
-            before._pump.cancel()
-        _pumping = weakref.ref(self)
-        try:
-            self._pump = asyncio.get_running_loop().create_task(_pumped(weakref.ref(self)))
-        except RuntimeError:  # no event loop: a script calls refresh or wait
-            return
+            if Live._newest is not None:
+                Live._newest.cancel()
+            with contextlib.suppress(RuntimeError):  # no event loop: a script calls refresh or wait
+                Live._newest = asyncio.get_running_loop().create_task(_follow(weakref.ref(self)))
 
 
-_pumping: weakref.ref[Live] | None = None
-
-
-async def _pumped(view: weakref.ref[Live]) -> None:
+async def _follow(view: weakref.ref[Live]) -> None:
     while (shown := view()) is not None:
         shown.refresh()
         del shown
