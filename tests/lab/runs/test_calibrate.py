@@ -80,7 +80,8 @@ def test_a_virtual_run_has_measured_nothing(twins: Results):
 def test_a_recorded_trace_is_a_cluster_of_its_own(twins: Results, tmp_path: Path):
     times = trace(twins[1])
     assert set(times) == {0, 1, 2, 3}
-    assert np.mean(times[0]) > 2 * np.mean(times[1])
+    assert min(times[0]) > 0.0119  # three times 4 ms, and whatever a busy machine adds
+    assert min(times[1]) < min(times[0])
     (again,) = sweep([tiny(engine="virtual", sync="asp", cluster={"trace": times})], results=tmp_path, progress=False)
     computing = again.phases[(again.phases.phase == "compute") & (again.phases.worker == 1)].sort_values("iteration")
     spent = (computing.end_s - computing.begin_s).to_numpy()

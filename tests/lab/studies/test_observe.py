@@ -183,7 +183,7 @@ def test_incomplete_record_is_refused(seen: Observed, tmp_path: Path):
     place = tmp_path / FOLDER / wanted().digest
     assert find_observed(wanted(), tmp_path) is None
     place.mkdir(parents=True)
-    with pytest.raises(RecordError, match="not a whole record"):
+    with pytest.raises(RecordError, match="not a complete record"):
         find_observed(wanted(), tmp_path)
     for name in FILES:
         (place / name).write_text((seen.path / name).read_text())
