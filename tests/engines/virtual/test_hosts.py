@@ -43,6 +43,11 @@ PORTABLE: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+def in_words(fields: dict[str, Any]) -> str:
+    """The name of a case, without the address of a function: the same in every process."""
+    return " ".join(str(getattr(value, "__name__", value)) for value in fields.values())
+
+
 class Largest:
     """A rule of the user's: the largest entry of every layer."""
 
@@ -62,7 +67,7 @@ def left_on(monkeypatch: pytest.MonkeyPatch, run: Run, hosts: int) -> list[bytes
     return [table.tobytes() for table in (outcome.weights, outcome.phases, outcome.pushes, outcome.accuracy)]
 
 
-@pytest.mark.parametrize("fields", PORTABLE, ids=str)
+@pytest.mark.parametrize("fields", PORTABLE, ids=in_words)
 def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]):
     run = tiny(**{"engine": "virtual", "cluster": LAB, "pushes": 24, **fields})
     one = left_on(monkeypatch, run, 1)
