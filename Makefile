@@ -10,10 +10,10 @@ test: .venv/.ready  ## style, types, layers, tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 test-all: .venv/.ready  ## and the long ones
-	$(BIN)/python -m pytest -q -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "slow or not slow"
 
 lab: .venv/.ready  ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab notebooks
