@@ -142,8 +142,14 @@ def test_a_worker_may_rejoin_after_all_have_left(sync):
     assert explored(sync, workers=1, ranges=2, faults=("rejoin",)).verdict == "clean"
 
 
-@pytest.mark.parametrize("faults", [(), ("duplicate",), ("lose",), ("kill",), ("reorder",)], ids=str)
-@pytest.mark.parametrize("sync", [BSP(), SSP(1), ASP()], ids=repr)
+LAYERED = [(sync, faults) for sync in (BSP(), SSP(1), ASP())
+           for faults in ((), ("duplicate",), ("lose",), ("kill",), ("reorder",))]  # fmt: skip
+QUICK = [each for each in LAYERED if isinstance(each[0], BSP) or each[1] in [("kill",), ("reorder",)]]
+
+
+@pytest.mark.parametrize(
+    ("sync", "faults"), [pytest.param(*each, marks=[pytest.mark.slow] * (each not in QUICK)) for each in LAYERED]
+)
 def test_layered_workers_are_clean(sync, faults):
     found = explored(sync, ranges=2, iterations=1 if faults else 2, faults=faults, layered=True)
     assert found.verdict == "clean", str(found.violation)
@@ -265,7 +271,9 @@ PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="
 
 
 @pytest.mark.parametrize("faults", NO_FAULT_OR_ONE, ids=str)
-@pytest.mark.parametrize("sync", PLANNING, ids=repr)
+@pytest.mark.parametrize(
+    "sync", [pytest.param(each, marks=[pytest.mark.slow] * (each == PLANNING[5])) for each in PLANNING], ids=repr
+)
 def test_policies_that_plan_are_clean(sync, faults):
     found = explored(sync, iterations=3 if {"duplicate", "rejoin"} & {*faults} else 4, faults=faults)
     assert (found.verdict, found.symmetric) == ("clean", True), str(found.violation)

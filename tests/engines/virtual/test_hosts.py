@@ -87,7 +87,9 @@ def test_a_worker_that_may_remember_something_stays_with_one_host(monkeypatch, f
     assert left_on(monkeypatch, run, 2)[:3] == left_on(monkeypatch, run, 1)[:3]
 
 
-@pytest.mark.parametrize(("sync", "prune"), [("bsp", "none"), ("asp", "static:5%")])
+@pytest.mark.parametrize(
+    ("sync", "prune"), [pytest.param("bsp", "none", marks=pytest.mark.slow), ("asp", "static:5%")]
+)
 def test_another_process_leaves_the_same_bits(tmp_path, sync, prune):
     command = [sys.executable, str(TESTS / "virtual_digest.py"), sync, prune, "3", "1"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parents[1])]),

@@ -21,8 +21,8 @@ LENIENT_S = 10.0  # the same where many tests may load the machine
 GONE_LIMIT_S = 10.0  # for a child that is still importing torch when the kernel dies; one that runs ends at once
 MOMENTS = 20
 
-FIELDS = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "cluster": {"compute_s": 0.005}}
-LONG = 2400  # pushes; with what comes before and after, as long as the latest moment
+FIELDS = {"model": "tiny:net", "data": "tiny:digits", "workers": 2, "batch_size": 16, "cluster": {"compute_s": 0.005}}
+LONG = 1200  # pushes; with what comes before and after, as long as the latest moment
 needs_proc = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
 
 
