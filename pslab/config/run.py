@@ -6,10 +6,14 @@ import dataclasses
 import hashlib
 import inspect
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 
+from pslab.config import sources
+from pslab.config.content import Unknown, content
 from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
@@ -17,7 +21,9 @@ from pslab.errors import ConfigError, nearest
 SEMANTICS = 3  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
+USERS = ("model", "data")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
+_PROCESS = os.urandom(4).hex()
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -105,18 +111,35 @@ class Run:
         return Run.of({**plain, **changes})
 
     def plain(self) -> dict[str, Any]:
-        """The fields as JSON can hold them: an object becomes its source text and arguments."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        """The fields as JSON can hold them: an object becomes its name and a digest of its content."""
+        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: self._objects[name][0] if name in self._objects else _plain(value) for name, value in fields}
 
     @property
-    def cacheable(self) -> bool:
-        """Whether the digest is complete: an object without source text cannot name its results."""
-        return all(_source(getattr(self, name)) is not None for name in NAMED)
+    def unknown(self) -> str:
+        """Why the digest cannot say everything about this run; "" if it does."""
+        return "; ".join(f"{name}: {why}" for name, (_, why) in self._objects.items() if why)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that name the results of this run."""
-        return digest_of({"semantics": SEMANTICS, **self.plain()})
+        """Sixteen hexadecimal digits that name the results of this run, as its fields are when it is first asked for.
+
+        Raises:
+            ConfigError: a module of the user's was edited after it was imported.
+        """
+        named = {name: _sources(name, getattr(self, name)) for name in USERS}
+        read = {name: files for name, files in named.items() if files}
+        return digest_of({"semantics": SEMANTICS, **self.plain(), **({"sources": read} if read else {})})
+
+    @cached_property
+    def _objects(self) -> dict[str, tuple[str, str]]:
+        """The fields that hold an object: its name and content in a record, and why its content is unknown, or ""."""
+        given = {name: getattr(self, name) for name in NAMED}
+        return {name: _named(name, value) for name, value in given.items() if not isinstance(value, (str, Mapping))}
+
+    def sources(self) -> dict[str, str]:
+        """The source text of the fields that hold an object, for a reader of the record, where there is any."""
+        return {name: text for name in self._objects if (text := _text(getattr(self, name)))}
 
     @property
     def evaluation_period(self) -> int | None:
@@ -129,20 +152,32 @@ class Run:
 FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
-def _source(value: Any) -> str | None:
-    """A named field as the digest reads it: the string itself, or an object's source text and arguments."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return json.dumps(value, sort_keys=True, default=str)
+def _sources(field: str, value: object) -> dict[str, str]:
+    """The user's files behind package.module:name; nothing of any other value."""
+    path, colon, _ = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not colon or not all(part.isidentifier() for part in path.split(".")):
+        return {}
     try:
-        text = inspect.getsource(value if inspect.isclass(value) or inspect.isroutine(value) else type(value))
+        return sources.of(path)
+    except ConfigError as error:
+        raise ConfigError(field, value, f"{error.value} {error.problem}") from error
+
+
+def _named(field: str, value: Any) -> tuple[str, str]:
+    name = getattr(value, "__name__", type(value).__name__)
+    try:
+        return f"{name}#{content(value)}", ""
+    except Unknown as error:
+        return f"{name}#{_PROCESS}-{id(value):x}", str(error)  # like no other
+    except ConfigError as error:
+        raise ConfigError(field, name, f"{error.value} {error.problem}") from error
+
+
+def _text(value: Any) -> str:
+    try:
+        return inspect.getsource(value if inspect.isclass(value) or inspect.isroutine(value) else type(value))
     except (OSError, TypeError):
-        return None
-    if inspect.isclass(value) or inspect.isroutine(value):
-        return text
-    arguments = vars(value) if hasattr(value, "__dict__") else {}
-    return text + json.dumps({k: repr(v) for k, v in sorted(arguments.items())})
+        return ""
 
 
 def _plain(value: Any) -> Any:
@@ -152,4 +187,4 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    return _source(value) or repr(value)
+    return repr(value)

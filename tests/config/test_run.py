@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from pslab.errors import ConfigError
 
 
 class Policy:
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: Any) -> None:
         self.bound = bound
 
 
@@ -35,17 +37,18 @@ def test_the_digest_is_the_same_in_another_process():
     assert seen == {Run(sync="ssp:3", cluster={"a": 2, "b": 1}).digest}
 
 
-def test_the_digest_of_an_object_is_its_source_and_arguments():
+def test_the_digest_of_an_object_is_its_content():
     assert Run(sync=Policy(1)).digest == Run(sync=Policy(1)).digest
     assert Run(sync=Policy(1)).digest != Run(sync=Policy(2)).digest
-    assert "self.bound = bound" in Run(sync=Policy(1)).plain()["sync"]
-    assert Run(sync=Policy(1)).cacheable
+    assert Run(sync=Policy(1)).plain()["sync"].startswith("Policy#")
+    assert "self.bound = bound" in Run(sync=Policy(1)).sources()["sync"]
+    assert Run(sync=Policy(1)).unknown == ""
 
 
-def test_an_object_without_source_is_never_cached():
-    made: dict = {}
-    exec("class Made:\n    pass", made)
-    assert not Run(sync=made["Made"]()).cacheable
+def test_an_object_whose_content_is_unknown_is_like_no_other():
+    one, other = Policy(threading.Lock()), Policy(threading.Lock())
+    assert Run(sync=one).unknown.startswith("sync: a lock in it cannot be sent to another process")
+    assert Run(sync=one).digest == Run(sync=one).but(seed=0).digest != Run(sync=other).digest
 
 
 def test_plain_is_json_and_makes_the_same_run():

@@ -12,6 +12,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pslab.config import sources
 from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
@@ -30,7 +31,7 @@ class Pool:
     """Spawned children and the memory that they share. Nothing has a name, so nothing can be left behind."""
 
     def __init__(self, workers: int, heed: Callable[[], None]) -> None:
-        self.workers = workers
+        self.workers, self._edits = workers, sources.edits()
         self.arena, self.data, self.snapshots = Arena(), Arena(), Arena()
         self._dataset: Dataset | None = None
         self._shelf: Shelf | None = None
@@ -46,6 +47,10 @@ class Pool:
     def alive(self) -> bool:
         """Whether every process is still there."""
         return bool(self.processes) and all(p.is_alive() for p in self.processes.values())
+
+    def serves(self, workers: int) -> bool:
+        """Whether there are enough processes, and none has a module of the user's that was edited since."""
+        return self.workers >= workers and self.alive and self._edits == sources.edits()
 
     def shelve(self, dataset: Dataset) -> Shelf:
         """The dataset in shared memory; copied only if it is another than last time."""
@@ -157,7 +162,7 @@ def acquire(workers: int, heed: Callable[[], None] = lambda: None) -> Pool:
     `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned.
     """
     global _kept
-    if _kept is not None and (_kept.workers < workers or not _kept.alive):
+    if _kept is not None and not _kept.serves(workers):
         release(kill=not _kept.alive)
     if _kept is None:
         _kept = Pool(workers, heed)

@@ -184,8 +184,7 @@ class _Judgement:
         except ConfigError as error:
             if not isinstance(sync, str):
                 return None, [f"{sync!r} is no synchronization policy: it {error.problem}"]
-            named = sync if len(sync) < 40 else "its source text"
-            problem = f"the policy cannot be built from its record ({named})"
+            problem = f"the policy cannot be built from its record ({sync})"
             return None, [f"{problem}: its bound and its decisions were not judged"]
 
     def _replay(self, history: History, phases: Phases | None, sync: Any) -> None:

@@ -170,11 +170,11 @@ class Watcher:
             return
         track.state = LOST
         for state, folder in ((FINISHED, "runs"), (INTERRUPTED, "interrupted")):
-            place = self.results / folder / track.digest
-            # an older one is of an earlier run; one that cannot be read is being replaced, or was deleted
-            with contextlib.suppress(OSError, RecordError):
-                if track.state == LOST and os.path.getmtime(place / "manifest.json") >= draft.written_s:
-                    track.close(record.load(place), state)
+            for place in (self.results / folder).glob(f"{track.digest}*"):
+                # an older one is of an earlier run; one that cannot be read was deleted
+                with contextlib.suppress(OSError, RecordError):
+                    if track.state == LOST and os.path.getmtime(place / "manifest.json") >= draft.written_s:
+                        track.close(record.load(place), state)
 
 
 def _written_s(draft: Path) -> float:

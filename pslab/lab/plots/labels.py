@@ -61,10 +61,10 @@ def policy(kind: str, value: object) -> str:
 
 
 def parts(value: object) -> tuple[str, list[str], dict[str, str]]:
-    """A policy, given as a string, as an object or as the source text of one -> name, values, named values."""
+    """A policy, given as a string, as an object or as a record names one -> name, values, named values."""
     if isinstance(value, str):
-        source = re.search(r"^\s*(?:class|def)\s+(\w+)", value, re.MULTILINE)
-        return (source[1], [], {}) if source else split(value)
+        name, hash_sign, _ = value.partition("#")
+        return (name, [], {}) if hash_sign else split(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [(f.name, getattr(value, f.name), f.default) for f in dataclasses.fields(value)]
         return type(value).__name__, [], {n: plain(v) for n, v, default in fields if v != default}
@@ -214,7 +214,7 @@ def averages(run: Run) -> bool:
         sync: Any = build("sync", run.sync) if isinstance(run.sync, str) else run.sync
         step = first_step(sync, 1)
     except (ConfigError, AttributeError):
-        return False  # a record that holds the source text of a policy alone
+        return False  # a record of a reader's own policy
     return step is not None and step.aggregate
 
 
@@ -284,6 +284,10 @@ MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
 )  # fmt: skip
 
 
+#: What changes the last bits of a run, so that records made with several of them are not quite comparable.
+MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch"}
+
+
 def marks(results: Iterable[Result]) -> str:
     """The marks behind the label of these results: ``"*"``, and ``"✖2/3"`` where two of three seeds diverged."""
     manifests = [result.manifest for result in results]
@@ -296,5 +300,8 @@ def notes_of(results: Iterable[Result]) -> list[str]:
     """The meaning of the marks that these results have."""
     manifests = [result.manifest for result in results]
     found = [f"{mark} {words}" for mark, words, test in MARKS if any(map(test, manifests))]
+    for name, words in MADE_BY.items():
+        kinds = {str(manifest.get("environment", {}).get(name)) for manifest in manifests} - {"None"}
+        found += [f"made with several {words}: {', '.join(sorted(kinds))}"] if len(kinds) > 1 else []
     diverged = any(manifest.get("outcome") == "diverged" for manifest in manifests)
     return found + (["✖ diverged: the run ended there, and is not in the band"] if diverged else [])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +19,29 @@ import pandas as pd
 from pslab.errors import RecordError
 from pslab.lab.records import journal
 
+MANIFEST = "manifest.json"
+
 
 def draft_of(place: Path) -> Path:
     """Where this process writes what will be `place`: beside it, with the writer in its name."""
     return place.with_name(f".{place.name}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
 
 
-def publish(draft: Path, place: Path) -> None:
-    """Move the draft to its place, in one step."""
-    _publish(draft, place)
-    journal.note(read=f"{place.parent.name}/{place.name}")
+def publish(draft: Path, place: Path) -> bool:
+    """Move the draft to its place, in one step; False if another process was first: its record stays, the draft goes.
 
-
-def _publish(draft: Path, place: Path) -> None:
+    Somebody may be reading what is there, and no experiment ever takes the place of another.
+    """
     try:
         draft.rename(place)
+        return True
     except OSError:
         if not place.is_dir():
             raise
-        # another process completed the same run, or its digest does not say everything about it
-        old = draft.with_name(draft.name + "-old")
-        place.rename(old)
-        draft.rename(place)
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        return False
+    finally:
+        journal.note(read=f"{place.parent.name}/{place.name}")
 
 
 @contextlib.contextmanager
@@ -69,29 +71,45 @@ def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
     if missing:
         raise RecordError(f"{place} is not a complete record: {', '.join(missing)} missing; delete it and run again")
     try:
-        manifest: dict[str, Any] = json.loads((place / "manifest.json").read_text())
+        manifest: dict[str, Any] = json.loads((place / MANIFEST).read_text())
     except ValueError as error:
-        raise RecordError(f"{place}/manifest.json cannot be read ({error}); delete {place} and run again") from error
+        raise RecordError(f"{place / MANIFEST} cannot be read ({error}); delete {place} and run again") from error
     journal.note(read=f"{place.parent.name}/{place.name}")
     return manifest
 
 
-def write_manifest(place: Path, manifest: Mapping[str, Any]) -> None:
-    """The last file of a record."""
-    (place / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+def write_manifest(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The last file of a record: what is said of it, with the sums of the other files. The whole of it."""
+    sums = {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in names if name != MANIFEST}
+    whole = {**manifest, "sha256": sums}
+    (place / MANIFEST).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
+    return whole
 
 
-def read_table(place: Path, name: str, rows: Mapping[str, int], dtypes: dict[str, str] | None = None) -> pd.DataFrame:
-    """A table of a record, with as many rows as its manifest says.
+def read_file(place: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:
+    """A file of a record, which is what it was when this manifest was written.
 
     Raises:
-        RecordError: it cannot be read, or has lost rows.
+        RecordError: it is gone, or was changed.
     """
-    path = place / f"{name}.csv"
     try:
-        table = pd.read_csv(path, dtype=dtypes)
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path} cannot be read ({error}); delete {place} and run again") from error
-    if len(table) != rows[name]:
-        raise RecordError(f"{path} has {len(table)} rows, not {rows[name]}; delete {place}")
-    return table
+        content = (place / name).read_bytes()
+    except OSError as error:
+        raise RecordError(f"{place / name} cannot be read ({error}); delete {place} and run again") from error
+    if hashlib.sha256(content).hexdigest() != manifest.get("sha256", {}).get(name):
+        raise RecordError(f"{place / name} is not what its manifest says: it was changed since; delete {place}")
+    return BytesIO(content)
+
+
+def read_table(
+    place: Path, name: str, manifest: Mapping[str, Any], dtypes: dict[str, str] | None = None
+) -> pd.DataFrame:
+    """A table of a record.
+
+    Raises:
+        RecordError: it is gone, was changed, or is no table.
+    """
+    try:
+        return pd.read_csv(read_file(place, f"{name}.csv", manifest), dtype=dtypes)
+    except ValueError as error:
+        raise RecordError(f"{place / name}.csv cannot be read ({error}); delete {place}") from error

@@ -202,7 +202,7 @@ def plain(value: Any) -> Any:
 def identity(item: Run | Result) -> str:
     """What two equal runs share; a run that its digest does not name completely is like no other."""
     run = run_of(item)
-    return run.digest if run.cacheable else f"{run.digest}-{id(item)}"
+    return f"{run.digest}-{id(item)}" if run.unknown else run.digest
 
 
 def merged(pairs: Iterable[tuple[T, Iterable[Place]]]) -> tuple[list[T], list[list[Place]]]:

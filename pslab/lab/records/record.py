@@ -16,6 +16,8 @@ import json
 import os
 import platform
 import shutil
+import sys
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +30,7 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError
-from pslab.lab.records.atomic_folder import draft_of, publish, read_manifest, read_table, write_manifest
+from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 
 TABLES = ("accuracy", "phases", "pushes")
 LIVE = "live.jsonl"
@@ -67,11 +69,15 @@ class Result:
     @cached_property
     def weights(self) -> np.ndarray:
         """The final weights, flat."""
-        weights: np.ndarray = np.load(self.path / "weights.npy", allow_pickle=False)
+        content = read_file(self.path, "weights.npy", self.manifest)
+        try:
+            weights: np.ndarray = np.load(content, allow_pickle=False)
+        except ValueError as error:
+            raise RecordError(f"{self.path}/weights.npy cannot be read ({error}); delete {self.path}") from error
         return weights
 
     def _table(self, name: str) -> pd.DataFrame:
-        return read_table(self.path, name, self.manifest["rows"])
+        return read_table(self.path, name, self.manifest)
 
 
 def default_results() -> Path:
@@ -106,12 +112,13 @@ class Draft:
             file.write(json.dumps(news) + "\n")
 
     def save(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
-        """The run is finished: its record takes its place."""
-        return self._save(tables, weights, facts, self.results / "runs" / self.run.digest)
+        """The run is finished: its record takes its place; what another process has recorded there meanwhile stays."""
+        name = _apart(self.run) if self.run.unknown else self.run.digest
+        return self._save(tables, weights, facts, self.results / "runs" / name)
 
     def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
         """The run was interrupted: what it completed goes to results/interrupted/, where it is no result."""
-        return self._save(tables, weights, facts, self.results / "interrupted" / self.run.digest)
+        return self._save(tables, weights, facts, self.results / "interrupted" / _apart(self.run))
 
     def drop(self) -> None:
         """There is nothing to keep."""
@@ -123,8 +130,9 @@ class Draft:
         manifest = {
             "digest": self.run.digest,
             "run": self.run.plain(),
+            **({"source": texts} if (texts := self.run.sources()) else {}),
+            **({"not_found_again": self.run.unknown} if self.run.unknown else {}),
             **facts,
-            "rows": {name: len(tables[name]) for name in TABLES},
             "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
             "environment": environment(),
         }
@@ -132,10 +140,11 @@ class Draft:
             for name in TABLES:
                 tables[name].to_csv(self.path / f"{name}.csv", index=False)
             np.save(self.path / "weights.npy", weights, allow_pickle=False)
-            write_manifest(self.path, manifest)
+            manifest = write_manifest(self.path, manifest, FILES)
             (self.path / LIVE).unlink(missing_ok=True)
             place.parent.mkdir(exist_ok=True)
-            publish(self.path, place)
+            if not publish(self.path, place):
+                manifest = read_manifest(place, FILES)
         except OSError as error:
             self.drop()
             raise RecordError(f"the record of {self.run.digest} cannot be written to {place}: {error}") from error
@@ -171,7 +180,7 @@ def drafts(results: Path) -> list[Path]:
 def find(run: Run, results: Path) -> Result | None:
     """The record of a run, if there is one and the digest says everything about the run."""
     place = results / "runs" / run.digest
-    if not run.cacheable or not place.is_dir():
+    if run.unknown or not place.is_dir():
         return None
     return Result(run, place, read_manifest(place, FILES))
 
@@ -180,7 +189,7 @@ def load(path: Path | str) -> Result:
     """A record by its directory, also without the Run that made it.
 
     Raises:
-        RecordError: it is incomplete, or its run had objects for which only source text is known.
+        RecordError: it is incomplete, or names what this version does not know.
     """
     manifest = read_manifest(Path(path), FILES)
     try:
@@ -198,9 +207,16 @@ def clean(results: Path) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Where it ran: versions and machine."""
+    """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`."""
+    torch = sys.modules.get("torch")
     return {"pslab": version("pslab"), "torch": version("torch"), "python": platform.python_version(),
-            "machine": platform.machine(), "cores": os.cpu_count()}  # fmt: skip
+            "machine": platform.machine(), "cores": os.cpu_count(),
+            "capability": None if torch is None else torch.backends.cpu.get_cpu_capability()}  # fmt: skip
+
+
+def _apart(run: Run) -> str:
+    """The name of a folder that is like no other."""
+    return f"{run.digest}-{uuid.uuid4().hex[:8]}"
 
 
 def _alive(process: int) -> bool:

@@ -8,10 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import cloudpickle
 import torch
 from torch import nn
 
-from pslab.config import spec
+from pslab.config import sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
@@ -44,6 +45,7 @@ def resolve(run: Run) -> Experiment:
     cluster = resolve_cluster(run.cluster)
     optimizer = resolve_optimizer(run.optimizer)
     _check_device(run)
+    _check_sent(run)
     _check_together(run, policies, cluster)
     dataset = _dataset(run)
     _check_batches(run, dataset)
@@ -81,7 +83,7 @@ def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
     """A fact about a model, which a sweep may need hundreds of times: found once where model and data are names."""
     if not (isinstance(run.model, str) and isinstance(run.data, str)):
         return find()
-    key = fact, run.model, run.data, run.dtype, run.engine == "timing"
+    key = fact, run.model, run.data, run.dtype, run.engine == "timing", sources.edits()
     if key not in _FOUND:
         _FOUND[key] = find()
     return _FOUND[key]  # type: ignore[no-any-return]
@@ -118,6 +120,17 @@ def _shares(
 def _check_device(run: Run) -> None:
     if run.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device", "cuda", "torch sees no CUDA device here; use device='cpu'")
+
+
+def _check_sent(run: Run) -> None:
+    """What no worker can be sent is refused before there is one."""
+    if not run.unknown or run.engine == "timing":
+        return
+    try:
+        cloudpickle.dumps(run)
+    except Exception as error:
+        field = run.unknown.partition(":")[0]
+        raise ConfigError(field, getattr(run, field), f"cannot be sent to a worker's process: {error}") from error
 
 
 def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
@@ -241,12 +254,12 @@ def _check_members(run: Run, cluster: Cluster) -> None:
 
 def _dataset(run: Run) -> Dataset:
     if isinstance(run.data, str):
-        return _named_dataset(run.data, data_root())
+        return _named_dataset(run.data, data_root(), sources.edits())
     return resolve_data(run.data, data_root())
 
 
 @lru_cache(maxsize=2)
-def _named_dataset(name: str, root: Path) -> Dataset:
+def _named_dataset(name: str, root: Path, edits: int) -> Dataset:
     """The same object each time, so that a pool that has it in shared memory need not copy it again."""
     return resolve_data(name, root)
 

@@ -35,6 +35,10 @@ class InvalidRun(UserWarning):
     """The history of a run breaks a rule of the protocol or of its policy."""
 
 
+class NotFoundAgain(UserWarning):
+    """A run with an object whose content cannot be known: it is executed each time."""
+
+
 def run(run: Run, *, results: Path | str | None = None, progress: bool | None = None) -> Result:
     """The result of one run; what is recorded is never run again.
 
@@ -73,12 +77,15 @@ def sweep(
             found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
     done = [result for _, result in sorted(found.items()) if result is not None]
     journal.note(swept_s=time.monotonic() - begun_s)
-    _warn_of_invalid(done)
+    _warn(done)
     return wanted.finished(done)
 
 
-def _warn_of_invalid(results: list[Result]) -> None:
-    """At every use of such a result; its record stays, and its curve is marked."""
+def _warn(results: list[Result]) -> None:
+    """Of what is not found again, and at every use of an invalid result: its record stays, and its curve is marked."""
+    for why in sorted({result.run.unknown for result in results} - {""}):
+        words = f"it is executed each time, and its record is not found again, because of {why}"
+        warnings.warn(words, NotFoundAgain, stacklevel=3)
     for result in results:
         if result.manifest.get("verdict") == "invalid":
             words = "; ".join(result.manifest.get("violations", ()))
@@ -123,14 +130,14 @@ def _run_missing(
     crowd: dict[str, Run] = {}
     for index, each in wanted.items():
         _heed(stop)
-        name = each.digest if each.cacheable else str(index)
+        name = str(index) if each.unknown else each.digest
         if name not in distinct:
             distinct[name] = each
             crowd |= {name: each} if fits(resolve(each)) else {}
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
     done = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
     done |= {name: _execute(name, each, place, shown, stop) for name, each in distinct.items() if name not in done}
-    return {index: done[each.digest if each.cacheable else str(index)] for index, each in wanted.items()}
+    return {index: done[str(index) if each.unknown else each.digest] for index, each in wanted.items()}
 
 
 def _import_torch(stop: threading.Event) -> None:

@@ -135,7 +135,7 @@ class Observed:
         return found.assign(share=found.seconds / found.seconds_gradient).drop(columns="seconds_gradient")
 
     def _table(self, name: str) -> pd.DataFrame:
-        return read_table(self.path, name, self.manifest["rows"], NAMES)
+        return read_table(self.path, name, self.manifest, NAMES)
 
 
 def find_observed(wanted: Observation, results: Path) -> Observed | None:
@@ -145,7 +145,7 @@ def find_observed(wanted: Observation, results: Path) -> Observed | None:
         RecordError: a record that is not whole.
     """
     place = results / FOLDER / wanted.digest
-    if not wanted.run.cacheable or not place.is_dir():
+    if wanted.run.unknown or not place.is_dir():
         return None
     return Observed(wanted, place, read_manifest(place, FILES))
 
@@ -156,11 +156,11 @@ def save_observed(
     """Write a record into a draft beside its place, which takes that place when it is complete."""
     place = results / FOLDER / wanted.digest
     manifest = {"digest": wanted.digest, "observation": wanted.plain(), **facts,
-                "rows": {name: len(tables[name]) for name in TABLES}, "environment": environment()}  # fmt: skip
+                "environment": environment()}  # fmt: skip
     with written(place) as draft:
         for name in TABLES:
             tables[name].to_csv(draft / f"{name}.csv", index=False)
-        write_manifest(draft, manifest)
+        manifest = write_manifest(draft, manifest, FILES)
     return Observed(wanted, place, manifest, cached=False)
 
 

@@ -82,7 +82,7 @@ class Searched:
     @cached_property
     def times(self) -> pd.DataFrame:
         """workers, ends, repeat, search, seconds, excess: by what share the spread found exceeds the least one."""
-        return read_table(self.path, "times", self.manifest["rows"], {"search": "str"})
+        return read_table(self.path, "times", self.manifest, {"search": "str"})
 
     @cached_property
     def medians(self) -> pd.DataFrame:
@@ -130,12 +130,12 @@ def search(wanted: Searches, *, results: Path | str | None = None) -> Searched:
     start_s = time.monotonic()
     times = measured(wanted)
     place = place_of_searches(wanted, folder)
-    manifest = {"digest": wanted.digest, "searches": asdict(wanted), "rows": {"times": len(times)},
+    manifest = {"digest": wanted.digest, "searches": asdict(wanted),
                 "processor": processor(), "seconds": time.monotonic() - start_s,
                 "environment": environment()}  # fmt: skip
     with written(place) as draft:
         times.to_csv(draft / "times.csv", index=False)
-        write_manifest(draft, manifest)
+        manifest = write_manifest(draft, manifest, FILES)
     return Searched(wanted, place, manifest, cached=False)
 
 

@@ -63,7 +63,7 @@ class Mine:
 def test_policy_object_goes_by_its_class():
     assert name("sync", Mine()) == "Mine"
     assert said("sync", Mine(bound=5, eager=True)) == "Mine, bound 5, eager on"
-    assert parts(Run(sync=Mine()).plain()["sync"])[0] == "Mine"  # the source text in a record read from disk
+    assert parts(Run(sync=Mine()).plain()["sync"])[0] == "Mine"  # as a record says it
 
 
 def test_every_field_of_run_can_be_said():

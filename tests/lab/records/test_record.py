@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records import record
+from pslab.lab.records.atomic_folder import write_manifest
 from pslab.lab.records.record import FILES, Draft, Live, drafts, find, load
 
 TABLES = {
@@ -53,11 +56,22 @@ def test_a_record_without_one_of_its_files_is_not_one(tmp_path, name):
         find(Run(), tmp_path)
 
 
-def test_a_table_that_was_cut_off_is_noticed(tmp_path):
-    path = written(tmp_path).path / "accuracy.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(RecordError, match="1 rows, not 2"):
-        _ = find(Run(), tmp_path).accuracy
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_was_changed_is_noticed(tmp_path, name):
+    path = written(tmp_path).path / f"{name}.csv"
+    path.write_text(path.read_text().replace("0", "1"))
+    with pytest.raises(RecordError, match="was changed since"):
+        getattr(find(Run(), tmp_path), name)
+
+
+def test_a_table_cannot_change_under_its_reader(tmp_path):
+    made = written(tmp_path)
+    shutil.rmtree(made.path)
+    changed = {**TABLES, "accuracy": TABLES["accuracy"].assign(accuracy=1.0)}
+    Draft(Run(), tmp_path).save(changed, WEIGHTS, FACTS)
+    with pytest.raises(RecordError, match="was changed since"):
+        _ = made.accuracy
+    assert made.phases.equals(find(Run(), tmp_path).phases)
 
 
 def test_a_damaged_manifest_is_noticed(tmp_path):
@@ -69,7 +83,10 @@ def test_a_damaged_manifest_is_noticed(tmp_path):
 def test_weights_are_never_unpickled(tmp_path):
     made = written(tmp_path)
     np.save(made.path / "weights.npy", np.array([object()]), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(RecordError, match="was changed since"):
+        _ = find(Run(), tmp_path).weights
+    write_manifest(made.path, made.manifest, FILES)  # by somebody who forges its sum as well
+    with pytest.raises(RecordError, match="allow_pickle"):
         _ = find(Run(), tmp_path).weights
 
 
@@ -88,11 +105,20 @@ def test_a_full_disk_leaves_nothing_and_says_where(tmp_path, monkeypatch, broken
     assert find(Run(seed=1), tmp_path).accuracy.accuracy.iloc[-1] == 0.9
 
 
-def test_writing_again_replaces(tmp_path):
-    written(tmp_path)
-    Draft(Run(), tmp_path).save(TABLES, WEIGHTS, {**FACTS, "outcome": "target"})
-    assert find(Run(), tmp_path).manifest["outcome"] == "target"
+def test_of_two_that_finish_one_run_the_first_stays(tmp_path):
+    first = written(tmp_path)
+    second = Draft(Run(), tmp_path).save(TABLES, WEIGHTS, {**FACTS, "outcome": "target"})
+    assert second.manifest == first.manifest
+    assert find(Run(), tmp_path).manifest["outcome"] == "budget"
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_a_run_whose_content_is_unknown_gets_a_folder_of_its_own_each_time(tmp_path):
+    run = Run(sync=Policy(threading.Lock()))
+    first, second = (written(tmp_path, run) for _ in range(2))
+    assert first.path != second.path
+    assert find(run, tmp_path) is None
+    assert "a lock in it cannot be sent" in load(second.path).manifest["not_found_again"]
 
 
 def test_what_a_run_says_is_read_as_it_comes(tmp_path):
@@ -115,7 +141,8 @@ def test_what_a_run_says_is_read_as_it_comes(tmp_path):
 
 def test_what_was_interrupted_is_kept_and_not_taken_for_a_result(tmp_path):
     kept = Draft(Run(), tmp_path).set_aside(TABLES, WEIGHTS, FACTS)
-    assert kept.path == tmp_path / "interrupted" / Run().digest
+    assert Draft(Run(), tmp_path).set_aside(TABLES, WEIGHTS, FACTS).path != kept.path
+    assert {path.name.split("-")[0] for path in (tmp_path / "interrupted").iterdir()} == {Run().digest}
     assert load(kept.path).accuracy.accuracy.iloc[-1] == 0.9
     assert find(Run(), tmp_path) is None
     assert list((tmp_path / "runs").iterdir()) == []
@@ -142,9 +169,14 @@ def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
 
 def test_an_objects_record_cannot_make_the_run_again_but_says_so(tmp_path):
     made = written(tmp_path, Run(sync=Policy()))
-    assert "class Policy" in json.loads((made.path / "manifest.json").read_text())["run"]["sync"]
-    assert load(made.path).run.sync.startswith("class Policy")  # its source, which is no name
+    manifest = json.loads((made.path / "manifest.json").read_text())
+    assert "class Policy" in manifest["source"]["sync"]
+    assert load(made.path).run.sync == manifest["run"]["sync"]
+    assert load(made.path).run.digest == made.digest
 
 
 class Policy:
     """Something with source text."""
+
+    def __init__(self, what: object = None) -> None:
+        self.what = what

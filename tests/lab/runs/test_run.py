@@ -11,8 +11,10 @@ import pytest
 from tiny import tiny
 
 import pslab.engines.local.engine
+from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.runs.run import run, sweep
+from pslab.lab.runs.run import NotFoundAgain, run, sweep
+from pslab.policies.sync.asp import ASP
 
 
 @pytest.fixture
@@ -52,12 +54,44 @@ def test_nothing_runs_if_one_of_them_cannot(tmp_path, executed):
     assert executed == []
 
 
-def test_an_object_without_source_is_run_again(tmp_path, executed):
-    made: dict = {}
-    exec("from pslab.policies.sync.asp import ASP\nclass Made(ASP): pass", made)
+CELL = """
+from torch import nn
+WIDTH = {}
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(49, WIDTH), nn.Linear(WIDTH, 10))
+"""
+
+
+def of_cell(text):
+    made: dict = {"__name__": "__main__"}
+    exec(text, made)
+    return made["Net"]
+
+
+def test_a_class_of_a_cell_that_is_run_again_is_found_and_an_edited_one_is_another_run(tmp_path, executed):
+    wide, narrow, again = (run(tiny(engine="virtual", cluster="lab", model=of_cell(CELL.format(width)), pushes=4),
+                               results=tmp_path, progress=False) for width in (16, 8, 16))  # fmt: skip
+    assert (wide.cached, narrow.cached, again.cached) == (False, False, True)
+    assert (len(wide.weights), len(narrow.weights)) == (970, 490)
+    assert again.accuracy.equals(wide.accuracy)
+
+
+def test_an_object_whose_content_is_unknown_is_run_again_and_says_so(tmp_path):
+    sync = Remembers()
     for _ in range(2):
-        run(tiny(sync=made["Made"]()), results=tmp_path, progress=False)
-    assert len(executed) == 2
+        with pytest.warns(NotFoundAgain, match="sync: a generator in it cannot be sent"):
+            run(Run(engine="timing", cluster="lab", sync=sync, pushes=4), results=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match=r"sync=.*cannot be sent to a worker's process"):
+        run(tiny(engine="virtual", cluster="lab", sync=sync), results=tmp_path, progress=False)
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+class Remembers(ASP):
+    """ASP with something in it that only this process knows."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "chance", (each for each in range(3)))
 
 
 SCRIPT = """
@@ -90,4 +124,5 @@ def test_loading_a_record_needs_no_torch(tmp_path):
         f"r = load({str(made.path)!r}); again = sweep([r.run], results={str(tmp_path)!r})[0];"
         "assert again.cached and len(again.accuracy); assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=environment)

@@ -1,0 +1,100 @@
+"""The files that modules of the user come from: what they hold now, and whether they were edited after their import."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pslab.errors import ConfigError
+
+_seen: dict[str, tuple[object, str]] = {}  # module -> its spec, which a reload replaces; its file's digest
+_edits = 0  # how often a file that had been seen was found changed, and its module imported anew
+
+
+def edits() -> int:
+    """Raised whenever a module of the user was edited and reloaded: a process from before has the old one."""
+    return _edits
+
+
+def installed(name: str) -> bool:
+    """Whether a module belongs to the interpreter, to pslab, or to what pip installs: its name and version say it."""
+    top = name.partition(".")[0]
+    if top == "__main__":
+        return False
+    if top in ("pslab", "torch", "numpy") or top in sys.stdlib_module_names:
+        return True
+    module = sys.modules.get(top)
+    folders = [str(each) for each in getattr(module, "__path__", ())]
+    if (file := _file(top)) is not None:
+        folders.append(str(file))
+    return not any({"site-packages", "dist-packages"}.isdisjoint(Path(each).parts) for each in folders)
+
+
+def of(name: str) -> dict[str, str]:
+    """The modules of the user that this one reaches by its imports, itself among them: a digest of each one's file.
+
+    Nothing of what is installed, or has no file (a notebook).
+
+    Raises:
+        ConfigError: one of them was edited after this process imported it.
+    """
+    found: dict[str, str] = {}
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each in found or installed(each) or (file := _file(each)) is None:
+            continue
+        content = file.read_bytes()
+        found[each] = _checked(each, hashlib.sha256(content).hexdigest(), file)
+        if file.suffix == ".py":
+            waiting += _imports(each, content, file.name == "__init__.py")
+    return dict(sorted(found.items()))
+
+
+def _checked(name: str, digest: str, file: Path) -> str:
+    global _edits
+    module = sys.modules.get(name)
+    spec, before = _seen.get(name, (None, digest))
+    if before != digest:
+        if module is not None and spec is module.__spec__:
+            problem = "was edited after it was imported: restart the kernel, or call importlib.reload"
+            raise ConfigError("source", file.name, f"{problem}({name})")
+        _edits += 1
+    if module is not None:
+        _seen[name] = module.__spec__, digest
+    return digest
+
+
+def _file(name: str) -> Path | None:
+    """Where a module comes from; None if it has no file, or is not found."""
+    module = sys.modules.get(name)
+    try:
+        spec = module.__spec__ if module is not None else importlib.util.find_spec(name)
+    except Exception:  # a parent that cannot be imported
+        return None
+    origin = None if spec is None or not spec.has_location else spec.origin
+    return None if origin is None or not Path(origin).is_file() else Path(origin).resolve()
+
+
+def _imports(name: str, content: bytes, package: bool) -> Iterator[str]:
+    """The modules that a file may import, wherever in it."""
+    try:
+        tree = ast.parse(content)
+    except SyntaxError:  # importing it says so
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = name.split(".")[: len(name.split(".")) - node.level + package] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for each in names:
+            parts = each.split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
