@@ -108,7 +108,9 @@ def test_true_is_not_one_and_a_text_is_not_bytes():
     assert len({content(value) for value in values}) == len(values)
 
 
-@pytest.mark.parametrize("value", [threading.Lock(), (each for each in "ab"), sys.stderr], ids=str)
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), (each for each in "ab"), sys.stderr], ids=["lock", "generator", "file"]
+)
 def test_what_only_this_process_knows_is_unknown(value: object):
     with pytest.raises(Unknown, match="cannot be sent to another process"):
         content([value])
