@@ -81,8 +81,9 @@ def _ends(row: Mapping[str, Any], name: str) -> tuple[float, float, float]:
 
 
 def _end(row: Mapping[str, Any], name: str, shown: Axis) -> float:
-    """Where a bar ends with its range."""
-    return max((end for end in _ends(row, name) if math.isfinite(end)), default=shown.low)
+    """Where a bar ends with its range; the axis' begin where there is none."""
+    value, *_ = ends = _ends(row, name)
+    return max(end for end in ends if math.isfinite(end)) if math.isfinite(value) else shown.low
 
 
 def _bar_axis(table: Table, name: str, title: str, room: float) -> Axis:

@@ -223,11 +223,11 @@ def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
     form, value = unit_of(column).form, row[column]
     low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
     missed = missing(row, column)
+    few = f" ({row['reached']} of {row['seeds']}{'' if brief else ' seeds'})" if missed and row["reached"] else ""
     if not math.isfinite(value):
-        few = f" ({row['reached']} of {row['seeds']} seeds)" if missed and row["reached"] else ""
         return f"not reached{few}" if missed else DASH
     if brief:
-        return form(value) + (f" ({row['reached']} of {row['seeds']})" if missed else "")
+        return form(value) + few
     if row.get("seeds", 1) == 1 or form(low) == form(high):
         return form(value)
     return f"{form(value)} ({form(low)} to {form(high) if math.isfinite(high) else 'never'})"
