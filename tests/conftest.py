@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+LARGEST = 5  # of nearly all tests: a pool that is large enough at once is not spawned again for the next of them
+
 
 @pytest.fixture(scope="session", autouse=True)
-def _pool_ends_with_the_suite():
-    yield
+def _one_pool():
     from pslab.engines.processes import pool
 
+    acquire = pool.acquire
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "acquire", lambda workers, *more: acquire(max(workers, LARGEST), *more))
+        yield
     pool.release()

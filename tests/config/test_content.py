@@ -14,41 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cells import CELLS, of_all_cells, of_cell
 from torch import nn
 
 from pslab.config.content import Unknown, content
-
-CELLS = {
-    "class": "class Net:\n    size = {}\n    def __init__(self, wide=3):\n        self.wide = wide\n",
-    "constant": "SIZE = {}\ndef factory():\n    return [SIZE]\n",
-    "through a function": "SIZE = {}\ndef inner():\n    return SIZE\ndef factory():\n    return inner()\n",
-    "in a nested function": "SIZE = {}\ndef factory():\n    return [SIZE for _ in range(2)] + (lambda: SIZE)()\n",
-    "closure": "def outside(size):\n    def inner():\n        return size\n    return inner\nfactory = outside({})\n",
-    "default": "def factory(size={}):\n    return size\n",
-    "default by name": "def factory(*, size={}):\n    return size\n",
-    "constant of the code": "def factory():\n    return {}\n",
-    "partial": "import functools\ndef make(size):\n    return size\nfactory = functools.partial(make, {})\n",
-    "method": "class Net:\n    size = {}\n    def make(self):\n        pass\nfactory = Net().make\n",
-    "base": "class Base:\n    size = {}\nclass factory(Base):\n    pass\n",
-    "property": "class factory:\n    @property\n    def size(self):\n        return {}\n",
-    "static": "class factory:\n    @staticmethod\n    def size():\n        return {}\n",
-    "slots": "class Net:\n    __slots__ = ('size',)\nfactory = Net()\nfactory.size = {}\n",
-    "set": "def factory(x):\n    return x in {{'a', 'b', {}}}\n",
-    "cached": "import functools\n@functools.lru_cache\ndef factory():\n    return {}\n",
-    "dataclass": "import dataclasses\n@dataclasses.dataclass\nclass Net:\n    size: int = {}\nfactory = Net()\n",
-    "itself": "def factory(n=3):\n    return factory(n - 1) if n else {}\n",
-}  # fmt: skip
-
-
-def of_cell(text: str) -> Any:
-    """What a notebook's cell leaves: code without a file."""
-    module: dict[str, Any] = {"__name__": "__main__"}
-    exec(text, module)
-    return module.get("factory") or module["Net"]
-
-
-def of_all_cells() -> list[str]:
-    return [content(of_cell(cell.format(4))) for cell in CELLS.values()]
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -130,9 +99,9 @@ def test_an_object_that_is_nested_without_end_is_unknown():
 
 
 def test_another_process_with_other_hashes_finds_the_same_content(tmp_path: Path):
-    script = "import sys; sys.path[:0] = sys.argv[1:]; import test_content as t; print(*t.of_all_cells())"
+    script = "import sys; sys.path[:0] = sys.argv[1:]; import cells; print(*cells.of_all_cells())"
     here = of_all_cells()
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    folders = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
     for seed in ("1", "2"):
         done = subprocess.run([sys.executable, "-c", script, *folders], env={**os.environ, "PYTHONHASHSEED": seed},
                               capture_output=True, text=True, check=True, cwd=tmp_path)  # fmt: skip

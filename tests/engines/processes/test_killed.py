@@ -38,7 +38,7 @@ MOMENTS = [
     ("numpy:save", 1),
     ("pslab.lab.records.record:publish", 1),
 ]
-FEW = [MOMENTS[1], MOMENTS[19]]
+FEW = [MOMENTS[19]]
 
 
 def kill_and_look(tmp_path: Path, where: str, count: int) -> None:

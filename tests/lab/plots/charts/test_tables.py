@@ -38,7 +38,7 @@ def words(text: str) -> str:
      "97.12 % (97.00 % to 98.00 %)", "97.12 %"),
     ({"seeds": 3, "reached": 2, "bytes_to_goal": 1.5e6, "bytes_to_goal_low": 1.2e6, "bytes_to_goal_high": math.nan},
      "bytes_to_goal", "1.5 MB (1.2 MB to never)", "1.5 MB (2 of 3)"),
-    ({"seeds": 3, "reached": 1, "pushes_to_goal": math.nan}, "pushes_to_goal", "not reached (1 of 3 seeds)",
+    ({"seeds": 3, "reached": 1, "pushes_to_goal": math.nan}, "pushes_to_goal", "not reached (1 of 3)",
      "not reached (1 of 3 seeds)"),
     ({"seeds": 3, "reached": 0, "pushes_to_goal": math.nan}, "pushes_to_goal", "not reached", "not reached"),
     ({"seeds": 1, "waiting": math.nan}, "waiting", "–", "–"),
