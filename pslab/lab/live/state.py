@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,13 +119,15 @@ class Watcher:
         changed = [self._read(path, draft) for path, draft in list(self._drafts.items())]
         return any(changed)
 
-    def show(self, runs: Iterable[Run]) -> None:
-        """Take in what is finished already of some runs."""
+    def show(self, runs: Sequence[Run]) -> None:
+        """Take in what is finished already of some runs; they come last, and in this order."""
         for run in runs:
             known = self.tracks.get(run.digest)
             if (known is None or known.state != UNDER_WAY) and (found := record.find(run, self.results)) is not None:
                 self.tracks[run.digest] = Track(run, run.digest)
                 self.tracks[run.digest].close(found, FINISHED)
+        for digest in [run.digest for run in runs if run.digest in self.tracks]:
+            self.tracks[digest] = self.tracks.pop(digest)
 
     def forget(self) -> None:
         """Leave out what has ended."""

@@ -87,6 +87,7 @@ def test_local_timing_and_large_runs_do_not_run_side_by_side(monkeypatch: pytest
     assert not crowd.fits(resolve(mine()))
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_leaves_no_record(tmp_path: Path):
     runs = [mine(seed=0), mine(model=Raises(2)), mine(seed=1)]
     with pytest.raises(WorkerFailed, match="the model broke here"):
