@@ -1,10 +1,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: figures test test-all lab docs clean
+.PHONY: figures figures-all test test-all lab docs clean
 
 figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/
 	$(BIN)/python -m pslab figures
+
+figures-all: .venv/.ready  ## and every study
+	$(BIN)/python -m pslab figures --all
 
 test: .venv/.ready  ## style, types, layers, tests
 	$(BIN)/ruff check .
@@ -15,8 +18,8 @@ test: .venv/.ready  ## style, types, layers, tests
 test-all: .venv/.ready  ## and the long ones
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "slow or not slow"
 
-lab: .venv/.ready  ## JupyterLab on the notebooks
-	$(BIN)/jupyter lab notebooks
+lab: .venv/.ready  ## JupyterLab on the notebooks, which are saved without outputs
+	$(BIN)/python -m pslab lab
 
 docs: .venv/.ready  ## the page of policies, from the table of names
 	$(BIN)/python -m pslab list --markdown > docs/policies.md

@@ -15,6 +15,7 @@ from pslab.errors import ConfigError, PslabError, nearest
 VERBS = {
     "run": "pslab.lab.commands.run",
     "figures": "pslab.lab.commands.figures",
+    "lab": "pslab.lab.commands.lab",
     "list": "pslab.lab.commands.list",
     "check": "pslab.lab.commands.check",
     "trace": "pslab.lab.commands.trace",

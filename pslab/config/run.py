@@ -77,6 +77,7 @@ class Run:
         str, OneOf("after", "beside"), "the timed run, or beside it: curves grow live, but the run is disturbed"
     ] = "after"
     on_death: Annotated[str, OneOf("stop", "continue"), "what the run does when a worker's process dies"] = "stop"
+    keep_weights: Annotated[bool, "whether the record has the final weights, or their SHA-256 alone"] = False
     lease_s: Annotated[float, Bounds(at_least=0.1, at_most=1e6), "a worker that is silent for so long is dead"] = 60.0
 
     def __post_init__(self) -> None:

@@ -32,7 +32,8 @@ def net() -> nn.Module:
 
 def tiny(**fields: object) -> Run:
     """A run on it: 4 workers, 16 examples each."""
-    defaults = {"model": net, "data": digits, "batch_size": 16, "pushes": 40, "learning_rate": 0.2}
+    defaults = {"model": net, "data": digits, "batch_size": 16, "pushes": 40, "learning_rate": 0.2,
+                "keep_weights": True}  # fmt: skip
     return Run.of({**defaults, **fields})
 
 

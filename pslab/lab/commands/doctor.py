@@ -118,14 +118,13 @@ def cuda() -> Finding:
 
 def browser() -> Finding:
     """Whether figures can be exported as PNG, SVG and PDF: one is exported."""
-    from choreographer.browsers.chromium import Chromium
-
-    path = Chromium.find_browser(skip_local=False)
-    if not path:
-        return Finding("browser", NOTE, "no Chrome or Chromium: HTML and JSON figures only", GET_BROWSER)
     import plotly.graph_objects as go
 
     from pslab.lab.plots import export
+
+    path = export.browser()
+    if not path:
+        return Finding("browser", NOTE, "no Chrome or Chromium: HTML and JSON figures only", GET_BROWSER)
 
     start_s, printed = time.monotonic(), io.StringIO()
     with tempfile.TemporaryDirectory(prefix="pslab-doctor-") as folder, contextlib.redirect_stderr(printed):

@@ -1,10 +1,11 @@
-"""python -m pslab figures: every notebook of notebooks/batch.yaml, executed by papermill, and its figures exported."""
+"""python -m pslab figures: the notebooks of notebooks/batch.yaml, executed by papermill, and their figures exported."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser("figures", help="execute the notebooks of notebooks/batch.yaml and export their figures")
     parser.add_argument("--results", type=Path, help="where records, figures and notebooks go (default: results/)")
     parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
+    parser.add_argument("--all", action="store_true", help="every study, not only the main figures and the tour")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, or a variant")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes each, into the folder that --results names")
@@ -50,7 +52,7 @@ def chosen(options: argparse.Namespace) -> list[Entry]:
     sources = (options.notebooks or folder(Path.cwd())).resolve()
     results = (options.results or default_results()).resolve()
     given = dict(_assignment(text) for text in options.set)
-    return plan(sources, results, given=given, only=options.only, tiny=options.tiny)
+    return plan(sources, results, given=given, only=options.only, tiny=options.tiny, every=options.all)
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -83,6 +85,8 @@ def _batch(entries: Sequence[Entry], images: bool) -> int:
     """The notebooks one after another, each with its images; then what does not hold."""
     begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done()]
     failed: list[str] = []
+    if todo:
+        _announce(todo, images)
     if images:
         _export([entry for entry in entries if entry not in todo])
     with Watch(todo) as watch:
@@ -106,6 +110,25 @@ def _batch(entries: Sequence[Entry], images: bool) -> int:
     print(f"{len(todo) - len(failed)} notebooks executed, {kept} up to date, {len(failed)} failed{claims}, "
           f"{time.monotonic() - begun_s:.0f} s{where}")  # fmt: skip
     return 1 if failed or wrong else 0
+
+
+def _announce(todo: Sequence[Entry], images: bool) -> None:
+    """What it will take, and what will be missing, before anything starts.
+
+    Raises:
+        ConfigError: there is too little space for the results.
+    """
+    seconds = [entry.expected_s() for entry in todo]
+    about = f"about {in_words(sum(filter(None, seconds)))}" if all(seconds) else "for how long is not known yet"
+    megabytes = sum(entry.takes[1] for entry in todo if entry.takes and not entry.stamp)
+    print(f"{len(todo)} notebooks are executed, {about}" + (f"; {megabytes:.0f} MB of results" if megabytes else ""))
+    place = next(folder for folder in (todo[0].results, *todo[0].results.parents) if folder.is_dir())
+    if (free := shutil.disk_usage(place).free / 1e6) < megabytes:
+        raise ConfigError("results", str(place), f"has {free:.0f} MB free, and {megabytes:.0f} MB are needed")
+    from pslab.lab.plots.export import browser
+
+    if images and not browser():
+        print("no Chrome or Chromium is found: figures as HTML and JSON only (pslab doctor says how to get one)")
 
 
 def _export(entries: Sequence[Entry]) -> None:

@@ -1,4 +1,4 @@
-"""Figures on disk: self-contained HTML, plotly's JSON, the caption; PNG, SVG and PDF where there is a browser."""
+"""Figures on disk: HTML beside one plotly.min.js, JSON, the caption; PNG, SVG and PDF where there is a browser."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io as pio
+from plotly.offline import get_plotlyjs
 
 from pslab.errors import ExportError
 from pslab.lab.plots.page.page import caption_of
@@ -42,9 +43,11 @@ def write_all(figures: Mapping[str, go.Figure], directory: Path | str, images: b
     """`write` for several figures, with one browser for all their images."""
     folder = Path(directory)
     written = []
+    if figures:
+        replace(folder / "plotly.min.js", get_plotlyjs().encode())
     for name, fig in figures.items():
         written += [replace(folder / f"{name}.json", plain(fig).encode()),
-                    replace(folder / f"{name}.html", page(fig, name).encode())]  # fmt: skip
+                    replace(folder / f"{name}.html", page(fig, name, "directory").encode())]  # fmt: skip
         if lines := caption_of(fig):
             written.append(replace(folder / f"{name}.txt", ("\n".join(lines) + "\n").encode()))
     if images:
@@ -57,16 +60,26 @@ def plain(fig: go.Figure) -> str:
     return json.dumps(json.loads(fig.to_json()), sort_keys=True, separators=(",", ":"))
 
 
-def page(fig: go.Figure, name: str) -> str:
-    """One HTML page that needs nothing from outside, with the caption under the figure."""
+def page(fig: go.Figure, name: str, script: bool | str = True) -> str:
+    """One HTML page that needs no network, with the caption under the figure.
+
+    `script` "directory": plotly.min.js (4.8 MB) lies beside the page, and is not part of it.
+    """
     steady = pio.from_json(plain(fig))
-    text: str = pio.to_html(steady, config=dict(CONFIG), include_plotlyjs=True, div_id=_identifier(name))
+    text: str = pio.to_html(steady, config=dict(CONFIG), include_plotlyjs=script, div_id=_identifier(name))
     titles = [note.text for note in fig.layout.annotations if note.name == "title"] or [fig.layout.title.text or name]
     headline = escape(re.sub(r"<[^>]*>", "", " ".join(titles)))
     lines = "".join(f"<p>{escape(line)}</p>" for line in caption_of(fig))
     style = f"font: 13px {FONT}; max-width: {fig.layout.width or 700}px; color: {PALE}"
     caption = f'<div style="{style}">{lines}</div></body>' if lines else "</body>"
     return text.replace("<head>", f"<head><title>{headline}</title>", 1).replace("</body>", caption)
+
+
+def browser() -> str:
+    """The path of the browser that draws PNG, SVG and PDF; "" if there is none."""
+    from choreographer.browsers.chromium import Chromium
+
+    return Chromium.find_browser(skip_local=False) or ""
 
 
 def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequence[str] = FORMATS) -> list[Path]:

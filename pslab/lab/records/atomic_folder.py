@@ -62,18 +62,20 @@ def written(place: Path) -> Iterator[Path]:
 
 
 def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
-    """The manifest of a record that has all its files.
+    """The manifest of a record that has these files, and all that it names.
 
     Raises:
         RecordError: files are missing, or the manifest is no JSON.
     """
-    missing = [name for name in files if not (place / name).is_file()]
-    if missing:
-        raise RecordError(f"{place} is not a complete record: {', '.join(missing)} missing; delete it and run again")
+    manifest: dict[str, Any] = {}
     try:
-        manifest: dict[str, Any] = json.loads((place / MANIFEST).read_text())
+        if (place / MANIFEST).is_file():
+            manifest = json.loads((place / MANIFEST).read_text())
     except ValueError as error:
         raise RecordError(f"{place / MANIFEST} cannot be read ({error}); delete {place} and run again") from error
+    missing = [name for name in dict.fromkeys([*files, *manifest.get("sha256", ())]) if not (place / name).is_file()]
+    if missing:
+        raise RecordError(f"{place} is not a complete record: {', '.join(missing)} missing; delete it and run again")
     journal.note(read=f"{place.parent.name}/{place.name}")
     return manifest
 

@@ -5,7 +5,7 @@
         accuracy.csv    pushes, iteration, seconds, accuracy, loss
         phases.csv      worker, iteration, phase, begin_s, end_s, waits_for
         pushes.csv      one row per applied push: versions, staleness, loss, density, bytes each way
-        weights.npy     the final weights, flat
+        weights.npy     the final weights, flat: where the run keeps them, or was interrupted
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_m
 
 TABLES = ("accuracy", "phases", "pushes")
 LIVE = "live.jsonl"
-FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES), "weights.npy")
+WEIGHTS = "weights.npy"
+FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,19 @@ class Result:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """The final weights, flat."""
-        content = read_file(self.path, "weights.npy", self.manifest)
+        """The final weights, flat.
+
+        Raises:
+            RecordError: they were not kept.
+        """
+        if WEIGHTS not in self.manifest["sha256"]:
+            problem = "only their SHA-256 is in its manifest: run it with keep_weights=True"
+            raise RecordError(f"the weights of {self.path} were not kept; {problem}")
+        content = read_file(self.path, WEIGHTS, self.manifest)
         try:
             weights: np.ndarray = np.load(content, allow_pickle=False)
         except ValueError as error:
-            raise RecordError(f"{self.path}/weights.npy cannot be read ({error}); delete {self.path}") from error
+            raise RecordError(f"{self.path / WEIGHTS} cannot be read ({error}); delete {self.path}") from error
         return weights
 
     def _table(self, name: str) -> pd.DataFrame:
@@ -114,18 +122,18 @@ class Draft:
     def save(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
         """The run is finished: its record takes its place; what another process has recorded there meanwhile stays."""
         name = _apart(self.run) if self.run.unknown else self.run.digest
-        return self._save(tables, weights, facts, self.results / "runs" / name)
+        return self._save(tables, weights, facts, self.results / "runs" / name, self.run.keep_weights)
 
     def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
         """The run was interrupted: what it completed goes to results/interrupted/, where it is no result."""
-        return self._save(tables, weights, facts, self.results / "interrupted" / _apart(self.run))
+        return self._save(tables, weights, facts, self.results / "interrupted" / _apart(self.run), True)
 
     def drop(self) -> None:
         """There is nothing to keep."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _save(
-        self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path
+        self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool
     ) -> Result:
         manifest = {
             "digest": self.run.digest,
@@ -139,8 +147,9 @@ class Draft:
         try:
             for name in TABLES:
                 tables[name].to_csv(self.path / f"{name}.csv", index=False)
-            np.save(self.path / "weights.npy", weights, allow_pickle=False)
-            manifest = write_manifest(self.path, manifest, FILES)
+            if kept:
+                np.save(self.path / WEIGHTS, weights, allow_pickle=False)
+            manifest = write_manifest(self.path, manifest, (*FILES, *([WEIGHTS] if kept else [])))
             (self.path / LIVE).unlink(missing_ok=True)
             place.parent.mkdir(exist_ok=True)
             if not publish(self.path, place):

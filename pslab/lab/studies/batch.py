@@ -4,6 +4,8 @@ notebooks/batch.yaml lists them in the order of execution:
 
     - notebook: 20_sync_policies
       variant: best-rates                # names its files
+      main: true                         # a part of `make figures`; the others are executed by `make figures-all`
+      takes: [140, 60]                   # seconds on two cores, and megabytes, the first time
       set: {engine: virtual}             # parameters other than the notebook's defaults
       tiny: {pushes: 16}                 # ... of a short execution that only shows that the notebook works
 
@@ -29,7 +31,7 @@ from pslab.lab.studies.parameters import check, code_cells, of_notebook
 
 PLAN = "batch.yaml"
 DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change draws everything anew
-KEYS = ("notebook", "variant", "set", "tiny")
+KEYS = ("notebook", "variant", "main", "takes", "set", "tiny")
 SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
 
 
@@ -42,6 +44,7 @@ class Entry:
     values: Mapping[str, Any]  #: those that differ from the notebook's defaults
     sources: Path
     results: Path
+    takes: tuple[float, float] | None = None  #: seconds on two cores, and megabytes, with its own parameters
 
     @property
     def name(self) -> str:
@@ -93,10 +96,10 @@ class Entry:
         return bool(made == self.made(made["records"], made["figures"]))
 
     def expected_s(self) -> float | None:
-        """What the last execution took, without its runs if they are recorded; None if there was none."""
+        """What the last execution took, without its runs if they are recorded; the first time what such ones take."""
         made = self.stamp.get("made")
         if not made:
-            return None
+            return self.takes[0] if self.takes else None
         recorded = all(_file(self.results / name / "manifest.json") != MISSING for name in made["records"])
         same = recorded and made["parameters"] == self.made((), ())["parameters"]
         return float(self.stamp["drawing_s"]) + (0.0 if same else float(self.stamp["swept_s"]))
@@ -120,10 +123,12 @@ def plan(
     given: Mapping[str, Any] | None = None,
     only: Sequence[str] = (),
     tiny: bool = False,
+    every: bool = True,
 ) -> list[Entry]:
     """The entries of batch.yaml, in order, with `given` parameters over their own, all of them checked.
 
-    `only` are names of notebooks or of entries. A given parameter concerns the notebooks that have it.
+    `only` are names of notebooks or of entries; `every` False leaves those that are not main out, unless they are named
+    so. A given parameter concerns the notebooks that have it.
 
     Raises:
         ConfigError: no such notebook or entry, a parameter that none of the chosen notebooks has, or one that is unlike
@@ -135,7 +140,8 @@ def plan(
     for name in only:
         if name not in names:
             raise ConfigError("only", name, f"no such notebook in {PLAN}; {nearest(name, names)}")
-    chosen = [item for item in listed if not only or {item["notebook"], _name(item)} & set(only)]
+    chosen = [item for item in listed if ({item["notebook"], _name(item)} & set(only) if only
+                                          else every or item.get("main"))]  # fmt: skip
     allowed = {item["notebook"]: of_notebook(sources / f"{item['notebook']}.ipynb") for item in chosen}
     known = {name for names_ in allowed.values() for name in names_}
     for name, value in given.items():
@@ -148,7 +154,9 @@ def plan(
         values = {**item.get("set", {}), **(item.get("tiny", {}) if tiny else {}),
                   **{name: value for name, value in given.items() if name in own}}  # fmt: skip
         check(item["notebook"], own, values)
-        found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results))
+        takes = None if tiny or given else item.get("takes")
+        found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results,
+                           tuple(map(float, takes)) if takes else None))  # fmt: skip
     return found
 
 

@@ -46,6 +46,7 @@ class Bench:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.results, self.notebooks = root / "results", root / "notebooks"
+        self.places = ["--results", str(self.results), "--notebooks", str(self.notebooks)]
         self.executed: list[str] = []
         self.exported: list[str] = []
         self.fails: dict[str, Exception] = {}
@@ -66,7 +67,7 @@ class Bench:
 
     def __call__(self, *arguments: str) -> int:
         self.executed, self.exported = [], []
-        return main(["figures", "--results", str(self.results), "--notebooks", str(self.notebooks), *arguments])
+        return main(["figures", "--all", *self.places, *arguments])
 
     def kernel(self, entry: Entry, draft: Path, place: Path) -> None:
         self.executed.append(entry.name)
@@ -124,6 +125,46 @@ def test_entries_are_executed_in_their_order_and_variants_name_their_files(bench
     assert {path.stem for path in (bench.results / "figures").glob("*.html")} == set(stems)
     there = {path.name for path in (bench.results / "notebooks").iterdir()}
     assert there == {f"{name}.{kind}" for name in bench.executed for kind in ("ipynb", "json")}
+
+
+LISTED = """
+- notebook: one
+  takes: [100, 30]
+- notebook: two
+  main: true
+  takes: [200, 40]
+"""
+
+
+def test_without_all_the_main_entries_are_executed(bench: Bench):
+    (bench.notebooks / "batch.yaml").write_text(LISTED)
+    assert main(["figures", *bench.places]) == 0
+    assert bench.executed == ["two"]
+    assert main(["figures", *bench.places, "--only", "one"]) == 0
+    assert bench.executed == ["two", "one"]
+
+
+def test_what_it_will_take_is_said_before_it_starts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    (bench.notebooks / "batch.yaml").write_text(LISTED)
+    monkeypatch.setattr(export, "browser", lambda: "")
+    assert bench() == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first == "2 notebooks are executed, about 5 min; 70 MB of results"
+    assert second.startswith("no Chrome or Chromium is found: figures as HTML and JSON only")
+    assert bench() == 0
+    assert capsys.readouterr().out.startswith("0 notebooks executed")
+
+
+def test_without_the_space_for_its_results_nothing_is_executed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    (bench.notebooks / "batch.yaml").write_text(LISTED)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(100, 40, 60e6))
+    assert bench() == 2
+    assert "has 60 MB free, and 70 MB are needed" in capsys.readouterr().err
+    assert bench.executed == []
 
 
 def test_only_a_notebook_or_a_variant(bench: Bench):

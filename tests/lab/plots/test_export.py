@@ -51,10 +51,11 @@ def test_caption_is_a_text_file_and_stands_in_the_page(tmp_path: Path):
     assert "<p>4 workers, 1 &lt; 2</p><p>cluster: lab</p>" in paths[1].read_text()
 
 
-def test_html_needs_nothing_from_outside(tmp_path: Path):
+def test_html_needs_no_network_and_figures_share_the_script_beside_them(tmp_path: Path):
     text = export.write(figure_of("a <b>title</b>"), "figure", tmp_path)[1].read_text()
-    assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=", text)
-    assert len(text) > 3_000_000  # plotly.js is inside
+    assert re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"([^\"]*)", text) == ["plotly.min.js"]
+    assert (tmp_path / "plotly.min.js").stat().st_size > 3_000_000 > 100 * len(text)
+    assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=", export.page(figure_of("alone"), "alone"))
     assert re.search(r"<title>[^<>]*title[^<>]*</title>", text)
 
 

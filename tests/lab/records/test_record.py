@@ -14,7 +14,7 @@ from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records import record
 from pslab.lab.records.atomic_folder import write_manifest
-from pslab.lab.records.record import FILES, Draft, Live, drafts, find, load
+from pslab.lab.records.record import FILES, WEIGHTS, Draft, Live, drafts, find, load
 
 TABLES = {
     "accuracy": pd.DataFrame({"pushes": [0, 4], "iteration": [0.0, 1.0], "seconds": [0.0, 0.1 + 0.2],
@@ -23,25 +23,35 @@ TABLES = {
                             "waits_for": [-1]}),
     "pushes": pd.DataFrame({"push": [1], "worker": [0]}),
 }  # fmt: skip
-WEIGHTS = np.arange(4, dtype=np.float32)
+VALUES = np.arange(4, dtype=np.float32)
+RUN, ALL = Run(keep_weights=True), (*FILES, WEIGHTS)
 FACTS = {"outcome": "budget", "seconds": 0.3, "pushes": 4}
 
 
 def written(results, run=None):
-    return Draft(run or Run(), results).save(TABLES, WEIGHTS, FACTS)
+    return Draft(run or RUN, results).save(TABLES, VALUES, FACTS)
 
 
 def test_what_is_written_is_read(tmp_path):
     made = written(tmp_path)
     assert not made.cached
-    found = find(Run(), tmp_path)
+    found = find(RUN, tmp_path)
     assert found.cached
-    assert sorted(p.name for p in found.path.iterdir()) == sorted(FILES)
+    assert sorted(p.name for p in found.path.iterdir()) == sorted(ALL)
     for name in TABLES:
         pd.testing.assert_frame_equal(getattr(found, name), TABLES[name], check_exact=True)
-    assert (found.weights == WEIGHTS).all()
+    assert (found.weights == VALUES).all()
     assert found.manifest["outcome"] == "budget"
-    assert load(found.path).run == Run()
+    assert load(found.path).run == RUN
+
+
+def test_weights_are_kept_where_the_run_asks_for_them(tmp_path):
+    made = written(tmp_path, Run())
+    assert not (made.path / WEIGHTS).exists()
+    assert len(made.manifest["weights_sha256"]) == 64
+    with pytest.raises(RecordError, match="run it with keep_weights=True"):
+        _ = load(made.path).weights
+    assert (Draft(Run(), tmp_path).set_aside(TABLES, VALUES, FACTS).weights == VALUES).all()  # nobody gets them again
 
 
 def test_another_run_is_not_found(tmp_path):
@@ -49,11 +59,11 @@ def test_another_run_is_not_found(tmp_path):
     assert find(Run(seed=1), tmp_path) is None
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_record_without_one_of_its_files_is_not_one(tmp_path, name):
     (written(tmp_path).path / name).unlink()
     with pytest.raises(RecordError, match=name.replace(".", r"\.")):
-        find(Run(), tmp_path)
+        find(RUN, tmp_path)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -61,33 +71,33 @@ def test_a_table_that_was_changed_is_noticed(tmp_path, name):
     path = written(tmp_path).path / f"{name}.csv"
     path.write_text(path.read_text().replace("0", "1"))
     with pytest.raises(RecordError, match="was changed since"):
-        getattr(find(Run(), tmp_path), name)
+        getattr(find(RUN, tmp_path), name)
 
 
 def test_a_table_cannot_change_under_its_reader(tmp_path):
     made = written(tmp_path)
     shutil.rmtree(made.path)
     changed = {**TABLES, "accuracy": TABLES["accuracy"].assign(accuracy=1.0)}
-    Draft(Run(), tmp_path).save(changed, WEIGHTS, FACTS)
+    Draft(RUN, tmp_path).save(changed, VALUES, FACTS)
     with pytest.raises(RecordError, match="was changed since"):
         _ = made.accuracy
-    assert made.phases.equals(find(Run(), tmp_path).phases)
+    assert made.phases.equals(find(RUN, tmp_path).phases)
 
 
 def test_a_damaged_manifest_is_noticed(tmp_path):
     (written(tmp_path).path / "manifest.json").write_text("{")
     with pytest.raises(RecordError, match="cannot be read"):
-        find(Run(), tmp_path)
+        find(RUN, tmp_path)
 
 
 def test_weights_are_never_unpickled(tmp_path):
     made = written(tmp_path)
     np.save(made.path / "weights.npy", np.array([object()]), allow_pickle=True)
     with pytest.raises(RecordError, match="was changed since"):
-        _ = find(Run(), tmp_path).weights
-    write_manifest(made.path, made.manifest, FILES)  # by somebody who forges its sum as well
+        _ = find(RUN, tmp_path).weights
+    write_manifest(made.path, made.manifest, ALL)  # by somebody who forges its sum as well
     with pytest.raises(RecordError, match="allow_pickle"):
-        _ = find(Run(), tmp_path).weights
+        _ = find(RUN, tmp_path).weights
 
 
 @pytest.mark.parametrize("broken", ["numpy.save", "pandas.DataFrame.to_csv"])
@@ -107,9 +117,9 @@ def test_a_full_disk_leaves_nothing_and_says_where(tmp_path, monkeypatch, broken
 
 def test_of_two_that_finish_one_run_the_first_stays(tmp_path):
     first = written(tmp_path)
-    second = Draft(Run(), tmp_path).save(TABLES, WEIGHTS, {**FACTS, "outcome": "target"})
+    second = Draft(RUN, tmp_path).save(TABLES, VALUES, {**FACTS, "outcome": "target"})
     assert second.manifest == first.manifest
-    assert find(Run(), tmp_path).manifest["outcome"] == "budget"
+    assert find(RUN, tmp_path).manifest["outcome"] == "budget"
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
@@ -122,11 +132,11 @@ def test_a_run_whose_content_is_unknown_gets_a_folder_of_its_own_each_time(tmp_p
 
 
 def test_what_a_run_says_is_read_as_it_comes(tmp_path):
-    draft = Draft(Run(), tmp_path)
+    draft = Draft(RUN, tmp_path)
     (place,) = drafts(tmp_path)
     live = Live(place)
     (first,) = live.news()
-    assert first == {"digest": Run().digest, "run": Run().plain()}
+    assert first == {"digest": RUN.digest, "run": RUN.plain()}
     assert live.news() == []
     draft.note({"pushes": 1})
     with (place / "live.jsonl").open("a") as file:
@@ -135,16 +145,16 @@ def test_what_a_run_says_is_read_as_it_comes(tmp_path):
     with (place / "live.jsonl").open("a") as file:
         file.write("2}\n")
     assert live.news() == [{"pushes": 2}]
-    draft.save(TABLES, WEIGHTS, FACTS)
+    draft.save(TABLES, VALUES, FACTS)
     assert (live.news(), drafts(tmp_path)) == ([], [])
 
 
 def test_what_was_interrupted_is_kept_and_not_taken_for_a_result(tmp_path):
-    kept = Draft(Run(), tmp_path).set_aside(TABLES, WEIGHTS, FACTS)
-    assert Draft(Run(), tmp_path).set_aside(TABLES, WEIGHTS, FACTS).path != kept.path
-    assert {path.name.split("-")[0] for path in (tmp_path / "interrupted").iterdir()} == {Run().digest}
+    kept = Draft(RUN, tmp_path).set_aside(TABLES, VALUES, FACTS)
+    assert Draft(RUN, tmp_path).set_aside(TABLES, VALUES, FACTS).path != kept.path
+    assert {path.name.split("-")[0] for path in (tmp_path / "interrupted").iterdir()} == {RUN.digest}
     assert load(kept.path).accuracy.accuracy.iloc[-1] == 0.9
-    assert find(Run(), tmp_path) is None
+    assert find(RUN, tmp_path) is None
     assert list((tmp_path / "runs").iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from kernels import Kernel
 from processes import living, wait_for_end
 
 from pslab.config.run import Run
-from pslab.lab.records.record import FILES, clean, load
+from pslab.lab.records.record import FILES, WEIGHTS, clean, load
 
 LIMIT_S = 2.0  # until the prompt is back
 LENIENT_S = 10.0  # the same where many tests may load the machine
@@ -32,7 +32,7 @@ def moment(name: str, number: int, latest_s: float) -> float:
 
 
 def wanted(pushes: int, seed: int) -> Run:
-    return Run.of({**FIELDS, "pushes": pushes, "seed": seed})
+    return Run.of({**FIELDS, "pushes": pushes, "seed": seed, "keep_weights": True})
 
 
 def cell(pushes: int, seed: int) -> str:
@@ -47,7 +47,7 @@ def hidden(results: Path) -> list[str]:
 def check_whole(path: Path) -> int:
     """A record is all there; its pushes."""
     kept = load(path)
-    assert sorted(file.name for file in path.iterdir()) == sorted(FILES)
+    assert sorted(file.name for file in path.iterdir()) == sorted((*FILES, WEIGHTS))
     assert hashlib.sha256(kept.weights.tobytes()).hexdigest() == kept.manifest["weights_sha256"]
     assert len(kept.pushes) == kept.manifest["pushes"] > 0
     assert len(kept.phases)
