@@ -121,7 +121,8 @@ def _announce(todo: Sequence[Entry], images: bool) -> None:
     seconds = [entry.expected_s() for entry in todo]
     about = f"about {in_words(sum(filter(None, seconds)))}" if all(seconds) else "for how long is not known yet"
     megabytes = sum(entry.takes[1] for entry in todo if entry.takes and not entry.stamp)
-    print(f"{len(todo)} notebooks are executed, {about}" + (f"; {megabytes:.0f} MB of results" if megabytes else ""))
+    words = "a notebook is" if len(todo) == 1 else f"{len(todo)} notebooks are"
+    print(f"{words} executed, {about}" + (f"; {megabytes:.0f} MB of results" if megabytes else ""), flush=True)
     place = next(folder for folder in (todo[0].results, *todo[0].results.parents) if folder.is_dir())
     if (free := shutil.disk_usage(place).free / 1e6) < megabytes:
         raise ConfigError("results", str(place), f"has {free:.0f} MB free, and {megabytes:.0f} MB are needed")

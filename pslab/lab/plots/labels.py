@@ -191,6 +191,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "eval_every": lambda v: f"evaluated every {v} pushes",
     "evaluate": lambda v: f"evaluated {v} the run",
     "on_death": lambda v: f"on death {v}",
+    "keep_weights": lambda v: "weights kept" if v else "weights not kept",
     "lease_s": lambda v: f"lease {v:g}{SPACE}s",
 }  # fmt: skip
 

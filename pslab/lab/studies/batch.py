@@ -154,9 +154,9 @@ def plan(
         values = {**item.get("set", {}), **(item.get("tiny", {}) if tiny else {}),
                   **{name: value for name, value in given.items() if name in own}}  # fmt: skip
         check(item["notebook"], own, values)
-        takes = None if tiny or given else item.get("takes")
-        found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results,
-                           tuple(map(float, takes)) if takes else None))  # fmt: skip
+        seconds, megabytes = item.get("takes") or (0.0, 0.0)
+        takes = (float(seconds), float(megabytes)) if seconds and not tiny and not given else None
+        found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results, takes))
     return found
 
 

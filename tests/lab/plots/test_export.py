@@ -149,7 +149,7 @@ def test_what_goes_wrong_in_the_browser_is_one_line(
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
-    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".html", ".json"]
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".html", ".js", ".json"]
 
 
 def test_nothing_to_export_starts_no_browser(browser: list):
