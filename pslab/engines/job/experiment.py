@@ -58,6 +58,11 @@ class Experiment:
         return traits_of(self.sync)
 
     @property
+    def examples(self) -> int:
+        """In the training data."""
+        return len(self.dataset.train_y)
+
+    @property
     def in_place(self) -> bool:
         """Whether workers compute on the server's own weights: no worker computes as they change.
 

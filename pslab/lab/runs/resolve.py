@@ -213,9 +213,10 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead
 
 def _check_momentum(run: Run, rule: Any) -> None:
     """Momentum at the worker and at the server would be momentum of momentum."""
-    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
+    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).without_momentum:
         problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
-        raise ConfigError("optimizer", run.optimizer, f"{problem}: use optimizer='sgd', or momentum=0 in the rule")
+        advice = "use optimizer='sgd' or 'sgd:weight_decay=0.0001', or momentum=0 in the rule"
+        raise ConfigError("optimizer", run.optimizer, f"{problem}: {advice}")
 
 
 def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
