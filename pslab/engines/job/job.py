@@ -21,6 +21,7 @@ from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.device import Device
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -79,6 +80,7 @@ class Job:
     layer_shares: tuple[tuple[float, float], ...]
     layout: Layout
     shelf: Shelf
+    device: Device
     examples: int
     sparse: bool
     trains: bool
@@ -117,6 +119,6 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell",
-                "keyspace", "parts", "layer_shares", "examples", "sparse", "trains", "portable", "own",
+                "keyspace", "parts", "layer_shares", "device", "examples", "sparse", "trains", "portable", "own",
                 "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

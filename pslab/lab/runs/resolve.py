@@ -21,6 +21,7 @@ from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.device import DEVICES
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state
@@ -57,7 +58,7 @@ def resolve(run: Run) -> Experiment:
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
         weights=keyspace.flatten(module), parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        trains=run.engine != "timing", **policies,
+        device=DEVICES[run.device], trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
 
