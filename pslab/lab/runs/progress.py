@@ -6,6 +6,7 @@ The time left is what such runs took before, by the records, corrected by this s
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 import time
@@ -41,7 +42,7 @@ class Progress:
         stream: TextIO | None = None,
     ) -> None:
         self._runs, self._done = runs, 0
-        self._stream = stream or sys.stderr
+        self._stream = stream or sys.stderr or io.StringIO()  # a process may have no stderr
         self._live = self._stream.isatty()
         self._shown = shown if shown is not None else not journal.active()
         self._printed_s = self._noted_s = time.monotonic()
