@@ -57,7 +57,10 @@ def main(seat: Seat) -> None:
                 getattr(role, verb)(*arguments)
         except Exception:  # whatever a user's model or policy raises is reported to the parent, which ends the run
             body = {"iteration": getattr(role, "iteration", 0), "traceback": traceback.format_exc()}
-            report(seat.parent, "failed", body)
+            try:
+                report(seat.parent, "failed", body)
+            except OSError:  # the parent has closed the pipe: nobody is interested any more
+                return
 
 
 def _die_with_parent() -> None:
