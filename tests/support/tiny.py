@@ -70,3 +70,17 @@ class Diverges(Raises):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.left -= 1
         return self.net(x) * (float("nan") if self.left < 0 else 1.0)
+
+
+class Swells(nn.Module):
+    """A model with finite gradients that add up to more than float32 has numbers for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.extra = net(), nn.Parameter(torch.zeros(100))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        extra = 1.0 * self.extra
+        if extra.requires_grad:
+            extra.register_hook(lambda _: torch.linspace(1e38, 3e38, 100))
+        return self.net(x) + 0.0 * extra.sum()

@@ -29,7 +29,7 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import build_model, check_model, temporary_seed
+from pslab.tensors.workload.models import WeightsOnMeta, build_model, check_model, in_dtype, temporary_seed
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
@@ -53,8 +53,11 @@ def resolve(run: Run) -> Experiment:
     keyspace = Keyspace.of(module)
     parts = _parts(policies["ranges"], keyspace)
     _check_credit(run, policies, parts, keyspace.dtype.itemsize)
+    shell = keyspace.shell(module)
+    if run.engine != "timing":
+        _once(run, "sent", lambda: _check_module_sent(shell))
     return Experiment(
-        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
+        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=shell, keyspace=keyspace,
         weights=keyspace.flatten(module), parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         trains=run.engine != "timing", **policies,
@@ -66,7 +69,7 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     dtype = getattr(torch, run.dtype)
     if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
         return _without_memory(run.model, dtype)
-    module = build_model(run.model, run.seed).to(dtype)
+    module = in_dtype(build_model(run.model, run.seed), dtype)
     sample = dataset.train_x[:2].to(torch.float32).to(dtype)
     _once(run, "check", lambda: check_model(module, sample, dataset.train_y[:2]))
     return module, sample
@@ -75,8 +78,8 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
 @lru_cache(maxsize=4)
 def _without_memory(model: str, dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor]:
     """A model whose layers' sizes and operations are known, and whose weights are never made; and an input of it."""
-    with torch.device("meta"):
-        return build_model(model, 0).to(dtype), torch.empty(IMAGE, dtype=dtype)
+    with WeightsOnMeta():
+        return build_model(model, 0).to(device="meta", dtype=dtype), torch.empty(IMAGE, dtype=dtype, device="meta")
 
 
 def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
@@ -112,7 +115,12 @@ def _shares(
 
     def counted() -> tuple[layer_costs.Share, ...]:
         with torch.device(sample.device), temporary_seed():
-            return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+            try:
+                return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+            except Exception as error:
+                problem = f"layers cannot be counted on an input {list(sample.shape)}: {type(error).__name__}: {error}"
+                how = "use ranges='whole', or set cluster.layer_shares"
+                raise ConfigError("model", run.model, f"{problem}; {how}") from error
 
     return _once(run, "shares", counted)
 
@@ -131,6 +139,22 @@ def _check_sent(run: Run) -> None:
     except Exception as error:
         field = run.unknown.partition(":")[0]
         raise ConfigError(field, getattr(run, field), f"cannot be sent to a worker's process: {error}") from error
+
+
+def _check_module_sent(shell: nn.Module) -> None:
+    """What a worker's process gets of the model; the message names the innermost module that cannot be sent."""
+    try:
+        cloudpickle.dumps(shell)
+        return
+    except Exception:
+        each = list(shell.named_modules())
+    for path, module in reversed(each):
+        try:
+            cloudpickle.dumps(module)
+        except Exception as error:
+            name, owner = type(shell).__name__, f"module {path} ({type(module).__name__})" if path else "it"
+            problem = f"{owner} cannot be sent to a worker's process: {str(error).splitlines()[0]}"
+            raise ConfigError("model", name, f"{problem}; use plain modules, whose weights are parameters") from error
 
 
 def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from pslab.config import spec
 from pslab.config.parameters import Bounds, check
@@ -118,6 +119,20 @@ def build_model(value: object, seed: int) -> nn.Module:
     return module
 
 
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module itself, its floating point parameters and buffers converted to `dtype`.
+
+    Raises:
+        ConfigError: a complex one, whose imaginary part would be lost.
+    """
+    for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for name, tensor in named:
+            if tensor.dtype.is_complex:
+                problem = f"{kind} {name} is complex ({tensor.dtype}), and a run computes in {dtype}"
+                raise ConfigError("model", type(module).__name__, f"{problem}: keep real and imaginary parts as two")
+    return module.to(dtype)
+
+
 def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
     """Try one forward and backward pass of a copy on two examples; the module and torch's generators are unchanged.
 
@@ -192,6 +207,16 @@ def temporary_seed(seed: int = 0) -> Iterator[None]:
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(seed_of(seed, "init"))
         yield
+
+
+class WeightsOnMeta(TorchFunctionMode):
+    """Within it, what is allocated empty, as torch's layers allocate their parameters, has a shape and no memory.
+
+    With `torch.device("meta")` small tensors whose numbers a constructor reads, as RegNet's does, would have none.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})
 
 
 def _short(value: object) -> object:
