@@ -20,7 +20,7 @@ from pslab.config.parameters import Bounds, check
 from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
-from pslab.tensors.random_streams import seed_of
+from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 Factory = Callable[[], nn.Module]
@@ -103,7 +103,7 @@ def resolve_model(value: object) -> Factory:
 
 
 def build_model(value: object, seed: int) -> nn.Module:
-    """The model, initialized from the run's random stream "init"; torch's global generators are unchanged.
+    """The model, initialized from the run's random stream "init"; the global generators are unchanged.
 
     Raises:
         ConfigError: a factory that raises or returns no nn.Module, and whatever resolve_model refuses.
@@ -134,7 +134,7 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
-    """Try one forward and backward pass of a copy on two examples; the module and torch's generators are unchanged.
+    """Try one forward and backward pass of a copy on two examples; the module and the global generators are unchanged.
 
     Args:
         sample_x: [B, ...], normalized, of the model's dtype; the first two are used.
@@ -198,14 +198,9 @@ def _logits(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
 
 @contextmanager
 def temporary_seed(seed: int = 0) -> Iterator[None]:
-    """Seed torch's global generators from the stream "init" of `seed`; restore them afterwards."""
-    # a CUDA that is not initialized has no state to restore, and asking for it would initialize it
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = list(range(torch.cuda.device_count())) if started else []
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed_of(seed, "init"))
-        for device in devices:
-            torch.cuda.default_generators[device].manual_seed(seed_of(seed, "init"))
+    """Start the global generators at the stream "init" of `seed`; restore them afterwards."""
+    with restored_globals():
+        seed_globals(seed, "init")
         yield
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import Diverges, net, tiny
+from tiny import Diverges, Noisy, net, tiny
 from virtual_digest import digests
 
 from pslab.config.run import Run
@@ -78,7 +78,7 @@ def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("fields", "portable"),
     [({}, True), ({"prune": "std:2"}, True), ({"model": batch_norm}, False), ({"model": Diverges}, False),
-     ({"prune": Largest()}, False)],
+     ({"model": Noisy}, False), ({"prune": Largest()}, False)],
 )  # fmt: skip
 def test_a_worker_that_may_remember_something_stays_with_one_host(monkeypatch, fields, portable):
     run = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import Noisy, global_states
 from torch import Tensor, nn
 
 from pslab.config.table import ROWS
@@ -179,6 +180,14 @@ def test_the_initial_model_depends_on_the_seed_alone() -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(seed_of(3, "init"))
         assert torch.equal(MLP().output.weight, model.output.weight)
+
+
+def test_a_model_that_draws_from_any_global_generator_depends_on_the_seed_alone() -> None:
+    before = global_states()
+    (one, same), other = (build_model(Noisy, 3).bias for _ in range(2)), build_model(Noisy, 4).bias
+    assert torch.equal(one, same)
+    assert not (one == other).any()
+    assert global_states() == before
 
 
 def test_the_global_generator_is_restored_after_an_error() -> None:
