@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.running_statistics import Running
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class Experiment:
     weights: torch.Tensor
     parts: tuple[Part, ...]
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
+    running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
     @cached_property

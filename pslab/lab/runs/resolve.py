@@ -29,7 +29,8 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import WeightsOnMeta, build_model, check_model, in_dtype, temporary_seed
+from pslab.tensors.workload.models import WeightsOnMeta, build_model, check_model, check_sent, in_dtype, temporary_seed
+from pslab.tensors.workload.running_statistics import Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
@@ -53,14 +54,15 @@ def resolve(run: Run) -> Experiment:
     keyspace = Keyspace.of(module)
     parts = _parts(policies["ranges"], keyspace)
     _check_credit(run, policies, parts, keyspace.dtype.itemsize)
-    shell = keyspace.shell(module)
+    shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
-        _once(run, "sent", lambda: _check_module_sent(shell))
+        _once(run, "sent", lambda: check_sent(shell))
+        running = _once(run, "running", lambda: running_of(module, sample))
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=shell, keyspace=keyspace,
         weights=keyspace.flatten(module), parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        trains=run.engine != "timing", **policies,
+        running=running, trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
 
@@ -139,22 +141,6 @@ def _check_sent(run: Run) -> None:
     except Exception as error:
         field = run.unknown.partition(":")[0]
         raise ConfigError(field, getattr(run, field), f"cannot be sent to a worker's process: {error}") from error
-
-
-def _check_module_sent(shell: nn.Module) -> None:
-    """What a worker's process gets of the model; the message names the innermost module that cannot be sent."""
-    try:
-        cloudpickle.dumps(shell)
-        return
-    except Exception:
-        each = list(shell.named_modules())
-    for path, module in reversed(each):
-        try:
-            cloudpickle.dumps(module)
-        except Exception as error:
-            name, owner = type(shell).__name__, f"module {path} ({type(module).__name__})" if path else "it"
-            problem = f"{owner} cannot be sent to a worker's process: {str(error).splitlines()[0]}"
-            raise ConfigError("model", name, f"{problem}; use plain modules, whose weights are parameters") from error
 
 
 def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:

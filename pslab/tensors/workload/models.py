@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import cloudpickle
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -134,7 +135,9 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
-    """Try one forward and backward pass of a copy on two examples; the module and the global generators are unchanged.
+    """Try a copy on two examples, forward and backward, and in evaluation mode.
+
+    The module and the global generators are unchanged.
 
     Args:
         sample_x: [B, ...], normalized, of the model's dtype; the first two are used.
@@ -143,18 +146,47 @@ def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
     Raises:
         ConfigError: the pass raises, or the logits are not [2, classes] with a class for every label.
     """
-    name, x, y = type(module).__name__, sample_x[:2], sample_y[: len(sample_x[:2])]
+    x, y = sample_x[:2], sample_y[: len(sample_x[:2])]
     with temporary_seed(0):
-        try:
-            logits = _logits(module, x, y)
-        except Exception as error:
-            problem = f"cannot learn from inputs {list(x.shape)} of {x.dtype}: {type(error).__name__}: {error}"
-            raise ConfigError("model", name, problem) from error
-    classes = int(sample_y.max()) + 1
-    if logits is None or logits.ndim != 2 or logits.shape[0] != len(x) or logits.shape[1] < classes:
-        got = "no tensor" if logits is None else str(list(logits.shape))
+        for mode in ("training", "evaluation"):
+            _check_mode(module, mode, x, y, int(sample_y.max()) + 1)
+
+
+def _check_mode(module: nn.Module, mode: str, x: Tensor, y: Tensor, classes: int) -> None:
+    name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
+    try:
+        logits = copy.deepcopy(module).train(mode == "training")(x)
+        fits = isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= classes
+        if fits and mode == "training":
+            functional.cross_entropy(logits, y).backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
+        raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
+    if not fits:
+        got = str(list(logits.shape)) if isinstance(logits, Tensor) else "no tensor"
         wanted = f"logits [{len(x)}, classes], with at least {classes} classes for these labels"
-        raise ConfigError("model", name, f"gives {got} for inputs {list(x.shape)}: must be {wanted}")
+        where = f"{list(x.shape)}" if mode == "training" else f"{list(x.shape)} in evaluation mode"
+        raise ConfigError("model", name, f"gives {got} for inputs {where}: must be {wanted}")
+
+
+def check_sent(shell: nn.Module) -> None:
+    """What a worker's process gets of a model must be picklable.
+
+    Raises:
+        ConfigError: it is not; the message names the innermost module.
+    """
+    try:
+        cloudpickle.dumps(shell)
+        return
+    except Exception:
+        each = list(shell.named_modules())
+    for path, module in reversed(each):
+        try:
+            cloudpickle.dumps(module)
+        except Exception as error:
+            name, owner = type(shell).__name__, f"module {path} ({type(module).__name__})" if path else "it"
+            problem = f"{owner} cannot be sent to a worker's process: {str(error).splitlines()[0]}"
+            raise ConfigError("model", name, f"{problem}; use plain modules, whose weights are parameters") from error
 
 
 def import_named(field: str, text: str) -> Any:
@@ -185,15 +217,6 @@ def _of_torchvision(text: str, name: str) -> Factory:
 def _torchvision_model(name: str) -> nn.Module:
     model: nn.Module = torchvision().models.get_model(name, weights=None)
     return model
-
-
-def _logits(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
-    logits = copy.deepcopy(module).train()(x)
-    if not isinstance(logits, Tensor):
-        return None
-    if logits.ndim == 2 and logits.shape[0] == len(y) and logits.shape[1] > int(y.max()):
-        functional.cross_entropy(logits, y).backward()  # type: ignore[no-untyped-call]
-    return logits
 
 
 @contextmanager

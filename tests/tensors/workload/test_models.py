@@ -227,6 +227,13 @@ class Untaught(nn.Linear):
         return super().forward(x).detach()
 
 
+class Otherwise(nn.Linear):
+    """Its evaluation gives something else than its training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)) if self.training else x.flatten(1)[:, : 784 // len(x)].reshape(-1)
+
+
 X, Y = torch.ones(5, 1, 28, 28), torch.tensor([0, 3, 1, 9, 2])
 
 
@@ -251,7 +258,8 @@ def test_checking_a_model_changes_neither_it_nor_the_global_generator(model: nn.
      (Shaped(10), r"gives \[10\]"), (Shaped(3, 10), r"gives \[3, 10\]"), (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
      (nn.Sequential(nn.Flatten(), Pair(784, 10)), "gives no tensor"),
      (nn.Sequential(nn.Flatten(), Untaught(784, 10)), "does not require grad"),
-     (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels")],
+     (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels"),
+     (Otherwise(784, 10), r"gives \[784\] for inputs .* in evaluation mode")],
 )  # fmt: skip
 def test_a_model_that_cannot_learn_is_refused_with_shapes(model: nn.Module, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
