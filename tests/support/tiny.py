@@ -100,6 +100,8 @@ class Noisy(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         drawn = torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
+        if not self.training:
+            return self.net(x) * (1 + drawn.mean())
         self.draws += 1
         self.last = drawn if self.draws % 3 else self.last  # an assignment, not a change of the tensor
         return self.net(x) * (1 + drawn.mean() + self.last.sum()) + (self.bias * drawn).sum()
