@@ -18,7 +18,7 @@ from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
-SEMANTICS = 3  # raise it when the same Run gives other results than before: old records are then not reused
+SEMANTICS = 4  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
 USERS = ("model", "data")  # which may be named as package.module:name

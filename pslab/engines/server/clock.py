@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from pslab.config.cluster import Cluster
+from pslab.engines.job.job import Job
 
 APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
 
@@ -43,10 +43,10 @@ class WallClock:
 class VirtualClock:
     """Virtual time: work takes what the cluster says. `at` is set before the server is handed anything."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.at = 0.0
-        self._price_s = {APPLY: cluster.apply_s, SERVE: cluster.serve_s, FIND: cluster.serve_s + cluster.find_s,
-                         SEARCH: cluster.search_s}  # fmt: skip
+    def __init__(self, job: Job) -> None:
+        self.at, cluster = 0.0, job.cluster
+        self._price_s = {APPLY: cluster.apply_s * job.apply_factor, SERVE: cluster.serve_s,
+                         FIND: cluster.serve_s + cluster.find_s, SEARCH: cluster.search_s}  # fmt: skip
 
     def now(self) -> float:
         return self.at
