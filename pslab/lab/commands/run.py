@@ -37,7 +37,9 @@ def main(options: argparse.Namespace) -> int:
     fields = {**_read(options.file), **given} if options.file else given
     result = run(Run.of({name: _value(name, value) for name, value in fields.items()}), results=options.results)
     manifest, reached = result.manifest, "ended"
-    if len(result.accuracy):
+    if manifest["outcome"] == "diverged":
+        reached = "diverged"
+    elif len(result.accuracy):
         reached = f"{result.accuracy.iloc[-1].accuracy:.2%}"
     honest = "" if manifest["honest"] else " (the machine was too slow to emulate this cluster)"
     again = " (from the record)" if result.cached else ""
