@@ -192,6 +192,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "evaluate": lambda v: f"evaluated {v} the run",
     "on_death": lambda v: f"on death {v}",
     "keep_weights": lambda v: "weights kept" if v else "weights not kept",
+    "dilation": lambda v: f"time dilated {v:g} times" if isinstance(v, (int, float)) else "time dilated as needed",
     "lease_s": lambda v: f"lease {v:g}{SPACE}s",
 }  # fmt: skip
 
@@ -278,7 +279,7 @@ def _seeds(runs: Sequence[Run], spread: str) -> str:
 #: What a figure must not hide about a result: a mark behind its label, words for the caption, a test on its manifest.
 MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("*", "the machine was too slow for the emulated cluster: its seconds are not to be trusted",
-     lambda manifest: manifest.get("honest") is False),
+     lambda manifest: manifest.get("emulation_ok") is False),
     ("†", "evaluated beside the training, which disturbs its seconds",
      lambda manifest: bool(manifest.get("disturbed"))),
     ("‡", "judged invalid: the run broke a rule of its policy", lambda manifest: manifest.get("verdict") == "invalid"),

@@ -200,7 +200,7 @@ def diverged(result: Result) -> bool:
 
 def emulation_ok(result: Result) -> bool:
     """Whether the machine kept up with the cluster that it emulated; if not, its seconds mean nothing."""
-    return result.manifest.get("honest") is not False
+    return result.manifest.get("emulation_ok") is not False
 
 
 def sound(results: Iterable[Result]) -> list[Result]:

@@ -148,7 +148,7 @@ def test_single_machine_is_explained(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("facts", "mark", "words"), [
-    ({"honest": False}, "*", "too slow"), ({"disturbed": True}, "†", "disturbs"),
+    ({"emulation_ok": False}, "*", "too slow"), ({"disturbed": True}, "†", "disturbs"),
     ({"verdict": "invalid"}, "‡", "judged invalid"), ({"outcome": "diverged"}, "\u00a0✖1/1", "diverged"),
     ({}, "", ""),
 ])  # fmt: skip

@@ -118,7 +118,7 @@ def test_diverged_seeds_count_in_no_accuracy_unless_all_diverged(tmp_path: Path)
 
 def test_an_emulation_that_was_not_kept_is_marked(tmp_path: Path):
     runs = grid(BASE, sync=["bsp", "asp"], seed=[0, 1])
-    results = made(tmp_path, runs, {"bsp": SLOW, "asp": FAST}, asp1={"honest": False})
+    results = made(tmp_path, runs, {"bsp": SLOW, "asp": FAST}, asp1={"emulation_ok": False})
     assert summary(results, by="sync").emulation_ok.tolist() == [True, False]
 
 
