@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from pslab.lab.records.summary import summary
     from pslab.lab.runs.grid import grid
     from pslab.lab.runs.run import run, sweep
+    from pslab.lab.runs.tuning import tuned
     from pslab.lab.studies.claims import claim
     from pslab.lab.studies.figures import save
     from pslab.lab.studies.parameters import parameters
 
 __all__ = [
     "ConfigError", "PslabError", "Result", "Run", "best", "check", "claim", "goal", "grid", "parameters", "plots",
-    "run", "save", "summary", "sweep",
+    "run", "save", "summary", "sweep", "tuned",
 ]  # fmt: skip
 
 _LAZY = {
@@ -36,6 +37,7 @@ _LAZY = {
     "save": "pslab.lab.studies.figures",
     "summary": "pslab.lab.records.summary",
     "sweep": "pslab.lab.runs.run",
+    "tuned": "pslab.lab.runs.tuning",
 }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Protocol
 
 from pslab.config.parameters import Bounds, check
+from pslab.config.spec import resolve
 
 
 class Schedule(Protocol):
@@ -15,8 +17,9 @@ class Schedule(Protocol):
     def needs_budget(self) -> bool:
         """Whether the factor depends on progress: then the run needs a budget of pushes."""
 
-    def factor(self, progress: float) -> float:
-        """The factor at `progress`: pushes applied before this step / budget, from 0 to 1."""
+    def factor(self, progress: float, epoch: float) -> float:
+        """The factor at `progress`, pushes applied before this step / budget, from 0 to 1; `epoch` are the passes over
+        the training data that these pushes made, of all workers together."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Steady:
     def needs_budget(self) -> bool:
         return False
 
-    def factor(self, progress: float) -> float:
+    def factor(self, progress: float, epoch: float) -> float:
         return 1.0
 
 
@@ -39,7 +42,7 @@ class Linear:
     def needs_budget(self) -> bool:
         return True
 
-    def factor(self, progress: float) -> float:
+    def factor(self, progress: float, epoch: float) -> float:
         return max(0.0, 1.0 - progress)
 
 
@@ -63,5 +66,39 @@ class Steps:
     def needs_budget(self) -> bool:
         return True
 
-    def factor(self, progress: float) -> float:
+    def factor(self, progress: float, epoch: float) -> float:
         return self.factor_each ** sum(progress >= share for share in self.shares)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Linear growth from `start` to 1 over the first epochs, times another schedule, which sees the whole budget.
+
+    With start = 1 / workers it is the gradual warm-up of large batches, which deep gradient compression begins with,
+    too.
+
+    Source: Goyal et al. (2017); Lin et al. (ICLR 2018)
+    """
+
+    epochs: Annotated[float, Bounds(above=0, at_most=1e6), "passes over the training data that it takes"]
+    then: Annotated[str, "the other schedule, with semicolons for its commas, as in steps:0.1;at=0.5/0.75"] = "constant"
+    start: Annotated[float, Bounds(at_least=0, at_most=1), "the first factor"] = 0.25
+
+    def __post_init__(self) -> None:
+        check(self)
+        if isinstance(self.after, WarmUp):
+            raise ValueError("then must be another schedule")
+
+    @cached_property
+    def after(self) -> Schedule:
+        """The schedule that it is the beginning of."""
+        found: Schedule = resolve("schedule", self.then.replace(";", ","))
+        return found
+
+    @property
+    def needs_budget(self) -> bool:
+        return self.after.needs_budget
+
+    def factor(self, progress: float, epoch: float) -> float:
+        ramp = min(1.0, self.start + (1.0 - self.start) * epoch / self.epochs)
+        return ramp * self.after.factor(progress, epoch)

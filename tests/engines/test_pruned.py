@@ -40,8 +40,8 @@ def noisy() -> Dataset:
 class Reference:
     """Deep gradient compression after Lin et al. (ICLR 2018), for W workers in one loop, tensor by tensor."""
 
-    def __init__(self, wanted: Run, rule: DGC) -> None:
-        self.run, self.rule, self.data = wanted, rule, noisy()
+    def __init__(self, wanted: Run, rule: DGC, decay: float = 0.0) -> None:
+        self.run, self.rule, self.data, self.decay = wanted, rule, noisy(), decay
         experiment = resolve(wanted)
         self.slots, flat = experiment.keyspace.parameters, experiment.weights.double()
         self.weights = [flat[s.offset : s.offset + s.size].view(s.shape).clone().requires_grad_() for s in self.slots]
@@ -59,7 +59,7 @@ class Reference:
             with torch.no_grad():
                 for number, weights in enumerate(self.weights):
                     mean = sum(push[number] for push in pushes) / self.run.workers
-                    weights -= rate * mean.view(weights.shape)
+                    weights -= rate * (mean.view(weights.shape) + self.decay * weights)
         return torch.cat([weights.detach().flatten() for weights in self.weights]).numpy()
 
     def push(self, worker: int, iteration: int) -> list[torch.Tensor]:
@@ -129,6 +129,14 @@ def test_dgc_is_the_sequential_reference(options: str) -> None:
     sent = pushes["density"] * experiment.keyspace.size
     assert [round(sent[pushes["worker"] == worker].sum()) for worker in range(4)] == reference.sent
     assert np.abs(outcome.weights - experiment.weights.numpy()).max() > 0.05
+
+
+def test_the_server_may_decay_the_weights_of_dgc_as_the_authors_do() -> None:
+    wanted = tiny(data=noisy, prune="dgc:5%,warm_up=1", engine="virtual", dtype="float64", cluster=CLUSTER, pushes=40,
+                  learning_rate=0.1, schedule="linear", optimizer="sgd:weight_decay=0.01")  # fmt: skip
+    experiment = resolve(wanted)
+    expected, outcome = Reference(wanted, experiment.prune, 0.01).train(10), execute(experiment, quiet)
+    np.testing.assert_allclose(outcome.weights, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_dgc_is_the_sequential_reference_in_float32() -> None:

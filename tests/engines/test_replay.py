@@ -37,6 +37,7 @@ VIRTUAL: list[dict[str, Any]] = [
     *({"sync": "bsp", "rate": rate, "cluster": LAB, "learning_rate": 0.05, **PRUNED, "optimizer": "sgd:momentum=0.5"}
       for rate in EVERY_RATE),
     *({"prune": prune, "cluster": {"compute_s": 0.001, "compute_sigma": 0.5}, **KEPT} for prune in LASTING),
+    *({"sync": sync, "cluster": LAB, "schedule": "warmup:0.4,then=linear"} for sync in ("asp", "bsp")),
 ]  # fmt: skip
 LOCAL: list[dict[str, Any]] = [
     *({"sync": sync, "pushes": 60, "schedule": "linear", "cluster": REAL, **fields}

@@ -55,7 +55,8 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
         stale = int(group.staleness.max())
         told = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stalest=stale, seen=stale)
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
-        rate = run.learning_rate * experiment.schedule.factor(progress) * experiment.rate.scale(told)
+        factor = experiment.schedule.factor(progress, applied * run.batch_size / len(data.train_y))
+        rate = run.learning_rate * factor * experiment.rate.scale(told)
         if server is not None:
             messages = tuple(Push(p.worker, 0, p.iteration, p.version_pulled) for p in group.itertuples())
             gradients = server.adjust(Step(0, messages, aggregate, version), gradients, anybody)

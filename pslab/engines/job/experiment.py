@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits, traits_of
+from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import Memory, memories
 from pslab.tensors.pruning.rules import Dense
 from pslab.tensors.update import rate_state
@@ -48,12 +49,18 @@ class Experiment:
     weights: torch.Tensor
     parts: tuple[Part, ...]
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
+    device: Device = field(default=Device())  #: where workers compute
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
     @cached_property
     def traits(self) -> Traits:
         """What the synchronization policy can do."""
         return traits_of(self.sync)
+
+    @property
+    def examples(self) -> int:
+        """In the training data."""
+        return len(self.dataset.train_y)
 
     @property
     def in_place(self) -> bool:
@@ -83,7 +90,7 @@ class Experiment:
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
         own = find("prune", self.prune) is not None
-        return known and own and not list(self.shell.buffers()) and self.run.device == "cpu"
+        return known and own and not list(self.shell.buffers()) and not self.device.apart
 
     @property
     def sparse(self) -> bool:

@@ -21,6 +21,7 @@ from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.device import Device
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -79,6 +80,8 @@ class Job:
     layer_shares: tuple[tuple[float, float], ...]
     layout: Layout
     shelf: Shelf
+    device: Device
+    examples: int
     sparse: bool
     trains: bool
     portable: bool
@@ -110,11 +113,12 @@ class Job:
         """The scheduled learning rate once so many gradients have been applied."""
         run = self.run
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
-        return run.learning_rate * self.schedule.factor(progress)
+        return run.learning_rate * self.schedule.factor(progress, applied * run.batch_size / self.examples)
 
     @classmethod
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell",
-                "keyspace", "parts", "layer_shares", "sparse", "trains", "portable", "own", "layered")  # fmt: skip
+                "keyspace", "parts", "layer_shares", "device", "examples", "sparse", "trains", "portable", "own",
+                "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-import torch
-
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import Report, report
@@ -39,7 +37,7 @@ class Host(Evaluating):
 
     def __init__(self, seat: Seat, job: Job, workers: list[int]) -> None:
         super().__init__(seat, job)
-        self._module = module_of(job, torch.device(job.run.device)) if job.portable else None
+        self._module = module_of(job, job.device) if job.portable else None
         self._producers: dict[int, Producer] = {}
         self._iteration = 0
         for worker in workers[: 1 if job.portable else None]:

@@ -104,6 +104,7 @@ class WholeRun:
 
     def __init__(self, seat: Seat, experiment: Experiment, shelf: Shelf) -> None:
         self.start_s, run = time.monotonic(), experiment.run
+        experiment = dataclasses.replace(experiment, dataset=shelf.dataset(seat.data))
         layout = Layout.of(experiment)
         self.seat, self.job = seat, Job.of(experiment, layout, shelf)
         self.arena, self.snapshots = Arena(), Arena()

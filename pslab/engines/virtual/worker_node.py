@@ -80,8 +80,7 @@ class WorkerNode:
     def settled(self, weights: Weights, now: float) -> None:
         """The server has read weights for this worker. With those of the last range its next gradient can be computed
         while they travel. An eager worker is still computing the one before."""
-        if self._job.traits.eager or weights.payload.size_bytes != WHOLE:
-            self._pulled.append(Pulled.of(weights))
+        self._pulled.append(Pulled.of(weights))
         self._settled += 1
         if self._settled == len(self._job.parts) and not self._late:
             self._start_gradient(weights.iteration, now)

@@ -12,25 +12,25 @@ from torch.nn import functional
 
 from pslab.engines.job.job import Job
 from pslab.engines.worker.layer_hooks import Layerwise
+from pslab.tensors.device import Device
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.workload.data import Batches, Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
 
 
-def module_of(job: Job, device: torch.device) -> nn.Module:
+def module_of(job: Job, device: Device) -> nn.Module:
     """The model of a job without its weights, ready for `Computing`."""
-    return copy.deepcopy(job.shell).to(device).train()
+    return copy.deepcopy(job.shell).to(device.place).train()
 
 
 class Computing:
-    """A worker's gradients. `weights` and `buffers` are flat, on the device on which it computes.
+    """A worker's gradients. `weights` and `buffers` are flat, on the job's device.
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
     With `layerwise` a layered worker waits for weights and takes gradients layer by layer.
     """
 
     layerwise: Layerwise | None = None
-    loss = math.nan  #: of the batch whose backward pass came last
 
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
@@ -38,7 +38,8 @@ class Computing:
     ) -> None:  # fmt: skip
         run = job.run
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
-        self._weights, self._buffers, self._module, self._device = weights, buffers, module, weights.device
+        self._weights, self._buffers, self._module = weights, buffers, module
+        self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])
@@ -52,6 +53,11 @@ class Computing:
             for buffer in buffers
         ]
 
+    @property
+    def loss(self) -> float:
+        """Of the batch that came last. Reading it waits for the device."""
+        return float(self._loss)
+
     def gradient(self, step: int, buffer: int) -> float:
         """The gradient on this worker's batch number `step`, into one of its buffers; the batch's mean loss."""
         for parameter, weights, gradient in self._views[buffer]:
@@ -61,17 +67,18 @@ class Computing:
         if layerwise is not None:
             layerwise.forward_begins()
         # a stream for each gradient: it does not matter which process computes it
-        self._seed_layers(seed_of(self._seed, "layers", self._worker, step))
+        self._device.seed(seed_of(self._seed, "layers", self._worker, step))
         rows = torch.from_numpy(self._batches.at(step))
         data = self._dataset
-        x = batch(data.train_x[rows], self._dtype, data.mean, data.std).to(self._device)
-        loss = functional.cross_entropy(self._module(x), data.train_y[rows].to(self._device))
+        x = self._device.to(batch(data.train_x[rows], self._dtype, data.mean, data.std))
+        loss = functional.cross_entropy(self._module(x), self._device.to(data.train_y[rows]))
+        self._loss = loss.detach()
         if layerwise is not None:
             layerwise.forward_ended()
-        self.loss = float(loss.detach())
         loss.backward()  # type: ignore[no-untyped-call]
         if layerwise is not None:
             layerwise.backward_ended()
+        self._device.synchronize()
         return self.loss
 
     def path(self, steps: range, rates: Sequence[float], buffer: int) -> float:
@@ -89,12 +96,6 @@ class Computing:
         self._weights.copy_(begin)
         self._buffers[buffer].copy_(total)
         return sum(losses) / len(losses)
-
-    def _seed_layers(self, seed: int) -> None:
-        # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
-        torch.default_generator.manual_seed(seed)
-        if self._device.type == "cuda":
-            torch.cuda.manual_seed_all(seed)
 
     def warm_up(self) -> None:
         """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""

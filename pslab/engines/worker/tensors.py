@@ -59,18 +59,17 @@ class Producer:
     def __init__(self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None) -> None:
         layout = job.layout
         self._job, self._worker = job, worker
-        self._device = device_of(job.run.device, worker)
+        self._device = device = job.device.of(worker)
         self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
         self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
         self._arrivals = [arena.tensor(at, layout.size, layout.dtype) for at in layout.arrivals[worker]]
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
         if not layout.in_place and module is None:
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
-        on_cpu = self._device.type == "cpu"
-        self._weights = self._shared_weights if on_cpu else self._shared_weights.to(self._device)
+        self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
         buffers = self._shared_gradients
-        self._gradients = buffers if on_cpu else [torch.zeros_like(self._weights)] * len(buffers)
+        self._gradients = [torch.zeros_like(self._weights)] * len(buffers) if device.apart else buffers
         room = layout.frames[-1][0] + layout.frames[-1][1]
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]
@@ -78,15 +77,15 @@ class Producer:
         self._turn: Turn | None = None
         self._computing = None
         if job.trains:
-            own = module_of(job, self._device) if module is None else module
+            own = module_of(job, device) if module is None else module
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
-        kept = {name: zeros(memory, self._device) if module is None
+        kept = {name: zeros(memory, device.place) if module is None
                 else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
                 for name, memory in layout.memories.items()}  # fmt: skip
         run = job.run
         epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
         setting = Setting(run.seed, worker, run.workers, epoch_iterations)
-        self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, self._device, setting, kept)
+        self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, kept)
                         if job.sparse else None)  # fmt: skip
         self._came: list[Entries] = []  # of a range, since the last gradient
         self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
@@ -100,11 +99,20 @@ class Producer:
         self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
     ) -> None:
         """Let a layered worker wait for weights, `needs(layer)`, and take gradients, `ready(layer, loss)`, as each
-        iteration's passes come to them; `turns` where the forward pass ends."""
+        iteration's passes come to them; `turns` where the forward pass ends. When they are called, the device has done
+        what came before: they look at clocks."""
         computing = self._computing
-        if computing is not None and computing.layerwise is not None:
-            computing.layerwise.needs, computing.layerwise.turns = needs, turns
-            computing.layerwise.ready = lambda layer: ready(layer, computing.loss)
+        if computing is None or computing.layerwise is None:
+            return
+
+        def done(act: Callable[[], None]) -> None:
+            self._device.synchronize()
+            act()
+
+        layerwise = computing.layerwise
+        layerwise.needs = lambda layer: done(lambda: needs(layer))
+        layerwise.turns = lambda: done(turns)
+        layerwise.ready = lambda layer: done(lambda: ready(layer, computing.loss))
 
     def gradient(self, iteration: int, writes: Iterable[Write] = (), turn: Turn | None = None) -> float:
         """Compute the gradient of an iteration; the batch's loss. `writes` are own pushes that an eager worker adds."""
@@ -141,15 +149,16 @@ class Producer:
         if self._pruner is None:
             if not is_finite(gradient):
                 raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
-            if self._gradients[buffer] is not self._shared_gradients[buffer]:
-                self._shared_gradients[buffer][span].copy_(gradient)
+            if self._device.apart:
+                (here,) = self._device.fetch(gradient)
+                self._shared_gradients[buffer][span].copy_(here)
             return [Gradient(WHOLE, job.parts[i].size, loss) for i in ranges], time.monotonic()
         pruner, step = self._pruner, job.traits.gradients_before(iteration)
         if layer is None or isinstance(pruner, RangePruner):
             chosen = pruner.prune(gradient, step)
         else:
             chosen = pruner.prune_layer(layer, gradient, step)
-        indices, values = (each.cpu() for each in chosen)
+        indices, values = self._device.fetch(*chosen)
         selected_s, found = time.monotonic(), []
         for index in ranges:
             entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]
@@ -213,10 +222,10 @@ class Producer:
         part.add(self._shared_weights, entries, -rate)
 
     def _to_device(self, part: Part | None = None) -> None:
-        if self._weights is not self._shared_weights:
+        if self._device.apart:
             for there, here in zip(*((part.views(w) if part else [w]) for w in (self._weights, self._shared_weights)),
                                    strict=True):  # fmt: skip
-                there.copy_(here)
+                self._device.put(here, there)
 
     def _buffer(self, iteration: int) -> int:
         return iteration % len(self._gradients)
@@ -231,10 +240,3 @@ def common(pushed: Entries, came: Entries) -> Entries:
         return pushed
     kept = np.isin(here, came.indices, assume_unique=True)
     return Entries(pushed.n, here[kept], pushed.values[kept])
-
-
-def device_of(name: str, worker: int) -> torch.device:
-    """Several workers on one GPU are normal: worker i computes on cuda:(i mod n)."""
-    if name == "cuda":
-        return torch.device("cuda", worker % torch.cuda.device_count())
-    return torch.device(name)

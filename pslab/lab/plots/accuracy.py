@@ -52,9 +52,9 @@ VISIBLE = 45.0  # per cent below the best end that the frame shows at most
 
 def curves(
     results: Iterable[Result], x: Names = "seconds", y: Names = "accuracy", *, by: Names = "label",
-    facet: str | None = None, row: str | None = None, behind: Any = None, goal: float | None = None,
-    log: str | None = None, zoom: tuple[float, float] | bool | None = None, title: Any = None,
-    notes: Iterable[str] = (), width: str = "page",
+    facet: str | None = None, row: str | None = None, behind: Any = None, banded: Iterable[Result] = (),
+    goal: float | None = None, log: str | None = None, zoom: tuple[float, float] | bool | None = None,
+    title: Any = None, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """A quantity of each evaluation against another: the median over seeds, a band over their range.
 
@@ -63,6 +63,7 @@ def curves(
         by: the columns whose values get a curve each; "label": what differs.
         facet, row: columns whose values get a panel each, side by side and one under the other.
         behind: the value of `by` whose curve stands grey behind the others, in each panel where facet is by.
+        banded: the same runs in virtual time over several seeds: thin, in their curves' colours, with their bands.
         goal: an accuracy (0 to 1), drawn as a dotted line.
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
         zoom: per cent of accuracy in the frame; None: where the ends of the curves are distinguishable; False: all.
@@ -81,7 +82,8 @@ def curves(
     pairs = [(x_, y_) for x_ in xs for y_ in ys]
     panels = [*filter(None, (facet, row))]
     names, shown = own_columns(crowd, by, panels), columns_of(crowd, by, *panels)
-    grouped = groups(crowd, by, **{word: each for word, each in (("facet", facet), ("row", row)) if each is not None})
+    named_panels = {word: each for word, each in (("facet", facet), ("row", row)) if each is not None}
+    grouped = groups(crowd, by, **named_panels)
     keys = [dict(zip(shown, key, strict=True)) for key in grouped]
     one = facet is not None and {*names} <= {facet}  # each panel has its own curve, and its heading names it
     drawn = []
@@ -94,6 +96,12 @@ def curves(
             ... if back and one else values.get(facet or ""), values.get(row or ""), back, sign if panels else "",
             {pair: _band(group, *pair, crowd) for pair in pairs},
             {pair: _ends(filter(diverged, group), *pair, crowd) for pair in pairs}))  # fmt: skip
+    twins, own_look = as_results(banded), dict(zip(grouped, made, strict=True))
+    for key, group in groups(twins, by, **named_panels).items() if len(twins) else ():
+        if key in own_look:
+            values = dict(zip(shown, key, strict=True))
+            drawn.append(Curve("", own_look[key].thin, values.get(facet or ""), values.get(row or ""), behind=True,
+                               frames={pair: _band(group, *pair, crowd) for pair in pairs}, how={"marked": False}))
     differing = columns_of(alone, "label")
     for key, group in groups(alone, "label").items() if len(alone) else ():
         own = [label_of(dict(zip(differing, key, strict=True)), differing, group[0].run)] if differing else []
@@ -109,10 +117,16 @@ def curves(
                    heads_of(row, rows, crowd), width)  # fmt: skip
     if goal is not None and "accuracy" in ys:
         page.level(100 * goal, f"{100 * goal:g}{SPACE}%", y_axes["accuracy"])
-    lines = [*caption(found, shown), *_below(drawn, y_axes.get("accuracy")), *grey(drawn, one), *found.notes(),
-            *notes_of(found), *notes]  # fmt: skip
+    lines = [*caption(found, shown), *_banded(twins), *_below(drawn, y_axes.get("accuracy")), *grey(drawn, one),
+             *found.notes(), *notes_of(found), *notes]
     what, against = ([QUANTITIES[name].words or QUANTITIES[name].title for name in each] for each in (ys, xs))
     return page.finish(words_of(title) or headline(what, against, shown), lines, () if one else None)
+
+
+def _banded(twins: Results) -> list[str]:
+    """What the thin lines are."""
+    seeds = len({result.run.seed for result in twins})
+    return [f"thin, with bands: the same in virtual time, median and range of {seeds} seeds"] if seeds else []
 
 
 def as_results(results: Iterable[Result]) -> Results:

@@ -78,7 +78,8 @@ def best(
             group, choice = _apart(result, place, names), key_of(result.run, place, names)
             if chosen[group] == choice:
                 among = candidates[group]
-                said = Choice(" and ".join(names), measure, goal, len(among), _at_end(choice, among))
+                said = Choice(" and ".join(names), measure, goal, len(among), _at_end(choice, among),
+                              _beyond(choice, among))  # fmt: skip
                 own.append({**place, CHOICE: said} if len(among) > 1 else place)
         if own:
             kept.append(result)
@@ -122,3 +123,14 @@ def _at_end(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> bool:
             return True
     return False
 
+
+
+def _beyond(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> float | None:
+    """Where one number was chosen, and is at an end of those that were tried: the next one beyond it."""
+    if len(choice) > 1 or not _at_end(choice, among):
+        return None
+    (value,), tried = choice, sorted({float(other[0]) for other in among})
+    if tried[0] <= 0:
+        return None
+    beyond = float(value) ** 2 / (tried[-2] if value == tried[-1] else tried[1])
+    return float(f"{beyond:.12g}")  # 0.8, not 0.8000000000000002

@@ -25,6 +25,7 @@ class Choice:
     goal: float | None
     among: int  #: how many values there were
     at_end: bool  #: whether the chosen one is the smallest or the largest of them
+    beyond: float | None = None  #: then the next number in that direction, by the ratio of the last two
 
 
 class Runs(Placed[Run]):

@@ -21,6 +21,7 @@ from pslab.errors import ConfigError, nearest
 from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.device import DEVICES
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state
@@ -57,7 +58,7 @@ def resolve(run: Run) -> Experiment:
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
         weights=keyspace.flatten(module), parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        trains=run.engine != "timing", **policies,
+        device=DEVICES[run.device], trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
 
@@ -224,9 +225,10 @@ def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead
 
 def _check_momentum(run: Run, rule: Any) -> None:
     """Momentum at the worker and at the server would be momentum of momentum."""
-    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).plain_sgd:
+    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).without_momentum:
         problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
-        raise ConfigError("optimizer", run.optimizer, f"{problem}: use optimizer='sgd', or momentum=0 in the rule")
+        advice = "use optimizer='sgd' or 'sgd:weight_decay=0.0001', or momentum=0 in the rule"
+        raise ConfigError("optimizer", run.optimizer, f"{problem}: {advice}")
 
 
 def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:

@@ -95,7 +95,8 @@ class Training:
         if not is_finite(self.gradient):
             problem = f"the gradient of iteration {iteration} is not finite: the training diverged; choose a lower one"
             raise ConfigError("learning_rate", run.learning_rate, problem)
-        factor = self.experiment.schedule.factor(iteration / (run.pushes or 1))
+        epoch = iteration * run.batch_size / len(self.dataset.train_y)
+        factor = self.experiment.schedule.factor(iteration / (run.pushes or 1), epoch)
         self.store.step(0, [self.gradient], run.learning_rate * factor)
 
     def layers(self) -> list[tuple[Layer, torch.Tensor]]:

@@ -40,6 +40,11 @@ class OptimizerSpec:
         """Whether a step is weights -= learning rate * gradient and nothing else."""
         return self.cls is torch.optim.SGD and not any(self.options.values())
 
+    @property
+    def without_momentum(self) -> bool:
+        """Whether it is stochastic gradient descent that remembers nothing; it may decay weights."""
+        return self.cls is torch.optim.SGD and not any(self.options.get(name) for name in ("momentum", "nesterov"))
+
     def make(self, parameters: Iterable[torch.Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """A new optimizer of these parameters."""
         return self.cls(parameters, lr=learning_rate, **self.options)  # type: ignore[call-arg]

@@ -7,7 +7,6 @@ import torch
 from tiny import Dies, Diverges, Raises, colours, digits, net, tiny
 from torch.nn import functional
 
-from pslab.engines.local.engine import execute
 from pslab.engines.worker.phases import PHASES
 from pslab.errors import WorkerDied, WorkerFailed
 from pslab.lab.runs.resolve import resolve
@@ -177,12 +176,6 @@ def test_the_pool_is_kept_between_runs(tmp_path):
     larger = tiny(seed=2, model=lambda: torch.nn.Sequential(net(), torch.nn.Linear(10, 10)))
     run(larger, results=tmp_path, progress=False)
     assert {p.pid for p in pool.acquire(4).processes.values()} == before
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_workers_on_a_gpu_do_what_workers_on_the_cpu_do():
-    here, there = (execute(resolve(tiny(device=d, pushes=20)), lambda news: None) for d in ("cpu", "cuda"))
-    assert torch.allclose(torch.from_numpy(here.weights), torch.from_numpy(there.weights), atol=1e-4)
 
 
 @pytest.mark.slow

@@ -51,6 +51,22 @@ def test_curve_is_the_records(make: Make):
     assert "95.00\u00a0%, loss 0.500<br>8 pushes, 4.00\u00a0s<br>800\u00a0B up, 240\u00a0B down" in dense.hovertext[-1]
 
 
+def test_the_same_in_virtual_time_stands_thin_and_with_its_band_behind_its_curve(make: Make, tmp_path: Path):
+    rules = {"prune": ["none", "static:1%"]}
+    real = make(grid(Run(pushes=8, cluster="lab"), **rules))
+    twins = grid(BASE, **rules, seed=[0, 1, 2]).finished(
+        [one(tmp_path, run, [0.1, 0.5 + run.seed / 10, 0.9]) for run in grid(BASE, **rules, seed=[0, 1, 2])])
+    figure = plots.curves(real, x="iteration", by="prune", banded=twins, zoom=False)
+    thin = [trace for trace in figure.data if trace.name == "" and trace.fill is None]
+    bands = [trace for trace in figure.data if trace.name == "" and trace.fill == "toself"]
+    assert [list(trace.y) for trace in thin] == [pytest.approx([10, 60, 90])] * 2
+    assert sorted(bands[0].y)[1:5] == pytest.approx([10, 50, 70, 90])
+    assert {trace.line.color for trace in thin} == {line.line.color for line in drawn.lines(figure).values()}
+    assert max(trace.line.width for trace in thin) < min(line.line.width for line in drawn.lines(figure).values())
+    assert "the same in virtual time, median and range of 3 seeds" in " ".join(figure.layout.meta["caption"])
+    assert {"dense", "static 1\u00a0%"} == {*drawn.lines(figure)}
+
+
 def test_iterations_count_everybodys_pushes(make: Make):
     figure = plots.curves(make(grid(BASE, prune=["none"])), x="iteration")
     assert list(drawn.lines(figure)["BSP, dense"].x) == [0, 0.5, 1, 1.5, 2]

@@ -60,6 +60,11 @@ class Look:
         """Plotly's line."""
         return {"color": self.colour, "dash": self.dash, "width": self.width}
 
+    @property
+    def thin(self) -> Look:
+        """Of what stands behind the curve of this look, and belongs to it."""
+        return dataclasses.replace(self, dash="solid", width=0.6 * LINE)
+
     def mark(self, size: Any = MARK) -> dict[str, Any]:
         """Plotly's marker. A white edge sets it off its own line."""
         edge = {"color": self.colour, "width": 1.0} if "open" in self.marker else {"color": "white", "width": 0.5}

@@ -1,0 +1,87 @@
+"""Where a worker computes: in the memory that it shares with the server, or in a GPU's own, behind copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+
+@dataclass(frozen=True)
+class Device:
+    """The CPU: its memory is the one that workers and server share, so a tensor is there already.
+
+    A device with memory of its own starts its work and its copies in order, and does not wait for them. What stands on
+    the CPU is complete after `fetch` or `synchronize`.
+    """
+
+    apart: ClassVar[bool] = False  #: whether it has memory of its own: what is to be there, and to come back, is copied
+
+    def of(self, worker: int) -> Device:
+        """The device of one worker, where there are several."""
+        return self
+
+    @property
+    def place(self) -> torch.device:
+        """What torch calls it."""
+        return torch.device("cpu")
+
+    def to(self, here: torch.Tensor) -> torch.Tensor:
+        """A tensor on the CPU, on the device."""
+        return here
+
+    def put(self, here: torch.Tensor, there: torch.Tensor) -> None:
+        """Copy a tensor on the CPU into one on the device. The first may be changed at once."""
+        there.copy_(here)
+
+    def fetch(self, *there: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Tensors on the device, complete, on the CPU. On the CPU itself they are the same ones."""
+        return there
+
+    def synchronize(self) -> None:
+        """Wait until all that was started on the device is done."""
+
+    def seed(self, seed: int) -> None:
+        """Seed what layers draw from on the device; on the CPU, torch's generator."""
+        # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
+        torch.default_generator.manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Cuda(Device):
+    """A CUDA device. Several workers on one are normal: of n devices, worker i computes on number i mod n.
+
+    Copies go through page-locked memory, of which torch keeps a cache, so they overlap with what the CPU does.
+    """
+
+    apart: ClassVar[bool] = True
+    number: int = 0
+
+    def of(self, worker: int) -> Device:
+        return Cuda(worker % torch.cuda.device_count())
+
+    @property
+    def place(self) -> torch.device:
+        return torch.device("cuda", self.number)
+
+    def to(self, here: torch.Tensor) -> torch.Tensor:
+        return here.pin_memory().to(self.place, non_blocking=True)
+
+    def put(self, here: torch.Tensor, there: torch.Tensor) -> None:
+        there.copy_(here.pin_memory(), non_blocking=True)
+
+    def fetch(self, *there: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = tuple(each.to("cpu", non_blocking=True) for each in there)  # into page-locked memory
+        self.synchronize()
+        return found
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.place)
+
+    def seed(self, seed: int) -> None:
+        super().seed(seed)
+        torch.cuda.manual_seed_all(seed)
+
+
+DEVICES: dict[str, Device] = {"cpu": Device(), "cuda": Cuda()}  #: by the names that a Run may give
