@@ -17,7 +17,6 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.worker.gradient import Computing, module_of
-from pslab.engines.worker.tensors import device_of
 
 KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
 AIM_SHARE = 0.03  # ... that is aimed at
@@ -71,15 +70,14 @@ def gradients_s(job: Job, worker: int, arena: Arena, data: Arena) -> float:
     """
     if not job.trains:
         return 0.0
-    layout, device = job.layout, device_of(job.run.device, worker)
-    weights = arena.tensor(layout.server, layout.size, layout.dtype).to(device, copy=True)
+    layout, device = job.layout, job.device.of(worker)
+    weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
     buffer = torch.zeros_like(weights)
     computing = Computing(job, worker, job.shelf.dataset(data), weights, [buffer], module_of(job, device))
     spent_s: list[float] = []
     while len(spent_s) < GRADIENTS and sum(spent_s) < GRADIENTS_S:
         begin_s = time.monotonic()
         computing.gradient(len(spent_s), 0)
-        float(buffer[0])  # also on a device the gradient is there then
         spent_s.append(time.monotonic() - begin_s)
     counted = spent_s[1:] or spent_s
     return sum(counted) / len(counted)
