@@ -54,6 +54,20 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
         raise
 
 
+def rehearse(experiment: Experiment) -> Pace:
+    """How fast this machine is for an experiment, measured by the processes of a run that is then not run.
+
+    Raises:
+        WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
+    """
+    pool = pools.acquire(experiment.run.workers)
+    try:
+        return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
+    except BaseException:
+        pools.release(kill=True)
+        raise
+
+
 class _LocalRun(Coordinator):
     """A run in wall-clock time."""
 
@@ -91,6 +105,12 @@ class _LocalRun(Coordinator):
         if self.lost:  # the survivors are well, but the next run needs all processes
             pools.release(kill=True)
         return outcome
+
+    def rehearsed(self) -> Pace:
+        """The pace that a run would have now."""
+        self._prepare()
+        self._rehearse()
+        return self.pace
 
     @property
     def _under_way(self) -> bool:

@@ -28,7 +28,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, or a variant")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes each, into the folder that --results names")
-    parser.add_argument("--again", action="store_true", help="run again what is recorded, if its emulation was not kept")
+    parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
 
 

@@ -23,7 +23,7 @@ def add(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
-    parser.add_argument("--again", action="store_true", help="run again what is recorded, if its emulation was not kept")
+    parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     for name, field in FIELDS.items():
         allowed = "" if name in NAMED else field.allowed
         said = "; ".join(filter(None, (field.doc, allowed, f"default: {field.shown}"))).replace("%", "%%")
@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> int:
     if len(result.accuracy):
         reached = f"{result.accuracy.iloc[-1].accuracy:.2%}"
     slower = f" (emulated {k:g} times slower)" if (k := manifest.get("dilation", 1.0)) > 1 else ""
-    kept = "" if emulation_ok(manifest) else " (the machine was too slow to emulate this cluster: --again runs it again)"
+    kept = "" if emulation_ok(manifest) else " (the machine was too slow for this cluster: --again)"
     again = " (from the record)" if result.cached else ""
     print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{slower}{kept}{again}")
     print(result.path)

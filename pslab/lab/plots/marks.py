@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pslab.lab.plots.labels import SPACE
 
-if TYPE_CHECKING:
-    from typing import Protocol
 
-    class Told(Protocol):
-        """What has a manifest, such as a result."""
+class Recorded(Protocol):
+    """What has a manifest, such as a result."""
 
-        @property
-        def manifest(self) -> Mapping[str, Any]: ...
+    @property
+    def manifest(self) -> Mapping[str, Any]: ...
+
 
 #: A mark behind a label, words for the caption, a test on the manifest.
 MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
@@ -29,7 +28,7 @@ MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
 MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch"}
 
 
-def marks(results: Iterable[Told]) -> str:
+def marks(results: Iterable[Recorded]) -> str:
     """The marks behind the label of these results: ``"*"``, and ``"✖2/3"`` where two of three seeds diverged."""
     manifests = [result.manifest for result in results]
     diverged = sum(manifest.get("outcome") == "diverged" for manifest in manifests)
@@ -37,7 +36,7 @@ def marks(results: Iterable[Told]) -> str:
     return found + (f"{SPACE}✖{diverged}/{len(manifests)}" if diverged else "")
 
 
-def notes_of(results: Iterable[Told]) -> list[str]:
+def notes_of(results: Iterable[Recorded]) -> list[str]:
     """The meaning of the marks that these results have."""
     manifests = [result.manifest for result in results]
     found = [f"{mark} {words}" for mark, words, test in MARKS if any(map(test, manifests))]

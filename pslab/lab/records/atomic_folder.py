@@ -103,8 +103,8 @@ def read_file(place: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:
     except OSError as error:
         raise RecordError(f"{place / name} cannot be read ({error}); delete {place} and run again") from error
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256", {}).get(name):
-        raise RecordError(f"{place / name} is not what its manifest says: it was changed since, or run again: read the record "
-                          f"again, or delete {place}")
+        problem = f"is not what its manifest says: it was changed since; delete {place}, or find it anew"
+        raise RecordError(f"{place / name} {problem}")
     return BytesIO(content)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records import record
+from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.places import key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
