@@ -14,7 +14,9 @@ PslabError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import signal
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 
@@ -27,7 +29,7 @@ class ConfigError(PslabError, ValueError):
 
     def __init__(self, field: str, value: object, problem: str) -> None:
         self.field, self.value, self.problem = field, value, problem
-        super().__init__(f"{field}={value!r}: {problem}")
+        super().__init__(f"{shortened(field, str)}={shortened(value)}: {shortened(problem, str)}")
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.problem)
@@ -71,6 +73,25 @@ class WorkerDied(RunError):
     def __init__(self, who: str, iteration: int | None, how: str) -> None:
         self.who, self.iteration, self.how = who, iteration, how
         super().__init__(f"{who} {how}" + ("" if iteration is None else f", in iteration {iteration}"))
+
+
+LONGEST = 1000  # characters of a value in a message
+
+
+def shortened(value: object, form: Callable[[object], str] = repr) -> str:
+    """A value as a message quotes it: of a long one the beginning and the end."""
+    try:
+        text = form(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return f"a {type(value).__name__} that cannot be written"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 2 :]}"
+
+
+def ended(exit_code: int | None) -> str:
+    """How a process ended: ``"killed by SIGKILL"``, ``"exit code 3"``."""
+    with contextlib.suppress(ValueError):
+        return f"killed by {signal.Signals(-(exit_code or 0)).name}"
+    return f"exit code {exit_code}"
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

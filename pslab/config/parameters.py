@@ -37,7 +37,7 @@ class Bounds:
     def hold(self, value: float) -> bool:
         """Whether a value lies within."""
         return (
-            math.isfinite(value)
+            -math.inf < value < math.inf
             and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
@@ -98,7 +98,7 @@ class Parameter:
             return value
         kind = next((kind for kind in WORDS if isinstance(value, kind)), None)
         if kind in (int, float) and float in self.kinds:
-            value, kind = float(value), float
+            value, kind = _float(value), float
         outside = kind in (int, float) and not self.bounds.hold(value)
         unknown = kind is str and self.choices and value not in self.choices
         if kind not in self.kinds or outside or unknown:
@@ -124,6 +124,14 @@ class Parameter:
         if str in self.kinds and not self.choices:
             return text
         raise self._error(text)
+
+
+def _float(value: int | float) -> float:
+    """As a float; a whole number that none can hold is infinite, and beyond all bounds."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _shown(value: object) -> str:

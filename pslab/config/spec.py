@@ -67,7 +67,10 @@ def make(field: str, text: str, cls: Any) -> Any:
     if len(positional) > len(fields):
         raise ConfigError(field, text, f"{name} takes {describe(cls)}; got {len(positional)} values")
     arguments = {}
-    for key, value in {**dict(zip(fields, positional, strict=False)), **named}.items():
+    first = dict(zip(fields, positional, strict=False))
+    if twice := [key for key in first if key in named]:
+        raise ConfigError(field, text, f"{twice[0]} is given twice: as {first[twice[0]]!r} and as {named[twice[0]]!r}")
+    for key, value in {**first, **named}.items():
         if key not in fields:
             raise ConfigError(field, text, f"{name} has no parameter {key!r}; it takes {describe(cls)}")
         try:

@@ -151,7 +151,7 @@ ROWS = _table(
     Row("schedule", "steps", "pslab.policies.schedules:Steps", example="steps:0.1,at=0.5/0.75",
         label="schedule in steps, ×{factor_each}, at {at}"),
     Row("schedule", "warmup", "pslab.policies.schedules:WarmUp", example="warmup:4,then=linear",
-        label="{then} schedule after a warm-up of {epochs} epochs"),
+        label="warm-up of {epochs} epochs, then {then}"),
 
     Row("codec", "auto", "pslab.tensors.codec.frames", "the shortest of the others for each message"),
     Row("codec", "dense", "pslab.tensors.codec.frames", "every entry of the vector, without positions"),

@@ -39,7 +39,9 @@ class Some:
      ({"size": 0}, "must be a whole number of at least 1, or fit"), ({"size": "fitt"}, "at least 1, or fit"),
      ({"mode": "eech"}, "allowed: each, frozen; did you mean 'each'?"), ({"mode": 3}, "allowed: each, frozen"),
      ({"masked": 1}, "must be on (True) or off (False)"), ({"percent": 100}, "of at least 0 and below 100"),
-     ({"percent": math.inf}, "must be a number of"), ({"grid": 10}, "must be a whole number from -1 to 9")],
+     ({"percent": math.inf}, "must be a number of"), ({"grid": 10}, "must be a whole number from -1 to 9"),
+     ({"grid": 10**400}, "must be a whole number from -1 to 9"), ({"share": 10**400}, "must be a number above 0"),
+     ({"share": -(10**5000)}, "must be a number above 0")],
 )  # fmt: skip
 def test_a_value_out_of_type_or_bounds_is_refused(fields: dict[str, Any], problem: str):
     with pytest.raises(ConfigError) as error:

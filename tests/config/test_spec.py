@@ -48,6 +48,7 @@ def test_values_are_read_in_order_or_by_name(text, rule):
         ("rule:1,keep=perhaps", "keep='perhaps'"),
         ("rule:1,mode=three", "allowed: one, two"),
         ("rule:1,speed=2", "no parameter 'speed'"),
+        ("rule:1,share=0.5", "share is given twice: as '1' and as '0.5'"),
         ("rule:-1", "above 0"),
     ],
 )

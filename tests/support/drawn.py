@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 
 
 def lines(figure: go.Figure, axis: str = "x") -> dict[str, Any]:
-    """The curves of one panel by their names: not bands, crosses, signs, samples or what stands behind them unnamed."""
+    """The curves of one panel by their names: not bands, crosses, signs or samples."""
     return {trace.name: trace for trace in figure.data
-            if trace.type == "scatter" and trace.name and trace.hovertemplate and "diverged" not in trace.hovertemplate
+            if trace.type == "scatter" and trace.hovertemplate and "diverged" not in trace.hovertemplate
             and (trace.xaxis or "x") == axis}  # fmt: skip
 
 

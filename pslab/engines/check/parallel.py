@@ -20,7 +20,7 @@ from pslab.engines.check.explorer import explore
 from pslab.engines.check.result import Explored
 from pslab.engines.check.worker import FAULTS
 from pslab.engines.processes.spawn import without_main
-from pslab.errors import PslabError, StartFailed
+from pslab.errors import PslabError, StartFailed, ended
 
 END_LIMIT_S = 2.0
 
@@ -107,7 +107,7 @@ def _received(pipe: Connection, process: Any) -> tuple[int, Explored]:
         index, found = pipe.recv()
     except (EOFError, OSError):
         process.join(END_LIMIT_S)
-        raise StartFailed(f"a process of the checker ended early (exit code {process.exitcode})") from None
+        raise StartFailed(f"a process of the checker ended early ({ended(process.exitcode)})") from None
     if isinstance(found, PslabError):
         raise found
     return index, found

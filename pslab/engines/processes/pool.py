@@ -18,7 +18,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import Report, await_report, order, order_plain
 from pslab.engines.processes.spawn import without_main
-from pslab.errors import StartFailed, WorkerDied, WorkerFailed
+from pslab.errors import StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
 
 SERVER = -1  # the number of the process to which all others have a pipe; they count from 0
@@ -87,7 +87,7 @@ class Pool:
         for source in sorted(ready, key=lambda s: isinstance(s, int)):  # a child's last words before its death
             number = sources[source]
             if isinstance(source, int):
-                raise WorkerDied(_name(number), None, f"is gone (exit code {self.processes[number].exitcode})")
+                raise WorkerDied(_name(number), None, f"is gone ({ended(self.processes[number].exitcode)})")
             try:
                 report = await_report(self.pipes[number])
             except (EOFError, OSError):

@@ -40,7 +40,9 @@ def main(options: argparse.Namespace) -> int:
     wanted = Run.of({name: _value(name, value) for name, value in fields.items()})
     result = run(wanted, results=options.results, again=options.again)
     manifest, reached = result.manifest, "ended"
-    if len(result.accuracy):
+    if manifest["outcome"] == "diverged":
+        reached = "diverged"
+    elif len(result.accuracy):
         reached = f"{result.accuracy.iloc[-1].accuracy:.2%}"
     slower = f" (emulated {k:g} times slower)" if (k := manifest.get("dilation", 1.0)) > 1 else ""
     kept = "" if emulation_ok(manifest) else " (the machine was too slow for this cluster: --again)"

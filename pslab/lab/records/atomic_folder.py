@@ -38,6 +38,7 @@ def publish(draft: Path, place: Path, aside: Path | None = None) -> bool:
             aside.parent.mkdir(exist_ok=True)
             place.rename(aside)
         draft.rename(place)
+        _flush(place.parent)
         return True
     except OSError:
         if not place.is_dir():
@@ -71,17 +72,19 @@ def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
     Raises:
         RecordError: files are missing, or the manifest is no JSON.
     """
-    manifest: dict[str, Any] = {}
+    manifest: Any = {}
     try:
         if (place / MANIFEST).is_file():
             manifest = json.loads((place / MANIFEST).read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{place / MANIFEST} cannot be read ({error}); delete {place} and run again") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("sha256", {}), dict):
+        raise RecordError(f"{place / MANIFEST} is no manifest; delete {place} and run again")
     missing = [name for name in dict.fromkeys([*files, *manifest.get("sha256", ())]) if not (place / name).is_file()]
     if missing:
         raise RecordError(f"{place} is not a complete record: {', '.join(missing)} missing; delete it and run again")
     journal.note(read=f"{place.parent.name}/{place.name}")
-    return manifest
+    return dict(manifest)
 
 
 def write_manifest(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -89,7 +92,18 @@ def write_manifest(place: Path, manifest: Mapping[str, Any], names: Iterable[str
     sums = {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in names if name != MANIFEST}
     whole = {**manifest, "sha256": sums}
     (place / MANIFEST).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
+    for path in (*(place / name for name in (*sums, MANIFEST)), place):
+        _flush(path)
     return whole
+
+
+def _flush(path: Path) -> None:
+    """To the disk: what is renamed afterwards is whole after a loss of power, too."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_file(place: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import uuid
@@ -206,7 +207,10 @@ def find(run: Run, results: Path) -> Result | None:
     place = results / "runs" / run.digest
     if run.unknown or not place.is_dir():
         return None
-    return Result(run, place, read_manifest(place, FILES))
+    manifest = read_manifest(place, FILES)
+    if manifest.get("digest") != run.digest or manifest.get("run") != json.loads(json.dumps(run.plain())):
+        raise RecordError(f"{place} holds another run than its name says; delete it and run again")
+    return Result(run, place, manifest)
 
 
 def load(path: Path | str) -> Result:
@@ -216,9 +220,11 @@ def load(path: Path | str) -> Result:
         RecordError: it is incomplete, or names what this version does not know.
     """
     manifest = read_manifest(Path(path), FILES)
+    if not re.fullmatch("[0-9a-f]{16}", str(manifest.get("digest"))) or not isinstance(manifest.get("run"), dict):
+        raise RecordError(f"{path}: its manifest does not say which run it is of")
     try:
         run = Run.of(manifest["run"])
-    except (ConfigError, TypeError) as error:
+    except (ConfigError, TypeError, OverflowError) as error:
         raise RecordError(f"{path}: its run cannot be made again ({error})") from error
     return Result(run, Path(path), manifest)
 
@@ -226,7 +232,8 @@ def load(path: Path | str) -> Result:
 def clean(results: Path) -> None:
     """Remove the drafts of processes on this machine that have ended."""
     for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
-        if not _alive(int(draft.name.split(".")[-2])):
+        process = draft.name.split(".")[-2]
+        if process.isdigit() and not _alive(int(process)):
             shutil.rmtree(draft, ignore_errors=True)
 
 
@@ -248,6 +255,6 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):
         pass
     return True

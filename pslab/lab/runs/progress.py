@@ -6,6 +6,7 @@ The time left is what such runs took before, by the records, corrected by this s
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 import time
@@ -41,7 +42,7 @@ class Progress:
         stream: TextIO | None = None,
     ) -> None:
         self._runs, self._done = runs, 0
-        self._stream = stream or sys.stderr
+        self._stream = stream or sys.stderr or io.StringIO()  # a process may have no stderr
         self._live = self._stream.isatty()
         self._shown = shown if shown is not None else not journal.active()
         self._printed_s = self._noted_s = time.monotonic()
@@ -134,7 +135,7 @@ def taken_before(results: Path) -> dict[Kind, float]:
     manifests = sorted((results / "runs").glob("[0-9a-f]*/manifest.json"), key=lambda path: -path.stat().st_mtime)
     found: dict[Kind, list[float]] = {}
     for path in manifests[:LATEST]:
-        with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):  # reported where it is read
+        with contextlib.suppress(Exception):  # whatever is wrong with a record is said where it is asked for
             manifest = json.loads(path.read_text())
             run, wall_s = manifest["run"], manifest.get("wall_s", manifest["seconds"])
             kind = run["engine"], str(run["model"]), run["batch_size"]

@@ -119,18 +119,27 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _noted(stop: threading.Event) -> Iterator[threading.Event]:
-    """An interrupt sets `stop`, which is checked many times a second.
+    """An interrupt sets `stop`, which is checked many times a second; so does SIGTERM, which then takes effect.
 
     At an arbitrary instruction it would tear a message, a record or the import of torch.
     """
     if threading.current_thread() is not threading.main_thread():
         yield stop  # interrupts are the main thread's
         return
-    before = signal.signal(signal.SIGINT, lambda *_: stop.set())
+    received: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        received.append(number)
+        stop.set()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before or signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if signal.SIGTERM in received:  # what was finished is kept; now it ends as whoever sent it wishes
+            signal.raise_signal(signal.SIGTERM)
     _heed(stop)
 
 

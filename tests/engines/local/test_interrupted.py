@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from tiny import tiny
 
@@ -76,6 +78,20 @@ def test_an_interrupted_run_is_kept_apart_and_its_place_reported(tmp_path, monke
     (kept,) = (tmp_path / "interrupted").iterdir()
     assert load(kept).manifest["outcome"] == "interrupted"
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_termination_keeps_the_work_before_it_takes_effect(tmp_path, monkeypatch):
+    from pslab.lab.runs.progress import Progress
+
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda *_: received.append(len(list((tmp_path / "interrupted").iterdir()))))
+    monkeypatch.setattr(Progress, "update", lambda self, name, news: signal.raise_signal(signal.SIGTERM))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(LONG, results=tmp_path, progress=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [1]
 
 
 def test_progress_reports_what_workers_do():

@@ -84,9 +84,29 @@ def test_a_table_cannot_change_under_its_reader(tmp_path):
     assert made.phases.equals(find(RUN, tmp_path).phases)
 
 
-def test_a_damaged_manifest_is_noticed(tmp_path):
-    (written(tmp_path).path / "manifest.json").write_text("{")
-    with pytest.raises(RecordError, match="cannot be read"):
+@pytest.mark.parametrize(("text", "words"), [
+    ("{", "cannot be read"), ("[" * 200_000, "cannot be read"), ("[]", "is no manifest"),
+    ('{"sha256": 3}', "is no manifest"), ("{}", "another run"),
+    ('{"run": {"seed": 1' + "0" * 5000 + "}}", "cannot be read"),
+], ids=["half", "brackets", "list", "sums", "empty", "huge"])  # fmt: skip
+def test_a_damaged_manifest_is_noticed(tmp_path, text, words):
+    (written(tmp_path).path / "manifest.json").write_text(text)
+    with pytest.raises(RecordError, match=words):
+        find(RUN, tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"digest": "../../../X"}, {"run": 3}, {"run": {"workers": 10**400}}], ids=str)
+def test_a_manifest_that_names_no_run_cannot_be_loaded(tmp_path, change):
+    made = written(tmp_path)
+    write_manifest(made.path, {**made.manifest, **change}, ALL)
+    with pytest.raises(RecordError):
+        load(made.path)
+
+
+def test_the_record_of_another_run_is_not_taken_for_this_one(tmp_path):
+    other = written(tmp_path, RUN.but(seed=1))
+    other.path.rename(other.path.with_name(RUN.digest))
+    with pytest.raises(RecordError, match="holds another run than its name says"):
         find(RUN, tmp_path)
 
 
@@ -169,9 +189,11 @@ def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
     runs = tmp_path / "runs"
     dead, mine, elsewhere = (runs / f".d.{host}.{pid}.x" for host, pid in
                              [(platform.node(), ended.pid), (platform.node(), os.getpid()), ("other", ended.pid)])
-    for draft in (dead, mine, elsewhere):
+    strange = runs / f".d.{platform.node()}.nobody.x"
+    for draft in (dead, mine, elsewhere, strange):
         draft.mkdir(parents=True)
     record.clean(tmp_path)
+    assert strange.exists()
     assert not dead.exists()
     assert mine.exists()
     assert elsewhere.exists()

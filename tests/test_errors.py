@@ -1,0 +1,37 @@
+"""Errors quote what was wrong, at a length that a person reads, and survive a pipe."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pslab.config.run import Run
+from pslab.errors import LONGEST, ConfigError, ended, shortened
+
+
+def test_a_long_value_is_quoted_by_its_ends():
+    assert shortened("short") == "'short'"
+    text = shortened("a" * 100_000 + "b")
+    assert len(text) < LONGEST + 10
+    assert text.startswith("'aaa")
+    assert text.endswith("ab'")
+
+
+def test_no_message_echoes_what_a_person_pasted():
+    with pytest.raises(ConfigError) as error:
+        Run.of({"x" * 100_000: "y" * 100_000})
+    assert len(str(error.value)) < 4 * LONGEST
+    assert error.value.value == "y" * 100_000
+
+
+def test_an_error_is_the_same_after_a_pipe():
+    error = ConfigError("workers", 0, "must be a whole number from 1 to 1024")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.field, again.value) == (str(error), "workers", 0)
+
+
+@pytest.mark.parametrize(("code", "words"), [(-9, "killed by SIGKILL"), (-11, "killed by SIGSEGV"), (3, "exit code 3"),
+                                             (0, "exit code 0"), (None, "exit code None"), (-999, "exit code -999")])
+def test_signals_have_names(code: int | None, words: str):
+    assert ended(code) == words
