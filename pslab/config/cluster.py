@@ -136,6 +136,15 @@ class Cluster:
         """Whether messages take no modelled time."""
         return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
 
+    @property
+    def emulated(self) -> bool:
+        """Whether anything takes a modelled time."""
+        return not self.free or self.compute_s is not None or bool(self.trace)
+
+    def modelled(self, workers: int) -> bool:
+        """Whether the computation of each of so many workers takes a modelled time."""
+        return self.compute_s is not None or set(range(workers)) <= set(self.trace)
+
     def present(self, worker: int) -> bool:
         """Whether a worker is present when the run starts."""
         return worker not in self.join or self.leave.get(worker, math.inf) < self.join[worker]

@@ -41,7 +41,8 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
 
     budget = rounds * run.workers
     short = run.but(
-        engine="local", pushes=budget, seconds=None, target_accuracy=None, eval_every=budget, evaluate="after"
+        engine="local", pushes=budget, seconds=None, target_accuracy=None, eval_every=budget, evaluate="after",
+        dilation=1,  # what it takes in real seconds
     )
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
