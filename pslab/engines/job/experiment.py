@@ -12,6 +12,7 @@ from torch import nn
 from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.config.table import find
+from pslab.engines.job import costs
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
@@ -98,6 +99,16 @@ class Experiment:
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
         return not isinstance(self.prune, Dense)
+
+    @property
+    def select_factor(self) -> float:
+        """What a gradient takes at its worker, in the cluster's `select_s`."""
+        return costs.select_factor(self.cluster, self.prune, self.rate)
+
+    @property
+    def apply_factor(self) -> float:
+        """What a push takes at the server, in the cluster's `apply_s`."""
+        return costs.apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
 
     @property
     def memories(self) -> dict[str, Memory]:

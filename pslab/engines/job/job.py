@@ -84,6 +84,8 @@ class Job:
     running: Running
     device: Device
     examples: int
+    select_factor: float
+    apply_factor: float
     sparse: bool
     trains: bool
     portable: bool
@@ -121,6 +123,6 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell",
-                "keyspace", "parts", "layer_shares", "running", "device", "examples", "sparse", "trains", "portable",
-                "own", "layered")  # fmt: skip
+                "keyspace", "parts", "layer_shares", "running", "device", "examples", "select_factor", "apply_factor",
+                "sparse", "trains", "portable", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

@@ -151,6 +151,7 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
     _check_rate(run, policies["rate"])
     _check_codec(run, policies["prune"])
     _check_virtual(run, policies["prune"], cluster)
+    _check_dilation(run, cluster)
     _check_key_ranges(run, policies)
     if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
@@ -178,7 +179,7 @@ def _check_codec(run: Run, rule: Any) -> None:
 
 
 def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
-    if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
+    if run.engine != "local" and not cluster.modelled(run.workers):
         problem = "virtual time needs a modelled compute time: set compute_s, as every preset but 'free' does"
         raise ConfigError("cluster", run.cluster, problem)
     if run.engine != "timing":
@@ -188,6 +189,17 @@ def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
         raise ConfigError("prune", run.prune, problem)
     if run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
+
+
+def _check_dilation(run: Run, cluster: Cluster) -> None:
+    """Only what is emulated in real time can be slower than in its own seconds."""
+    if run.dilation in ("auto", 1):
+        return
+    if run.engine != "local":
+        raise ConfigError("dilation", run.dilation, "virtual time waits for any machine: use 'auto' or 1")
+    if not cluster.modelled(run.workers):
+        problem = "workers that compute as fast as this machine do so in real time: set compute_s, or use 'auto' or 1"
+        raise ConfigError("dilation", run.dilation, problem)
 
 
 def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
