@@ -18,7 +18,7 @@ from pslab.config.parameters import Bounds, OneOf, check, parameters
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
-SEMANTICS = 3  # raise it when the same Run gives other results than before: old records are then not reused
+SEMANTICS = 4  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
 USERS = ("model", "data")  # which may be named as package.module:name
@@ -78,7 +78,13 @@ class Run:
     ] = "after"
     on_death: Annotated[str, OneOf("stop", "continue"), "what the run does when a worker's process dies"] = "stop"
     keep_weights: Annotated[bool, "whether the record has the final weights, or their SHA-256 alone"] = False
-    lease_s: Annotated[float, Bounds(at_least=0.1, at_most=1e6), "a worker that is silent for so long is dead"] = 60.0
+    lease_s: Annotated[
+        float, Bounds(at_least=0.1, at_most=1e6), "a worker that is silent for so many real seconds is dead"
+    ] = 60.0
+    dilation: Annotated[
+        float | str, Bounds(at_least=1, at_most=64), OneOf("auto"),
+        "by how much an emulated cluster runs slower than its own seconds; auto: as this machine needs it",
+    ] = "auto"
 
     def __post_init__(self) -> None:
         check(self)

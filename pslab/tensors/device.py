@@ -42,11 +42,6 @@ class Device:
     def synchronize(self) -> None:
         """Wait until all that was started on the device is done."""
 
-    def seed(self, seed: int) -> None:
-        """Seed what layers draw from on the device; on the CPU, torch's generator."""
-        # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
-        torch.default_generator.manual_seed(seed)
-
 
 @dataclass(frozen=True)
 class Cuda(Device):
@@ -78,10 +73,6 @@ class Cuda(Device):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.place)
-
-    def seed(self, seed: int) -> None:
-        super().seed(seed)
-        torch.cuda.manual_seed_all(seed)
 
 
 DEVICES: dict[str, Device] = {"cpu": Device(), "cuda": Cuda()}  #: by the names that a Run may give

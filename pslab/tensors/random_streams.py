@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,3 +38,35 @@ def numpy_generator(root: int, *names: str | int) -> np.random.Generator:
     """A NumPy generator at the start of the stream."""
     # default_rng() may become another bit generator one day; a named one keeps old runs repeatable
     return np.random.Generator(np.random.PCG64(seed_of(root, *names)))
+
+
+def seed_globals(root: int, *names: str | int) -> None:
+    """Start the global generators of torch, Python and NumPy at streams of these names, for a model's own code.
+
+    It takes about 20 us. NumPy's takes 32 of the seed's bits.
+    """
+    import torch
+
+    seed = seed_of(root, *names)
+    # torch.manual_seed asks every other kind of device too, which takes as long as a small gradient
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+    random.seed(seed_of(root, *names, "python"))
+    np.random.seed(seed_of(root, *names, "numpy") % 2**32)
+
+
+@contextmanager
+def restored_globals() -> Iterator[None]:
+    """Restore the global generators of torch, Python and NumPy afterwards."""
+    import torch
+
+    # a CUDA that is not initialized has no state to restore, and asking for it would initialize it
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from tiny import digits, tiny
+from tiny import Swells, digits, tiny
 from torch.nn import functional
 
 from pslab.config.run import Run
@@ -152,3 +152,12 @@ def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
     wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
     whole, layered = (execute(resolve(wanted.but(ranges=ranges)), quiet) for ranges in ("whole", "layers"))
     np.testing.assert_array_equal(whole.weights, layered.weights)
+
+
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+def test_a_residual_that_overflows_is_a_divergence(engine):
+    """Finite gradients, of which a worker keeps more than there are numbers for."""
+    wanted = tiny(engine=engine, cluster=CLUSTER, workers=2, model=Swells, prune="static:1%", learning_rate=1e-40)
+    outcome = execute(resolve(wanted), quiet)
+    assert outcome.facts["outcome"] == "diverged"
+    assert np.isfinite(outcome.weights).all()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tiny import tiny
+import torch
+from tiny import net, tiny
+from torch import nn
+from torch.nn.utils import parametrizations
 
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
@@ -21,6 +25,25 @@ class Doubled:
 
 class Unknown(Doubled):
     needs = "square"
+
+
+class Spectrum(nn.Module):
+    """A layer of complex weights, one trained and one not."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.net, twist = net(), torch.ones(10, dtype=torch.complex64)
+        if where == "buffer":
+            self.register_buffer("twist", twist)
+        else:
+            self.twist = nn.Parameter(twist, requires_grad=where == "trained")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.net(x) * self.twist).real
+
+
+def linear(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Flatten(), wrap(nn.Linear(49, 10)))
 
 
 LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3}
@@ -69,6 +92,40 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], word
     with pytest.raises(ConfigError, match=words) as error:
         resolve(tiny(**fields))
     assert error.value.field == field
+
+
+@pytest.mark.parametrize("where", ["trained", "frozen", "buffer"])
+def test_complex_numbers_are_refused_by_name(where: str):
+    kind = "buffer" if where == "buffer" else "parameter"
+    with pytest.raises(ConfigError, match=f"{kind} twist is complex"):
+        resolve(tiny(model=lambda: Spectrum(where)))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [(linear(parametrizations.weight_norm), r"module 1 \(ParametrizedLinear\) cannot be sent to a worker's process"),
+     (linear(parametrizations.spectral_norm), r"module 1 \(ParametrizedLinear\) cannot be sent"),
+     (linear(nn.utils.weight_norm), "because of a torch.nn.utils.weight_norm usage"),
+     (lambda: torch.jit.script(net()), r"module 3 \(RecursiveScriptModule\) cannot be sent"),
+     (lambda: torch.jit.trace(net(), torch.zeros(2, 1, 7, 7)), "cannot be sent to a worker's process")],
+    ids=["weight_norm", "spectral_norm", "old weight_norm", "script", "trace"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_modules_that_cannot_be_sent_are_refused_by_name(model: Callable[[], nn.Module], words: str):
+    with pytest.raises(ConfigError, match=words) as error:
+        resolve(tiny(model=model))
+    assert error.value.field == "model"
+
+
+def test_layers_that_an_image_is_too_small_for_are_refused():
+    with pytest.raises(ConfigError, match=r"cannot be counted on an input \[1, 3, 224, 224\].*cluster.layer_shares"):
+        resolve(tiny(**{**LAYERED, "model": "torchvision:inception_v3", "engine": "timing"}))
+
+
+def test_a_model_whose_constructor_reads_numbers_needs_no_memory():
+    found = resolve(tiny(**{**LAYERED, "model": "torchvision:regnet_y_400mf", "engine": "timing"}))
+    assert found.keyspace.size == 4_344_144
+    assert (found.weights.device.type, len(found.layer_shares)) == ("meta", len(found.keyspace.layers))
 
 
 @pytest.mark.parametrize(

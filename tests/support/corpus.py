@@ -95,4 +95,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"on_death": "ignore"}, "on_death"),
     ({"evaluate": "before"}, "evaluate"),
     ({"lease_s": 0.0}, "lease_s"),
+    ({"dilation": 0.5}, "dilation"),
+    ({"dilation": 65}, "dilation"),
+    ({"dilation": "slow"}, "dilation"),
+    ({"dilation": 2}, "dilation"),  # nothing is emulated
+    ({"dilation": 2, "cluster": {"latency_s": 0.01}}, "dilation"),  # ... but the links
+    ({"dilation": 2, "cluster": "lab", "engine": "virtual"}, "dilation"),
 ]

@@ -71,7 +71,7 @@ def record(folder: Path, run: Run, phases: Iterable[tuple], pushes: Iterable[tup
     applied = pd.DataFrame(list(pushes), columns=PUSH_COLUMNS).assign(
         range=0, loss=1.0, density=1.0, bytes_up=100, bytes_up_raw=100, bytes_down=30, bytes_down_raw=30)  # fmt: skip
     evaluated = pd.DataFrame({"pushes": [0], "iteration": [0.0], "seconds": [0.0], "accuracy": [0.1], "loss": [2.3]})
-    facts = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {}, "disturbed": False,
+    facts = {"outcome": "budget", "verdict": "unknown", "emulation_ok": True, "emulation": {}, "disturbed": False,
              "seconds": 11.0, "pushes": len(applied), "accepted": len(applied), "dropped": 0, "deaths": []}  # fmt: skip
     tables = {"accuracy": evaluated, "phases": table, "pushes": applied}
     return Draft(run, folder).save(tables, np.zeros(2, np.float32), facts)
@@ -110,6 +110,6 @@ def curve(
     evaluated = pd.DataFrame({"pushes": at, "iteration": at / run.workers, "seconds": instants, "accuracy": accuracy,
                               "loss": 0.5})  # fmt: skip
     tables = {"accuracy": evaluated, "phases": pd.DataFrame(rows, columns=PHASE_COLUMNS), "pushes": applied}
-    told = {"outcome": "budget", "verdict": "unknown", "honest": True, "honesty": {}, "disturbed": False,
+    told = {"outcome": "budget", "verdict": "unknown", "emulation_ok": True, "emulation": {}, "disturbed": False,
             "seconds": end_s, "pushes": pushes, "accepted": pushes, "dropped": 0, "deaths": [], **facts}  # fmt: skip
     return Draft(run, folder).save(tables, np.zeros(2, np.float32), told)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -70,3 +72,41 @@ class Diverges(Raises):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.left -= 1
         return self.net(x) * (float("nan") if self.left < 0 else 1.0)
+
+
+class Swells(nn.Module):
+    """A model with finite gradients that add up to more than float32 has numbers for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.extra = net(), nn.Parameter(torch.zeros(100))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        extra = 1.0 * self.extra
+        if extra.requires_grad:
+            extra.register_hook(lambda _: torch.linspace(1e38, 3e38, 100))
+        return self.net(x) + 0.0 * extra.sum()
+
+
+class Noisy(nn.Module):
+    """A model that draws from every global generator, and notes what it drew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+        self.bias = nn.Parameter(torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]))
+        self.draws = 0
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        drawn = torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
+        if not self.training:
+            return self.net(x) * (1 + drawn.mean())
+        self.draws += 1
+        self.last = drawn if self.draws % 3 else self.last  # an assignment, not a change of the tensor
+        return self.net(x) * (1 + drawn.mean() + self.last.sum()) + (self.bias * drawn).sum()
+
+
+def global_states() -> tuple[str, str, str]:
+    """What the global generators of Python, NumPy and torch would draw next."""
+    return repr(random.getstate()), repr(np.random.get_state()), repr(torch.get_rng_state().tolist())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
+from tiny import global_states
 
-from pslab.tensors.random_streams import generator, numpy_generator, seed_of
+from pslab.tensors.random_streams import generator, numpy_generator, restored_globals, seed_globals, seed_of
 
 
 def test_streams_are_pinned() -> None:
@@ -44,3 +47,24 @@ def test_generators_start_their_stream_and_leave_the_global_one() -> None:
     assert torch.equal(torch.rand(4, generator=generator(1, "a")), torch.rand(4, generator=generator(1, "a")))
     assert not torch.equal(torch.rand(4, generator=generator(1, "a")), torch.rand(4, generator=generator(1, "b")))
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_global_generators_start_at_streams_of_their_own_and_are_restored() -> None:
+    def draw(*names: str | int) -> tuple[float, ...]:
+        seed_globals(3, *names)
+        return random.random(), np.random.rand(), float(torch.rand((), dtype=torch.float64))
+
+    before = global_states()
+    with restored_globals():
+        first, again, other = draw("layers", 0, 1), draw("layers", 0, 1), draw("layers", 0, 2)
+        assert len({*first, *other}) == 6
+        assert first == again
+        assert global_states() != before
+    assert global_states() == before
+
+
+def test_global_generators_are_pinned() -> None:
+    with restored_globals():
+        seed_globals(0, "layers", 1, 2)
+        assert torch.initial_seed() == seed_of(0, "layers", 1, 2)
+        assert (random.randrange(10**6), np.random.randint(10**6)) == (360008, 75674)

@@ -12,6 +12,7 @@ from torch import nn
 from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.config.table import find
+from pslab.engines.job import costs
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
@@ -24,6 +25,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.running_statistics import Running
 
 T = TypeVar("T")
 
@@ -49,6 +51,7 @@ class Experiment:
     weights: torch.Tensor
     parts: tuple[Part, ...]
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
+    running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
@@ -96,6 +99,16 @@ class Experiment:
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
         return not isinstance(self.prune, Dense)
+
+    @property
+    def select_factor(self) -> float:
+        """What a gradient takes at its worker, in the cluster's `select_s`."""
+        return costs.select_factor(self.cluster, self.prune, self.rate)
+
+    @property
+    def apply_factor(self) -> float:
+        """What a push takes at the server, in the cluster's `apply_s`."""
+        return costs.apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
 
     @property
     def memories(self) -> dict[str, Memory]:

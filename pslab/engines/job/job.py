@@ -26,6 +26,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.running_statistics import Running
 
 FIELDS = ("train_x", "train_y", "test_x", "test_y")
 
@@ -80,8 +81,11 @@ class Job:
     layer_shares: tuple[tuple[float, float], ...]
     layout: Layout
     shelf: Shelf
+    running: Running
     device: Device
     examples: int
+    select_factor: float
+    apply_factor: float
     sparse: bool
     trains: bool
     portable: bool
@@ -119,6 +123,6 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell",
-                "keyspace", "parts", "layer_shares", "device", "examples", "sparse", "trains", "portable", "own",
-                "layered")  # fmt: skip
+                "keyspace", "parts", "layer_shares", "running", "device", "examples", "select_factor", "apply_factor",
+                "sparse", "trains", "portable", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

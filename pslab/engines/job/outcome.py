@@ -11,7 +11,8 @@ import numpy as np
 OnProgress = Callable[[dict[str, Any]], None]
 """Gets {"pushes", "seconds", "workers"} now and then, {"pushes", "seconds", "accuracy", "loss"} when a snapshot was
 evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": computing, waiting, transferring or dead,
-"for": [workers], "iteration"}. It may raise KeyboardInterrupt to end the run in order."""
+"for": [workers], "iteration"}. With "repeated" the run has begun again, slower.
+It may raise KeyboardInterrupt to end the run in order."""
 
 
 @dataclass

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,21 +13,30 @@ import numpy as np
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.layered_worker import LocalLayeredWorker
+from pslab.engines.local.pace import DILATIONS, STARVED, Pace, kept, larger
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
 from pslab.engines.processes.pool import SERVER, Pool
+from pslab.engines.processes.precedence import let_others_first
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import WorkerDied
 
-HONEST_SHARE = 0.05  # of the workers' time that overruns and late messages may take
+STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 
 
-def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
+def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | None = None) -> Outcome:
     """Run an experiment on the pool of this process.
+
+    An emulated cluster that this machine cannot keep up with runs slower than in its own seconds, in which everything
+    is recorded: as far as `Run.dilation` says, or a rehearsal shows; if that was not enough, once again and slower.
+    Limits, such as `Run.lease_s`, are in real seconds.
+
+    Args:
+        yields: whether workers compute only where no other process wants to; None: unless that starves them.
 
     Raises:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then, and the next run spawns another.
@@ -34,9 +46,23 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
     beside = run.evaluate == "beside" or run.target_accuracy is not None
     pool = pools.acquire(run.workers + beside, lambda: on_progress({}))
     try:
-        return _LocalRun(pool, experiment, on_progress, beside).conduct()
+        return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except Interrupted:
         raise
+    except BaseException:
+        pools.release(kill=True)
+        raise
+
+
+def rehearse(experiment: Experiment) -> Pace:
+    """How fast this machine is for an experiment, measured by the processes of a run that is then not run.
+
+    Raises:
+        WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
+    """
+    pool = pools.acquire(experiment.run.workers)
+    try:
+        return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
     except BaseException:
         pools.release(kill=True)
         raise
@@ -45,8 +71,13 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
 class _LocalRun(Coordinator):
     """A run in wall-clock time."""
 
-    def __init__(self, pool: Pool, experiment: Experiment, on_progress: OnProgress, beside: bool) -> None:
+    def __init__(
+        self, pool: Pool, experiment: Experiment, on_progress: OnProgress, beside: bool, yields: bool | None,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(pool, experiment, on_progress)
+        self.asked, self.before = yields, before  # `before`: the emulation of an attempt that was not kept
+        self.yields, self.dilation, self.pace = bool(yields), 1.0, Pace(0.0, 0.0)
         self.workers = set(range(self.run.workers))
         self.evaluator = self.run.workers if beside else None
         self.lost: set[int] = set()
@@ -60,15 +91,26 @@ class _LocalRun(Coordinator):
         start_s = time.monotonic()
         try:
             self._prepare()
+            if self.experiment.trains and self.experiment.cluster.emulated:
+                self._rehearse()
             self.preparation_s = time.monotonic() - start_s
             self._follow()
-            self.evaluate(self.unevaluated, self.workers - self.lost)
+            if not self._to_be_repeated():
+                self.evaluate(self.unevaluated, self.workers - self.lost)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
+        if self._to_be_repeated():
+            return self._repeated()
         outcome = self._outcome()
         if self.lost:  # the survivors are well, but the next run needs all processes
             pools.release(kill=True)
         return outcome
+
+    def rehearsed(self) -> Pace:
+        """The pace that a run would have now."""
+        self._prepare()
+        self._rehearse()
+        return self.pace
 
     @property
     def _under_way(self) -> bool:
@@ -82,15 +124,94 @@ class _LocalRun(Coordinator):
 
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
-        for number in (*sorted(self.workers), SERVER):
-            self.pool.order(number, "run")
-        self.running = True
-        while self._under_way:
-            self.hear(self._all, POLL_S)
-            if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
-                self.order_evaluation(self.evaluator, todo[0], "cpu")
+        with self._yielding(self.yields):
+            for number in (*sorted(self.workers), SERVER):
+                self.pool.order(number, "run", self.dilation)
+            self.running = True
+            while self._under_way:
+                self.hear(self._all, POLL_S)
+                if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
+                    self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
+
+    # --- the emulation --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _yielding(self, yields: bool) -> Iterator[bool]:
+        """Those that compute let the server first, if the system can: no message is late because others compute."""
+        try:
+            yield yields and let_others_first(self._computing, True)
+        finally:
+            let_others_first(self._computing, False)
+
+    @property
+    def _computing(self) -> list[int]:
+        """The processes that compute, by their numbers in the system."""
+        return [self.pool.processes[number].pid for number in self._all - {SERVER}]
+
+    def _rehearse(self) -> None:
+        """Find out whether workers may let others first, and how slowly the cluster must run."""
+        begin_s = time.monotonic()
+        self.pace = self._measured()
+        if self.asked is not False:
+            with self._yielding(True) as done:
+                pace = self._measured(max(STARVING_LIMIT_S, 2 * (time.monotonic() - begin_s)))
+            self.yields = done and (bool(self.asked) or pace.gradient_s <= STARVED * self.pace.gradient_s)
+            self.pace = pace if self.yields else self.pace
+        if isinstance(self.run.dilation, float):
+            self.dilation = self.run.dilation
+        else:
+            self.dilation = self.pace.dilation(self.experiment, larger(self.before) if self.before else 1.0)
+
+    def _measured(self, limit_s: float = math.inf) -> Pace:
+        """The pace while all workers compute side by side; after so long as usual, if they let others first."""
+        waiting, until_s = self.workers | {SERVER}, time.monotonic() + limit_s
+        gradients_s, late_s = [0.0], 0.0
+        for number in sorted(waiting):
+            self.pool.order(number, "rehearse")
+        while waiting:
+            self.on_progress({})
+            for number, report in self.pool.reports(waiting, POLL_S, lambda number: False):
+                waiting.discard(number)
+                gradients_s.append(report.body.get("gradient_s", 0.0))
+                late_s += report.body.get("late_s", 0.0)
+            if time.monotonic() > until_s:
+                let_others_first(self._computing, False)
+                until_s = math.inf
+        return Pace(max(gradients_s), late_s)
+
+    def _emulation(self) -> dict[str, Any]:
+        """How well the emulation was kept: shares of the workers' time, and what was measured before."""
+        alive_s = sum(w["alive_s"] for w in self.worked.values()) or 1.0
+        overrun_s = sum(w["overrun_s"] for w in self.worked.values())
+        # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
+        late_s = self.facts["late_s_mean"] * self.facts["messages"] / len(self.experiment.parts)
+        return {
+            "dilation": self.dilation,
+            "compute_overrun_share": overrun_s / alive_s,
+            "late_message_share": late_s / alive_s,
+            "late_message_mean_s": self.facts["late_s_mean"],
+            "late_message_99th_s": self.facts["late_s_99th"],
+            "real_compute_share": sum(w["real_s"] for w in self.worked.values()) / alive_s,
+            "workers_let_others_first": self.yields,
+            "rehearsed_gradient_s": self.pace.gradient_s,
+            "rehearsed_late_s": self.pace.late_s,
+        }
+
+    def _to_be_repeated(self) -> bool:
+        """Whether this attempt was not kept, and a slower one may be."""
+        able = self.run.dilation == "auto" and self.experiment.cluster.modelled(self.run.workers)
+        tried = self.before is not None or self.dilation >= DILATIONS[-1]
+        ended = bool(self.lost) or self.facts["outcome"] == "interrupted"
+        return able and not tried and not ended and not kept(self._emulation())
+
+    def _repeated(self) -> Outcome:
+        """The outcome of another attempt, slower than this one."""
+        before = self._emulation()
+        self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": True})
+        beside = self.evaluator is not None
+        return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.asked, before).conduct()
 
     def _prepare(self) -> None:
         job = self.lay_out()
@@ -152,24 +273,16 @@ class _LocalRun(Coordinator):
 
     def _outcome(self) -> Outcome:
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
-        alive_s = sum(w["alive_s"] for w in self.worked.values()) or 1.0
-        overrun_s = sum(w["overrun_s"] for w in self.worked.values())
-        # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
-        late_s = self.facts["late_s_mean"] * self.facts["messages"] / len(self.experiment.parts)
-        honesty = {
-            "compute_overrun_share": overrun_s / alive_s,
-            "late_message_share": late_s / alive_s,
-            "late_message_mean_s": self.facts["late_s_mean"],
-            "late_message_99th_s": self.facts["late_s_99th"],
-            "real_compute_share": sum(w["real_s"] for w in self.worked.values()) / alive_s,
-        }
-        keep = ("outcome", "seconds", "pushes", "accepted", "refused", "dropped", "dropped_bytes", "deaths",
+        emulation = self._emulation()
+        names = ("outcome", "seconds", "pushes", "accepted", "refused", "dropped", "dropped_bytes", "deaths",
                 "diverged", "costs")  # fmt: skip
-        facts = {name: self.facts[name] for name in keep} | {
+        facts = {name: self.facts[name] for name in names} | {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
-            "honesty": honesty,
-            "honest": honesty["compute_overrun_share"] + honesty["late_message_share"] <= HONEST_SHARE,
+            "dilation": self.dilation,
+            "emulation": emulation,
+            "emulation_ok": kept(emulation),
+            **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
         }
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:

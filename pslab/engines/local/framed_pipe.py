@@ -1,7 +1,8 @@
 """A line between a worker and the server: frames of messages over a local stream, and how to wait for one.
 
 Waking a sleeping process costs 20 to 50 microseconds, so a wait first looks for a moment, yielding the core each time,
-and then sleeps; a wait without bound would starve the others where processes outnumber cores.
+and then sleeps; a wait without bound would starve the others where processes outnumber cores. Where time is emulated
+there is no such moment: who has yielded the core gets it back late, and waits last milliseconds anyway.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: flo
 class Line:
     """One end. Frames arrive whole and in their order."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._rest = pipe, b""  # who holds the pipe keeps it open
+    def __init__(self, pipe: Connection, spin_s: float = SPIN_S) -> None:
+        self._pipe, self._rest, self._spin_s = pipe, b"", spin_s  # who holds the pipe keeps it open
         self.descriptor = pipe.fileno()
         os.set_blocking(self.descriptor, False)
 
@@ -75,6 +76,6 @@ class Line:
     def wait(self) -> list[Frame]:
         """The next frames, at least one."""
         while True:
-            ready((self.descriptor,))
+            ready((self.descriptor,), spin_s=self._spin_s)
             if found := self.frames():
                 return found

@@ -58,7 +58,7 @@ class LocalLayeredWorker(LocalWorker):
         computed_s = self.now()
         payloads, selected_s = self.producer.payloads(self.iteration, loss, layer)
         encoded_s = self.now()
-        self.next = self.driver.computed(self.job.ranges_of[layer], payloads, computed_s, selected_s - self.zero_s,
+        self.next = self.driver.computed(self.job.ranges_of[layer], payloads, computed_s, self.clock.at(selected_s),
                                          encoded_s)  # fmt: skip
         self.marked_s = self.now()
         if self.job.sparse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.emulated_links import EmulatedLinks
-from pslab.engines.local.framed_pipe import Line, ready
+from pslab.engines.local.framed_pipe import SPIN_S, Line, ready
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
 from pslab.engines.server.books import Books
@@ -23,7 +24,8 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.worker_status import doing
 from pslab.protocol.server import Server
 
-PROGRESS_PERIOD_S = 0.2
+PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
+WAKES, WAKE_S, WAKING_S = 60, 1e-3, 0.2  # a rehearsal: how often the server sleeps, how long each time and in all
 MESSAGE = "message"  # what the clock spends on a frame as a whole
 
 
@@ -32,6 +34,7 @@ class LocalServer:
 
     def __init__(self, seat: Seat, job: Job) -> None:
         self.job, self.run_, self.parent = job, job.run, seat.parent
+        self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self.lines = [Line(pipe) for pipe in seat.pipes[: job.run.workers]]
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines)}
         self.whose[self.parent.fileno()] = None  # what is listened to
@@ -49,9 +52,17 @@ class LocalServer:
         """The slowest worker's iteration."""
         return min((part.window.base for part in self.machine.ranges), default=0)
 
-    def run(self) -> None:
+    def rehearse(self) -> None:
+        """Report how late this process wakes while the workers compute."""
+        late_s, until_s = list[float](), time.monotonic() + WAKING_S
+        while len(late_s) < WAKES and (begin_s := time.monotonic()) < until_s:
+            ready((self.parent.fileno(),), WAKE_S, spin_s=self.spin_s)
+            late_s.append(time.monotonic() - begin_s - WAKE_S)
+        report(self.parent, "rehearsed", {"late_s": float(np.mean(late_s))})
+
+    def run(self, dilation: float) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
-        self.clock.start()
+        self.clock.start(dilation)
         self.heard_s = dict.fromkeys(range(self.run_.workers), 0.0)
         self.driver.start()
         for worker in range(self.run_.workers):
@@ -69,7 +80,7 @@ class LocalServer:
     def _loop(self) -> None:
         progress_s, driver = 0.0, self.driver
         while not driver.outcome:
-            for source in ready(list(self.whose), self._patience_s()):
+            for source in ready(list(self.whose), self._patience_s(), spin_s=self.spin_s):
                 worker = self.whose[source]
                 if worker is None:
                     self.parent.recv_bytes()  # the only order that a serving server gets is to stop
@@ -81,7 +92,7 @@ class LocalServer:
             now = self.clock.now()
             if self.run_.seconds is not None and now >= self.run_.seconds:
                 self._end("seconds")
-            if now - progress_s >= PROGRESS_PERIOD_S:
+            if self.clock.real_s(now - progress_s) >= PROGRESS_PERIOD_S:
                 progress_s = now
                 workers = [doing(self.machine, w, travelling=self.links.travelling(w)) for w in self.heard_s]
                 report(self.parent, "progress", {"pushes": self.machine.gradients, "seconds": now, "workers": workers})
@@ -93,9 +104,9 @@ class LocalServer:
             self.driver.end(outcome, self.clock.now())
 
     def _patience_s(self) -> float:
-        """How long nothing can happen by itself."""
+        """For how many real seconds nothing can happen by itself."""
         due_s = min(self.links.next_s(), math.inf if self.run_.seconds is None else self.run_.seconds)
-        return max(0.0, min(PROGRESS_PERIOD_S, due_s - self.clock.now()))
+        return max(0.0, min(PROGRESS_PERIOD_S, self.clock.real_s(due_s - self.clock.now())))
 
     def _hear(self, worker: int) -> None:
         """Read what a worker has sent, or that it is gone."""
@@ -131,8 +142,9 @@ class LocalServer:
     def _lose_the_silent(self, now: float) -> None:
         """A worker that owes a message and has not sent one within its lease is dead."""
         for worker in self.machine.workers:
+            silent_s = self.clock.real_s(now - self.heard_s[worker])
             waits = self.links.travelling(worker) or all(worker in part.asked for part in self.machine.ranges)
-            if not self.driver.outcome and not waits and now - self.heard_s[worker] > self.run_.lease_s:
+            if not self.driver.outcome and not waits and silent_s > self.run_.lease_s:
                 self._lose(worker, f"has been silent for longer than its lease of {self.run_.lease_s:g} s")
 
     # --- the driver's transport -----------------------------------------------------------------------------------

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Diverged, Frame, Stop
-from pslab.engines.local.framed_pipe import Line, ready
+from pslab.engines.local.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.pace import gradients_s
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
+from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import PHASE_COLUMNS, Row
@@ -28,7 +28,7 @@ class LocalWorker(Evaluating):
 
     def __init__(self, seat: Seat, job: Job) -> None:
         super().__init__(seat, job)
-        self.worker, self.line = seat.number, Line(seat.pipes[0])
+        self.worker, self.line = seat.number, Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
         self.rows: list[Row] = []
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), self.rows)
         self.producer = Producer(job, self.worker, seat.arena, seat.data)
@@ -36,20 +36,22 @@ class LocalWorker(Evaluating):
         self.layers_s: list[list[float]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
-        self.zero_s = 0.0
+        self.clock = WallClock()
+        self.now = self.clock.now
 
     @property
     def iteration(self) -> int:
         return self.driver.iteration
 
-    def now(self) -> float:
-        """Seconds since the run started: one clock for all processes of the machine."""
-        return time.monotonic() - self.zero_s
+    def rehearse(self) -> None:
+        """Report how long a gradient takes while all workers compute."""
+        spent_s = gradients_s(self.job, self.worker, self.seat.arena, self.seat.data)
+        report(self.seat.parent, "rehearsed", {"gradient_s": spent_s})
 
-    def run(self) -> None:
+    def run(self, dilation: float) -> None:
         """Work until the server says stop, then report the phases."""
         ((go,),) = self.line.wait()
-        self.zero_s = go.zero_s
+        self.clock.start(dilation, go.zero_s)
         try:
             iteration = self.driver.start(self.now())
             while True:
@@ -82,10 +84,10 @@ class LocalWorker(Evaluating):
         computed_s = self.now()
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
         if modelled_s:
-            self.overrun_s += max(0.0, real_s - modelled_s)
+            self.overrun_s += max(0.0, computed_s - begin_s - modelled_s)
         payloads, selected_s = self.producer.payloads(iteration, loss)
         ranges = range(len(self.job.parts))
-        return self.driver.computed(ranges, payloads, computed_s, selected_s - self.zero_s, self.now())
+        return self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
 
     def _install_pulled(self, iteration: int) -> None:
         """The weights that have come while another iteration was computed."""
@@ -98,7 +100,7 @@ class LocalWorker(Evaluating):
     def _hold_until(self, end_s: float) -> None:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
         while (left_s := end_s - self.now()) > 0:
-            if ready((self.line.descriptor,), left_s, spin_s=0.0):
+            if ready((self.line.descriptor,), self.clock.real_s(left_s), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
 
     # --- receiving ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from pslab.config.cluster import Cluster
+from pslab.engines.job.job import Job
 
 APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
 
@@ -21,18 +21,30 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """Real time: work takes what it takes, and is measured."""
+    """Real time: work takes what it takes, and is measured.
+
+    The emulated world may run `dilation` times slower than in its own seconds (Gupta et al., "To Infinity and Beyond:
+    Time-Warped Network Emulation", NSDI 2006). All instants are in those; only `real_s` is in the machine's.
+    """
 
     def __init__(self) -> None:
-        self.zero_s = 0.0
+        self.zero_s, self.dilation = 0.0, 1.0
         self.spent: dict[str, list[float]] = {}  #: on what: seconds, and how often
 
-    def start(self) -> None:
-        """The run starts now."""
-        self.zero_s = time.monotonic()
+    def start(self, dilation: float = 1.0, zero_s: float | None = None) -> None:
+        """The run starts now, or started at this instant of the machine's monotonic clock."""
+        self.dilation, self.zero_s = dilation, time.monotonic() if zero_s is None else zero_s
 
     def now(self) -> float:
-        return time.monotonic() - self.zero_s
+        return self.at(time.monotonic())
+
+    def at(self, monotonic_s: float) -> float:
+        """An instant of the machine's monotonic clock on this one."""
+        return (monotonic_s - self.zero_s) / self.dilation
+
+    def real_s(self, seconds: float) -> float:
+        """How long so many seconds of this clock last on the machine's."""
+        return seconds * self.dilation
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
         spent = self.spent.setdefault(on, [0.0, 0])
@@ -43,10 +55,10 @@ class WallClock:
 class VirtualClock:
     """Virtual time: work takes what the cluster says. `at` is set before the server is handed anything."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.at = 0.0
-        self._price_s = {APPLY: cluster.apply_s, SERVE: cluster.serve_s, FIND: cluster.serve_s + cluster.find_s,
-                         SEARCH: cluster.search_s}  # fmt: skip
+    def __init__(self, job: Job) -> None:
+        self.at, cluster = 0.0, job.cluster
+        self._price_s = {APPLY: cluster.apply_s * job.apply_factor, SERVE: cluster.serve_s,
+                         FIND: cluster.serve_s + cluster.find_s, SEARCH: cluster.search_s}  # fmt: skip
 
     def now(self) -> float:
         return self.at

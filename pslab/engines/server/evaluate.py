@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import torch
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
-from pslab.tensors.random_streams import numpy_generator
+from pslab.tensors.random_streams import numpy_generator, seed_globals
 from pslab.tensors.workload.data import batch
+from pslab.tensors.workload.running_statistics import Estimate
 
 BATCH = 1000
 CALIBRATION_BATCH = 256
 KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model takes them
-CALIBRATION = 2048  # training examples on which BatchNorm's statistics are estimated anew
+CALIBRATION = 2048  # training examples on which running statistics are estimated anew
 
 
 class Evaluator:
@@ -34,7 +35,7 @@ class Evaluator:
         job.keyspace.bind(self._module, self._weights, None)
         kept = self._dataset.test_x.numel() * self._dtype.itemsize <= KEPT_BYTES
         self._inputs = self._batch(self._dataset.test_x) if kept else None
-        self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        self._estimate = Estimate(self._module, job.running)
 
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
         """(accuracy, mean loss) of a snapshot of the weights."""
@@ -45,8 +46,9 @@ class Evaluator:
     def measure(self, weights: torch.Tensor) -> tuple[float, float]:
         """(accuracy, mean loss) on the whole test set."""
         self._weights.copy_(weights)
-        self._calibrate()
-        self._module.eval()
+        # the same draws at each snapshot, in whatever process
+        seed_globals(self._job.run.seed, "evaluate")
+        self._estimate.renew(self._calibration)
         right, loss, y = 0, 0.0, self._dataset.test_y
         for begin in range(0, len(y), BATCH):
             labels = y[begin : begin + BATCH].to(self._device)
@@ -63,22 +65,11 @@ class Evaluator:
     def _batch(self, x: torch.Tensor) -> torch.Tensor:
         return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)
 
-    def _calibrate(self) -> None:
-        # the workers' running statistics are theirs alone, and belong to other weights
-        if not self._norms:
-            return
-        self._module.eval()
-        kept = [norm.momentum for norm in self._norms]
-        for norm in self._norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain mean over the batches
-            norm.train()
+    def _calibration(self) -> Iterator[torch.Tensor]:
         x = self._dataset.train_x
         chosen = torch.from_numpy(numpy_generator(self._job.run.seed, "calibration").permutation(len(x))[:CALIBRATION])
         for begin in range(0, len(chosen), CALIBRATION_BATCH):
-            self._module(self._batch(x[chosen[begin : begin + CALIBRATION_BATCH]]))
-        for norm, momentum in zip(self._norms, kept, strict=True):
-            norm.momentum = momentum
+            yield self._batch(x[chosen[begin : begin + CALIBRATION_BATCH]])
 
 
 class Evaluating:

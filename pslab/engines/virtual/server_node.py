@@ -24,7 +24,7 @@ class ServerNode:
         traffic: Traffic | None, workers: list[WorkerNode],
     ) -> None:  # fmt: skip
         self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
-        self._message_s, self._clock = job.cluster.message_s, VirtualClock(job.cluster)
+        self._message_s, self._clock = job.cluster.message_s, VirtualClock(job)
         self.driver = ServerDriver(job, machine, books, shard, self._clock, self, waiting)
         self._inbox: deque[tuple[int, Frame]] = deque()
         self.free_s = 0.0  #: when it has dealt with what it took

@@ -96,7 +96,7 @@ class Simulator:
             "turning_s": turning_s,
             "wall_s": wall_s,
             "events": self.scheduler.events,
-            "honest": True,  # virtual time is what the cluster says, whatever the machine does
+            "emulation_ok": True,  # virtual time is what the cluster says, whatever the machine does
             "disturbed": False,
             **({"sweeps": sweeps} if sweeps else {}),
         }

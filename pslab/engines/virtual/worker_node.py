@@ -135,10 +135,10 @@ class WorkerNode:
             self._until(now + spent_s, 1.0, self._computed, iteration)
 
     def _until(self, ends_s: float, share: float, act: Any, content: Any) -> None:
-        """Computing ends; of sparse gradients this share of the model is then chosen and encoded."""
-        costs, share = self._job.cluster, share if self._job.sparse else 0.0
-        selected_s = ends_s + share * costs.select_s
-        encoded_s = selected_s + share * costs.encode_s
+        """Computing ends; of this share of the model, gradients are then rated and chosen, and encoded if sparse."""
+        job, costs = self._job, self._job.cluster
+        selected_s = ends_s + share * costs.select_s * job.select_factor
+        encoded_s = selected_s + (share * costs.encode_s if job.sparse else 0.0)
         self._scheduler.at(encoded_s, COMPUTED, self.worker, act, (content, ends_s, selected_s))
 
     def _computed(self, content: tuple[int, float, float], now: float) -> None:

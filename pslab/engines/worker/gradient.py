@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from torch.nn import functional
 from pslab.engines.job.job import Job
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.tensors.device import Device
-from pslab.tensors.random_streams import seed_of
+from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.workload.data import Batches, Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
 
@@ -67,7 +68,7 @@ class Computing:
         if layerwise is not None:
             layerwise.forward_begins()
         # a stream for each gradient: it does not matter which process computes it
-        self._device.seed(seed_of(self._seed, "layers", self._worker, step))
+        seed_globals(self._seed, "layers", self._worker, step)
         rows = torch.from_numpy(self._batches.at(step))
         data = self._dataset
         x = self._device.to(batch(data.train_x[rows], self._dtype, data.mean, data.std))
@@ -98,12 +99,24 @@ class Computing:
         return sum(losses) / len(losses)
 
     def warm_up(self) -> None:
-        """The first backward pass allocates and compiles: not what a run measures. It leaves nothing in the buffers."""
-        before = [(b, b.clone()) for b in self._module.buffers()]
-        self.gradient(0, 0)
-        if self._layered:
-            layerwise = Layerwise(self._module, self._keyspace)
-            layerwise.learn(lambda: self.gradient(0, 0))
-            self.layerwise = layerwise
-        for buffer, value in before:
-            buffer.copy_(value)
+        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module."""
+        with _unchanged(self._module):
+            self.gradient(0, 0)
+            if self._layered:
+                layerwise = Layerwise(self._module, self._keyspace)
+                layerwise.learn(lambda: self.gradient(0, 0))
+                self.layerwise = layerwise
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Restore what modules remember of a pass afterwards: buffers, and attributes of their own."""
+    each = list(module.modules())
+    base = vars(nn.Module()).keys() - {"_buffers"}
+    own = [{name: value for name, value in vars(m).items() if name not in base} for m in each]
+    before = copy.deepcopy(own, {id(x): x for x in (*each, *module.parameters())})  # of these, only what they hold
+    yield
+    for owner, kept in zip(each, before, strict=True):
+        for name in vars(owner).keys() - base - kept.keys():
+            del vars(owner)[name]
+        vars(owner).update(kept)

@@ -138,7 +138,7 @@ class Producer:
         Of one layer alone, if its gradient is ready before the others.
 
         Raises:
-            NonFinite: the gradient is; nothing is left in the residual.
+            NonFinite: the gradient, or what it makes of the residual or the momentum; nothing is sent.
         """
         job, buffer = self._job, self._buffer(iteration)
         ranges = range(len(job.parts)) if layer is None else job.ranges_of[layer]

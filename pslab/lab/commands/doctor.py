@@ -15,19 +15,15 @@ import platform
 import shutil
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
+from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
 from pslab.lab.runs import machine
 
-OK, NOTE, PROBLEM = "ok", "note", "problem"
-SIGNS = {OK: "ok", NOTE: "note", PROBLEM: "PROBLEM"}
-WIDTH, STATE, NAME = 100, 9, 15  # columns
 OLDEST_PYTHON = (3, 11)
 MODELS = ("resnet18", "vgg11")
 MNIST = {  # sha256 of the four files, unpacked
@@ -39,16 +35,6 @@ MNIST = {  # sha256 of the four files, unpacked
 WORKERS = (1, 2, 4, 8)
 FREE_DISK_BYTES = (100 * 10**6, 10**9)  # less is a problem, less is a note
 GET_BROWSER = "apt-get install chromium, or plotly_get_chrome (kaleido's); BROWSER_PATH names another"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found, and what to do about it if it is not well; a check that raises is a problem."""
-
-    name: str
-    state: str  #: ok, note or problem
-    found: str
-    advice: str = ""
 
 
 def python() -> Finding:
@@ -171,6 +157,26 @@ def cores() -> Finding:
     return Finding("cores", NOTE, found, advice)
 
 
+def emulation() -> Finding:
+    """Which emulated clusters this machine keeps up with now, and by how much the others run slower: by a rehearsal."""
+    from pslab.config.cluster import PRESETS, resolve_cluster
+    from pslab.config.run import Run
+    from pslab.engines.local.engine import rehearse
+    from pslab.lab.runs.resolve import resolve
+
+    runs = {name: Run(cluster=name) for name in PRESETS if resolve_cluster(name).emulated}
+    experiments = {name: resolve(run) for name, run in runs.items()}
+    pace = rehearse(experiments["lab"])
+    needed = {name: pace.dilation(experiment) for name, experiment in experiments.items()}
+    kept, slower = [n for n, k in needed.items() if k == 1], [f"{n} ×{k:g}" for n, k in needed.items() if k > 1]
+    measured = f"a gradient takes {1000 * pace.gradient_s:.1f} ms, a message is {1000 * pace.late_s:.1f} ms late"
+    found = f"{runs['lab'].workers} workers side by side: {measured}; in their own seconds: {', '.join(kept) or 'none'}"
+    if not slower:
+        return Finding("emulation", OK, found)
+    advice = "they run slower by themselves (Run.dilation); stop other programs, or use fewer workers"
+    return Finding("emulation", NOTE, f"{found}; slower: {', '.join(slower)}", advice)
+
+
 def shared_memory() -> Finding:
     """Whether anonymous shared memory can be reserved, written and read."""
     import torch
@@ -223,7 +229,7 @@ def results() -> Finding:
     return Finding("results", state, found, "" if state == OK else advice)
 
 
-CHECKS = (python, packages, memory, torchvision, cuda, cores, shared_memory, data, results, browser)
+CHECKS = (python, packages, memory, torchvision, cuda, cores, emulation, shared_memory, data, results, browser)
 
 
 def _rounded_up(seconds: float) -> float:
@@ -279,14 +285,3 @@ def examine() -> Iterator[Finding]:
             first = (str(error).strip().splitlines() or [""])[0]
             yield Finding(name, PROBLEM, f"{type(error).__name__}: {first}",
                           "repair what is named here, or set the environment up again: make clean test")  # fmt: skip
-
-
-def line(finding: Finding) -> str:
-    """A finding in at most WIDTH columns; what to do about it stands on lines of its own."""
-    head, left = f"{SIGNS[finding.state]:<{STATE}}{finding.name:<{NAME}}", " " * (STATE + NAME)
-    rows = textwrap.wrap(finding.found, WIDTH, initial_indent=head, subsequent_indent=left, break_on_hyphens=False)
-    rows = rows or [head.rstrip()]
-    if finding.advice:
-        rows += textwrap.wrap(f"-> {finding.advice}", WIDTH, initial_indent=left, subsequent_indent=left + "   ",
-                              break_on_hyphens=False)  # fmt: skip
-    return "\n".join(rows)

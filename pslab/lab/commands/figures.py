@@ -28,13 +28,14 @@ def add(verbs: Any) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, or a variant")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes each, into the folder that --results names")
+    parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
 
 
 def main(options: argparse.Namespace) -> int:
     """Execute what is not up to date; exit status 1 if a notebook failed or a claim does not hold."""
     try:
-        return _batch(chosen(options), options.images)
+        return _batch(chosen(options), options.images, options.again)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; what is completed is kept, the next call goes on") from None
 
@@ -81,9 +82,9 @@ def _numbers(value: Any) -> Any:
 # -- execution -------------------------------------------------------------------------------------
 
 
-def _batch(entries: Sequence[Entry], images: bool) -> int:
+def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
     """The notebooks one after another, each with its images; then what does not hold."""
-    begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done()]
+    begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done(again=again)]
     failed: list[str] = []
     if todo:
         _announce(todo, images)
@@ -92,7 +93,7 @@ def _batch(entries: Sequence[Entry], images: bool) -> int:
     with Watch(todo) as watch:
         for entry in todo:
             try:
-                watch.say(f"{entry.name}: {in_words(execute(entry, watch))}")
+                watch.say(f"{entry.name}: {in_words(execute(entry, watch, again=again))}")
             except Exception as error:  # a cell may raise anything
                 failed.append(entry.name)
                 left = entry.executed.with_suffix(".failed.ipynb")

@@ -23,6 +23,7 @@ def add(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
+    parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     for name, field in FIELDS.items():
         allowed = "" if name in NAMED else field.allowed
         said = "; ".join(filter(None, (field.doc, allowed, f"default: {field.shown}"))).replace("%", "%%")
@@ -31,19 +32,22 @@ def add(verbs: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run what the options say and print where the record is."""
+    from pslab.lab.records.record import emulation_ok
     from pslab.lab.runs.run import run
 
     given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     fields = {**_read(options.file), **given} if options.file else given
-    result = run(Run.of({name: _value(name, value) for name, value in fields.items()}), results=options.results)
+    wanted = Run.of({name: _value(name, value) for name, value in fields.items()})
+    result = run(wanted, results=options.results, again=options.again)
     manifest, reached = result.manifest, "ended"
     if manifest["outcome"] == "diverged":
         reached = "diverged"
     elif len(result.accuracy):
         reached = f"{result.accuracy.iloc[-1].accuracy:.2%}"
-    honest = "" if manifest["honest"] else " (the machine was too slow to emulate this cluster)"
+    slower = f" (emulated {k:g} times slower)" if (k := manifest.get("dilation", 1.0)) > 1 else ""
+    kept = "" if emulation_ok(manifest) else " (the machine was too slow for this cluster: --again)"
     again = " (from the record)" if result.cached else ""
-    print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{honest}{again}")
+    print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{slower}{kept}{again}")
     print(result.path)
     return 0
 

@@ -53,7 +53,9 @@ class Track:
     path: Path | None = None  #: of the complete record, if it exists
 
     def take(self, news: dict[str, Any]) -> None:
-        """One line of a draft."""
+        """One line of a draft. A run that begins again starts from nothing."""
+        if news.get("repeated"):
+            self.seconds, self.pushes, self.points = 0.0, 0, []
         self.seconds = max(self.seconds, float(news["seconds"]))
         self.pushes = max(self.pushes, int(news["pushes"]))
         if "accuracy" in news:

@@ -26,6 +26,7 @@ from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
 from pslab.lab.plots.labels import SPACE
+from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.records.record import Result, default_results, load
 from pslab.lab.runs.background import Background, current
 
@@ -251,10 +252,12 @@ def _far(track: Track) -> str:
 def _row(track: Track, label: str, own: bool) -> dict[str, str]:
     """One run in the list."""
     state = _far(track) if track.state == UNDER_WAY else STATES[track.state]
-    state = "diverged" if track.manifest.get("outcome") == "diverged" else state
+    diverged = track.manifest.get("outcome") == "diverged"
+    state = "diverged" if diverged else "; ".join([state, *notes_of([track])])
     accuracy = f"{100 * track.points[-1].accuracy:.2f}{SPACE}%" if track.points else DASH
     started, budget = track.state != QUEUED, f" of {track.run.pushes}" if track.run.pushes is not None else ""
-    return {"run": label, "test accuracy": accuracy, "time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
+    return {"run": label + ("" if diverged else marks([track])), "test accuracy": accuracy,
+            "time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
             "pushes": f"{track.pushes}{budget}" if started else DASH,
             "state": state if own else f"{state}, started elsewhere"}  # fmt: skip
 

@@ -12,7 +12,8 @@ import plotly.graph_objects as go
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.labels import SPACE, caption, column_name, marks, notes_of, round_size, size
+from pslab.lab.plots.labels import SPACE, caption, column_name, round_size, size
+from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, listed, shared_looks, words_of
 from pslab.lab.plots.page.theme import BEHIND, SINGLE, Look

@@ -9,7 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import caption, marks, name, notes_of
+from pslab.lab.plots.labels import caption, name
+from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis, axis, categories
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.panels import Names, grid_of, headline, in_rows, words_of

@@ -192,6 +192,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "evaluate": lambda v: f"evaluated {v} the run",
     "on_death": lambda v: f"on death {v}",
     "keep_weights": lambda v: "weights kept" if v else "weights not kept",
+    "dilation": lambda v: f"time dilated {v:g} times" if isinstance(v, (int, float)) else "time dilated as needed",
     "lease_s": lambda v: f"lease {v:g}{SPACE}s",
 }  # fmt: skip
 
@@ -273,36 +274,3 @@ def _seeds(runs: Sequence[Run], spread: str) -> str:
     if counts == [1]:
         return "one seed"
     return f"{spread} {'–'.join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))} seeds"
-
-
-#: What a figure must not hide about a result: a mark behind its label, words for the caption, a test on its manifest.
-MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
-    ("*", "the machine was too slow for the emulated cluster: its seconds are not to be trusted",
-     lambda manifest: manifest.get("honest") is False),
-    ("†", "evaluated beside the training, which disturbs its seconds",
-     lambda manifest: bool(manifest.get("disturbed"))),
-    ("‡", "judged invalid: the run broke a rule of its policy", lambda manifest: manifest.get("verdict") == "invalid"),
-)  # fmt: skip
-
-
-#: What changes the last bits of a run, so that records made with several of them are not quite comparable.
-MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch"}
-
-
-def marks(results: Iterable[Result]) -> str:
-    """The marks behind the label of these results: ``"*"``, and ``"✖2/3"`` where two of three seeds diverged."""
-    manifests = [result.manifest for result in results]
-    diverged = sum(manifest.get("outcome") == "diverged" for manifest in manifests)
-    found = "".join(mark for mark, _, test in MARKS if any(map(test, manifests)))
-    return found + (f"{SPACE}✖{diverged}/{len(manifests)}" if diverged else "")
-
-
-def notes_of(results: Iterable[Result]) -> list[str]:
-    """The meaning of the marks that these results have."""
-    manifests = [result.manifest for result in results]
-    found = [f"{mark} {words}" for mark, words, test in MARKS if any(map(test, manifests))]
-    for name, words in MADE_BY.items():
-        kinds = {str(manifest.get("environment", {}).get(name)) for manifest in manifests} - {"None"}
-        found += [f"made with several {words}: {', '.join(sorted(kinds))}"] if len(kinds) > 1 else []
-    diverged = any(manifest.get("outcome") == "diverged" for manifest in manifests)
-    return found + (["✖ diverged: the run ended there, and is not in the band"] if diverged else [])

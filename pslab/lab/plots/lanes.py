@@ -13,7 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import SPACE, caption, marks, notes_of
+from pslab.lab.plots.labels import SPACE, caption
+from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page

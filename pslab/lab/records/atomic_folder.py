@@ -27,12 +27,16 @@ def draft_of(place: Path) -> Path:
     return place.with_name(f".{place.name}.{platform.node()}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
 
 
-def publish(draft: Path, place: Path) -> bool:
+def publish(draft: Path, place: Path, aside: Path | None = None) -> bool:
     """Move the draft to its place, in one step; False if another process was first: its record stays, the draft goes.
 
-    Somebody may be reading what is there, and no experiment ever takes the place of another.
+    Somebody may be reading what is there, and no experiment ever takes the place of another; what is to be replaced is
+    moved `aside` before, whole.
     """
     try:
+        if aside is not None and place.is_dir():
+            aside.parent.mkdir(exist_ok=True)
+            place.rename(aside)
         draft.rename(place)
         _flush(place.parent)
         return True
@@ -113,7 +117,8 @@ def read_file(place: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:
     except OSError as error:
         raise RecordError(f"{place / name} cannot be read ({error}); delete {place} and run again") from error
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256", {}).get(name):
-        raise RecordError(f"{place / name} is not what its manifest says: it was changed since; delete {place}")
+        problem = f"is not what its manifest says: it was changed since; delete {place}, or find it anew"
+        raise RecordError(f"{place / name} {problem}")
     return BytesIO(content)
 
 

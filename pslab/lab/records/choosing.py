@@ -13,7 +13,7 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.records.places import CHOICE, key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Choice, Results, single
-from pslab.lab.records.summary import MEASURES, By, best_accuracy, diverged, final_accuracy, measured
+from pslab.lab.records.summary import MEASURES, By, best_accuracy, diverged, emulation_ok, final_accuracy, measured
 
 PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5, 98, 98.5, 99)  # goals to speak of
 
@@ -54,7 +54,8 @@ def best(
     """Of each group that differs in `over` and the seed alone, the results of its best choice; later captions say how.
 
     Best is the best median over seeds of the measure; of equals, or where none reaches the goal, the highest final
-    accuracy (a run that diverged has got nowhere); then the smaller value.
+    accuracy (a run that diverged has got nowhere); then the smaller value. By a measure of seconds, a run whose
+    emulation was not kept counts as one that never reaches the goal.
 
     Raises:
         ConfigError: an unknown column or measure, or no goal where the measure needs one.
@@ -106,7 +107,8 @@ def _rank(
     results: Results, names: Sequence[str], choice: Sequence[Any], group: Sequence[Result], measure: str,
     goal: float | None,
 ) -> tuple[float, float, tuple[float, ...]]:  # fmt: skip
-    values = [measured(result, measure, goal) for result in group]
+    seconds = measure in MEASURES and MEASURES[measure].of_seconds
+    values = [measured(r, measure, goal) if emulation_ok(r) or not seconds else math.nan for r in group]
     sign = -1.0 if measure in MEASURES and MEASURES[measure].higher else 1.0
     middle = float(np.median([sign * value if not math.isnan(value) else math.inf for value in values]))
     ends = float(np.median([0.0 if diverged(result) else np.nan_to_num(final_accuracy(result)) for result in group]))

@@ -106,8 +106,8 @@ class Draft:
     Meanwhile `live.jsonl` in it grows: the run on its first line, then the engine's news, one a line.
     """
 
-    def __init__(self, run: Run, results: Path) -> None:
-        self.run, self.results = run, results
+    def __init__(self, run: Run, results: Path, *, again: bool = False) -> None:
+        self.run, self.results, self._again = run, results, again
         self.path = draft_of(results / "runs" / run.digest)
         try:
             self.path.mkdir(parents=True)
@@ -121,7 +121,11 @@ class Draft:
             file.write(json.dumps(news) + "\n")
 
     def save(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
-        """The run is finished: its record takes its place; what another process has recorded there meanwhile stays."""
+        """The run is finished: its record takes its place; what another process has recorded there meanwhile stays.
+
+        If it was run again, a record whose emulation was not kept goes to results/replaced/ instead, where it is no
+        result.
+        """
         name = _apart(self.run) if self.run.unknown else self.run.digest
         return self._save(tables, weights, facts, self.results / "runs" / name, self.run.keep_weights)
 
@@ -153,12 +157,18 @@ class Draft:
             manifest = write_manifest(self.path, manifest, (*FILES, *([WEIGHTS] if kept else [])))
             (self.path / LIVE).unlink(missing_ok=True)
             place.parent.mkdir(exist_ok=True)
-            if not publish(self.path, place):
+            aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None
+            if not publish(self.path, place, aside):
                 manifest = read_manifest(place, FILES)
         except OSError as error:
             self.drop()
             raise RecordError(f"the record of {self.run.digest} cannot be written to {place}: {error}") from error
         return Result(self.run, place, manifest, cached=False)
+
+
+    def _replaces(self, place: Path) -> bool:
+        """Whether what lies at this place is a record that this run was to be run again for."""
+        return self._again and place.is_dir() and not emulation_ok(read_manifest(place, FILES))
 
 
 class Live:
@@ -185,6 +195,11 @@ def drafts(results: Path) -> list[Path]:
     """The directories of the runs that are under way, the oldest first."""
     found = [path for path in (results / "runs").glob(".*.*.*.*") if (path / LIVE).is_file()]
     return sorted(found, key=lambda path: (path / LIVE).stat().st_ctime)
+
+
+def emulation_ok(manifest: Mapping[str, Any]) -> bool:
+    """Whether the machine kept up with the cluster that it emulated; if not, the record's seconds mean nothing."""
+    return manifest.get("emulation_ok") is not False
 
 
 def find(run: Run, results: Path) -> Result | None:

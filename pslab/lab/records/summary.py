@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.errors import ConfigError, nearest
+from pslab.lab.records import record
 from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.places import key_of
 from pslab.lab.records.record import Result
@@ -200,7 +201,7 @@ def diverged(result: Result) -> bool:
 
 def emulation_ok(result: Result) -> bool:
     """Whether the machine kept up with the cluster that it emulated; if not, its seconds mean nothing."""
-    return result.manifest.get("honest") is not False
+    return record.emulation_ok(result.manifest)
 
 
 def sound(results: Iterable[Result]) -> list[Result]:
@@ -215,9 +216,10 @@ def summary(
 ) -> pd.DataFrame:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
 
-    Columns: seeds, reached (with a goal), diverged, emulation_ok; and for each measure m its median over seeds, m_low
-    and m_high; a function of a result is a measure of the function's name. A median to the goal is NaN unless more than
-    half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged. `attrs` has the goal.
+    Columns: seeds, reached (with a goal), diverged, emulation_ok, dilation (the largest); and for each measure m its
+    median over seeds, m_low and m_high; a function of a result is a measure of the function's name. A median to the
+    goal is NaN unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged;
+    seeds whose emulation was not kept count in nothing that is about seconds. `attrs` has the goal.
 
     Raises:
         ConfigError: a group whose runs differ in more than the seed, an unknown column or measure.
@@ -230,7 +232,8 @@ def summary(
         row: dict[str, Any] = {"seeds": len(group)}
         if goal is not None:
             row["reached"] = sum(math.isfinite(measured(result, "pushes_to_goal", goal)) for result in group)
-        row |= {"diverged": sum(map(diverged, group)), "emulation_ok": all(map(emulation_ok, group))}
+        row |= {"diverged": sum(map(diverged, group)), "emulation_ok": all(map(emulation_ok, group)),
+                "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
         for each in wanted:
             name = each if isinstance(each, str) else each.__name__
             reduced = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))
@@ -250,5 +253,7 @@ def summary(
 def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any]) -> tuple[float, float, float]:
     if name in MEASURES and MEASURES[name].exchange and single(group[0].run, runs):
         return math.nan, math.nan, math.nan
-    chosen = sound(group) if name in ("accuracy", "best_accuracy") else group
+    chosen = sound(group) if name in ("accuracy", "best_accuracy") else list(group)
+    if name in MEASURES and MEASURES[name].of_seconds:
+        chosen = list(filter(emulation_ok, chosen))
     return over_seeds(measured(result, name, goal) for result in chosen)

@@ -10,22 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from pslab.config import spec
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pslab.config.cluster import Cluster
     from pslab.lab.records.record import Result
 
 ROUNDS = 60
 WARM = 10  # rounds that are not counted
+OBJECT = "#"  # in a record, an object of the user's is but its name and its digest
 MEASURED = {"select": "select_s", "encode": "encode_s", "decode": "decode_s"}
 
 
 def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
     """A cluster, as a mapping of its fields, for virtual runs like this one.
 
-    A short run with all W processes busy at once is measured: the costs of this model, batch and rule. Where the run's
-    cluster does not model computation, its mean and the spread of its logarithm are measured too; where requests go by
+    A short run with all W processes busy at once is measured: the costs of this model, batch, rule, optimizer and rate.
+    Those of other rules, optimizers and rates follow by the cluster's factors. Where the run's cluster does not model
+    computation, its mean and the spread of its logarithm are measured too; where requests go by
     layer, what each layer's passes take of it. Links stay as given.
 
     Raises:
@@ -37,7 +41,8 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
 
     budget = rounds * run.workers
     short = run.but(
-        engine="local", pushes=budget, seconds=None, target_accuracy=None, eval_every=budget, evaluate="after"
+        engine="local", pushes=budget, seconds=None, target_accuracy=None, eval_every=budget, evaluate="after",
+        dilation=1,  # what it takes in real seconds
     )
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
@@ -85,8 +90,27 @@ def _cluster(
     if layers_s:
         fields["layer_shares"] = [[forward, backward] for forward, backward in layers_s]
     fields["slow"] = dict(cluster.slow)
+    select, apply = _factors(run, cluster)
+    fields |= {"select_s": fields["select_s"] / select, "apply_s": fields["apply_s"] / apply}
     fields["find_s"] = fields["search_s"] = 0.0  # they are in what serving, and a message, has taken
     return {name: value for name, value in fields.items() if value is not None and not _nothing(value)}
+
+
+def _factors(run: Run, cluster: Cluster) -> tuple[float, float]:
+    """What selecting and applying take in this run, in the cluster's `select_s` and `apply_s`."""
+    from pslab.engines.job.costs import apply_factor, select_factor
+    from pslab.tensors.pruning.rules import Dense
+    from pslab.tensors.update.optimizers import resolve_optimizer
+
+    def found(kind: str) -> Any:
+        value = getattr(run, kind)
+        return value if isinstance(value, str) and OBJECT in value else spec.resolve(kind, value)
+
+    prune, rate, optimizer = found("prune"), found("rate"), run.optimizer
+    known = not (isinstance(optimizer, str) and OBJECT in optimizer)
+    plain = resolve_optimizer(optimizer if known else "sgd")
+    select = select_factor(cluster, prune, rate) or 1.0  # of a dense gradient nothing is selected
+    return select, apply_factor(cluster, plain, rate, not isinstance(prune, Dense)) or 1.0
 
 
 def _nothing(value: Any) -> bool:

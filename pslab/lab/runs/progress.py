@@ -58,9 +58,13 @@ class Progress:
     def update(self, name: str, news: Mapping[str, Any]) -> None:
         """How far a run is: {"pushes", "seconds"}, and "accuracy" where it is known."""
         now, run = time.monotonic(), self._runs[name]
-        self._shares[name] = max(self._shares.get(name, 0.0), _share(run, news))
+        before = 0.0 if news.get("repeated") else self._shares.get(name, 0.0)
+        self._shares[name] = max(before, _share(run, news))
         self._first = self._first or (now, self._worked())  # what it takes to start processes belongs to no run
         self._note(now)
+        if self._shown and news.get("repeated"):
+            words = "the machine did not keep the cluster's pace: once again, slower"
+            self._print(f"{self._place()} {_label(run)}: {words}", end="\n")
         if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
             self._printed_s = now
             text = f"{self._place()} {_label(run)}: {_how_far(run, news)}{_words(self.left_s())}"

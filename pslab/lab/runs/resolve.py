@@ -30,7 +30,8 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import build_model, check_model, temporary_seed
+from pslab.tensors.workload.models import WeightsOnMeta, build_model, check_model, check_sent, in_dtype, temporary_seed
+from pslab.tensors.workload.running_statistics import Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
 POLICIES = ("sync", "prune", "rate", "ranges", "order", "schedule")
@@ -54,11 +55,15 @@ def resolve(run: Run) -> Experiment:
     keyspace = Keyspace.of(module)
     parts = _parts(policies["ranges"], keyspace)
     _check_credit(run, policies, parts, keyspace.dtype.itemsize)
+    shell, running = keyspace.shell(module), Running()
+    if run.engine != "timing":
+        _once(run, "sent", lambda: check_sent(shell))
+        running = _once(run, "running", lambda: running_of(module, sample))
     return Experiment(
-        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=keyspace.shell(module), keyspace=keyspace,
+        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=shell, keyspace=keyspace,
         weights=keyspace.flatten(module), parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        device=DEVICES[run.device], trains=run.engine != "timing", **policies,
+        running=running, device=DEVICES[run.device], trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
 
@@ -67,7 +72,7 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     dtype = getattr(torch, run.dtype)
     if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
         return _without_memory(run.model, dtype)
-    module = build_model(run.model, run.seed).to(dtype)
+    module = in_dtype(build_model(run.model, run.seed), dtype)
     sample = dataset.train_x[:2].to(torch.float32).to(dtype)
     _once(run, "check", lambda: check_model(module, sample, dataset.train_y[:2]))
     return module, sample
@@ -76,8 +81,8 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
 @lru_cache(maxsize=4)
 def _without_memory(model: str, dtype: torch.dtype) -> tuple[nn.Module, torch.Tensor]:
     """A model whose layers' sizes and operations are known, and whose weights are never made; and an input of it."""
-    with torch.device("meta"):
-        return build_model(model, 0).to(dtype), torch.empty(IMAGE, dtype=dtype)
+    with WeightsOnMeta():
+        return build_model(model, 0).to(device="meta", dtype=dtype), torch.empty(IMAGE, dtype=dtype, device="meta")
 
 
 def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
@@ -113,7 +118,12 @@ def _shares(
 
     def counted() -> tuple[layer_costs.Share, ...]:
         with torch.device(sample.device), temporary_seed():
-            return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+            try:
+                return layer_costs.shares(copy.deepcopy(module), keyspace, sample)
+            except Exception as error:
+                problem = f"layers cannot be counted on an input {list(sample.shape)}: {type(error).__name__}: {error}"
+                how = "use ranges='whole', or set cluster.layer_shares"
+                raise ConfigError("model", run.model, f"{problem}; {how}") from error
 
     return _once(run, "shares", counted)
 
@@ -141,6 +151,7 @@ def _check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> 
     _check_rate(run, policies["rate"])
     _check_codec(run, policies["prune"])
     _check_virtual(run, policies["prune"], cluster)
+    _check_dilation(run, cluster)
     _check_key_ranges(run, policies)
     if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
@@ -168,7 +179,7 @@ def _check_codec(run: Run, rule: Any) -> None:
 
 
 def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
-    if run.engine != "local" and cluster.compute_s is None and not set(range(run.workers)) <= set(cluster.trace):
+    if run.engine != "local" and not cluster.modelled(run.workers):
         problem = "virtual time needs a modelled compute time: set compute_s, as every preset but 'free' does"
         raise ConfigError("cluster", run.cluster, problem)
     if run.engine != "timing":
@@ -178,6 +189,17 @@ def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
         raise ConfigError("prune", run.prune, problem)
     if run.target_accuracy is not None:
         raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
+
+
+def _check_dilation(run: Run, cluster: Cluster) -> None:
+    """Only what is emulated in real time can be slower than in its own seconds."""
+    if run.dilation in ("auto", 1):
+        return
+    if run.engine != "local":
+        raise ConfigError("dilation", run.dilation, "virtual time waits for any machine: use 'auto' or 1")
+    if not cluster.modelled(run.workers):
+        problem = "workers that compute as fast as this machine do so in real time: set compute_s, or use 'auto' or 1"
+        raise ConfigError("dilation", run.dilation, problem)
 
 
 def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ import pandas as pd
 from pslab.config.run import Run
 from pslab.errors import RunError, StartFailed
 from pslab.lab.records import journal
-from pslab.lab.records.record import Draft, Result, clean, default_results, find
+from pslab.lab.records.record import Draft, Result, clean, default_results, emulation_ok, find
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.progress import Progress, taken_before
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
 HEED_S = 0.1
+AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` runs again what was not kept
 
 
 class InvalidRun(UserWarning):
@@ -39,25 +40,30 @@ class NotFoundAgain(UserWarning):
     """A run with an object whose content cannot be known: it is executed each time."""
 
 
-def run(run: Run, *, results: Path | str | None = None, progress: bool | None = None) -> Result:
-    """The result of one run; what is recorded is never run again.
+def run(
+    run: Run, *, results: Path | str | None = None, progress: bool | None = None, again: bool | None = None
+) -> Result:
+    """The result of one run; what is recorded is not run again, unless `sweep` is told to.
 
     Raises:
         ConfigError: the run is impossible; nothing was started.
         RunError: a worker raised or died.
         KeyboardInterrupt: within two seconds; what was completed is kept, the message says where.
     """
-    return sweep([run], results=results, progress=progress)[0]
+    return sweep([run], results=results, progress=progress, again=again)[0]
 
 
 def sweep(
     runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
-    stop: threading.Event | None = None,
+    stop: threading.Event | None = None, again: bool | None = None,
 ) -> Results:  # fmt: skip
     """The results of many runs, in their order and with the columns of their grid.
 
     What is missing is run in one pool, one after another; runs in virtual time, whose results do not depend on what
     else the machine does, as many at a time as there are cores.
+
+    With `again`, what is recorded is run again if its emulation was not kept; the old record is moved to
+    results/replaced/. None: once in this process, if `pslab figures --again` executes it.
 
     All of them are checked before the first one starts, and each is recorded as soon as it is finished. `stop`, set
     from another thread, does what an interrupt does.
@@ -68,7 +74,7 @@ def sweep(
     wanted = runs if isinstance(runs, Runs) else Runs(runs)
     place = default_results() if results is None else Path(results)
     found = {index: find(each, place) for index, each in enumerate(wanted)}
-    missing = [index for index, result in found.items() if result is None]
+    missing = [index for index, result in found.items() if result is None or _again(result, again)]
     begun_s = time.monotonic()
     journal.note(asked=[each.digest for each in wanted], missing=len(missing))
     if missing:
@@ -79,6 +85,15 @@ def sweep(
     journal.note(swept_s=time.monotonic() - begun_s)
     _warn(done)
     return wanted.finished(done)
+
+
+_run_again: set[str] = set()  # digests, in this process
+
+
+def _again(result: Result, again: bool | None) -> bool:
+    """Whether a recorded run is to be run again."""
+    wanted = again if again is not None else AGAIN in os.environ and result.digest not in _run_again
+    return wanted and not emulation_ok(result.manifest)
 
 
 def _warn(results: list[Result]) -> None:
@@ -169,7 +184,8 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     from pslab.lab.runs.resolve import resolve
 
     _heed(stop)
-    draft = Draft(run, place)
+    draft = Draft(run, place, again=find(run, place) is not None)
+    _run_again.add(run.digest)
 
     def on_progress(news: dict[str, Any]) -> None:
         if news:

@@ -26,6 +26,8 @@ from typing import Any
 from pslab.config.run import SEMANTICS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import journal
+from pslab.lab.records.atomic_folder import MANIFEST, read_manifest
+from pslab.lab.records.record import emulation_ok
 from pslab.lab.studies.figures import stem
 from pslab.lab.studies.parameters import check, code_cells, of_notebook
 
@@ -88,12 +90,19 @@ class Entry:
             "figures": {name: _file(self.results / "figures" / f"{name}.json") for name in figures},
         }
 
-    def done(self) -> bool:
-        """Whether it was executed from just this, and everything that it made is present."""
+    def done(self, *, again: bool = False) -> bool:
+        """Whether it was executed from just this, and everything that it made is present.
+
+        With `again`, it is not where the emulation of one of its runs was not kept.
+        """
         made = self.stamp.get("made", {})
-        if not self.executed.is_file() or not made:
+        if not self.executed.is_file() or not made or (again and not all(map(self._kept, made["records"]))):
             return False
         return bool(made == self.made(made["records"], made["figures"]))
+
+    def _kept(self, record: str) -> bool:
+        place = self.results / record
+        return not (place / MANIFEST).is_file() or emulation_ok(read_manifest(place, ()))
 
     def expected_s(self) -> float | None:
         """What the last execution took, without its runs if they are recorded; the first time what such ones take."""

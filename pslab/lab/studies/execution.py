@@ -19,6 +19,7 @@ import pslab
 from pslab.errors import PslabError
 from pslab.lab.records import journal
 from pslab.lab.runs.progress import in_words
+from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies.batch import SUFFIXES, Entry
 from pslab.lab.studies.figures import VARIANT
 from pslab.lab.studies.parameters import PACKAGE
@@ -26,8 +27,11 @@ from pslab.lab.studies.parameters import PACKAGE
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
-def execute(entry: Entry, watch: Watch) -> float:
-    """Execute into a draft, which takes its place when it is whole; the seconds that it took."""
+def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
+    """Execute into a draft, which takes its place when it is whole; the seconds that it took.
+
+    With `again`, recorded runs whose emulation was not kept are run again.
+    """
     from pslab.lab.plots.export import replace
 
     begun_s, before = time.monotonic(), entry.figures
@@ -37,7 +41,7 @@ def execute(entry: Entry, watch: Watch) -> float:
         written = Path(place) / "journal"
         watch.start(entry, written)
         try:
-            with _environment(entry, written):
+            with _environment(entry, written, again):
                 _papermill(entry, draft, Path(place))
             content = _whole(draft)
         except Exception:
@@ -89,10 +93,11 @@ def reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _environment(entry: Entry, written: Path) -> Iterator[None]:
+def _environment(entry: Entry, written: Path, again: bool) -> Iterator[None]:
     """What the notebook's kernel inherits."""
     wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, PACKAGE: pslab.__file__,
               journal.JOURNAL: str(written), "PLOTLY_RENDERER": RENDERER, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    wanted |= {AGAIN: "1"} if again else {}
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

@@ -23,7 +23,7 @@ from pslab.lab.runs.machine import processor
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.studies.observation import BINS, Observation, Observed, find_observed, save_observed
 from pslab.tensors.pruning.pruner import is_finite
-from pslab.tensors.random_streams import seed_of
+from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.update.store import Store
 from pslab.tensors.workload.data import Batches, batch
 from pslab.tensors.workload.keyspace import Layer
@@ -45,7 +45,7 @@ def observe(wanted: Observation, *, results: Path | str | None = None) -> Observ
     if (found := find_observed(wanted, place)) is not None:
         return found
     experiment, rules = check(wanted)
-    with _one_thread(wanted.run.seed):
+    with _one_thread():
         training = Training(experiment)
         tables = _look(wanted, training, rules)
         costs, devices = _costs(wanted, training, rules)
@@ -84,6 +84,7 @@ class Training:
         """The gradient of an iteration's batch, on the device where the weights are."""
         data = self.dataset
         self.gradient.zero_()
+        seed_globals(self.experiment.run.seed, "layers", 0, iteration)
         rows = torch.from_numpy(self.batches.at(iteration))
         x = batch(data.train_x[rows], self.weights.dtype, data.mean, data.std).to(self.weights.device)
         loss = functional.cross_entropy(self.module(x), data.train_y[rows].to(self.weights.device))
@@ -112,13 +113,12 @@ class Training:
 
 
 @contextmanager
-def _one_thread(seed: int) -> Iterator[None]:
-    """Gradients from one thread, random layers from worker 0's stream; threads and torch's state are restored."""
+def _one_thread() -> Iterator[None]:
+    """Gradients from one thread; threads and the global generators are restored."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng([]):
-            torch.default_generator.manual_seed(seed_of(seed, "layers", 0))
+        with restored_globals():
             yield
     finally:
         torch.set_num_threads(threads)

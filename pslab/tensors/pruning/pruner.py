@@ -23,7 +23,7 @@ from pslab.tensors.workload.keyspace import Keyspace
 
 
 class NonFinite(PslabError):
-    """A gradient with NaN or infinite entries: nothing was sent, and the memories are unchanged."""
+    """NaN or infinite entries, in a gradient (the memories are unchanged) or in what it makes of a memory."""
 
 
 class Memory(NamedTuple):
@@ -117,7 +117,7 @@ class Pruner:
         The gradient is not changed. `iteration` counts this worker's batches from 0.
 
         Raises:
-            NonFinite: the gradient contains NaN or infinity.
+            NonFinite: the gradient contains NaN or infinity, or its sum with the residual or the momentum does.
             ValueError: a gradient of another shape or dtype, or a rule whose indices are not distinct and in range.
         """
         gradient = self._checked(gradient, self.size)
@@ -157,9 +157,11 @@ class Pruner:
             inside, place = slice(piece.start, piece.stop), slice(first + piece.start, first + piece.stop)
             added = self._with_momentum(gradient[inside], place)
             if piece.unpruned:
+                self._check_sum(added)
                 found.append((torch.arange(place.start, place.stop, device=added.device), added.clone()))
                 continue
             v = added if self.residual is None else self.residual[place].add_(added)
+            self._check_sum(v)
             indices = self._indices(rule, v, number, place.start, iteration)
             found.append((indices + place.start, v.index_select(0, indices)))
             if self.residual is not None:
@@ -167,6 +169,11 @@ class Pruner:
             if self._momentum is not None and self._traits.masking:
                 self._momentum[place].index_fill_(0, indices, 0.0)
         return _joined(found, gradient)
+
+    def _check_sum(self, v: torch.Tensor) -> None:
+        """What would be sent or kept: finite gradients, too, add up to more than there are numbers for."""
+        if self.residual is not None or self._momentum is not None:
+            checked_finite(v, "the sum with the residual or the momentum")
 
     def _with_momentum(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
         """What a gradient adds to the residual: itself, or the momentum that it is added to."""
@@ -211,15 +218,15 @@ def is_finite(t: torch.Tensor) -> bool:
     return math.isfinite(t.detach().sum().item()) or bool(torch.isfinite(t).all())
 
 
-def checked_finite(gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient, detached.
+def checked_finite(v: torch.Tensor, what: str = "the gradient") -> torch.Tensor:
+    """The vector, detached.
 
     Raises:
         NonFinite: it contains NaN or infinity.
     """
-    if not is_finite(gradient):
-        raise NonFinite("the gradient contains NaN or infinite entries: nothing was sent")
-    return gradient.detach()
+    if not is_finite(v):
+        raise NonFinite(f"{what} contains NaN or infinite entries: nothing was sent")
+    return v.detach()
 
 
 def clipped(gradient: torch.Tensor, norm: float) -> torch.Tensor:

@@ -31,10 +31,12 @@ class RangePruner:
         """The flat indices (sorted int64) and values of the range: the residual and this gradient [size].
 
         Raises:
-            NonFinite: the gradient contains NaN or infinity; the residual is unchanged.
+            NonFinite: the gradient contains NaN or infinity (the residual is unchanged), or its sum with the residual.
         """
         gradient = checked_finite(gradient)
-        v = gradient if self.residual is None else self.residual.add_(gradient)
+        v = gradient
+        if self.residual is not None:
+            v = checked_finite(self.residual.add_(gradient), "the sum with the residual")
         slices = self._keyspace.slices(self.keys)
         indices = torch.cat([torch.arange(s.start, s.stop, device=v.device) for s in slices])
         values = torch.cat([v[s] for s in slices])

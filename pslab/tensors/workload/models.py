@@ -10,16 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import cloudpickle
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from pslab.config import spec
 from pslab.config.parameters import Bounds, check
 from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
-from pslab.tensors.random_streams import seed_of
+from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 Factory = Callable[[], nn.Module]
@@ -102,7 +104,7 @@ def resolve_model(value: object) -> Factory:
 
 
 def build_model(value: object, seed: int) -> nn.Module:
-    """The model, initialized from the run's random stream "init"; torch's global generators are unchanged.
+    """The model, initialized from the run's random stream "init"; the global generators are unchanged.
 
     Raises:
         ConfigError: a factory that raises or returns no nn.Module, and whatever resolve_model refuses.
@@ -118,8 +120,24 @@ def build_model(value: object, seed: int) -> nn.Module:
     return module
 
 
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module itself, its floating point parameters and buffers converted to `dtype`.
+
+    Raises:
+        ConfigError: a complex one, whose imaginary part would be lost.
+    """
+    for kind, named in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
+        for name, tensor in named:
+            if tensor.dtype.is_complex:
+                problem = f"{kind} {name} is complex ({tensor.dtype}), and a run computes in {dtype}"
+                raise ConfigError("model", type(module).__name__, f"{problem}: keep real and imaginary parts as two")
+    return module.to(dtype)
+
+
 def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
-    """Try one forward and backward pass of a copy on two examples; the module and torch's generators are unchanged.
+    """Try a copy on two examples, forward and backward, and in evaluation mode.
+
+    The module and the global generators are unchanged.
 
     Args:
         sample_x: [B, ...], normalized, of the model's dtype; the first two are used.
@@ -128,18 +146,47 @@ def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
     Raises:
         ConfigError: the pass raises, or the logits are not [2, classes] with a class for every label.
     """
-    name, x, y = type(module).__name__, sample_x[:2], sample_y[: len(sample_x[:2])]
+    x, y = sample_x[:2], sample_y[: len(sample_x[:2])]
     with temporary_seed(0):
-        try:
-            logits = _logits(module, x, y)
-        except Exception as error:
-            problem = f"cannot learn from inputs {list(x.shape)} of {x.dtype}: {type(error).__name__}: {error}"
-            raise ConfigError("model", name, problem) from error
-    classes = int(sample_y.max()) + 1
-    if logits is None or logits.ndim != 2 or logits.shape[0] != len(x) or logits.shape[1] < classes:
-        got = "no tensor" if logits is None else str(list(logits.shape))
+        for mode in ("training", "evaluation"):
+            _check_mode(module, mode, x, y, int(sample_y.max()) + 1)
+
+
+def _check_mode(module: nn.Module, mode: str, x: Tensor, y: Tensor, classes: int) -> None:
+    name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
+    try:
+        logits = copy.deepcopy(module).train(mode == "training")(x)
+        fits = isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= classes
+        if fits and mode == "training":
+            functional.cross_entropy(logits, y).backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
+        raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
+    if not fits:
+        got = str(list(logits.shape)) if isinstance(logits, Tensor) else "no tensor"
         wanted = f"logits [{len(x)}, classes], with at least {classes} classes for these labels"
-        raise ConfigError("model", name, f"gives {got} for inputs {list(x.shape)}: must be {wanted}")
+        where = f"{list(x.shape)}" if mode == "training" else f"{list(x.shape)} in evaluation mode"
+        raise ConfigError("model", name, f"gives {got} for inputs {where}: must be {wanted}")
+
+
+def check_sent(shell: nn.Module) -> None:
+    """What a worker's process gets of a model must be picklable.
+
+    Raises:
+        ConfigError: it is not; the message names the innermost module.
+    """
+    try:
+        cloudpickle.dumps(shell)
+        return
+    except Exception:
+        each = list(shell.named_modules())
+    for path, module in reversed(each):
+        try:
+            cloudpickle.dumps(module)
+        except Exception as error:
+            name, owner = type(shell).__name__, f"module {path} ({type(module).__name__})" if path else "it"
+            problem = f"{owner} cannot be sent to a worker's process: {str(error).splitlines()[0]}"
+            raise ConfigError("model", name, f"{problem}; use plain modules, whose weights are parameters") from error
 
 
 def import_named(field: str, text: str) -> Any:
@@ -172,26 +219,22 @@ def _torchvision_model(name: str) -> nn.Module:
     return model
 
 
-def _logits(module: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
-    logits = copy.deepcopy(module).train()(x)
-    if not isinstance(logits, Tensor):
-        return None
-    if logits.ndim == 2 and logits.shape[0] == len(y) and logits.shape[1] > int(y.max()):
-        functional.cross_entropy(logits, y).backward()  # type: ignore[no-untyped-call]
-    return logits
-
-
 @contextmanager
 def temporary_seed(seed: int = 0) -> Iterator[None]:
-    """Seed torch's global generators from the stream "init" of `seed`; restore them afterwards."""
-    # a CUDA that is not initialized has no state to restore, and asking for it would initialize it
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = list(range(torch.cuda.device_count())) if started else []
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed_of(seed, "init"))
-        for device in devices:
-            torch.cuda.default_generators[device].manual_seed(seed_of(seed, "init"))
+    """Start the global generators at the stream "init" of `seed`; restore them afterwards."""
+    with restored_globals():
+        seed_globals(seed, "init")
         yield
+
+
+class WeightsOnMeta(TorchFunctionMode):
+    """Within it, what is allocated empty, as torch's layers allocate their parameters, has a shape and no memory.
+
+    With `torch.device("meta")` small tensors whose numbers a constructor reads, as RegNet's does, would have none.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})
 
 
 def _short(value: object) -> object:

@@ -49,7 +49,7 @@ class Setup:
     def __init__(self, **fields: Any) -> None:
         run = {"engine": "timing", "workers": 2, "cluster": COSTS, "learning_rate": 1.0, "sync": "bsp", **fields}
         self.job: Job = job_without_tensors(resolve(tiny(**run)))
-        self.record, self.clock = Recording(), VirtualClock(self.job.cluster)
+        self.record, self.clock = Recording(), VirtualClock(self.job)
         self.books = Books(self.job, Ledger(self.job, None, None, lambda body: None))
         machine = Server(range(2), len(self.job.parts), self.job.sync)
         self.driver = ServerDriver(self.job, machine, self.books, self.record, self.clock, self.record)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import Diverges, net, tiny
+from tiny import Diverges, Noisy, net, tiny
 from virtual_digest import digests
 
 from pslab.config.run import Run
@@ -78,7 +78,7 @@ def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("fields", "portable"),
     [({}, True), ({"prune": "std:2"}, True), ({"model": batch_norm}, False), ({"model": Diverges}, False),
-     ({"prune": Largest()}, False)],
+     ({"model": Noisy}, False), ({"prune": Largest()}, False)],
 )  # fmt: skip
 def test_a_worker_that_may_remember_something_stays_with_one_host(monkeypatch, fields, portable):
     run = tiny(engine="virtual", sync="asp", cluster="lab", pushes=24, **fields)
@@ -87,17 +87,33 @@ def test_a_worker_that_may_remember_something_stays_with_one_host(monkeypatch, f
     assert left_on(monkeypatch, run, 2)[:3] == left_on(monkeypatch, run, 1)[:3]
 
 
+def of_another_process(place: Path, *arguments: str, **more: str) -> list[str]:
+    """The digests of a run in a new process, with `more` in its environment."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parents[1])]), **more}
+    printed = subprocess.run([sys.executable, str(TESTS / "virtual_digest.py"), *arguments], env=environment, cwd=place,
+                             capture_output=True, text=True, check=True, timeout=120)  # fmt: skip
+    return printed.stdout.split()
+
+
 @pytest.mark.parametrize(
     ("sync", "prune"), [pytest.param("bsp", "none", marks=pytest.mark.slow), ("asp", "static:5%")]
 )
 def test_another_process_leaves_the_same_bits(tmp_path, sync, prune):
-    command = [sys.executable, str(TESTS / "virtual_digest.py"), sync, prune, "3", "1"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parents[1])]),
-                   "PYTHONHASHSEED": "7"}  # fmt: skip
-    printed = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
-                             timeout=120)  # fmt: skip
-    assert printed.stdout.split() == digests(sync, prune, 3)
+    assert of_another_process(tmp_path, sync, prune, "3", "1", PYTHONHASHSEED="7") == digests(sync, prune, 3)
     assert digests(sync, prune, 4) != digests(sync, prune, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="one capability alone")
+def test_the_same_bits_are_those_of_one_cpu_capability(tmp_path):
+    """Instructions that add in another order change the last bits of gradients, and, without pruning, no instant."""
+    runs = [of_another_process(tmp_path, "asp", "none", "3", "1", ATEN_CPU_CAPABILITY=capability)
+            for capability in ("avx2", "avx2", "default")]  # fmt: skip
+    assert runs[0] == runs[1]
+    accuracy, phases, _, weights = zip(runs[0], runs[2], strict=True)
+    assert phases[0] == phases[1]
+    assert weights[0] != weights[1]
+    assert accuracy[0] != accuracy[1]
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ import torch
 
 from pslab.__main__ import main
 from pslab.engines.job.shared_memory import Arena
+from pslab.engines.local import engine
+from pslab.engines.local.pace import Pace
 from pslab.lab.commands import doctor
 from pslab.lab.commands.doctor import NOTE, OK, PROBLEM, Finding
 from pslab.lab.plots import export
@@ -150,6 +152,18 @@ def test_cores_that_are_too_few_for_the_usual_cluster(monkeypatch: Patch):
     found = doctor.cores()
     assert found.state == NOTE
     assert "'compute_s': 0.035" in found.advice  # 31.2 ms, rounded up
+
+
+def test_clusters_that_the_machine_keeps_up_with(monkeypatch: Patch):
+    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace(0.008, 0.0001))
+    assert doctor.emulation() == Finding("emulation", OK, (
+        "4 workers side by side: a gradient takes 8.0 ms, a message is 0.1 ms late; in their own seconds: "
+        "lab, lab-slow-net, steady, straggler"))  # fmt: skip
+    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace(0.04, 0.0001))
+    found = doctor.emulation()
+    assert found.state == NOTE
+    assert "in their own seconds: none; slower: lab ×" in found.found
+    assert "dilation" in found.advice
 
 
 def test_memory_that_is_not_shared(monkeypatch: Patch):

@@ -22,6 +22,7 @@ from pslab.lab.plots import export
 from pslab.lab.records import journal
 from pslab.lab.records.record import find
 from pslab.lab.runs.grid import grid
+from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies import batch, execution, parameters
 from pslab.lab.studies.batch import Entry, plan
 from pslab.lab.studies.claims import claim
@@ -29,7 +30,7 @@ from pslab.lab.studies.execution import Watch
 from pslab.lab.studies.figures import save
 
 CELL = "# Parameters\nsyncs = ['bsp', 'asp']\npushes = 8\nlive = None"
-INHERITED = ("PSLAB_RESULTS", "PLOTLY_RENDERER", "PSLAB_VARIANT")
+INHERITED = ("PSLAB_RESULTS", "PLOTLY_RENDERER", "PSLAB_VARIANT", AGAIN)
 PLAN = """
 - notebook: one
   tiny: {pushes: 4}
@@ -187,6 +188,19 @@ def test_with_nothing_new_nothing_is_executed(bench: Bench, first: Callable[...,
     assert first() == 0
     assert (bench.executed, bench.exported) == ([], [])
     assert "0 notebooks executed, 1 up to date, 0 failed" in capsys.readouterr().out
+
+
+def test_again_executes_what_was_not_emulated_in_time(bench: Bench, first: Callable[..., int]):
+    first("--again")
+    assert (bench.executed, bench.environment.get(AGAIN)) == ([], None)
+    place = next((bench.results / "runs").iterdir()) / "manifest.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "emulation_ok": False}))
+    first()  # the record has changed, and is what it is
+    first()
+    assert bench.executed == []
+    first("--again")
+    assert (bench.executed, bench.environment[AGAIN]) == (["two"], "1")
+    assert AGAIN not in os.environ
 
 
 def test_prose_is_no_reason_to_execute_a_notebook_again(bench: Bench, first: Callable[..., int]):
@@ -407,7 +421,7 @@ def test_kernels_inherit_what_they_need_and_nothing_stays(bench: Bench, monkeypa
     monkeypatch.delenv("PLOTLY_RENDERER", raising=False)
     assert bench("--only", "one-fast") == 0
     assert bench.environment == {"PSLAB_RESULTS": str(bench.results), "PLOTLY_RENDERER": execution.RENDERER,
-                                 "PSLAB_VARIANT": "fast"}  # fmt: skip
+                                 "PSLAB_VARIANT": "fast", AGAIN: None}  # fmt: skip
     assert (os.environ.get("PSLAB_RESULTS"), os.environ.get("PLOTLY_RENDERER")) == ("before", None)
     assert not journal.active()
 

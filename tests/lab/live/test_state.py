@@ -52,6 +52,16 @@ def test_a_run_of_another_process_is_seen_and_followed(tmp_path: Path, watcher: 
     assert [p.pushes for p in track.points] == [10, 20]
 
 
+def test_a_run_that_begins_again_starts_from_nothing(tmp_path: Path, watcher: Watcher):
+    draft = Draft(RUN, tmp_path)
+    draft.note(PROGRESS)
+    draft.note(point(20))
+    draft.note({"pushes": 0, "seconds": 0.0, "repeated": True})
+    watcher.poll()
+    (track,) = watcher.under_way
+    assert (track.pushes, track.seconds, track.points) == (0, 0.0, [])
+
+
 def test_rate_and_time_left(tmp_path: Path, watcher: Watcher):
     Draft(RUN, tmp_path).note(PROGRESS)
     Draft(RUN.but(pushes=None, seconds=8.0), tmp_path).note(PROGRESS)

@@ -219,6 +219,14 @@ def test_diverged_run_is_listed_as_diverged():
     assert _row(ended, "BSP", True)["state"] == "diverged"
 
 
+def test_an_emulation_that_was_not_kept_is_marked_in_the_list():
+    row = _row(track(state=FINISHED, manifest={"emulation_ok": False, "dilation": 2.0}), "BSP", True)
+    assert row["run"] == "BSP*"
+    assert row["state"].startswith("finished; * the machine was too slow")
+    assert "emulated 2 times slower" in row["state"]
+    assert _row(track(state=FINISHED, manifest={"emulation_ok": True}), "BSP", True)["run"] == "BSP"
+
+
 def test_frame_follows_the_best_curve():
     def at(*heights: float) -> Track:
         return track(points=[Point(i, i, height, 0.0) for i, height in enumerate(heights)])

@@ -265,7 +265,7 @@ def test_title_is_the_sentence_or_what_is_shown(make: Make, title: object, words
 
 
 def test_emulation_that_was_not_kept_is_marked_at_its_own_end(make: Make):
-    results = make(grid(BASE, sync=["bsp"]), honest=False) + make(grid(BASE, sync=["asp"]))
+    results = make(grid(BASE, sync=["bsp"]), emulation_ok=False) + make(grid(BASE, sync=["asp"]))
     figure = plots.curves(results, by="sync")
     assert {"BSP*", "ASP"} <= {*drawn.texts(figure)}
     assert "* the machine was too slow" in drawn.caption(figure)

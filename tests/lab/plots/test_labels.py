@@ -16,9 +16,7 @@ from pslab.lab.plots.labels import (
     caption,
     cluster_name,
     column_name,
-    marks,
     name,
-    notes_of,
     number,
     parts,
     size,
@@ -145,15 +143,3 @@ def test_single_machine_is_explained(tmp_path: Path):
     found = results(tmp_path, Run(pushes=8), Run(workers=1, pushes=8))
     assert told(found).endswith("single machine: the same computation, no network")
     assert "4 workers" in told(found)
-
-
-@pytest.mark.parametrize(("facts", "mark", "words"), [
-    ({"honest": False}, "*", "too slow"), ({"disturbed": True}, "†", "disturbs"),
-    ({"verdict": "invalid"}, "‡", "judged invalid"), ({"outcome": "diverged"}, "\u00a0✖1/1", "diverged"),
-    ({}, "", ""),
-])  # fmt: skip
-def test_what_is_wrong_with_a_result_is_marked_and_explained(tmp_path: Path, facts: dict, mark: str, words: str):
-    found = results(tmp_path, Run(pushes=8), **facts)
-    assert marks(found) == mark
-    assert words in " ".join(notes_of(found))
-    assert bool(notes_of(found)) == bool(facts)

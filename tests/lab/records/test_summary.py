@@ -118,8 +118,29 @@ def test_diverged_seeds_count_in_no_accuracy_unless_all_diverged(tmp_path: Path)
 
 def test_an_emulation_that_was_not_kept_is_marked(tmp_path: Path):
     runs = grid(BASE, sync=["bsp", "asp"], seed=[0, 1])
-    results = made(tmp_path, runs, {"bsp": SLOW, "asp": FAST}, asp1={"honest": False})
+    results = made(tmp_path, runs, {"bsp": SLOW, "asp": FAST}, asp1={"emulation_ok": False})
     assert summary(results, by="sync").emulation_ok.tolist() == [True, False]
+
+
+def test_seconds_of_an_emulation_that_was_not_kept_are_left_out(tmp_path: Path):
+    runs = grid(BASE, sync=["bsp", "asp"], seed=[0, 1])
+    bad = {"emulation_ok": False, "dilation": 2.0}
+    results = made(tmp_path, runs, {"bsp": SLOW, ("asp", 0): FAST, "asp": SLOW}, asp1=bad, bsp0=bad, bsp1=bad)
+    table = summary(results, by="sync", goal=0.9, measures=["seconds_to_goal", "pushes_to_goal"])
+    alone = summary(results.where(sync="asp", seed=0), by="sync", goal=0.9, measures=["seconds_to_goal"])
+    assert math.isnan(table.seconds_to_goal["bsp"])
+    assert table.seconds_to_goal["asp"] == table.seconds_to_goal_high["asp"] == alone.seconds_to_goal["asp"]
+    assert not table.pushes_to_goal.isna().any()  # accuracy against pushes is as good as ever
+    assert list(table.dilation) == [2.0, 2.0]
+
+
+def test_no_choice_by_time_rests_on_an_emulation_that_was_not_kept(tmp_path: Path):
+    runs = grid(BASE, sync=["asp"], learning_rate=[0.1, 0.2])
+    results = [handmade.curve(tmp_path, run, [0.1, 0.95], [0.0, run.learning_rate * 10],
+                              emulation_ok=run.learning_rate != 0.1) for run in runs]  # fmt: skip
+    found = runs.finished(results)
+    assert [r.run.learning_rate for r in best(found, goal=0.9)] == [0.2]
+    assert [r.run.learning_rate for r in best(found, goal=0.9, measure="pushes_to_goal")] == [0.1]
 
 
 def test_a_single_machine_exchanges_nothing(tmp_path: Path):

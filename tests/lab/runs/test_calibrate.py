@@ -72,6 +72,21 @@ def test_a_twin_predicts_who_waits(twins: Results):
     assert table.iteration_s["asp"] < table.iteration_s["bsp"]
 
 
+@pytest.mark.parametrize("fields", [
+    {"rate": "adagrad:server", "prune": "std:1", "pull": "changed"}, {"rate": "adagrad"},
+    {"optimizer": "adam", "learning_rate": 0.01, "prune": "static:5%", "pull": "changed"},
+], ids=["adagrad at the server", "adagrad at the worker", "adam"])  # fmt: skip
+def test_a_twin_is_charged_what_its_own_rule_optimizer_and_rate_took(fields, tmp_path: Path):
+    cluster = {"compute_s": 0.002, "slow": {0: 2.0}}
+    (real,) = sweep([tiny(sync="asp", pushes=24, cluster=cluster, **fields)], results=tmp_path, progress=False)
+    twin = run(real.run.but(engine="virtual", cluster=calibrated(real)), results=tmp_path, progress=False)
+    spent = twin.phases.assign(spent=twin.phases.end_s - twin.phases.begin_s).groupby("phase").spent.median()
+    assert spent["apply"] == pytest.approx(real.manifest["costs"]["apply_s"])
+    ours = real.phases[(real.phases.phase == "select") & (real.phases.iteration >= 3)]
+    if real.run.prune != "none" or real.run.rate == "adagrad":
+        assert spent["select"] == pytest.approx(float((ours.end_s - ours.begin_s).mean()), rel=0.5)
+
+
 def test_a_virtual_run_has_measured_nothing(twins: Results):
     with pytest.raises(ConfigError, match="engine local"):
         calibrated(twins[2])

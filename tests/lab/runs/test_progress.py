@@ -43,6 +43,16 @@ def test_a_terminal_sees_rate_and_time_left_of_the_sweep_in_one_line(clock):
         "[1/3] ssp:3 std:2 W=4 seed 0: 97.50% after 10.0 s; about 3 s left")
 
 
+def test_a_run_that_begins_again_says_so_and_counts_from_nothing(clock):
+    stream = io.StringIO()
+    shown = Progress({"a": Run(pushes=100)}, stream=stream)
+    shown.begin("a")
+    shown.update("a", {"pushes": 90, "seconds": 1.0})
+    shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": True})
+    assert "did not keep the cluster's pace: once again, slower\n" in stream.getvalue()
+    assert shown._shares["a"] == 0.0
+
+
 def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):
     stream = io.StringIO()
     shown = Progress({"a": Run(pushes=None, seconds=60.0)}, stream=stream)

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import handmade
 import pytest
 from tiny import tiny
 
 import pslab.engines.local.engine
 from pslab.config.run import Run
-from pslab.errors import ConfigError
-from pslab.lab.runs.run import NotFoundAgain, run, sweep
+from pslab.errors import ConfigError, RecordError
+from pslab.lab.records.record import load
+from pslab.lab.runs.run import AGAIN, NotFoundAgain, run, sweep
 from pslab.policies.sync.asp import ASP
 
 
@@ -37,6 +39,48 @@ def test_a_finished_run_is_never_run_twice(tmp_path, executed):
     assert (first.cached, second.cached) == (False, True)
     assert executed == [tiny().digest]
     assert second.accuracy.equals(first.accuracy)
+
+
+@pytest.fixture
+def unkept(tmp_path):
+    """A record whose emulation was not kept, and one that is well."""
+    bad, good = (handmade.curve(tmp_path, tiny(seed=seed), [0.1, 0.9], emulation_ok=seed > 0) for seed in (0, 1))
+    return [bad, good]
+
+
+def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_path, executed, unkept):
+    runs = [result.run for result in unkept]
+    sweep(runs, results=tmp_path, progress=False)
+    assert executed == []
+    new, other = sweep(runs, results=tmp_path, progress=False, again=True)
+    assert executed == [runs[0].digest]
+    assert (new.cached, new.manifest["emulation_ok"], other.cached) == (False, True, True)
+    (old,) = (tmp_path / "replaced").iterdir()
+    assert old.name.startswith(f"{runs[0].digest}-")
+    assert load(old).accuracy.accuracy.tolist() == [0.1, 0.9]  # whole
+    with pytest.raises(RecordError, match="find it anew"):  # who held the old one reads no mixture
+        _ = unkept[0].accuracy
+    assert sweep(runs, results=tmp_path, progress=False, again=True)[0].cached
+
+
+def test_a_notebook_of_the_batch_runs_again_once(tmp_path, executed, unkept, monkeypatch):
+    monkeypatch.setenv(AGAIN, "1")
+    monkeypatch.setattr("pslab.lab.runs.run._run_again", set())
+    monkeypatch.setattr("pslab.lab.runs.run.emulation_ok", lambda manifest: False)
+    for _ in range(2):
+        sweep([unkept[0].run], results=tmp_path, progress=False)
+    assert executed == [unkept[0].digest]
+
+
+def test_an_interrupted_second_attempt_keeps_the_first(tmp_path, executed, unkept, monkeypatch):
+    def interrupted(experiment, on_progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pslab.engines.local.engine, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(unkept[0].run, results=tmp_path, progress=False, again=True)
+    assert unkept[0].accuracy.accuracy.tolist() == [0.1, 0.9]
+    assert not (tmp_path / "replaced").exists()
 
 
 def test_one_changed_parameter_is_one_run(tmp_path, executed):

@@ -39,7 +39,7 @@ def test_a_claim_that_does_not_hold_is_loud(value: float, bounds: dict, words: s
 
 def test_other_parameters_and_broken_emulations_are_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture):
     good = handmade.curve(tmp_path, Run(pushes=4), [0.1, 0.2])
-    bad = handmade.curve(tmp_path, Run(pushes=4, seed=1), [0.1, 0.2], honest=False)
+    bad = handmade.curve(tmp_path, Run(pushes=4, seed=1), [0.1, 0.2], emulation_ok=False)
     others, slow = claim(TEXT, 9.0, at_most=1, given=False), claim(TEXT, 9.0, at_most=1, results=[good, bad])
     assert (others.holds, slow.holds, others.title) == (None, None, None)
     assert repr(slow).startswith("not judged (the machine did not keep up")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny import Diverges, tiny
+from tiny import Diverges, Noisy, global_states, net, tiny
 
 import pslab
 from pslab.errors import ConfigError, RecordError
@@ -94,19 +94,20 @@ def test_a_rule_may_give_a_mask():
 # -- training --------------------------------------------------------------------------------------
 
 
-def test_observed_training_equals_a_run_with_one_worker_bit_for_bit(tmp_path: Path):
-    run = tiny(workers=1, schedule="linear", pushes=12, learning_rate=0.5)
+@pytest.mark.parametrize("model", [net, Noisy])
+def test_observed_training_equals_a_run_with_one_worker_bit_for_bit(tmp_path: Path, model: type[torch.nn.Module]):
+    run = tiny(workers=1, schedule="linear", pushes=12, learning_rate=0.5, model=model)
     training = looking.Training(looking.resolve(run))
-    with looking._one_thread(run.seed):
+    with looking._one_thread():
         looking._look(wanted(rules=["std:1"]), training, {"std:1": Deviation(1)})
     assert np.array_equal(training.weights.numpy(), pslab.run(run, results=tmp_path).weights)
 
 
 def test_observing_restores_threads_and_random_state(tmp_path: Path):
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    threads, states = torch.get_num_threads(), global_states()
     observe(wanted(), results=tmp_path)
     assert torch.get_num_threads() == threads
-    assert torch.equal(torch.get_rng_state(), state)
+    assert global_states() == states
 
 
 def test_diverged_training_is_refused_and_leaves_no_record(tmp_path: Path):

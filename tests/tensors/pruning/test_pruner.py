@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,6 +136,26 @@ def test_a_gradient_that_is_not_finite_changes_no_memory(rule: Rule) -> None:
             pruner.prune(gradient, 0)
         assert all(torch.equal(kept, before[name]) for name, kept in pruner.kept.items())
     pruner.prune(torch.ones(100), 0)
+
+
+@pytest.mark.parametrize("rule", [Static(0.01), Dynamic(mode="ratchet"), DGC(0.1), DGC(0.1, masking=False)], ids=str)
+@pytest.mark.parametrize("by_layer", [False, True], ids=["whole", "by_layer"])
+def test_a_sum_with_a_memory_that_overflows_is_refused(rule: Rule, by_layer: bool) -> None:
+    pruner, gradient = Pruner(rule, in_layers(50, 50), 100), torch.linspace(1e38, 3e38, 100)
+    with pytest.raises(NonFinite, match="sum with the residual"):
+        _push_finite(lambda i: pruner.prune_layer(1, gradient[50:], i) if by_layer else pruner.prune(gradient, i))
+
+
+def test_a_momentum_that_overflows_is_refused_where_nothing_is_pruned() -> None:
+    pruner = Pruner(DGC(0.1), in_layers(100), 100, tensors=[(slice(0, 100), 1)])
+    with pytest.raises(NonFinite, match="momentum"):
+        _push_finite(lambda i: pruner.prune(torch.full((100,), 2e38), i))
+
+
+def _push_finite(push: Callable[[int], tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for iteration in range(20):
+        _, values = push(iteration)
+        assert is_finite(values)
 
 
 def test_is_finite() -> None:

@@ -89,6 +89,15 @@ def test_a_gradient_that_is_not_finite_leaves_the_residual():
     assert torch.equal(pruner.residual, kept)
 
 
+def test_a_residual_that_overflows_is_refused():
+    pruner = RangePruner(Ranges(2), five(), torch.float32)
+    pruner.keys = KeyRange(0, 2)
+    gradient = torch.full((5,), 2e38)
+    pruner.prune(gradient)
+    with pytest.raises(NonFinite, match="sum with the residual"):
+        pruner.prune(gradient)
+
+
 def test_values_are_copies():
     gradient = torch.ones(5)
     pruner = RangePruner(Ranges(5, residual=False), five(), torch.float32)

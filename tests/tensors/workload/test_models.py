@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import Noisy, global_states
 from torch import Tensor, nn
 
 from pslab.config.table import ROWS
@@ -181,6 +182,14 @@ def test_the_initial_model_depends_on_the_seed_alone() -> None:
         assert torch.equal(MLP().output.weight, model.output.weight)
 
 
+def test_a_model_that_draws_from_any_global_generator_depends_on_the_seed_alone() -> None:
+    before = global_states()
+    (one, same), other = (build_model(Noisy, 3).bias for _ in range(2)), build_model(Noisy, 4).bias
+    assert torch.equal(one, same)
+    assert not (one == other).any()
+    assert global_states() == before
+
+
 def test_the_global_generator_is_restored_after_an_error() -> None:
     def factory() -> nn.Module:
         torch.rand(3)
@@ -218,6 +227,13 @@ class Untaught(nn.Linear):
         return super().forward(x).detach()
 
 
+class Otherwise(nn.Linear):
+    """Its evaluation gives something else than its training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)) if self.training else x.flatten(1)[:, : 784 // len(x)].reshape(-1)
+
+
 X, Y = torch.ones(5, 1, 28, 28), torch.tensor([0, 3, 1, 9, 2])
 
 
@@ -242,7 +258,8 @@ def test_checking_a_model_changes_neither_it_nor_the_global_generator(model: nn.
      (Shaped(10), r"gives \[10\]"), (Shaped(3, 10), r"gives \[3, 10\]"), (Shaped(2, 10, 1), r"gives \[2, 10, 1\]"),
      (nn.Sequential(nn.Flatten(), Pair(784, 10)), "gives no tensor"),
      (nn.Sequential(nn.Flatten(), Untaught(784, 10)), "does not require grad"),
-     (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels")],
+     (nn.Sequential(nn.Conv2d(3, 4, 3)), "cannot learn .*channels"),
+     (Otherwise(784, 10), r"gives \[784\] for inputs .* in evaluation mode")],
 )  # fmt: skip
 def test_a_model_that_cannot_learn_is_refused_with_shapes(model: nn.Module, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:

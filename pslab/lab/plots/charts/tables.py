@@ -12,7 +12,8 @@ import pandas as pd
 
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.accuracy import apart, as_results, own_columns
-from pslab.lab.plots.labels import SPACE, caption, column_name, name, notes_of, plain, round_size, size
+from pslab.lab.plots.labels import SPACE, caption, column_name, name, plain, round_size, size
+from pslab.lab.plots.marks import notes_of
 from pslab.lab.plots.page.panels import COLUMNS, Names, listed
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
@@ -213,6 +214,8 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     for column, words in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
         if column in table and table[column].nunique() > 1:
             shown[words] = [plain(value) for value in table[column].tolist()]
+    if "dilation" in table and table.dilation.max() > 1:
+        shown["time dilated"] = [f"×{plain(value)}" for value in table.dilation.tolist()]
     seeds = sorted({*table.get("seeds", [])})
     ranges = f"median and range of {' or '.join(map(str, seeds))} seeds" if seeds and seeds[-1] > 1 else "one seed"
     return _styled(shown, caption or ranges)

@@ -111,7 +111,7 @@ def test_show_names_rows_and_columns(tmp_path: Path):
 
 def test_show_says_which_emulation_was_not_kept(tmp_path: Path):
     runs = grid(BASE, sync=["bsp", "asp"])
-    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"], honest=run.sync == "bsp") for run in runs])
+    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"], emulation_ok=run.sync == "bsp") for run in runs])
     shown = show(summary(found, by=["sync", "prune"], measures=["seconds"])).data
     assert list(shown["emulation kept"]) == ["on", "off"]
     assert shown.index.names == ["synchronization policy", "pruning rule"]

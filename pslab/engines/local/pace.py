@@ -1,0 +1,83 @@
+"""How slowly the emulated cluster must run for this machine to keep its pace: measured before a run, by its processes.
+
+Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006, let an emulated world run k times
+slower than in its own seconds: to it the machine is k times faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from pslab.engines.emulation.compute_times import ComputeTimes
+from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.job import Job
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.worker.gradient import Computing, module_of
+
+KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
+AIM_SHARE = 0.03  # ... that is aimed at
+DILATIONS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 40.0, 48.0, 64.0)
+MESSAGES = 2  # of an iteration, each of which may be late
+DRAWN = 64  # modelled gradients of each worker that stand for all of them
+GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
+STARVED = 1.25  # workers that let others first may compute so much longer
+
+
+class Pace(NamedTuple):
+    """What this machine needs, in real seconds, while all workers of a run compute side by side."""
+
+    gradient_s: float  #: for a gradient
+    late_s: float  #: to let the server continue, once what it waits for is due
+
+    def late_share(self, experiment: Experiment, dilation: float = 1.0) -> float:
+        """The share of the workers' time by which they are going to be late, at most."""
+        run, late_s, alive_s = experiment.run, 0.0, 0.0
+        for worker in range(run.workers):
+            times = ComputeTimes(experiment.cluster, run.seed, worker)
+            for modelled_s in (dilation * float(times.draw()) for _ in range(DRAWN)):
+                late_s += max(0.0, self.gradient_s - modelled_s) + MESSAGES * self.late_s
+                alive_s += max(self.gradient_s, modelled_s)
+        return late_s / alive_s if alive_s else 0.0
+
+    def dilation(self, experiment: Experiment, least: float = 1.0) -> float:
+        """How many times slower the emulated cluster must run, and no less than `least`; 1 in real time."""
+        if not experiment.cluster.modelled(experiment.run.workers):
+            return 1.0  # workers compute as fast as this machine, in its seconds
+        able = (k for k in DILATIONS if k >= least and self.late_share(experiment, k) <= AIM_SHARE)
+        return next(able, DILATIONS[-1])
+
+
+def kept(emulation: Mapping[str, Any]) -> bool:
+    """Whether the machine kept the pace: its seconds mean something."""
+    return bool(emulation["compute_overrun_share"] + emulation["late_message_share"] <= KEPT_SHARE)
+
+
+def larger(emulation: Mapping[str, Any]) -> float:
+    """The least dilation of another attempt, after one that was not kept."""
+    computing = 1 / max(0.1, 1 - emulation["compute_overrun_share"])  # as if it had been nothing but gradients
+    factor: float = max(1.5, 1.2 * computing, emulation["late_message_share"] / AIM_SHARE)
+    return min(float(emulation["dilation"]) * factor, DILATIONS[-1])
+
+
+def gradients_s(job: Job, worker: int, arena: Arena, data: Arena) -> float:
+    """Mean real seconds of a few of a worker's gradients, on copies of the model and the server's weights.
+
+    The first one allocates and compiles, and is left out unless gradients take long.
+    """
+    if not job.trains:
+        return 0.0
+    layout, device = job.layout, job.device.of(worker)
+    weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
+    buffer = torch.zeros_like(weights)
+    computing = Computing(job, worker, job.shelf.dataset(data), weights, [buffer], module_of(job, device))
+    spent_s: list[float] = []
+    while len(spent_s) < GRADIENTS and sum(spent_s) < GRADIENTS_S:
+        begin_s = time.monotonic()
+        computing.gradient(len(spent_s), 0)
+        spent_s.append(time.monotonic() - begin_s)
+    counted = spent_s[1:] or spent_s
+    return sum(counted) / len(counted)

@@ -1,0 +1,157 @@
+"""Running statistics: buffers that a training pass changes and an evaluation reads, such as BatchNorm's running mean.
+
+Those of the workers are theirs alone and belong to other weights, so they are estimated anew for the weights that are
+evaluated, by passes over the same training batches. One rule holds for every module:
+
+    which     a buffer that a pass in training mode changes and a pass in evaluation mode reads: found by trying
+    from      its initial value
+    how       its module alone is in training mode, all others are in evaluation mode
+    how long  once over the batches for torch's BatchNorm and InstanceNorm, whose statistics are the plain mean over the
+              batches, since their momentum is set to 1 / n at batch n; for every other, with the momentum that it has,
+              again and again until it has settled: until twice as many passes move it by less than TOLERANCE of its way
+    refused   a buffer that does not settle within CYCLES times the batches, such as a counter or a very slow mean, and
+              one that changes only where other modules are in training mode, too
+
+What a module keeps outside its buffers cannot be seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from pslab.errors import ConfigError
+from pslab.tensors.workload.models import temporary_seed
+
+CYCLES = 128  # over all batches, at most
+TOLERANCE = 0.05  # an exponential moving mean has less than 0.3 % of its initial value left then
+TRIED = 8  # passes that count as one cycle when a model is tried
+
+
+@dataclass(frozen=True)
+class Running:
+    """The running statistics of a model, by the names of its modules and buffers."""
+
+    norms: tuple[str, ...] = ()  #: modules of torch's, whose statistics are a plain mean
+    changed: tuple[str, ...] = ()  #: other buffers that a training pass changes
+    settled: tuple[str, ...] = ()  #: those of them that an evaluation reads
+
+
+class Estimate:
+    """Gives a module the running statistics of its weights as they are."""
+
+    def __init__(self, module: nn.Module, running: Running) -> None:
+        self._module, self._running = module, running
+        self._norms: list[Any] = [module.get_submodule(path) for path in running.norms]
+        self._owners = [module.get_submodule(name.rpartition(".")[0]) for name in running.changed]
+        self._initial = {name: module.get_buffer(name).clone() for name in running.changed}
+
+    @torch.no_grad()
+    def renew(self, batches: Callable[[], Iterable[Tensor]]) -> list[str]:
+        """Estimate them on these inputs, each [B, ...]; the names of buffers that have not settled.
+
+        The module is in evaluation mode afterwards.
+        """
+        self._module.eval()
+        for owner in (*self._norms, *self._owners):
+            owner.training = True
+        self._put(self._initial)
+        done, before, unsettled = 0, self._initial, list[str]()
+        limit = CYCLES if self._running.settled else len(self._norms[:1])
+        while done < limit:
+            for _ in range(max(1, done)):
+                self._cycle(batches())
+            done, now = max(1, 2 * done), self._taken()
+            unsettled = [name for name in self._running.settled if not _distance(now[name], before[name])
+                         <= TOLERANCE * _distance(now[name], self._initial[name])]  # fmt: skip
+            if not unsettled:
+                break
+            before = now
+        self._module.eval()
+        return unsettled
+
+    def _cycle(self, batches: Iterable[Tensor]) -> None:
+        for norm in self._norms:
+            norm.reset_running_stats()
+        for number, x in enumerate(batches, 1):
+            for norm in self._norms:
+                norm.momentum = 1 / number
+            self._module(x)
+
+    def _taken(self) -> dict[str, Tensor]:
+        return {name: self._module.get_buffer(name).clone() for name in self._running.changed}
+
+    def _put(self, values: dict[str, Tensor]) -> None:
+        for owner, (name, value) in zip(self._owners, values.items(), strict=True):
+            owner._buffers[name.rpartition(".")[2]] = value.clone()  # it may have been assigned, or have another shape
+
+
+def running_of(module: nn.Module, sample: Tensor) -> Running:
+    """The running statistics of a module, by trying a copy on a sample of its input [B, ...].
+
+    The module and the global generators are unchanged.
+
+    Raises:
+        ConfigError: there is a buffer that cannot be estimated by the rule above.
+    """
+    with temporary_seed(), torch.no_grad():
+        found = _found(copy.deepcopy(module).train(), sample)
+        if found.settled:
+            _check(module, found, sample)
+    return found
+
+
+def _found(trial: nn.Module, sample: Tensor) -> Running:
+    norms = {path: each for path, each in trial.named_modules()
+             if isinstance(each, _NormBase) and each.track_running_stats and each.training}  # fmt: skip
+    averaged = {id(buffer) for each in norms.values() for buffer in each.buffers(recurse=False)}
+    before = {name: buffer.clone() for name, buffer in trial.named_buffers() if id(buffer) not in averaged}
+    for _ in range(2):
+        trial(sample)
+    changed = tuple(name for name, value in before.items() if not _same(trial.get_buffer(name), value))
+    with Reads({id(trial.get_buffer(name)): name for name in changed}) as reads:
+        trial.eval()(sample)
+    return Running(tuple(norms), changed, tuple(name for name in changed if name in reads.names))
+
+
+def _check(module: nn.Module, found: Running, sample: Tensor) -> None:
+    trial, name = copy.deepcopy(module), type(module).__name__
+    if unsettled := Estimate(trial, found).renew(lambda: [sample] * TRIED):
+        problem = f"buffer {unsettled[0]} changes in training, is read in evaluation, and does not settle"
+        how = f"within {TRIED * CYCLES} passes, so no value of it belongs to the weights: average faster, or not at all"
+        raise ConfigError("model", name, f"{problem} {how}")
+    for buffer in found.settled:
+        if _same(trial.get_buffer(buffer), module.get_buffer(buffer)):
+            problem = f"buffer {buffer} changes in training, and is read in evaluation, but does not change where"
+            raise ConfigError("model", name, f"{problem} its own module alone is in training mode: change it there")
+
+
+class Reads(TorchFunctionMode):
+    """Notes the names of the tensors, given by their ids, that torch's functions take."""
+
+    def __init__(self, tensors: dict[int, str]) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self._tensors = tensors
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in (*args, *(kwargs or {}).values()):
+            for each in value if isinstance(value, (list, tuple)) else (value,):
+                if id(each) in self._tensors:
+                    self.names.add(self._tensors[id(each)])
+        return func(*args, **(kwargs or {}))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one.double() - other.double()).norm()) if one.shape == other.shape else float("inf")

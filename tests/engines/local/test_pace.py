@@ -1,0 +1,120 @@
+"""How slowly an emulated cluster must run: by what a rehearsal measured, and after an attempt that was not kept."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tiny import Dies, tiny
+
+from pslab.engines.local import engine
+from pslab.engines.local.engine import execute, rehearse
+from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, kept, larger
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
+
+STEADY = {"compute_s": 0.02}
+
+
+def lost(overrun: float, late: float, dilation: float = 1.0) -> dict[str, float]:
+    return {"compute_overrun_share": overrun, "late_message_share": late, "dilation": dilation}
+
+
+@pytest.mark.parametrize(("gradient_s", "late_s", "dilation"), [
+    (0.008, 0.0001, 1.0), (0.019, 0.0, 1.0), (0.03, 0.0, 1.5), (0.021, 0.0, 1.25), (0.008, 0.001, 4.0),
+    (9.0, 0.0, 64.0), (0.2, 0.0, 10.0),
+])  # fmt: skip
+def test_dilation_is_the_least_that_loses_little(gradient_s: float, late_s: float, dilation: float):
+    experiment, pace = resolve(tiny(cluster=STEADY)), Pace(gradient_s, late_s)
+    assert pace.dilation(experiment) == dilation
+    below = DILATIONS[max(0, DILATIONS.index(dilation) - 1)]
+    assert dilation == 1 or pace.late_share(experiment, below) > AIM_SHARE
+
+
+def test_stragglers_need_less_than_their_fast_peers():
+    pace = Pace(0.03, 0.0)
+    slow = {"compute_s": 0.02, "slow": dict.fromkeys(range(4), 3.0)}
+    assert pace.dilation(resolve(tiny(cluster=slow))) == 1.0
+    assert pace.dilation(resolve(tiny(cluster={"trace": {w: [0.06, 0.05] for w in range(4)}}))) == 1.0
+    assert pace.dilation(resolve(tiny(cluster={**slow, "slow": {0: 3.0}}))) > 1
+
+
+def test_what_computes_as_fast_as_the_machine_is_in_real_time():
+    assert Pace(9.0, 1.0).dilation(resolve(tiny(cluster={"latency_s": 0.01}))) == 1.0
+
+
+def test_another_attempt_is_slower_by_what_was_lost():
+    assert larger(lost(0.04, 0.02)) == 1.5  # at least
+    assert larger(lost(0.5, 0.0, 2.0)) == pytest.approx(4.8)
+    assert larger(lost(0.0, 0.12, 2.0)) == pytest.approx(8.0)
+    assert larger(lost(1.0, 1.0, 32.0)) == 64.0
+    assert (kept(lost(0.02, 0.03)), kept(lost(0.03, 0.03))) == (True, False)
+    assert Pace(0.0, 0.0).dilation(resolve(tiny(cluster=STEADY)), least=2.1) == 2.5
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_a_dilated_run_is_recorded_in_the_clusters_seconds(tmp_path, monkeypatch):
+    follow, real_s = engine._LocalRun._follow, []
+
+    def timed(self):
+        begin_s = time.monotonic()
+        follow(self)
+        real_s.append(time.monotonic() - begin_s)
+
+    monkeypatch.setattr(engine._LocalRun, "_follow", timed)
+    wanted = tiny(sync="asp", workers=2, pushes=8, cluster={"compute_s": 0.004, "latency_s": 0.002}, dilation=10)
+    result = run(wanted, results=tmp_path, progress=False)
+    assert result.manifest["dilation"] == 10
+    assert real_s[0] >= 10 * result.manifest["seconds"] >= 10 * 4 * 0.006
+    spent = (result.phases.end_s - result.phases.begin_s).groupby(result.phases.phase).min()
+    assert spent["compute"] >= 0.004 - 1e-9
+    assert spent["push"] >= 0.002 - 1e-9
+    assert result.manifest["verdict"] == "valid"
+
+
+def test_the_stop_rule_in_seconds_is_in_the_clusters(tmp_path):
+    wanted = tiny(workers=2, pushes=None, seconds=0.1, cluster={"compute_s": 0.01}, dilation=4)
+    manifest = run(wanted, results=tmp_path, progress=False).manifest
+    assert manifest["outcome"] == "seconds"
+    assert manifest["seconds"] >= 0.1
+    assert manifest["pushes"] <= 20  # two workers, ten iterations
+
+
+def test_what_was_not_kept_is_repeated_once_and_slower(monkeypatch):
+    monkeypatch.setattr(engine, "kept", lambda emulation: False)
+    monkeypatch.setattr(engine._LocalRun, "_measured", lambda self, limit_s=0.0: Pace(0.001, 0.0))
+    news = []
+    wanted = tiny(workers=2, pushes=8, cluster={"compute_s": 0.002})
+    facts = execute(resolve(wanted), news.append).facts
+    assert sum(bool(item.get("repeated")) for item in news) == 1
+    assert facts["dilation"] >= 1.5 * facts["repeated_after"]["dilation"] == 1.5
+    assert not facts["emulation_ok"]
+    assert facts["pushes"] == 8
+
+
+def test_a_given_dilation_is_kept_to(monkeypatch):
+    monkeypatch.setattr(engine, "kept", lambda emulation: False)
+    facts = execute(resolve(tiny(workers=2, pushes=8, cluster={"compute_s": 0.002}, dilation=1)), lambda _: None).facts
+    assert (facts["dilation"], facts["emulation_ok"], "repeated_after" in facts) == (1.0, False, False)
+
+
+def test_nothing_is_rehearsed_where_nothing_is_emulated(monkeypatch):
+    monkeypatch.setattr(engine._LocalRun, "_measured", None)
+    assert execute(resolve(tiny(pushes=8)), lambda _: None).facts["dilation"] == 1.0
+
+
+def test_workers_that_are_starved_are_scheduled_as_others(monkeypatch):
+    paces = iter([Pace(0.001, 0.0), Pace(0.002, 0.0)] * 2)
+    monkeypatch.setattr(engine._LocalRun, "_measured", lambda self, limit_s=0.0: next(paces))
+    wanted = tiny(workers=2, pushes=8, cluster={"compute_s": 0.05}, dilation=1)
+    assert not execute(resolve(wanted), lambda _: None).facts["emulation"]["workers_let_others_first"]
+    assert execute(resolve(wanted), lambda _: None, yields=True).facts["emulation"]["rehearsed_gradient_s"] == 0.002
+
+
+def test_a_rehearsal_changes_no_model(tmp_path):
+    plain = run(tiny(sync="bsp", seed=3), results=tmp_path, progress=False)
+    emulated = run(tiny(sync="bsp", seed=3, cluster={"compute_s": 0.002}, dilation=1), results=tmp_path, progress=False)
+    assert emulated.manifest["weights_sha256"] == plain.manifest["weights_sha256"]
+    assert rehearse(resolve(tiny(model=Dies, cluster={"compute_s": 0.002}))).gradient_s > 0  # it has copies of its own
