@@ -65,8 +65,8 @@ def _main(verb: str, words: list[str]) -> int:
         return 2
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
-        raise ConfigError("option", unknown[0], nearest(name, vars(options)))
+        name = unknown[0].lstrip("-").partition("=")[0].replace("_", "-")
+        raise ConfigError("option", unknown[0], nearest(name, (option.replace("_", "-") for option in vars(options))))
     status: int = import_module(VERBS[verb]).main(options)
     sys.stdout.flush()
     return status

@@ -49,7 +49,7 @@ def test_no_verb_and_an_unknown_one_are_refused(capsys: pytest.CaptureFixture):
 
 
 @pytest.mark.parametrize(("words", "near"), [(["list", "--jsn"], "json"), (["run", "--worker", "3"], "workers"),
-                                             (["run", "--push-wieght=1"], "push_weight")])  # fmt: skip
+                                             (["run", "--push-wieght=1"], "push-weight")])  # fmt: skip
 def test_an_unknown_option_names_the_nearest(words: list[str], near: str, capsys: pytest.CaptureFixture):
     assert main(words) == 2
     assert f"did you mean '{near}'?" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def make(field: str, text: str, cls: Any) -> Any:
         raise ConfigError(field, text, f"{twice[0]} is given twice: as {first[twice[0]]!r} and as {named[twice[0]]!r}")
     for key, value in {**first, **named}.items():
         if key not in fields:
-            raise ConfigError(field, text, f"{name} has no parameter {key!r}; it takes {describe(cls)}")
+            raise ConfigError(field, text, f"{name} has no parameter {key!r}; {nearest(key, fields)}")
         try:
             arguments[key] = fields[key].read(value)
         except ValueError as error:

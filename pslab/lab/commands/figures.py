@@ -25,7 +25,8 @@ def add(verbs: Any) -> None:
     parser.add_argument("--results", type=Path, help="where records, figures and notebooks go (default: results/)")
     parser.add_argument("--notebooks", type=Path, help="where the notebooks are (default: the project's)")
     parser.add_argument("--all", action="store_true", help="every study, not only the main figures and the tour")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="a notebook, or a variant")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME",
+                        help="an entry of batch.yaml: a notebook, or one of its variants")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes each, into the folder that --results names")
     parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
@@ -120,10 +121,10 @@ def _announce(todo: Sequence[Entry], images: bool) -> None:
         ConfigError: there is too little space for the results.
     """
     seconds = [entry.expected_s() for entry in todo]
-    about = f"about {in_words(sum(filter(None, seconds)))}" if all(seconds) else "for how long is not known yet"
+    about = f"about {in_words(sum(filter(None, seconds)))}" if all(seconds) else "how long is not known yet"
     megabytes = sum(entry.takes[1] for entry in todo if entry.takes and not entry.stamp)
-    words = "a notebook is" if len(todo) == 1 else f"{len(todo)} notebooks are"
-    print(f"{words} executed, {about}" + (f"; {megabytes:.0f} MB of results" if megabytes else ""), flush=True)
+    print(f"to be executed: {', '.join(entry.name for entry in todo)}; {about}"
+          + (f", {megabytes:.0f} MB of results" if megabytes else ""), flush=True)  # fmt: skip
     place = next(folder for folder in (todo[0].results, *todo[0].results.parents) if folder.is_dir())
     if (free := shutil.disk_usage(place).free / 1e6) < megabytes:
         raise ConfigError("results", str(place), f"has {free:.0f} MB free, and {megabytes:.0f} MB are needed")

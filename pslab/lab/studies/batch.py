@@ -32,7 +32,7 @@ from pslab.lab.studies.figures import stem
 from pslab.lab.studies.parameters import check, code_cells, of_notebook
 
 PLAN = "batch.yaml"
-DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change draws everything anew
+DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change, or the table's, draws all anew
 KEYS = ("notebook", "variant", "main", "takes", "set", "tiny")
 SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
 
@@ -136,8 +136,8 @@ def plan(
 ) -> list[Entry]:
     """The entries of batch.yaml, in order, with `given` parameters over their own, all of them checked.
 
-    `only` are names of notebooks or of entries; `every` False leaves those that are not main out, unless they are named
-    so. A given parameter concerns the notebooks that have it.
+    `only` are names of entries, or of notebooks without an entry of that name; `every` False leaves those that are not
+    main out, unless they are named so. A given parameter concerns the notebooks that have it.
 
     Raises:
         ConfigError: no such notebook or entry, a parameter that none of the chosen notebooks has, or one that is unlike
@@ -149,7 +149,8 @@ def plan(
     for name in only:
         if name not in names:
             raise ConfigError("only", name, f"no such notebook in {PLAN}; {nearest(name, names)}")
-    chosen = [item for item in listed if ({item["notebook"], _name(item)} & set(only) if only
+    entries = {_name(item) for item in listed}
+    chosen = [item for item in listed if (_name(item) in only or item["notebook"] in {*only} - entries if only
                                           else every or item.get("main"))]  # fmt: skip
     allowed = {item["notebook"]: of_notebook(sources / f"{item['notebook']}.ipynb") for item in chosen}
     known = {name for names_ in allowed.values() for name in names_}
@@ -212,7 +213,8 @@ MISSING = "missing"
 
 @lru_cache(maxsize=1)
 def _package() -> str:
-    files = sorted(file for room in DRAWING for file in (Path(__file__).parents[1] / room).rglob("*.py"))
+    rooms = [*(Path(__file__).parents[1] / room for room in DRAWING), Path(__file__).parents[2] / "config"]
+    files = sorted(file for room in rooms for file in room.rglob("*.py"))
     return _digest(b"".join(file.name.encode() + file.read_bytes() for file in files))
 
 
