@@ -83,7 +83,7 @@ class _LocalRun(Coordinator):
         self.lost: set[int] = set()
         self.facts: dict[str, Any] = {}
         self.phases: list[np.ndarray] = []
-        self.pushes = np.empty((0, 0))
+        self.pushes = self.arrivals = np.empty((0, 0))
         self.worked: dict[int, dict[str, Any]] = {}
         self.running = self.reached = False
 
@@ -233,6 +233,8 @@ class _LocalRun(Coordinator):
             self._lose(report.body)
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
+        elif report.kind == "arrivals":
+            self.arrivals = report.table
         elif report.kind == "served":
             self.facts.update(report.body)
             self.pushes = report.table
@@ -287,4 +289,6 @@ class _LocalRun(Coordinator):
         }
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        return Outcome(self.accuracy(), phases, self.pushes, self.weights.numpy().copy(), facts)
+        if self.lost:
+            facts["phases_lost"] = sorted(self.lost)  # with the processes that had them
+        return Outcome(self.accuracy(), phases, self.pushes, self.arrivals, self.weights.numpy().copy(), facts)

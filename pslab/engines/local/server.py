@@ -231,4 +231,5 @@ class LocalServer:
             "messages": len(self.links.late_s),
             "costs": self._costs(),
         }
+        report(self.parent, "arrivals", table=books.ledger.arrivals)
         report(self.parent, "served", body, books.ledger.close(books.applied, ended_s))

@@ -34,7 +34,7 @@ from pslab.engines.worker.tensors import Producer, Pulled, Write
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
-TABLES = ("accuracy", "phases", "pushes", "weights")
+TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
 def fits(experiment: Experiment) -> bool:
@@ -143,8 +143,8 @@ class WholeRun:
             self._evaluate()
             facts = simulator.facts(begin_s - self.start_s, turning_s, time.monotonic() - self.start_s)
             accuracy = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
-            for name, table in zip(TABLES, (accuracy, simulator.phases(), pushes, shard.weights.numpy()[None]),
-                                   strict=True):  # fmt: skip
+            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, shard.weights.numpy()[None]
+            for name, table in zip(TABLES, tables, strict=True):
                 report(parent, name, table=table)
             report(parent, "facts", facts)
         finally:
