@@ -101,7 +101,7 @@ class _VirtualRun(Coordinator):
             if self.hosts.settle(until_s):
                 self.evaluate(self.unevaluated[::-1], self.hosts.numbers, until_s)  # the last one first
                 outcome = self._outcome(simulator, pushes)
-        if outcome is None:
+        if outcome is None or self.busy:
             pools.release(kill=True)
         return outcome
 

@@ -21,6 +21,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, report
 from pslab.engines.processes.child import Seat
+from pslab.engines.processes.watch import COMPUTING, Watch
 from pslab.engines.server.books import Books
 from pslab.engines.server.evaluate import Evaluator
 from pslab.engines.server.ledger import Ledger
@@ -77,6 +78,7 @@ class _SideBySide:
                 yield from self._hear()
             self._dataset, number = experiment.dataset, self._idle.pop()
             self._busy[number], self._reported[number] = (place, experiment), []
+            self._pool.watch = Watch(max(each.run.lease_s for _, each in self._busy.values()))
             shelf = self._pool.shelve(experiment.dataset)
             light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)
             self._pool.start(number, WholeRun, light, shelf)
@@ -87,7 +89,7 @@ class _SideBySide:
 
     def _hear(self) -> Iterator[tuple[int, dict[str, Any] | Outcome]]:
         self._heed()
-        for number, found in self._pool.reports(set(self._busy), POLL_S, lambda number: False):
+        for number, found in self._pool.reports(dict.fromkeys(self._busy, COMPUTING), POLL_S):
             place, experiment = self._busy[number]
             if found.kind == "news":
                 yield place, found.body
@@ -101,6 +103,8 @@ class _SideBySide:
 
 class WholeRun:
     """The role of a child: one experiment, its workers' gradients computed as soon as they may be."""
+
+    called = "host {} of a virtual run"
 
     def __init__(self, seat: Seat, experiment: Experiment, shelf: Shelf) -> None:
         self.start_s, run = time.monotonic(), experiment.run
