@@ -9,6 +9,7 @@ PslabError
 └── RunError           a run that could not go on
     ├── WorkerFailed       a worker raised: its number, iteration and traceback
     ├── WorkerDied         a process is gone, or silent beyond its lease
+    ├── Stalled            no worker can go on: each one waits
     └── StartFailed        the processes could not be started
 """
 
@@ -18,6 +19,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class PslabError(Exception):
@@ -52,7 +54,16 @@ class ExportError(PslabError):
 
 
 class RunError(PslabError):
-    """A run that could not go on."""
+    """A run that could not go on.
+
+    `outcome` is what it had completed (a pslab.engines.job.outcome.Outcome), or None; `kept` says where that lies.
+    """
+
+    outcome: Any = None
+    kept: str = ""
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"; {self.kept}" if self.kept else "")
 
 
 class StartFailed(RunError):
@@ -73,6 +84,10 @@ class WorkerDied(RunError):
     def __init__(self, who: str, iteration: int | None, how: str) -> None:
         self.who, self.iteration, self.how = who, iteration, how
         super().__init__(f"{who} {how}" + ("" if iteration is None else f", in iteration {iteration}"))
+
+
+class Stalled(RunError):
+    """No worker can go on: each one waits, and nothing is under way to the server or from it."""
 
 
 LONGEST = 1000  # characters of a value in a message

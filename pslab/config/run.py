@@ -84,7 +84,7 @@ class Run:
     on_death: Annotated[str, OneOf("stop", "continue"), "what the run does when a worker's process dies"] = "stop"
     keep_weights: Annotated[bool, "whether the record has the final weights, or their SHA-256 alone"] = False
     lease_s: Annotated[
-        float, Bounds(at_least=0.1, at_most=1e6), "a worker that is silent for so many real seconds is dead"
+        float, Bounds(at_least=0.1, at_most=1e6), "a process without a sign of life for so many real seconds is dead"
     ] = 60.0
     dilation: Annotated[
         float | str, Bounds(at_least=1, at_most=64), OneOf("auto"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Apply, Asked, Pushed, Start
 
 NUMBER = 3
@@ -33,3 +34,10 @@ class NeedsArgument(NeverWaits):
     def __init__(self, what: str) -> None:
         super().__init__()
         self.what = what
+
+
+class AlwaysHold(SSP):
+    """It starts no worker again."""
+
+    def step(self, state, event, clocks):
+        return state, tuple(d for d in super().step(state, event, clocks)[1] if not isinstance(d, Start))

@@ -45,7 +45,7 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
             squares[worker].divide(gradient, out=gradient)
         if not experiment.sparse:
             return gradient.clone()
-        return experiment.parts[0].inside(*pruners[worker].prune(gradient, iteration))
+        return experiment.parts[0].inside(*(found.numpy() for found in pruners[worker].prune(gradient, iteration)))
 
     torch.set_num_threads(1)
     applied, anybody = 0, range(len(pushes) + 1)  # nobody is known to be the last to push for a version

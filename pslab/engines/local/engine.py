@@ -13,6 +13,7 @@ import numpy as np
 from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
+from pslab.engines.local.attendance import Attendance, how_of
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.pace import DILATIONS, STARVED, Pace, kept, larger
 from pslab.engines.local.server import LocalServer
@@ -22,9 +23,9 @@ from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
+from pslab.engines.processes.watch import EVALUATING, REHEARSING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.phases import PHASE_COLUMNS
-from pslab.errors import WorkerDied
 
 STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 
@@ -79,12 +80,12 @@ class _LocalRun(Coordinator):
         super().__init__(pool, experiment, on_progress)
         self.asked, self.before = yields, before  # `before`: the emulation of an attempt that was not kept
         self.yields, self.dilation, self.pace = bool(yields), 1.0, Pace(0.0, 0.0)
-        self.workers = set(range(self.run.workers))
+        self.attendance = Attendance(pool, self.run.workers, self.run.on_death)
+        self.workers, self.lost = self.attendance.workers, self.attendance.lost
         self.evaluator = self.run.workers if beside else None
-        self.lost: set[int] = set()
         self.facts: dict[str, Any] = {}
         self.phases: list[np.ndarray] = []
-        self.pushes = np.empty((0, 0))
+        self.pushes = self.arrivals = np.empty((0, 0))
         self.worked: dict[int, dict[str, Any]] = {}
         self.running = self.reached = False
 
@@ -103,7 +104,7 @@ class _LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        if self.lost:  # the survivors are well, but the next run needs all processes
+        if self.pool.ended:  # the survivors are well, but the next run needs all processes
             pools.release(kill=True)
         return outcome
 
@@ -123,6 +124,12 @@ class _LocalRun(Coordinator):
         """The processes that have a role."""
         return self.workers | {SERVER} | ({self.evaluator} if self.evaluator is not None else set())
 
+    def _owed(self) -> dict[int, str]:
+        """Who owes a report; see pslab.engines.processes.watch."""
+        owed = self.attendance.owed("outcome" in self.facts, set(self.worked))
+        beside = {} if self.evaluator is None else {self.evaluator: ""}
+        return owed | beside | dict.fromkeys(self.busy, EVALUATING)
+
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
         with self._yielding(self.yields):
@@ -130,7 +137,7 @@ class _LocalRun(Coordinator):
                 self.pool.order(number, "run", self.dilation)
             self.running = True
             while self._under_way:
-                self.hear(self._all, POLL_S)
+                self.hear(self._owed(), POLL_S)
                 if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
                     self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
@@ -149,7 +156,8 @@ class _LocalRun(Coordinator):
     @property
     def _computing(self) -> list[int]:
         """The processes that compute, by their numbers in the system."""
-        return [self.pool.processes[number].pid for number in self._all - {SERVER}]
+        here = self._all - {SERVER} - self.pool.ended.keys()
+        return [self.pool.processes[number].pid for number in here]
 
     def _rehearse(self) -> None:
         """Find out whether workers may let others first, and how slowly the cluster must run."""
@@ -167,20 +175,17 @@ class _LocalRun(Coordinator):
 
     def _measured(self, limit_s: float = math.inf) -> Pace:
         """The pace while all workers compute side by side; after so long as usual, if they let others first."""
-        waiting, until_s = self.workers | {SERVER}, time.monotonic() + limit_s
-        gradients_s, late_s = [0.0], 0.0
-        for number in sorted(waiting):
+        until_s = time.monotonic() + limit_s
+        for number in sorted(self.workers | {SERVER}):
             self.pool.order(number, "rehearse")
-        while waiting:
-            self.on_progress({})
-            for number, report in self.pool.reports(waiting, POLL_S, lambda number: False):
-                waiting.discard(number)
-                gradients_s.append(report.body.get("gradient_s", 0.0))
-                late_s += report.body.get("late_s", 0.0)
+
+        def meanwhile() -> None:
             if time.monotonic() > until_s:
                 let_others_first(self._computing, False)
-                until_s = math.inf
-        return Pace(max(gradients_s), late_s)
+
+        reports = self.await_reports(self.workers | {SERVER}, REHEARSING, meanwhile)
+        gradients_s = [report.body.get("gradient_s", 0.0) for report in reports]
+        return Pace(max(gradients_s), sum(report.body.get("late_s", 0.0) for report in reports))
 
     def _emulation(self) -> dict[str, Any]:
         """How well the emulation was kept: shares of the workers' time, and what was measured before."""
@@ -224,30 +229,30 @@ class _LocalRun(Coordinator):
         self.await_prepared(self._all)
 
     def tolerated(self, number: int) -> bool:
-        return number in self.workers and self._under_way  # the server notices at once, and knows the iteration
+        """While the run is under way the server notices, and knows the iteration."""
+        going = self.running and self._under_way
+        return number in self.workers and (going or self.run.on_death == "continue")
 
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)
         if report.kind == "progress":
-            self.news.append(report.body)
+            self.news.append(self.attendance.progress(report.body))
+        elif report.kind == "silent" and number not in self.pool.ended:
+            self.attendance.waits(number)
+        elif report.kind == "failed" and self.run.on_death == "stop":
+            raise self.pool.ended[number]
         elif report.kind == "lost":
-            self._lose(report.body)
+            self.attendance.lose(report.body)
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
+        elif report.kind == "arrivals":
+            self.arrivals = report.table
         elif report.kind == "served":
             self.facts.update(report.body)
             self.pushes = report.table
         elif report.kind == "worked":
             self.worked[number] = report.body
             self.phases.append(report.table)
-
-    def _lose(self, death: dict[str, Any]) -> None:
-        self.lost.add(death["worker"])
-        if death.get("over"):
-            return
-        if self.run.on_death == "stop" or len(self.lost) == self.run.workers:
-            raise WorkerDied(f"worker {death['worker']}", death["iteration"], death["how"])
-        self.pool.processes[death["worker"]].kill()  # silent beyond its lease, perhaps, but not gone
 
     def _stop_at_target(self, accuracy: float) -> None:
         target = self.run.target_accuracy
@@ -265,11 +270,11 @@ class _LocalRun(Coordinator):
             if "outcome" not in self.facts:
                 self.pool.order(SERVER, "stop")
             while self._under_way and (left_s := until_s - time.monotonic()) > 0:
-                self.hear(self.workers | {SERVER}, left_s)
+                self.hear(self._owed(), left_s)
             if not self._under_way:
                 self.evaluate(self.unevaluated[::-1], self.workers - self.lost, until_s)  # the last one first
                 outcome = self._outcome()
-        if outcome is None or self.lost:
+        if outcome is None or self.lost or self.busy:
             pools.release(kill=True)
         return outcome
 
@@ -281,6 +286,7 @@ class _LocalRun(Coordinator):
         facts = {name: self.facts[name] for name in names} | {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
+            "deaths": [{**death, "how": how_of(self.pool.end_of(death["worker"]))} for death in self.facts["deaths"]],
             "dilation": self.dilation,
             "emulation": emulation,
             "emulation_ok": kept(emulation),
@@ -289,4 +295,6 @@ class _LocalRun(Coordinator):
         }
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        return Outcome(self.accuracy(), phases, self.pushes, self.weights.numpy().copy(), facts)
+        if self.lost:
+            facts["phases_lost"] = sorted(self.lost)  # with the processes that had them
+        return Outcome(self.accuracy(), phases, self.pushes, self.arrivals, self.weights.numpy().copy(), facts)

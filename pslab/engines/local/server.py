@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from pslab.engines.local.emulated_links import EmulatedLinks
 from pslab.engines.local.framed_pipe import SPIN_S, Line, ready
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
+from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.books import Books
 from pslab.engines.server.clock import APPLY, FIND, SERVE, WallClock
 from pslab.engines.server.driver import ServerDriver
@@ -32,6 +34,8 @@ MESSAGE = "message"  # what the clock spends on a frame as a whole
 class LocalServer:
     """The role of the server's process: one run, and the driver's transport."""
 
+    called = "server"
+
     def __init__(self, seat: Seat, job: Job) -> None:
         self.job, self.run_, self.parent = job, job.run, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
@@ -46,6 +50,8 @@ class LocalServer:
         ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body))
         self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
         self.deaths: list[dict[str, Any]] = []
+        self.heard: set[int] = set()  # workers whose messages came since the last report
+        self.reported_s = 0.0
 
     @property
     def iteration(self) -> int:
@@ -63,7 +69,6 @@ class LocalServer:
     def run(self, dilation: float) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
         self.clock.start(dilation)
-        self.heard_s = dict.fromkeys(range(self.run_.workers), 0.0)
         self.driver.start()
         for worker in range(self.run_.workers):
             self._send(worker, [Go(self.clock.zero_s)])
@@ -78,7 +83,7 @@ class LocalServer:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        progress_s, driver = 0.0, self.driver
+        driver = self.driver
         while not driver.outcome:
             for source in ready(list(self.whose), self._patience_s(), spin_s=self.spin_s):
                 worker = self.whose[source]
@@ -89,14 +94,27 @@ class LocalServer:
                     self._hear(worker)
             self._deliver()
             self._take_one()
-            now = self.clock.now()
-            if self.run_.seconds is not None and now >= self.run_.seconds:
+            if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
                 self._end("seconds")
-            if self.clock.real_s(now - progress_s) >= PROGRESS_PERIOD_S:
-                progress_s = now
-                workers = [doing(self.machine, w, travelling=self.links.travelling(w)) for w in self.heard_s]
-                report(self.parent, "progress", {"pushes": self.machine.gradients, "seconds": now, "workers": workers})
-                self._lose_the_silent(now)
+            self._progress()
+
+    def _progress(self, awaited: Collection[int] | None = None) -> None:
+        """Report now and then how far the run is, and that the server serves: see pslab.engines.processes.watch.
+
+        Beside what `OnProgress` gets, the parent is told whose messages came since the last report, and who owes one:
+        the `awaited`, or those who compute.
+        """
+        now = self.clock.now()
+        if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):
+            return
+        self.reported_s, links = now, self.links
+        workers = [doing(self.machine, w, travelling=links.travelling(w)) for w in range(self.run_.workers)]
+        if awaited is None:
+            awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
+        body = {"pushes": self.machine.gradients, "seconds": now, "workers": workers, "heard": sorted(self.heard),
+                "owing": sorted(awaited), "travelling": not math.isinf(links.next_s())}  # fmt: skip
+        self.heard.clear()
+        report(self.parent, "progress", body)
 
     def _end(self, outcome: str) -> None:
         """The run is over, unless it was before."""
@@ -106,7 +124,7 @@ class LocalServer:
     def _patience_s(self) -> float:
         """For how many real seconds nothing can happen by itself."""
         due_s = min(self.links.next_s(), math.inf if self.run_.seconds is None else self.run_.seconds)
-        return max(0.0, min(PROGRESS_PERIOD_S, self.clock.real_s(due_s - self.clock.now())))
+        return max(0.0, min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())))
 
     def _hear(self, worker: int) -> None:
         """Read what a worker has sent, or that it is gone."""
@@ -116,7 +134,7 @@ class LocalServer:
             del self.whose[self.lines[worker].descriptor]
             self._lose(worker, "is gone")
             return
-        self.heard_s[worker] = self.clock.now()
+        self.heard.add(worker)
         for frame in frames:
             first = frame[0]
             if isinstance(first, Diverged):  # not a message of the protocol: it takes no time on a link
@@ -133,19 +151,11 @@ class LocalServer:
         if taken is None:
             return
         worker, frame = taken
-        now = self.heard_s[worker] = self.clock.now()
+        now = self.clock.now()
         if worker not in self._dead:
             self.driver.receive(frame)
             self.clock.spend(MESSAGE, now)
         self.links.handled()
-
-    def _lose_the_silent(self, now: float) -> None:
-        """A worker that owes a message and has not sent one within its lease is dead."""
-        for worker in self.machine.workers:
-            silent_s = self.clock.real_s(now - self.heard_s[worker])
-            waits = self.links.travelling(worker) or all(worker in part.asked for part in self.machine.ranges)
-            if not self.driver.outcome and not waits and silent_s > self.run_.lease_s:
-                self._lose(worker, f"has been silent for longer than its lease of {self.run_.lease_s:g} s")
 
     # --- the driver's transport -----------------------------------------------------------------------------------
 
@@ -168,7 +178,6 @@ class LocalServer:
     def _send(self, worker: int, frame: Frame) -> None:
         with contextlib.suppress(OSError):  # a dead worker is noticed where its pipe is read
             self.lines[worker].send(frame)
-        self.heard_s[worker] = self.clock.now()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -191,11 +200,13 @@ class LocalServer:
         for worker in waiting:
             self._send(worker, [Stop(worker)])
         while waiting and self.driver.outcome != "died":
-            for source in ready(list(self.whose)):
+            self._progress(waiting)
+            for source in ready(list(self.whose), PROGRESS_PERIOD_S):
                 sender = self.whose[source]
                 if sender is None:
                     self.parent.recv_bytes()
                     continue
+                self.heard.add(sender)
                 try:
                     frames = self.lines[sender].frames()
                     last = any(isinstance(message, Stop) for frame in frames for message in frame)
@@ -231,4 +242,5 @@ class LocalServer:
             "messages": len(self.links.late_s),
             "costs": self._costs(),
         }
+        report(self.parent, "arrivals", table=books.ledger.arrivals)
         report(self.parent, "served", body, books.ledger.close(books.applied, ended_s))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from pslab.engines.job.job import Job
@@ -10,6 +12,7 @@ from pslab.engines.local.framed_pipe import SPIN_S, Line, ready
 from pslab.engines.local.pace import gradients_s
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
+from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.driver import WorkerDriver
@@ -25,6 +28,8 @@ class Stopped(Exception):
 
 class LocalWorker(Evaluating):
     """The role of a worker's process: one run."""
+
+    called = "worker {}"
 
     def __init__(self, seat: Seat, job: Job) -> None:
         super().__init__(seat, job)
@@ -59,7 +64,7 @@ class LocalWorker(Evaluating):
                     iteration = self._compute(iteration)
                 iteration = self._receive()
         except Stopped:
-            self.line.send([Stop(self.worker)])
+            self._last_message()
         except NonFinite:
             self.line.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
@@ -99,9 +104,12 @@ class LocalWorker(Evaluating):
 
     def _hold_until(self, end_s: float) -> None:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
+        sign_s = self.job.run.lease_s / LOOKS
         while (left_s := end_s - self.now()) > 0:
-            if ready((self.line.descriptor,), self.clock.real_s(left_s), spin_s=0.0):
+            if ready((self.line.descriptor,), min(sign_s, self.clock.real_s(left_s)), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
+            elif self.clock.real_s(left_s) > sign_s:
+                report(self.seat.parent, "alive")
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
@@ -127,6 +135,10 @@ class LocalWorker(Evaluating):
             while True:
                 self._messages()
         except Stopped:
+            self._last_message()
+
+    def _last_message(self) -> None:
+        with contextlib.suppress(OSError):  # the server may be gone
             self.line.send([Stop(self.worker)])
 
     def _received(self, message: Ack | Weights) -> int | None:

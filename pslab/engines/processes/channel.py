@@ -12,6 +12,8 @@ import numpy as np
 
 from pslab.tensors.workload.torchvision_ops import with_operators
 
+NO_TABLE = np.empty((0, 0))
+
 
 class Report(NamedTuple):
     """What a child reports to its parent."""
@@ -43,7 +45,7 @@ def await_order(pipe: Connection) -> tuple[str, Any]:
 
 def report(pipe: Connection, kind: str, body: dict[str, Any] | None = None, table: np.ndarray | None = None) -> None:
     """Child -> parent."""
-    rows = np.empty((0, 0)) if table is None else np.ascontiguousarray(table, dtype=np.float64)
+    rows = NO_TABLE if table is None else np.ascontiguousarray(table, dtype=np.float64)
     head = json.dumps({"kind": kind, "body": body or {}, "shape": rows.shape}).encode()
     pipe.send_bytes(len(head).to_bytes(4, "little") + head + rows.tobytes())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.layout import Layout
 from pslab.engines.job.outcome import OnProgress
 from pslab.engines.processes.channel import Report
-from pslab.engines.processes.pool import Pool
+from pslab.engines.processes.pool import ENDS, Pool
+from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
 
 INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
+EVALUATION_LIMIT_S = 0.6  # ... if it takes no longer
 POLL_S = 0.1  # how often the receiver of the news may end the run
 
 
@@ -32,6 +34,7 @@ class Coordinator:
         self.snapshots: dict[int, tuple[int, float]] = {}  # index -> pushes, seconds
         self.evaluated: dict[int, tuple[float, float]] = {}  # index -> accuracy, loss
         self.busy: dict[int, int] = {}  # who evaluates which snapshot
+        pool.watch = Watch(self.run.lease_s)
         self.news: list[dict[str, Any]] = []
 
     def lay_out(self) -> Job:
@@ -43,15 +46,25 @@ class Coordinator:
         self.weights.copy_(experiment.weights)
         return Job.of(experiment, layout, pool.shelve(experiment.dataset))
 
-    def await_prepared(self, numbers: Iterable[int]) -> None:
-        """Until these processes have reported that they have their role."""
-        waiting = set(numbers)
+    def await_reports(
+        self, numbers: Iterable[int], phase: str, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[Report]:
+        """The report with which each of these processes ends a phase; as `Pool.reports`."""
+        found, waiting = [], set(numbers) - self.pool.ended.keys()
         while waiting:
             self.on_progress({})
-            waiting -= {n for n, r in self.pool.reports(waiting, POLL_S, lambda n: False) if r.kind == "prepared"}
+            meanwhile()
+            for number, report in self.pool.reports(dict.fromkeys(waiting, phase), POLL_S, self.tolerated):
+                waiting.discard(number)
+                found.append(report)
+        return found
+
+    def await_prepared(self, numbers: Iterable[int]) -> None:
+        """Until these processes have reported that they have their role."""
+        self.await_reports(numbers, PREPARING)
 
     def tolerated(self, number: int) -> bool:
-        """Whether this process may end without ending the run."""
+        """Whether this process may end without ending the run: it then has `Pool.ended`."""
         return False
 
     def take(self, number: int, report: Report) -> None:
@@ -64,14 +77,16 @@ class Coordinator:
             self.evaluated[body["index"]] = (body["accuracy"], body["loss"])
             pushes, seconds = self.snapshots[body["index"]]
             self.news.append({"pushes": pushes, "seconds": seconds, **body})
+        elif report.kind in ENDS:
+            self.busy.pop(number, None)  # another one evaluates its snapshot
 
     def keep_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken, which is to be evaluated."""
         self.snapshots[body["index"]] = (body["pushes"], body["seconds"])
 
-    def hear(self, numbers: set[int], timeout_s: float) -> None:
+    def hear(self, owed: Phases, timeout_s: float) -> None:
         """Take the reports that there are, then pass on what is new: its receiver may raise."""
-        for number, report in self.pool.reports(numbers, timeout_s, self.tolerated):
+        for number, report in self.pool.reports(owed, timeout_s, self.tolerated):
             self.take(number, report)
         news, self.news = self.news, []
         for item in news or [{}]:
@@ -87,14 +102,25 @@ class Coordinator:
         self.busy[number] = index
         self.pool.order(number, "evaluate", index, device)
 
-    def evaluate(self, todo: list[int], idle: Iterable[int], until_s: float = math.inf) -> None:
-        """Evaluate snapshots of a run that stands still, on as many idle processes as there are cores."""
-        numbers = sorted(idle)[: max(1, os.cpu_count() or 1)]
-        while (todo and time.monotonic() < until_s) or self.busy:
-            for number in numbers:
-                if todo and number not in self.busy and time.monotonic() < until_s:
-                    self.order_evaluation(number, todo.pop(0), self.run.device)
-            self.hear(set(self.busy), POLL_S)
+    def evaluate(self, todo: Iterable[int], numbers: Iterable[int], until_s: float = math.inf) -> None:
+        """Evaluate snapshots of a run that stands still, on as many idle processes as there are cores.
+
+        None is begun after `until_s`, and none is waited for longer than EVALUATION_LIMIT_S beyond that.
+
+        Raises:
+            WorkerDied: all of these processes are gone. And what `Pool.reports` raises.
+        """
+        wanted, able = list(todo), set(numbers)
+        while time.monotonic() < until_s + EVALUATION_LIMIT_S:
+            here = sorted(able - self.pool.ended.keys())[: max(1, os.cpu_count() or 1)]
+            left = [index for index in wanted if index in self.unevaluated] if time.monotonic() < until_s else []
+            if not here and (left or self.busy):
+                raise next(error for number, error in self.pool.ended.items() if number in able)
+            for number, index in zip((n for n in here if n not in self.busy), left):  # noqa: B905
+                self.order_evaluation(number, index, self.run.device)
+            if not self.busy:
+                return
+            self.hear(dict.fromkeys(self.busy, EVALUATING), POLL_S)
 
     def accuracy(self) -> np.ndarray:
         """The rows of the evaluated snapshots: pushes, seconds, accuracy, loss."""

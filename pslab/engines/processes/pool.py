@@ -16,15 +16,17 @@ from pslab.config import sources
 from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
-from pslab.engines.processes.channel import Report, await_report, order, order_plain
+from pslab.engines.processes.channel import NO_TABLE, Report, await_report, order, order_plain
 from pslab.engines.processes.spawn import without_main
-from pslab.errors import StartFailed, WorkerDied, WorkerFailed, ended
+from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
+from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
 
 SERVER = -1  # the number of the process to which all others have a pipe; they count from 0
 START_LIMIT_S = 120.0
 HEED_S = 0.1
 STOP_LIMIT_S = 2.0
+ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
 class Pool:
@@ -37,6 +39,10 @@ class Pool:
         self._shelf: Shelf | None = None
         self.pipes: dict[int, Connection] = {}
         self.processes: dict[int, Any] = {}
+        self.ended: dict[int, RunError] = {}  #: children that a run goes on without, and why
+        self.watch = Watch()
+        self._names: dict[int, str] = {}
+        self._held: list[tuple[int, Report]] = []
         try:
             self._spawn(heed)
         except BaseException:
@@ -59,7 +65,11 @@ class Pool:
         return self._shelf
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
-        """Give one child a role: what this callable makes of its seat and these arguments. It reports "prepared"."""
+        """Give one child a role: what this callable makes of its seat and these arguments. It reports "prepared".
+
+        Messages name the child as the role's attribute `called` says: ``"host {}"``.
+        """
+        self._names[number] = str(getattr(role, "called", _name(number))).format(number)
         self.order(number, "start", role, *arguments)
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
@@ -73,30 +83,64 @@ class Pool:
             order_plain(self.pipes[number], verb, arguments)
 
     def reports(
-        self, numbers: set[int], timeout_s: float, tolerated: Callable[[int], bool]
+        self, owed: Phases, timeout_s: float, tolerated: Callable[[int], bool] = lambda number: False
     ) -> list[tuple[int, Report]]:
-        """Reports that have come from some children within `timeout_s` (an empty list if none).
+        """What these children have reported within `timeout_s`; an empty list if nothing.
+
+        Where a child's end is `tolerated`, that is its last report: of the kind "failed", "gone" or "silent". Its
+        process is killed then, and the error is in `ended`. Who is silent while WAITING is reported, and goes on.
 
         Raises:
-            WorkerFailed: a child raised. WorkerDied: a child that is not `tolerated` is gone.
+            WorkerFailed: a child raised. WorkerDied: one is gone, or dead by the rule of `watch`.
         """
-        sources: dict[Any, int] = {self.pipes[n]: n for n in numbers if not self.pipes[n].closed}
-        sources |= {self.processes[n].sentinel: n for n in numbers if not tolerated(n)}
-        found = []
+        listened = owed.keys() - self.ended.keys()
+        sources: dict[Any, int] = {self.pipes[n]: n for n in listened}
+        sources |= {self.processes[n].sentinel: n for n in listened}
         ready = connection.wait(list(sources), timeout_s)
-        for source in sorted(ready, key=lambda s: isinstance(s, int)):  # a child's last words before its death
-            number = sources[source]
-            if isinstance(source, int):
-                raise WorkerDied(_name(number), None, f"is gone ({ended(self.processes[number].exitcode)})")
-            try:
-                report = await_report(self.pipes[number])
-            except (EOFError, OSError):
-                self.pipes[number].close()
-                continue
-            if report.kind == "failed":
-                raise WorkerFailed(_name(number), report.body["iteration"], report.body["traceback"])
-            found.append((number, report))
-        return found
+        spoke = {sources[pipe] for pipe in ready if not isinstance(pipe, int)}
+        gone = {sources[end] for end in ready if isinstance(end, int)} - spoke  # its last words come first
+        found = [(number, self._read(number)) for number in sorted(spoke)]
+        found += [(number, self._gone(number)) for number in sorted(gone)]
+        self.watch.heard(spoke)
+        quiet = {number: owed[number] for number in listened - spoke - gone}
+        for number, how in self.watch.silent(quiet, lambda number: self.processes[number].pid).items():
+            found.append((number, Report("silent", {"how": how}, NO_TABLE)))
+        ends = [(number, each) for number, each in found if each.kind in ENDS and not _waits(each, owed[number])]
+        others = [each for each in found if each not in ends]
+        ends, self._held = self._held + ends, []
+        if others and not all(tolerated(number) for number, _ in ends):  # an error must not hide what others reported
+            self._held = ends
+            return others
+        for number, report in ends:
+            self._end(number, report, tolerated)
+        return others + ends
+
+    def end_of(self, number: int) -> RunError:
+        """Why a child that is gone has ended."""
+        if number not in self.ended:
+            self._end(number, self._gone(number), lambda number: True)
+        return self.ended[number]
+
+    def _read(self, number: int) -> Report:
+        try:
+            return await_report(self.pipes[number])
+        except (EOFError, OSError):
+            return self._gone(number)
+
+    def _gone(self, number: int) -> Report:
+        process = self.processes[number]
+        process.join(STOP_LIMIT_S)
+        return Report("gone", {"how": f"is gone ({ended(process.exitcode)})"}, NO_TABLE)
+
+    def _end(self, number: int, report: Report, tolerated: Callable[[int], bool]) -> None:
+        name, body = self._names[number], report.body
+        failed = report.kind == "failed"
+        error = (WorkerFailed(name, body["iteration"], body["traceback"]) if failed
+                 else WorkerDied(name, None, body["how"]))  # fmt: skip
+        if not tolerated(number):
+            raise error
+        self.ended[number] = error
+        self.processes[number].kill()
 
     def close(self, *, kill: bool = False) -> None:
         """End every process: in order if they are well, at once if not."""
@@ -125,7 +169,7 @@ class Pool:
                 seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots)
                 process = context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
                 process.start()
-                self.processes[number] = process
+                self.processes[number], self._names[number] = process, _name(number)
                 there.close()
         for pair in ends:
             for end in pair:
@@ -133,10 +177,15 @@ class Pool:
         waiting, until_s = set(self.processes), time.monotonic() + START_LIMIT_S
         while waiting:
             heed()
-            reports = self.reports(waiting, HEED_S, lambda number: False)
+            reports = self.reports(dict.fromkeys(waiting, ""), HEED_S)
             if not reports and time.monotonic() > until_s:
                 raise StartFailed(f"{', '.join(map(_name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
+
+
+def _waits(report: Report, phase: str) -> bool:
+    """Whether a child is silent since it waits for others, as far as can be seen."""
+    return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
 def _name(number: int) -> str:

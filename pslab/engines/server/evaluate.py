@@ -76,6 +76,8 @@ class Evaluator:
 class Evaluating:
     """The role of a process that evaluates snapshots when it is ordered to, and perhaps does more."""
 
+    called = "evaluator"
+
     def __init__(self, seat: Seat, job: Job) -> None:
         self.seat, self.job = seat, job
         self._evaluator: Evaluator | None = None

@@ -102,7 +102,7 @@ class _VirtualRun(Coordinator):
             if self.hosts.settle(until_s):
                 self.evaluate(self.unevaluated[::-1], self.hosts.numbers, until_s)  # the last one first
                 outcome = self._outcome(simulator, pushes)
-        if outcome is None:
+        if outcome is None or self.busy:
             pools.release(kill=True)
         return outcome
 
@@ -112,4 +112,5 @@ class _VirtualRun(Coordinator):
 
     def _outcome(self, simulator: Simulator, pushes: np.ndarray) -> Outcome:
         facts: dict[str, Any] = simulator.facts(self.preparation_s, self.turning_s, time.monotonic() - self.start_s)
-        return Outcome(self.accuracy(), simulator.phases(), pushes, self.weights.numpy().copy(), facts)
+        arrivals = simulator.driver.books.ledger.arrivals
+        return Outcome(self.accuracy(), simulator.phases(), pushes, arrivals, self.weights.numpy().copy(), facts)

@@ -18,6 +18,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import Report, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.pool import Pool
+from pslab.engines.processes.watch import COMPUTING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
 from pslab.engines.worker.range_schedule import Turn
@@ -34,6 +35,8 @@ Order = tuple[float, int, int, list[Pulled], list[Write], Turn | None]
 
 class Host(Evaluating):
     """The role of a host: the virtual workers that live here, or come by."""
+
+    called = "host {} of virtual workers"
 
     def __init__(self, seat: Seat, job: Job, workers: list[int]) -> None:
         super().__init__(seat, job)
@@ -146,5 +149,6 @@ class Hosts:
                 arena.tensor(place, layout.memories[name].entries, layout.memories[name].dtype).zero_()
 
     def _hear(self) -> None:
-        for number, found in self._pool.reports(self.numbers, WAIT_S, lambda number: False):
+        owed = {number: COMPUTING if self._busy[number] else "" for number in self.numbers}
+        for number, found in self._pool.reports(owed, WAIT_S):
             self.take(number, found)

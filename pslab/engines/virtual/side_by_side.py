@@ -22,6 +22,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, report
 from pslab.engines.processes.child import Seat
+from pslab.engines.processes.watch import COMPUTING, Watch
 from pslab.engines.server.books import Books
 from pslab.engines.server.evaluate import Evaluator
 from pslab.engines.server.ledger import Ledger
@@ -35,7 +36,7 @@ from pslab.engines.worker.tensors import Producer, Pulled, Write
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
-TABLES = ("accuracy", "phases", "pushes", "weights")
+TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
 def fits(experiment: Experiment) -> bool:
@@ -78,6 +79,7 @@ class _SideBySide:
                 yield from self._hear()
             self._dataset, number = experiment.dataset, self._idle.pop()
             self._busy[number], self._reported[number] = (place, experiment), []
+            self._pool.watch = Watch(max(each.run.lease_s for _, each in self._busy.values()))
             shelf = self._pool.shelve(experiment.dataset)
             light: Any = dataclasses.replace(experiment, **WITHOUT_DATA)
             self._pool.start(number, WholeRun, light, shelf)
@@ -88,7 +90,7 @@ class _SideBySide:
 
     def _hear(self) -> Iterator[tuple[int, dict[str, Any] | Outcome]]:
         self._heed()
-        for number, found in self._pool.reports(set(self._busy), POLL_S, lambda number: False):
+        for number, found in self._pool.reports(dict.fromkeys(self._busy, COMPUTING), POLL_S):
             place, experiment = self._busy[number]
             if found.kind == "news":
                 yield place, found.body
@@ -102,6 +104,8 @@ class _SideBySide:
 
 class WholeRun:
     """The role of a child: one experiment, its workers' gradients computed as soon as they may be."""
+
+    called = "host {} of a virtual run"
 
     def __init__(self, seat: Seat, experiment: Experiment, shelf: Shelf) -> None:
         self.start_s, run = time.monotonic(), experiment.run
@@ -144,8 +148,8 @@ class WholeRun:
             self._evaluate()
             facts = simulator.facts(begin_s - self.start_s, turning_s, time.monotonic() - self.start_s)
             accuracy = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
-            for name, table in zip(TABLES, (accuracy, simulator.phases(), pushes, shard.weights.numpy()[None]),
-                                   strict=True):  # fmt: skip
+            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, shard.weights.numpy()[None]
+            for name, table in zip(TABLES, tables, strict=True):
                 report(parent, name, table=table)
             report(parent, "facts", facts)
         finally:

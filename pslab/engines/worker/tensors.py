@@ -158,7 +158,7 @@ class Producer:
             chosen = pruner.prune(gradient, step)
         else:
             chosen = pruner.prune_layer(layer, gradient, step)
-        indices, values = self._device.fetch(*chosen)
+        indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
         for index in ranges:
             entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]

@@ -3,8 +3,9 @@
     results/runs/<digest>/
         manifest.json   what ran, how it ended, whether the emulation was kept; written last
         accuracy.csv    pushes, iteration, seconds, accuracy (or what else the run's metric is), loss
-        phases.csv      worker, iteration, phase, begin_s, end_s, waits_for
+        phases.csv      worker, iteration, phase, begin_s, end_s, waits_for, range (-1: all of them)
         pushes.csv      one row per applied push: versions, staleness, loss, density, bytes each way
+        arrivals.csv    what the server was handed, in order: pushes, pulls, workers that leave and join
         weights.npy     the final weights, flat: where the run keeps them, or was interrupted
 """
 
@@ -33,10 +34,10 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 
-TABLES = ("accuracy", "phases", "pushes")
+TABLES = ("accuracy", "phases", "pushes", "arrivals")
 LIVE = "live.jsonl"
 WEIGHTS = "weights.npy"
-FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
+FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES[:3]))  # records of before have no arrivals
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,18 @@ class Result:
     def pushes(self) -> pd.DataFrame:
         """Each applied push, in the order of application."""
         return self._table("pushes")
+
+    @cached_property
+    def arrivals(self) -> pd.DataFrame:
+        """What the server was handed, in the order in which it dealt with it: kind (push, pull, leave, join), worker,
+        range, iteration, version (of a push, that it was computed on), seconds; -1 where there is none.
+
+        Raises:
+            RecordError: the record is from before arrivals were recorded, and what `pushes` raises.
+        """
+        if "arrivals.csv" not in self.manifest["sha256"]:
+            raise RecordError(f"{self.path} was recorded before arrivals were: run it again, elsewhere, to have them")
+        return self._table("arrivals")
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -150,11 +163,12 @@ class Draft:
             "environment": environment(),
         }
         try:
-            for name in TABLES:
+            for name in tables:
                 tables[name].to_csv(self.path / f"{name}.csv", index=False)
             if kept:
                 np.save(self.path / WEIGHTS, weights, allow_pickle=False)
-            manifest = write_manifest(self.path, manifest, (*FILES, *([WEIGHTS] if kept else [])))
+            files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
+            manifest = write_manifest(self.path, manifest, files)
             (self.path / LIVE).unlink(missing_ok=True)
             place.parent.mkdir(exist_ok=True)
             aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -19,6 +19,7 @@ from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Dense, Rule, rule_traits
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.selection import select
+from pslab.tensors.selection.scan import Sum
 from pslab.tensors.workload.keyspace import Keyspace
 
 
@@ -98,7 +99,9 @@ class Pruner:
         self.kept = allocated(memories(rule, len(layers), size, dtype), device, kept)
         self.residual, self._momentum = self.kept.get("residual"), self.kept.get("momentum")
         self._own = find("prune", rule) is not None  # a rule of this package: its indices need no check
-        if self._own and not isinstance(rule, Dense) and torch.device(device).type == "cpu":
+        self._guesses: dict[int, tuple[Any, float] | None] = {}  # of each piece; they only save time
+        self._compiled = self._own and not isinstance(rule, Dense) and torch.device(device).type == "cpu"
+        if self._compiled:
             select.prepare(dtype)  # here, and not while a run is timed
 
     @classmethod
@@ -155,25 +158,45 @@ class Pruner:
         first, found = self.layers[number][0], []
         for piece in self._pieces[number]:
             inside, place = slice(piece.start, piece.stop), slice(first + piece.start, first + piece.stop)
-            added = self._with_momentum(gradient[inside], place)
             if piece.unpruned:
+                added = self._with_momentum(gradient[inside], place)
                 self._check_sum(added)
                 found.append((torch.arange(place.start, place.stop, device=added.device), added.clone()))
                 continue
-            v = added if self.residual is None else self.residual[place].add_(added)
-            self._check_sum(v)
+            v = self._summed(gradient[inside], place)
             indices = self._indices(rule, v, number, place.start, iteration)
-            found.append((indices + place.start, v.index_select(0, indices)))
-            if self.residual is not None:
-                v.index_fill_(0, indices, 0.0)
-            if self._momentum is not None and self._traits.masking:
-                self._momentum[place].index_fill_(0, indices, 0.0)
+            self._check_sum(v)
+            found.append((indices + place.start, self._taken(v, indices, place)))
         return _joined(found, gradient)
 
-    def _check_sum(self, v: torch.Tensor) -> None:
+    def _summed(self, gradient: torch.Tensor, place: slice) -> select.Vector:
+        """The gradient and what the memories have of this place. Compiled loops add it up while they select."""
+        if self._compiled and self.residual is not None:
+            traits, momentum = self._traits, None if self._momentum is None else self._momentum[place].numpy()
+            v = Sum(self.residual[place].numpy(), gradient.numpy(), momentum, traits.momentum, traits.nesterov)
+            v.guess = self._guesses.get(place.start)
+            return v
+        added = self._with_momentum(gradient, place)
+        return added if self.residual is None else self.residual[place].add_(added)
+
+    def _taken(self, v: select.Vector, indices: torch.Tensor, place: slice) -> torch.Tensor:
+        """The entries that are sent: the memories no longer have them."""
+        if isinstance(v, Sum):
+            self._guesses[place.start] = v.guess
+            return torch.from_numpy(v.take(indices.numpy(), self._traits.masking))
+        values = v.index_select(0, indices)
+        if self.residual is not None:
+            v.index_fill_(0, indices, 0.0)
+        if self._momentum is not None and self._traits.masking:
+            self._momentum[place].index_fill_(0, indices, 0.0)
+        return values
+
+    def _check_sum(self, v: select.Vector) -> None:
         """What would be sent or kept: finite gradients, too, add up to more than there are numbers for."""
-        if self.residual is not None or self._momentum is not None:
-            checked_finite(v, "the sum with the residual or the momentum")
+        if self.residual is None and self._momentum is None:
+            return
+        if not (v.finite() if isinstance(v, Sum) else is_finite(v)):
+            raise NonFinite("the sum with the residual or the momentum contains infinite entries: nothing was sent")
 
     def _with_momentum(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
         """What a gradient adds to the residual: itself, or the momentum that it is added to."""
@@ -184,15 +207,17 @@ class Pruner:
             return u.add_(gradient).mul_(self._traits.momentum) + gradient
         return u.mul_(self._traits.momentum).add_(gradient)
 
-    def _indices(self, rule: Rule, v: torch.Tensor, layer: int, start: int, iteration: int) -> torch.Tensor:
-        traits, more = rule_traits(rule), list[Any]()
+    def _indices(self, rule: Rule, v: select.Vector, layer: int, start: int, iteration: int) -> torch.Tensor:
+        traits, more = self._traits if rule is self.rule else rule_traits(rule), list[Any]()
         if traits.keeps:
             more.append(self.kept["thresholds"][layer : layer + 1])
         if traits.draws:
             more.append(seed_of(self.setting.seed, "sample", self.setting.worker, iteration, start))
-        found = torch.as_tensor(rule.select(v, *more), device=v.device)
+        found = rule.select(v, *more)
         if self._own:
-            return found
+            return cast(torch.Tensor, found)
+        assert isinstance(v, torch.Tensor)
+        found = torch.as_tensor(found, device=v.device)
         if found.dtype == torch.bool and found.shape == v.shape:
             return found.nonzero().flatten()
         found = found.to(torch.int64).flatten().sort().values

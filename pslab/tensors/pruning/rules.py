@@ -107,13 +107,13 @@ class Static:
         """The number of entries sent of n."""
         return select.share(self.fraction, n)
 
-    def select(self, v: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+    def select(self, v: select.Vector, kept: torch.Tensor | None = None) -> torch.Tensor:
         """The sorted indices of the k largest |v|, or of those that reach the `kept` threshold."""
         if self.mode == "frozen" and kept is not None and kept.item():
             return select.reaching(v, kept.item())
         found = select.top(v, self.count(len(v)))
         if self.mode == "frozen" and kept is not None:
-            kept.fill_(float(v[found].abs().min()) if len(found) else 0.0)
+            kept.fill_(float(select.magnitudes(v, found).min()) if len(found) else 0.0)
         return found
 
 
@@ -139,7 +139,7 @@ class Deviation:
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(density, self.residual)
 
-    def select(self, v: torch.Tensor) -> torch.Tensor:
+    def select(self, v: select.Vector) -> torch.Tensor:
         """The sorted indices with |v| > sigmas * std(v)."""
         return select.deviation(v, self.sigmas)
 
@@ -181,7 +181,7 @@ class Dynamic:
         density = warm(epoch, self.warm_up)
         return self if density is None else Static(density, self.residual)
 
-    def select(self, v: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
+    def select(self, v: select.Vector, kept: torch.Tensor | None = None) -> torch.Tensor:
         """The sorted indices above the threshold in `kept`, which is then set to the next threshold.
 
         In mode `passes`, and where a ratchet starts again, those that reach the threshold if none exceeds it.
@@ -191,9 +191,10 @@ class Dynamic:
         threshold = 0.0 if kept is None else kept.item() * (self.gamma if self.mode == "decay" else 1.0)
         found = select.above(v, threshold)
         if len(found):
-            threshold = float(v[found].abs().mean(dtype=torch.float64))
+            threshold = float(select.magnitudes(v, found).mean(dtype=torch.float64))
         elif self.mode == "ratchet":
-            found, (threshold, *_) = select.dynamic(v, 1) if bool(v.any()) else (found, [0.0])
+            found, thresholds = select.dynamic(v, 1)
+            threshold = thresholds[0] if thresholds else 0.0
         if kept is not None:
             kept.fill_(threshold)
         return found
@@ -236,6 +237,6 @@ class DGC:
         density = warm(epoch, self.warm_up)
         return self if density is None else dataclasses.replace(self, fraction=max(density, self.fraction), warm_up=0)
 
-    def select(self, v: torch.Tensor, draw: int = 0) -> torch.Tensor:
+    def select(self, v: select.Vector, draw: int = 0) -> torch.Tensor:
         """The sorted indices of about `fraction` n of the largest |v|; `draw` says where the sample starts."""
         return select.sampled(v, self.fraction, self.sample, draw)

@@ -16,6 +16,7 @@ from pslab.tensors.selection import simd
 
 Array = NDArray[Any]
 Part = TypeVar("Part", bound=Callable[..., Any])
+Sum = tuple[Array, Array, Array, Any, bool, Array]  # `scan.Sum.once`
 
 SPARE = 64
 SUMS = {"reassoc", "nsz", "contract"}  # what a compiler must be allowed to do to sum in the lanes of a register
@@ -29,6 +30,39 @@ def part(function: Part) -> Part:
 def in_order(function: Part) -> Part:
     """The same, keeping every operation in its order."""
     return cast(Part, njit(function))
+
+
+@part
+def total_of(y: Array) -> Any:
+    """The sum of the entries, in their own dtype: a number unless they, or their sum, are none."""
+    total = y.dtype.type(0)
+    for i in range(len(y)):
+        total += y[i]
+    return total
+
+
+@in_order
+def added(parts: Sum, first: int, size: int) -> Array:
+    """The block that begins at `first`, once what is to be added to it has been; its sum goes into the total."""
+    x, gradient, momentum, m, nesterov, total = parts
+    y = x[first : first + size]
+    if len(gradient):
+        g = gradient[first : first + size]
+        if len(momentum):
+            u = momentum[first : first + size]
+            if nesterov:
+                for i in range(len(y)):
+                    u[i] = (u[i] + g[i]) * m
+                    y[i] += u[i] + g[i]
+            else:
+                for i in range(len(y)):
+                    u[i] = u[i] * m + g[i]
+                    y[i] += u[i]
+        else:
+            for i in range(len(y)):
+                y[i] += g[i]
+        total[0] += total_of(y)
+    return y
 
 
 @part

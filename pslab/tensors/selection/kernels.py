@@ -21,7 +21,7 @@ from numba import config, njit
 from numpy.typing import NDArray
 
 from pslab.tensors.selection import blocks, simd
-from pslab.tensors.selection.blocks import SPARE
+from pslab.tensors.selection.blocks import SPARE, Sum
 
 Array = NDArray[Any]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -38,15 +38,30 @@ def loop(function: Loop) -> Loop:
 
 
 @loop
-def search(x: Array, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int) -> int:
-    """Write the indices and magnitudes of |x| > edge. Returns their number, or -1 if they do not fit."""
+def take(x: Array, momentum: Array, indices: Array, values: Array) -> None:
+    """Move the entries at the indices to `values`; they become 0, and so do those of the momentum."""
+    for j in range(len(indices)):
+        values[j] = x[indices[j]]
+        x[indices[j]] = 0
+    for j in range(len(indices) if len(momentum) else 0):
+        momentum[indices[j]] = 0
+
+
+@loop
+def search(parts: Sum, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int) -> int:
+    """Write the indices and magnitudes of |x| > edge. Returns their number, or -1 if they do not fit.
+
+    Whatever does not fit, everything is added that is to be added.
+    """
     places = np.empty(BLOCK + SPARE, np.uint16)
     found = 0
-    for first in range(0, len(x), BLOCK):
-        y = x[first : first + BLOCK]
+    for first in range(0, len(parts[0]), BLOCK):
+        y = blocks.added(parts, first, BLOCK)
         if found + len(y) > room:
-            return -1
-        if many:
+            room = found = -1
+            if not len(parts[1]):
+                break
+        elif many:
             found = blocks.many(y, edge, first, indices, magnitudes, found, places)
         else:
             found, _ = blocks.few(y, edge, edge, first, indices, magnitudes, found)
@@ -55,14 +70,14 @@ def search(x: Array, edge: Any, many: bool, indices: Array, magnitudes: Array, r
 
 @loop
 def moments(
-    x: Array, shift: float, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int
+    parts: Sum, shift: float, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int
 ) -> tuple[float, float, int]:
     """The sums of x - shift and of its squares, and the result of `search`."""
     places = np.empty(BLOCK + SPARE, np.uint16)
     total = squares = total_lost = squares_lost = 0.0
     found = 0
-    for first in range(0, len(x), BLOCK):
-        y = x[first : first + BLOCK]
+    for first in range(0, len(parts[0]), BLOCK):
+        y = blocks.added(parts, first, BLOCK)
         a, b = blocks.powers(y, shift) if shift else blocks.powers(y, 0.0)  # compiled without the subtraction
         total, total_lost = blocks.add(total, total_lost, a)
         squares, squares_lost = blocks.add(squares, squares_lost, b)
@@ -87,7 +102,7 @@ def sample(x: Array, out: Array) -> None:
 
 @loop
 def tails(
-    x: Array,
+    parts: Sum,
     edge: Any,
     bounds: tuple[Any, Any, Any, Any],
     indices: Array,
@@ -102,11 +117,12 @@ def tails(
     low, high, deep, last = bounds
     magnitudes, band, rest = lists
     room, band_room, rest_room = rooms
-    near, top = np.empty(2 * BLOCK + SPARE, x.dtype), x.dtype.type(np.inf)
+    near = np.empty(2 * BLOCK + SPARE, magnitudes.dtype)
+    top = magnitudes.dtype.type(np.inf)
     total = total_lost = low_total = low_lost = 0.0
     count = low_count = found = banded = rested = 0
-    for first in range(0, len(x), 2 * BLOCK):
-        y = x[first : first + 2 * BLOCK]
+    for first in range(0, len(parts[0]), 2 * BLOCK):
+        y = blocks.added(parts, first, 2 * BLOCK)
         total, total_lost = blocks.add(total, total_lost, blocks.sum_above(y, edge) if edge else blocks.sum_all(y))
         if found + len(y) > room:
             room = found = -1
@@ -275,10 +291,12 @@ def _writable(folder: Path) -> bool:
 def _call_all(dtype: np.dtype[Any]) -> None:
     x, at, one = np.ones(2 * SPARE, dtype), np.zeros(2 * SPARE, np.int64), dtype.type(1)
     bits = x.view(f"i{x.itemsize}")
-    search(x, one, True, at, x.copy(), SPARE)
-    moments(x, 0.0, one, True, at, x.copy(), SPARE)
+    parts = x, x[:0], x[:0], one, False, np.zeros(1)
+    take(x.copy(), x[:0], at[:0], x)
+    search(parts, one, True, at, x.copy(), SPARE)
+    moments(parts, 0.0, one, True, at, x.copy(), SPARE)
     sample(x, x.copy())
-    tails(x, one, (one, one, one, one), at, (x.copy(), x.copy(), x.copy()), (SPARE, SPARE, SPARE))
+    tails(parts, one, (one, one, one, one), at, (x.copy(), x.copy(), x.copy()), (SPARE, SPARE, SPARE))
     tail(x.copy(), one)
     spread(x, one)
     keep(at, x, one, at.copy())

@@ -1,14 +1,16 @@
-"""What every selection on the CPU needs: a sample, scratch memory, and the search for the entries above an edge."""
+"""What every selection on the CPU needs: a vector that may be a sum still, a sample, scratch memory, a search."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from threading import local
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -18,8 +20,86 @@ Found = tuple[Indices, Array]  # indices and their magnitudes
 DRAWN = 1 << 12, 1 << 14  # entries in a sample, at least and at most
 MANY = 0.03  # the density above which moving entries in full registers is faster than finding them one by one
 SURE = 4.0  # standard errors between an estimate from a sample and its bounds
+MORE = 0.2  # of the entries that are wanted: so many more exceed a guess
+LOWER = 0.99  # of a threshold: a guess of that of a similar vector
 KEPT_BYTES = 1 << 28  # a larger scratch array is not kept
 SPARE, BLOCK = 64, 1 << 11  # of `kernels`, which is imported late: its arrays' extra length, its largest block
+
+
+@cache
+def loops(dtype: np.dtype[Any]) -> ModuleType:
+    """The compiled loops, ready for vectors of this dtype."""
+    from pslab.tensors.selection import kernels  # late, because numba's import takes a third of a second
+
+    kernels.warm(dtype)
+    return kernels
+
+
+class Sum:
+    """x [n], float32 or float64, and what is to be added to it in place.
+
+    That is the gradient [n], or, with a momentum u [n], what u becomes: first u = m u + gradient, or, after Nesterov,
+    u = m (u + gradient), to which the gradient is added once more. Every operation rounds as torch's operators do.
+    Nothing is to be added without a gradient.
+    """
+
+    def __init__(
+        self, x: Array, gradient: Array | None = None, momentum: Array | None = None, m: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:  # fmt: skip
+        self.x, self._momentum = x, x[:0] if momentum is None else momentum
+        self._gradient, self._m, self._nesterov = x[:0] if gradient is None else gradient, x.dtype.type(m), nesterov
+        self._total = np.zeros(1)
+        #: an edge that a few more entries exceed than are wanted, and their share: after a selection, for the next one
+        self.guess: tuple[Any, float] | None = None
+
+    @classmethod
+    def of(cls, v: torch.Tensor | Sum) -> Sum:
+        """The vector itself, or one to which nothing is to be added."""
+        return v if isinstance(v, Sum) else cls(v.detach().contiguous().numpy())
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the entries."""
+        return self.x.dtype
+
+    def drawn(self, read: Callable[[Array], Array]) -> Array:
+        """What `read` takes from the entries as they will be; nothing is added yet."""
+        x = read(self.x)
+        if not len(self._gradient):
+            return x
+        added = gradient = read(self._gradient)
+        if len(self._momentum):
+            u = read(self._momentum)
+            added = (u + gradient) * self._m + gradient if self._nesterov else u * self._m + gradient
+        summed: Array = x + added
+        return summed
+
+    def once(self) -> tuple[Array, Array, Array, Any, bool, Array]:
+        """What a loop needs that goes through all entries: it adds what is to be added, and the next one will not."""
+        gradient, self._gradient = self._gradient, self.x[:0]
+        return self.x, gradient, self._momentum, self._m, self._nesterov, self._total
+
+    def settled(self) -> Array:
+        """x, with everything in it."""
+        if len(self._gradient):
+            loops(self.dtype).search(self.once(), self.dtype.type(0), False, *arrays(self.dtype, 0), 0)
+        return self.x
+
+    def finite(self) -> bool:
+        """Whether the entries are finite, if they were before. Their sum tells, unless it overflows itself."""
+        self.settled()
+        return bool(np.isfinite(self._total[0]) or np.isfinite(self.x).all())
+
+    def take(self, indices: Array, masking: bool) -> Array:
+        """The entries at the indices, which become 0; with masking those of the momentum, too."""
+        values = np.empty(len(indices), self.dtype)
+        momentum = self._momentum if masking else self.x[:0]
+        loops(self.dtype).take(self.settled(), momentum, indices, values)
+        return values
 
 
 class _Scratch(local):
@@ -42,23 +122,14 @@ class _Scratch(local):
 scratch = _Scratch()
 
 
-@cache
-def loops(dtype: np.dtype[Any]) -> ModuleType:
-    """The compiled loops, ready for vectors of this dtype."""
-    from pslab.tensors.selection import kernels  # late, because numba's import takes a third of a second
-
-    kernels.warm(dtype)
-    return kernels
-
-
-def search(x: Array, edge: Any, share: float, room: int) -> Found | None:
+def search(x: Sum, edge: Any, share: float, room: int) -> Found | None:
     """The entries with |x| > edge, in scratch arrays; None if they do not fit in `room`, which includes one block."""
     indices, magnitudes = arrays(x.dtype, room)
-    found = loops(x.dtype).search(x, edge, share > MANY, indices, magnitudes, room)
+    found = loops(x.dtype).search(x.once(), edge, share > MANY, indices, magnitudes, room)
     return None if found < 0 else (indices[:found], magnitudes[:found])
 
 
-def search_all(x: Array, edge: Any, share: float) -> Found:
+def search_all(x: Sum, edge: Any, share: float) -> Found:
     """The entries with |x| > edge, however many; `share` is the expected density."""
     found = search(x, edge, share, len(x))
     assert found is not None  # there is room for everything
@@ -70,7 +141,7 @@ def arrays(dtype: np.dtype[Any], room: int) -> Found:
     return scratch.array("indices", np.int64, room), scratch.array("magnitudes", dtype, room)
 
 
-def room_for(x: Array, sample: Array, low: Any, high: Any) -> int:
+def room_for(x: Sum, sample: Array, low: Any, high: Any) -> int:
     """Room for the entries with low < |x| <= high, estimated from the sample of magnitudes."""
     return room(len(x), int(np.count_nonzero((sample > low) & (sample <= high))), len(sample))
 
@@ -80,12 +151,16 @@ def room(n: int, count: int, size: int) -> int:
     return min(n, int(n / size * (count + SURE * math.sqrt(count) + SURE)) + BLOCK)
 
 
-def sample(x: Array) -> Array:
+def sample(x: Sum) -> Array:
     """A sample of x in the order of x; the same one for the same x."""
     size = min(max(len(x) >> 10, DRAWN[0]), DRAWN[1])
-    out = scratch.array("drawn", x.dtype, size)[:size]
-    loops(x.dtype).sample(x, out)
-    return out
+
+    def read(entries: Array) -> Array:
+        out = np.empty(size, x.dtype)
+        loops(x.dtype).sample(entries, out)
+        return out
+
+    return x.drawn(read)
 
 
 def kept(indices: Indices, magnitudes: Array, edge: Any) -> Indices:
@@ -94,11 +169,12 @@ def kept(indices: Indices, magnitudes: Array, edge: Any) -> Indices:
     return out[: loops(magnitudes.dtype).keep(indices, magnitudes, edge, out)]
 
 
-def largest(indices: Indices, magnitudes: Array, k: int) -> Indices:
-    """The indices of the k largest magnitudes; of equal ones the first."""
+def largest(indices: Indices, magnitudes: Array, k: int) -> tuple[Indices, Any]:
+    """The indices of the k largest magnitudes, of equal ones the first; and the k-th largest."""
     loop, ordered, out = loops(magnitudes.dtype), bits(magnitudes), np.empty(k + 1, np.int64)
-    loop.largest(indices, ordered, ordered.dtype.type(loop.kth(ordered, k)), out)
-    return out[:k]
+    edge = ordered.dtype.type(loop.kth(ordered, k))
+    loop.largest(indices, ordered, edge, out)
+    return out[:k], edge.view(magnitudes.dtype)
 
 
 def kth(magnitudes: Array, k: int) -> Any:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pslab.tensors.codec.frames import Entries
 from pslab.tensors.update.optimizers import OptimizerSpec
 
 INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 NEARLY_ALL = 0.875
+FEW = 0.125  # of a range: so many changes are logged, and found without a look at all elements
 CHUNK = 1 << 16  # elements that are summed at once: several vectors of this length fit in a core's cache
 Gradient = torch.Tensor | Entries  # flat and dense over the whole model, or the entries of one range
 
@@ -43,17 +47,17 @@ class Part:
                 yield offset, piece
                 offset += piece.stop - piece.start
 
-    def inside(self, indices: torch.Tensor, values: torch.Tensor) -> Entries:
-        """The entries of this range among entries of the flat vector, whose indices are sorted (int64)."""
+    def inside(self, indices: NDArray[np.int64], values: NDArray[Any]) -> Entries:
+        """The entries of this range among entries of the flat vector, whose indices are sorted."""
         found, taken, offset = [], [], 0
         for s in self.slices:
-            low, high = (int(x) for x in torch.searchsorted(indices, torch.tensor([s.start, s.stop])))
+            low, high = np.searchsorted(indices, (s.start, s.stop))
             found.append(indices[low:high] - (s.start - offset))
             taken.append(values[low:high])
             offset += s.stop - s.start
         if len(found) == 1:
-            return Entries(self.size, found[0].numpy(), taken[0].numpy())
-        return Entries(self.size, torch.cat(found).numpy(), torch.cat(taken).numpy())
+            return Entries(self.size, found[0], taken[0])
+        return Entries(self.size, np.concatenate(found), np.concatenate(taken))
 
     def put(self, flat: torch.Tensor, entries: Entries) -> None:
         """Write entries of this range into a flat vector."""
@@ -96,19 +100,45 @@ class _Range:
         self.parameters = [view.requires_grad_(False) for view in part.views(weights)]
         # plain SGD is one addition, and the first step of torch.optim imports its compiler, which takes a second
         self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
-        self.changed_at = torch.zeros(part.size, dtype=torch.int32) if track else None
+        self.changed_at = np.zeros(part.size, np.int32) if track else None
+        self._steps: deque[tuple[int, NDArray[Any]]] = deque()  # the last sparse steps: version, indices
+        self._logged, self._since = 0, 0  # indices in them; they are all steps after this version
         self.version = self.dense_version = 0  # of the last step, and of the last dense step
         self.found: tuple[int, int, Entries | None] | None = None  # the last call of `changed`: since, version, answer
 
     def mark(self, before: list[torch.Tensor] | None) -> None:
         """Record which elements the last step changed: those that differ from `before`, all if `before` is None."""
         assert self.changed_at is not None
+        self._steps.clear()
+        self._logged, self._since = 0, self.version
         if before is None:
             self.dense_version = self.version
             return
         kind = INTEGER[self.parameters[0].dtype]  # compared as bits, since 0.0 and -0.0 differ
         changed = [b.view(kind) != p.view(kind) for b, p in zip(before, self.parameters, strict=True)]
-        self.changed_at.masked_fill_(torch.cat(changed), self.version)
+        self.changed_at[torch.cat(changed).numpy()] = self.version
+
+    def mark_entries(self, indices: NDArray[Any]) -> None:
+        """Record that the last step changed these elements of the range."""
+        assert self.changed_at is not None
+        self.changed_at[indices] = self.version
+        self._steps.append((self.version, indices))
+        self._logged += len(indices)
+        while self._logged > FEW * self.part.size:
+            self._since, dropped = self._steps.popleft()
+            self._logged -= len(dropped)
+
+    def changed(self, since: int) -> NDArray[Any]:
+        """The elements (increasing) that steps after `since` changed; from a log of the last steps if that has them."""
+        assert self.changed_at is not None
+        if since < self._since:
+            return np.flatnonzero(self.changed_at > since)
+        logged = [indices for version, indices in self._steps if version > since]
+        if len(logged) < 2:
+            return logged[0] if logged else np.empty(0, np.int64)
+        found = np.sort(np.concatenate(logged), kind="stable")  # it merges what is sorted
+        distinct: NDArray[Any] = found[np.diff(found, prepend=-1) != 0]
+        return distinct
 
 
 class Store:
@@ -163,18 +193,17 @@ class Store:
         assert state.changed_at is not None
         if state.dense_version > since_version:
             return None
-        touched = state.changed_at.numpy() > since_version
-        if np.count_nonzero(touched) > NEARLY_ALL * state.part.size:
+        found = state.changed(since_version)
+        if len(found) > NEARLY_ALL * state.part.size:
             return None
-        found = np.flatnonzero(touched)
         where = state.part.flat_indices(Entries(state.part.size, found, found))
-        return Entries(state.part.size, found, self.weights[where].numpy())
+        return Entries(state.part.size, found, self.weights.numpy()[where.numpy()])
 
     def _sparse_step(self, state: _Range, gradients: Sequence[Entries], learning_rate: float) -> None:
         for entries in gradients:
             state.part.add(self.weights, entries, -learning_rate / len(gradients))
             if state.changed_at is not None and entries.indices is not None:
-                state.changed_at[torch.from_numpy(entries.indices).long()] = state.version
+                state.mark_entries(entries.indices)
 
     def _dense_step(self, state: _Range, gradients: Sequence[Gradient], learning_rate: float) -> None:
         if state.optimizer is None and len(gradients) == 1 and _is_dense(gradients[0]):

@@ -45,6 +45,15 @@ def test_what_is_written_is_read(tmp_path):
     assert load(found.path).run == RUN
 
 
+def test_a_record_from_before_arrivals_is_read_and_has_none(tmp_path):
+    written(tmp_path)
+    with pytest.raises(RecordError, match="recorded before arrivals were"):
+        _ = find(RUN, tmp_path).arrivals
+    table = pd.DataFrame({"kind": ["push"], "worker": [0], "seconds": [0.1 + 0.2]})
+    Draft(Run(), tmp_path).save({**TABLES, "arrivals": table}, VALUES, FACTS)
+    pd.testing.assert_frame_equal(find(Run(), tmp_path).arrivals, table, check_exact=True)
+
+
 def test_weights_are_kept_where_the_run_asks_for_them(tmp_path):
     made = written(tmp_path, Run())
     assert not (made.path / WEIGHTS).exists()

@@ -14,6 +14,7 @@ from numba import config, njit
 
 from pslab.tensors.selection import blocks, kernels, scan, simd
 from pslab.tensors.selection.kernels import SPARE
+from pslab.tensors.selection.scan import Sum
 
 DTYPES = (np.dtype("f4"), np.dtype("f8"))
 LENGTHS = (0, 1, 63, 64, 65, 200, 1024, 1025, 5000)
@@ -40,10 +41,10 @@ def test_search_and_moments(dtype: np.dtype[Any], many: bool) -> None:
         for edge in (-1, 0, 0.3, 1.5, 99):
             expected = np.flatnonzero(np.abs(x) > dtype.type(edge))
             indices, magnitudes = np.zeros(n + SPARE, np.int64), np.zeros(n + SPARE, dtype)
-            found = kernels.search(x, dtype.type(edge), many, indices, magnitudes, n)
+            found = kernels.search(Sum(x).once(), dtype.type(edge), many, indices, magnitudes, n)
             assert indices[:found].tolist() == expected.tolist()
             assert magnitudes[:found].tolist() == np.abs(x[expected]).tolist()
-            total, squares, also = kernels.moments(x, 0.5, dtype.type(edge), many, indices, magnitudes, n)
+            total, squares, also = kernels.moments(Sum(x).once(), 0.5, dtype.type(edge), many, indices, magnitudes, n)
             assert indices[:also].tolist() == expected.tolist()
             shifted = x.astype(np.float64) - 0.5
             assert (total, squares) == pytest.approx((shifted.sum(), np.square(shifted).sum()), rel=1e-12, abs=1e-12)
@@ -54,8 +55,8 @@ def test_search_writes_nothing_beyond_its_room(many: bool) -> None:
     x = np.ones(5000, np.float32)
     for room in (0, 1000, 2048, 4999):
         indices, magnitudes = np.full(room + SPARE + 9, -7), np.full(room + SPARE + 9, -7, np.float32)
-        assert kernels.search(x, np.float32(0), many, indices[:-9], magnitudes[:-9], room) == -1
-        *sums, found = kernels.moments(x, 0.0, np.float32(0), many, indices[:-9], magnitudes[:-9], room)
+        assert kernels.search(Sum(x).once(), np.float32(0), many, indices[:-9], magnitudes[:-9], room) == -1
+        *sums, found = kernels.moments(Sum(x).once(), 0.0, np.float32(0), many, indices[:-9], magnitudes[:-9], room)
         assert (sums, found) == ([5000, 5000], -1)  # the sums are complete
         assert (indices[-9:] == -7).all()
         assert (magnitudes[-9:] == -7).all()
@@ -71,7 +72,7 @@ def test_tails(dtype: np.dtype[Any]) -> None:
             lists = tuple(np.zeros(n + SPARE, dtype) for _ in range(3))
             indices = np.zeros(n + SPARE, np.int64)
             total, count, low_total, low_count, *lengths = kernels.tails(
-                x, edge, tuple(bounds), indices, lists, (room, room, room)
+                Sum(x).once(), edge, tuple(bounds), indices, lists, (room, room, room)
             )
             assert (count, low_count) == ((m > edge).sum(), (m > low).sum())
             exact = m.astype(np.float64)
@@ -131,7 +132,7 @@ def test_sums_of_many_blocks_are_compensated() -> None:
     """Equal entries are rounded the same way in every block."""
     x = np.full(3_000_000, 0.1)
     at, magnitudes = np.empty(SPARE, np.int64), np.empty(SPARE)
-    total, _, _ = kernels.moments(x, 0.0, np.inf, False, at, magnitudes, 0)
+    total, _, _ = kernels.moments(Sum(x).once(), 0.0, np.inf, False, at, magnitudes, 0)
     assert total / len(x) == pytest.approx(0.1, rel=2e-15)
 
 

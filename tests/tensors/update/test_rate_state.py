@@ -87,7 +87,7 @@ class Server:
 def entries(part: Part, vector: torch.Tensor) -> Entries:
     """The entries that are not zero."""
     indices = vector.nonzero().flatten()
-    return part.inside(indices, vector[indices].clone())
+    return part.inside(indices.numpy(), vector[indices].numpy())
 
 
 def full(*values: float) -> list[float]:

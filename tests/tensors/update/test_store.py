@@ -63,7 +63,7 @@ def test_a_step_changes_only_its_range():
 
 def test_inside_and_put_translate_positions():
     indices = torch.tensor([1, 5, 6, 12, 19])
-    inside = [part.inside(indices, indices.double()) for part in PARTS]
+    inside = [part.inside(indices.numpy(), indices.double().numpy()) for part in PARTS]
     assert [e.indices.tolist() for e in inside] == [[1, 5, 8], [0, 9]]
     assert [e.values.tolist() for e in inside] == [[1.0, 5.0, 12.0], [6.0, 19.0]]
     back = torch.zeros(20, dtype=torch.float64)
@@ -116,6 +116,24 @@ def test_changed_is_cached_until_the_next_step():
     store.step(0, [entries((6, 1.0))], 0.1)
     assert store.changed(0, 2) is None  # the dense step is among them
     assert store.changed(0, 3).indices.tolist() == [6]
+
+
+def test_the_log_of_the_last_steps_has_what_a_look_at_all_elements_finds():
+    n, random_ = 4000, np.random.default_rng(0)
+    store = Store(torch.zeros(n), (Part((slice(0, n),)),), resolve_optimizer("sgd"), track_changes=True)
+    history = [np.zeros(n, np.bool_)]
+    for step in range(40):
+        sizes = [n] if step == 20 else [0] if step == 30 else random_.integers(1, 90, 2)
+        chosen = [np.sort(random_.choice(n, size, replace=False)) for size in sizes]
+        given = [Entries(n, each, np.ones(len(each), np.float32)) for each in chosen]
+        store.step(0, [torch.ones(n)] if step == 20 else given, 0.1)
+        history.append(np.isin(np.arange(n), np.concatenate(chosen)))
+        for since in range(step + 2):
+            found, wanted = store.changed(0, since), sum(history[since + 1 :], np.zeros(n, np.bool_))
+            if step >= 20 and since <= 20:
+                assert found is None
+            else:
+                assert np.array_equal(found.indices, np.flatnonzero(wanted))
 
 
 def test_changed_includes_weights_that_only_momentum_moves():

@@ -1,0 +1,93 @@
+"""Which workers a run still has, what each of them does, and when one that is not there ends the run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pslab.engines.processes.pool import SERVER, Pool
+from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, WAITING
+from pslab.engines.server.worker_status import told
+from pslab.errors import RunError, Stalled, WorkerDied
+
+
+class Attendance:
+    """The workers of one run, as the server and the pool report them."""
+
+    def __init__(self, pool: Pool, workers: int, on_death: str) -> None:
+        self._pool, self._on_death = pool, on_death
+        self.workers, self.lost = set(range(workers)), set[int]()
+        self._doings: list[dict[str, Any]] = []
+        self._owing: list[int] = []
+        self._travelling, self._reported_s = True, 0.0
+        self._since_s = [0.0] * workers  # when each began to do what it does
+        self._parked: set[int] = set()  # who has waited for a lease
+
+    @property
+    def present(self) -> set[int]:
+        """Those who are not lost."""
+        return self.workers - self.lost
+
+    def owed(self, served: bool, worked: set[int]) -> dict[int, str]:
+        """Who owes a report, and what it does; once the server has `served`, its last one, unless it has `worked`."""
+        idle = dict.fromkeys([*self.workers, SERVER], "")
+        if served:
+            return idle | dict.fromkeys(self.present - worked, ENDING)
+        if time.monotonic() - self._reported_s > self._pool.watch.lease_s / 2:  # what it said may have changed since
+            return idle | {SERVER: SERVING}
+        parked = dict.fromkeys(self.present if self._stuck else (), WAITING)
+        return idle | {SERVER: SERVING} | parked | dict.fromkeys(self.present & set(self._owing), COMPUTING)
+
+    @property
+    def _stuck(self) -> bool:
+        """Whether no worker can go on by itself, as far as the server knows."""
+        doings = {does["doing"] for does in self._doings} - {"dead"}
+        return doings == {"waiting"} and not self._travelling and not self._owing
+
+    def progress(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The server has reported; what of it is news for others."""
+        self._pool.watch.heard(body.pop("heard"))
+        self._owing, self._travelling = body.pop("owing"), body.pop("travelling")
+        now, before = time.monotonic(), self._doings or [{}] * len(self.workers)
+        self._doings, self._reported_s = body["workers"], now
+        for worker, (then, does) in enumerate(zip(before, self._doings, strict=True)):
+            if then != does:
+                self._since_s[worker] = now
+                self._parked.clear()
+        return body
+
+    def waits(self, number: int) -> None:
+        """A worker has waited for a lease, and nothing was under way.
+
+        Raises:
+            Stalled: so have all the others.
+        """
+        self._parked.add(number)
+        if self._stuck and self._parked >= self.present:
+            lease_s = self._pool.watch.lease_s
+            raise Stalled(f"no worker can go on, and nothing was under way for {lease_s:g} s: {self.told()}")
+
+    def told(self) -> str:
+        """Who waits for whom, on which clock, and for how long."""
+        now = time.monotonic()
+        return told(self._doings, [now - since_s for since_s in self._since_s])
+
+    def lose(self, death: dict[str, Any]) -> None:
+        """The server has lost a worker, in an iteration, or after the run's end.
+
+        Raises:
+            WorkerFailed, WorkerDied: a run that is not `over` cannot go on without it.
+        """
+        worker = death["worker"]
+        self.lost.add(worker)
+        error = self._pool.end_of(worker)
+        if isinstance(error, WorkerDied):
+            error = WorkerDied(error.who, death.get("iteration"), error.how)
+        death["how"] = how_of(error)
+        if not death.get("over") and (self._on_death == "stop" or not self.present):
+            raise error
+
+
+def how_of(error: RunError) -> str:
+    """How a worker ended, in a line."""
+    return error.how if isinstance(error, WorkerDied) else str(error).strip().rpartition("\n")[2]

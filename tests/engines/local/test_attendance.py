@@ -1,0 +1,66 @@
+"""Who owes a report in a run, and who waits for whom; without processes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pslab.engines.local.attendance import Attendance
+from pslab.engines.processes.pool import SERVER
+from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, WAITING, Watch
+from pslab.errors import Stalled, WorkerDied, WorkerFailed
+
+WAITS = {"doing": "waiting", "for": [1], "iteration": 3}
+COMPUTES = {"doing": "computing", "for": [], "iteration": 2}
+DEAD = {"doing": "dead", "for": [], "iteration": None}
+
+
+def attendance(*doings, on_death="continue", travelling=False, error=None):
+    pool = SimpleNamespace(watch=Watch(), end_of=lambda number: error)
+    found = Attendance(pool, len(doings), on_death)
+    owing = [worker for worker, does in enumerate(doings) if does is COMPUTES]
+    found.progress({"workers": list(doings), "heard": [], "owing": owing, "travelling": travelling})
+    return found
+
+
+def test_who_computes_owes_a_message_and_who_waits_does_not():
+    assert attendance(WAITS, COMPUTES).owed(False, set()) == {0: "", 1: COMPUTING, SERVER: SERVING}
+
+
+def test_when_all_wait_and_nothing_is_under_way_none_can_go_on():
+    assert attendance(WAITS, DEAD, WAITS, travelling=True).owed(False, set())[0] == ""
+    stuck = attendance(WAITS, WAITS)
+    assert stuck.owed(False, set()) == {0: WAITING, 1: WAITING, SERVER: SERVING}
+    stuck.waits(0)
+    with pytest.raises(Stalled, match=r"worker 0 has been waiting for worker 1 on clock 3 for \d.*; worker 1 has"):
+        stuck.waits(1)
+
+
+def test_after_the_end_each_worker_owes_its_last_report():
+    assert attendance(WAITS, COMPUTES).owed(True, {0}) == {0: "", 1: ENDING, SERVER: ""}
+
+
+def test_no_worker_is_blamed_by_what_a_silent_server_said_long_ago():
+    old = attendance(WAITS, COMPUTES)
+    old._reported_s -= 60
+    assert old.owed(False, set()) == {0: "", 1: "", SERVER: SERVING}
+
+
+@pytest.mark.parametrize("error", [WorkerDied("worker 1", None, "is gone (exit code 9)"),
+                                   WorkerFailed("worker 1", 4, "Traceback:\nValueError: no")])  # fmt: skip
+def test_a_loss_ends_the_run_or_says_how_it_came(error):
+    with pytest.raises(type(error), match="in iteration 4"):
+        attendance(COMPUTES, COMPUTES, on_death="stop", error=error).lose({"worker": 1, "iteration": 4})
+    going, death = attendance(COMPUTES, COMPUTES, error=error), {"worker": 1, "iteration": 4}
+    going.lose(death)
+    assert death["how"] in ("is gone (exit code 9)", "ValueError: no")
+    assert going.present == {0}
+    with pytest.raises(type(error)):
+        going.lose({"worker": 0, "iteration": 4})  # the last one
+
+
+def test_a_loss_after_the_end_is_none():
+    going = attendance(COMPUTES, on_death="stop", error=WorkerDied("worker 0", None, "is gone"))
+    going.lose({"worker": 0, "over": True})
+    assert going.lost == {0}
