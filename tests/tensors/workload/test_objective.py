@@ -133,5 +133,5 @@ def test_all_classes_of_a_dataset_need_a_score_not_only_those_of_the_sample():
 
 
 def test_scores_with_the_classes_last_are_refused_with_advice():
-    with pytest.raises(ConfigError, match="logits .2, classes, 7., .*dimension 1, as in torch: transpose"):
+    with pytest.raises(ConfigError, match=r"logits \[2, classes, 7\], .*dimension 1, as in torch: transpose"):
         check_model(nn.Sequential(nn.Linear(3, 35), nn.Unflatten(1, (7, 5))), X, WORDS)
