@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pslab.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pslab.config.run import Run
-
 LOWER = ":lower"  # behind the name of a user's metric in a record, where lower is better
 SLACK = 1e-11  # of a goal, which may be the quotient of two numbers
+
+
+class Measured(Protocol):
+    """What has a metric: a Run."""
+
+    @property
+    def metric(self) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Metric:
 ACCURACY = Metric()
 
 
-def metric_of(run: Run) -> Metric:
+def metric_of(run: Measured) -> Metric:
     """The metric of a run, or of what a record says of one."""
     given = run.metric
     if not isinstance(given, str):
@@ -65,7 +69,7 @@ def metric_of(run: Run) -> Metric:
     return ACCURACY if name.strip().lower() == ACCURACY.name else Metric("loss", lower=True, share=False)
 
 
-def one_metric(runs: Iterable[Run]) -> Metric:
+def one_metric(runs: Iterable[Measured]) -> Metric:
     """The metric that all of these runs have; the accuracy if there are none.
 
     Raises:
