@@ -108,8 +108,8 @@ def resolve_data(value: object, root: Path | None = None) -> Dataset:
 
     A name of the table, such as "mnist:train=4096,test=1000" or "folder:PATH"; "torchvision:CIFAR10" (downloaded into
     `root` if absent); "package.module:function", or a callable, that returns a Dataset or (train_x, train_y, test_x,
-    test_y); a Dataset. Of such a tuple, uint8 inputs are normalized by the mean and standard deviation of train_x, floats are
-    taken as they are. Named datasets are cached: the same name gives the same object.
+    test_y); a Dataset. Of such a tuple, uint8 inputs are normalized by the mean and standard deviation of train_x,
+    floats are taken as they are. Named datasets are cached: the same name gives the same object.
 
     Raises:
         ConfigError: an unknown name, missing or broken files, a function that raises, tensors that do not fit.
