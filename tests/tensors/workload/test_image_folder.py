@@ -106,7 +106,7 @@ def test_folders_that_do_not_fit_are_refused(pictures: Path, change, problem: st
 def test_too_many_images_are_refused_before_one_is_decoded(pictures: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(image_folder, "LIMIT_BYTES", 24 * 3 * 10 * 10)
     broken(pictures)
-    with pytest.raises(ConfigError, match="24 images of 12288 bytes take 0.0 GB .*: side=10 fits, or colour=off"):
+    with pytest.raises(ConfigError, match=r"24 images of 12288 bytes take 0.0 GB .*: side=10 fits, or colour=off"):
         load(pictures, "")
 
 
