@@ -53,7 +53,7 @@ def test_histories_by_hand_are_replayed_in_one_range_and_in_two(tmp_path, made):
     ("sync", "fields"), [("bsp", {}), ("bsp", PRUNED), ("ssp:1", PRUNED), ("asp", {}), ("eager", PRUNED),
                          ("eager:1", {}), ("local:3", {}), ("backup:1", {}),
                          ("ssp:1", {"ranges": "layers", "prune": "static:5%", "codec": "varint", "pull": "changed"}),
-                         ("asp", {"pushes": None, "seconds": 0.05}),
+                         ("backup:1", {"ranges": "layers"}), ("asp", {"pushes": None, "seconds": 0.05}),
                          ("bsp", {"pushes": None, "target_accuracy": 0.2, "eval_every": 12})])  # fmt: skip
 def test_runs_with_tensors_are_valid(tmp_path, recwarn, engine, sync, fields):
     cluster = {"compute_s": 0.002, "slow": {0: 3.0}}
