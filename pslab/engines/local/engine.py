@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance, how_of
@@ -256,7 +257,8 @@ class _LocalRun(Coordinator):
 
     def _stop_at_target(self, accuracy: float) -> None:
         target = self.run.target_accuracy
-        if target is not None and accuracy >= target and "outcome" not in self.facts:
+        reached = target is not None and metric_of(self.run).reaches(accuracy, target)
+        if reached and "outcome" not in self.facts:
             self.pool.order(SERVER, "stop")
             self.reached = True
 

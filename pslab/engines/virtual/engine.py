@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
@@ -87,7 +88,7 @@ class _VirtualRun(Coordinator):
         target = self.run.target_accuracy
         if target is not None and self.simulator is not None and (todo := self.unevaluated):
             self.evaluate(todo, self.hosts.numbers)
-            if self.evaluated[max(self.snapshots)][0] >= target:
+            if metric_of(self.run).reaches(self.evaluated[max(self.snapshots)][0], target):
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
@@ -162,7 +163,7 @@ class WholeRun:
         target = self.job.run.target_accuracy
         if target is not None and len(self._rows) < len(self._kept):
             self._evaluate()
-            if self._rows[-1][2] >= target:
+            if metric_of(self.job.run).reaches(self._rows[-1][2], target):
                 simulator.driver.end("target", self._kept[-1][1])
 
     def _evaluate(self) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.config.cluster import Cluster, resolve_cluster
+from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
 from pslab.errors import ConfigError
@@ -125,7 +126,8 @@ class _Judgement:
         if outcome == "seconds" and not seconds >= (run.seconds or np.inf) - SLACK_S:
             found.append(f"the run stopped for its time of {run.seconds} s after {seconds:.6g} s")
         if outcome == "target" and not self._reached():
-            found.append(f"the run stopped for an accuracy of {run.target_accuracy}, which it never reached")
+            what = metric_of(run).name
+            found.append(f"the run stopped for its target, {what} {run.target_accuracy}, which it never reached")
         if outcome == "stalled":
             found.append("the run stalled: every worker waited, and no message was under way")
         return found
@@ -147,9 +149,10 @@ class _Judgement:
         return found
 
     def _reached(self) -> bool:
-        accuracy = self.tables.get("accuracy")
-        wanted = np.inf if self.run.target_accuracy is None else self.run.target_accuracy
-        return accuracy is None or bool((accuracy["accuracy"] >= wanted).any())
+        accuracy, target, metric = self.tables.get("accuracy"), self.run.target_accuracy, metric_of(self.run)
+        if accuracy is None or target is None:
+            return accuracy is None
+        return any(metric.reaches(value, target) for value in accuracy["accuracy"])
 
     def _layered(self) -> bool:
         """Whether requests are layer by layer; also where that is unknown, since less is demanded then."""

@@ -148,7 +148,7 @@ def test_a_round_of_local_steps_may_exceed_the_budget():
      ("ssp:1", {"accepted": 29}, "stopped at its budget of 30 pushes after 29"),
      ("ssp:1", {"pushes": 29}, "counts 29 pushes as applied; what arrived makes 30"),
      ("ssp:1", {"outcome": "seconds"}, "the run stopped for its time of None s"),
-     ("ssp:1", {"outcome": "target"}, "the run stopped for an accuracy of None"),
+     ("ssp:1", {"outcome": "target"}, "the run stopped for its target, accuracy None"),
      ("ssp:1", {"outcome": "stalled"}, "the run stalled"),
      ("local:3", {"accepted": 33}, "counts 33 pushes as accepted; what arrived makes 30"),
      ("local:3", {"accepted": 29}, "stopped at its budget of 30 pushes after 29"),
