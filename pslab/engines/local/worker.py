@@ -70,8 +70,8 @@ class LocalWorker(Evaluating):
             self.line.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
         turns = self.driver.turns
-        body = {"overrun_s": self.overrun_s, "late_s": self.line.late_s / self.clock.dilation, "real_s": self.real_s, "modelled_s": self.modelled_s,
-                "alive_s": self.now(), "layers_s": self.layers_s,
+        body = {"overrun_s": self.overrun_s, "late_s": self.line.late_s / self.clock.dilation, "real_s": self.real_s,
+                "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
                 "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
 
