@@ -186,7 +186,8 @@ def received(p: Phases, h: History) -> list[str]:
     known[sorted(p.movers)] = False
     missing = np.isnan(computed) & ~np.isnan(came) & known[:, None]
     if h.rules.layered:
-        missing &= np.arange(p.iterations) < np.nanmax(np.where(np.isnan(computed), -1, np.arange(p.iterations)))
+        last = np.where(np.isnan(computed), -1, np.arange(p.iterations)).max(axis=1, keepdims=True)
+        missing &= np.arange(p.iterations) < last
     found = report_cells(missing, lambda _, worker, at: (
         f"worker {worker} pushed iteration {at}, which was never computed"))  # fmt: skip
     taken, answered = p.cells("apply", "begin"), p.cells("wait", "end")

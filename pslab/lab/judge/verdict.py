@@ -19,6 +19,7 @@ from pslab.config.spec import build, resolve
 from pslab.errors import ConfigError
 from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals
 from pslab.lab.judge.capabilities import Rules
+from pslab.lab.judge.numbers import NUMBERS_JUDGED, Numbers
 from pslab.lab.judge.phases import PHASES_JUDGED, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History
 from pslab.lab.judge.replay import replay
@@ -97,7 +98,8 @@ class _Judgement:
         self.missing += unknown
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))
-            self._phases(history, phases)
+            if self._phases(history, phases):
+                self._numbers(Numbers.of(self.run, cluster, self.facts, history, phases, self.tables))
         except Unreadable as problem:
             self.missing.append(str(problem))
         if sync is not None and not self.violations:
@@ -109,14 +111,21 @@ class _Judgement:
         self.violations += found
         return not found
 
-    def _phases(self, history: History, phases: Phases) -> None:
+    def _phases(self, history: History, phases: Phases) -> bool:
+        """Whether they have numbers that can be read by worker, iteration and range."""
         for name, check in PHASES_JUDGED.items():
             if not self._hold(name, check(phases, history)):
-                return
+                return False
         if (window := history.rules.traits.window) is not None:
             self._hold("the bound of the policy's window", phases.beyond(window, history))
         if history.rules.traits.barrier and not history.rules.layered:  # layered workers compute while a range changes
             self._hold("no step while a worker computes", phases.steps_inside(history))
+        return True
+
+    def _numbers(self, numbers: Numbers) -> None:
+        for name, check in NUMBERS_JUDGED.items():
+            if not self._hold(name, check(numbers)):
+                return
 
     def _stop(self) -> list[str]:
         """The run stopped where its stop rule says; how many pushes that took, a replay counts."""

@@ -8,19 +8,24 @@ from collections.abc import Callable
 from multiprocessing import active_children
 
 import handmade
-import pandas as pd
 import pytest
 from histories import UNEVEN, assert_invalid, assert_valid, forgotten, fresh, history, judged, plus, recorded, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import tiny
 
+from pslab.config.spec import build
 from pslab.engines.execute import execute
+from pslab.lab.judge.arrivals import Arrivals
+from pslab.lab.judge.capabilities import Rules
+from pslab.lab.judge.pushes import History
+from pslab.lab.judge.replay import replay
 from pslab.lab.judge.verdict import SHOWN, judge
 from pslab.lab.records.record import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import InvalidRun, run, tables_of
 from pslab.policies.sync.asp import ASP
+from pslab.protocol.traits import Traits
 
 SYNCS = ("bsp", "ssp:0", "ssp:1", "ssp:3", "asp", "eager", "eager:1", "eager:2", "local:1", "local:3",
          "local:2,after=3", "backup:0", "backup:1", "backup:2")  # fmt: skip
@@ -31,33 +36,36 @@ PRUNED = {"prune": "static:5%", "pull": "changed"}
 
 
 @pytest.mark.parametrize("made", [handmade.bsp, handmade.asp])
-def test_histories_by_hand_are_valid_in_one_range_and_in_two(tmp_path, made):
-    result = made(tmp_path)
-    verdict = recorded(result)
-    assert_valid(verdict)
-    assert "the policy's decisions, replayed" in verdict.checked
-    two = handmade.two_ranges(result)
-    pushes = two.pushes.sort_values("seconds", kind="stable")
-    pushes, phases = pushes.assign(push=range(1, len(pushes) + 1)), two.phases.sort_values("begin_s")
-    # weights of the second range arrive a quarter of a second later, and only then may a worker continue
-    phases.loc[(phases.phase == "compute") & (phases.iteration > 0), "begin_s"] += 0.4
-    assert_valid(judge(two.run, {"pushes": pushes, "phases": phases, "arrivals": two.arrivals}, two.manifest))
+def test_histories_by_hand_are_replayed_in_one_range_and_in_two(tmp_path, made):
+    one = made(tmp_path)
+    two = handmade.two_ranges(made(tmp_path))
+    for result, order in ((one, "push"), (two, "seconds")):
+        pushes = result.pushes.sort_values(order, kind="stable")
+        arrivals = Arrivals.of(result.arrivals, 2, {0, 1})
+        found = History.of(pushes.assign(push=range(1, len(pushes) + 1)), arrivals, Rules(Traits(), known=True))
+        sync = build("sync", result.run.sync)
+        assert replay(found, sync, result.run.pushes, result.manifest) == ""
+        assert replay(found, build("sync", "ssp:0"), result.run.pushes, result.manifest) != ""
 
 
 @pytest.mark.parametrize("engine", ["virtual", "local"])
 @pytest.mark.parametrize(
     ("sync", "fields"), [("bsp", {}), ("bsp", PRUNED), ("ssp:1", PRUNED), ("asp", {}), ("eager", PRUNED),
-                         ("eager:1", {}), ("local:3", {}), ("backup:1", {})])  # fmt: skip
+                         ("eager:1", {}), ("local:3", {}), ("backup:1", {}),
+                         ("ssp:1", {"ranges": "layers", "prune": "static:5%", "codec": "varint", "pull": "changed"}),
+                         ("backup:1", {"ranges": "layers"}), ("asp", {"pushes": None, "seconds": 0.05}),
+                         ("bsp", {"pushes": None, "target_accuracy": 0.2, "eval_every": 12})])  # fmt: skip
 def test_runs_with_tensors_are_valid(tmp_path, recwarn, engine, sync, fields):
     cluster = {"compute_s": 0.002, "slow": {0: 3.0}}
     result = run(tiny(engine=engine, sync=sync, cluster=cluster, **fields), results=tmp_path, progress=False)
-    assert (result.manifest["verdict"], result.manifest["outcome"]) == ("valid", "budget")
+    stop = "seconds" if "seconds" in fields else "target" if "target_accuracy" in fields else "budget"
+    assert (result.manifest["verdict"], result.manifest["outcome"]) == ("valid", stop)
     assert (result.manifest["dropped"] > 0) == (sync == "backup:1")
     assert not [w for w in recwarn if issubclass(w.category, InvalidRun)]
     loaded = load(result.path)
     again = recorded(loaded)
     assert (again.verdict, again.unjudged) == ("valid", ())
-    assert again.checked[-1].startswith("the policy's decisions, replayed")
+    assert again.checked[-1] == "the policy's decisions, replayed"
 
 
 def test_weights_in_place_are_valid(tmp_path):
@@ -168,11 +176,13 @@ def test_more_pushes_than_the_budget_are_found():
 
 
 def test_a_stop_at_a_target_needs_the_accuracy():
-    wanted, tables, facts = fresh("asp")
-    wanted = wanted.but(engine="virtual", target_accuracy=0.5)
-    for reached, verdict in ((0.5, "valid"), (0.49, "invalid")):
-        accuracy = pd.DataFrame({"accuracy": [0.1, reached]})
-        assert judge(wanted, {**tables, "accuracy": accuracy}, {**facts, "outcome": "target"}).verdict == verdict
+    wanted = tiny(engine="virtual", cluster={"compute_s": 1.0}, pushes=None, target_accuracy=0.2, eval_every=12)
+    outcome = execute(resolve(wanted), lambda news: None)
+    tables = tables_of(wanted, outcome)[0]
+    assert outcome.facts["outcome"] == "target"
+    assert_valid(judge(wanted, tables, outcome.facts))
+    less = tables["accuracy"].assign(accuracy=0.19)
+    assert_invalid(judge(wanted, {**tables, "accuracy": less}, outcome.facts), "which it never reached")
 
 
 def test_missing_pushes_of_a_policy_that_drops_are_counted():
