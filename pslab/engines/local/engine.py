@@ -193,6 +193,7 @@ class _LocalRun(Coordinator):
         overrun_s = sum(w["overrun_s"] for w in self.worked.values())
         # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
         late_s = self.facts["late_s_mean"] * self.facts["messages"] / len(self.experiment.parts)
+        late_s += self.facts["stalled_s"] + sum(w["late_s"] for w in self.worked.values())
         return {
             "dilation": self.dilation,
             "compute_overrun_share": overrun_s / alive_s,
