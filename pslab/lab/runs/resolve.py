@@ -18,6 +18,7 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.job.experiment import Experiment
 from pslab.errors import ConfigError, nearest
+from pslab.lab.runs.machine import check_memory
 from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.codec.frames import frame_bytes
@@ -75,7 +76,10 @@ def _model(run: Run, dataset: Dataset, loss: Loss, metric: Metric | None) -> tup
     dtype = getattr(torch, run.dtype)
     if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
         return _without_memory(run.model, dtype)
+    if isinstance(run.model, str):
+        check_memory(run, _weights_of(run.model, sources.edits()))  # before they are made
     module = in_dtype(build_model(run.model, run.seed), dtype)
+    check_memory(run, sum(parameter.numel() for parameter in module.parameters()))
     x, y = dataset.train_x[:2], targets(dataset.train_y[:2], dtype)
     sample = x if x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
     _once(run, "check", lambda: check_model(module, sample, y, loss, metric, dataset.classes))
@@ -87,6 +91,16 @@ def _without_memory(model: str, dtype: torch.dtype) -> tuple[nn.Module, torch.Te
     """A model whose layers' sizes and operations are known, and whose weights are never made; and an input of it."""
     with WeightsOnMeta():
         return build_model(model, 0).to(device="meta", dtype=dtype), torch.empty(IMAGE, dtype=dtype, device="meta")
+
+
+@lru_cache(maxsize=16)
+def _weights_of(model: str, edits: int) -> int:
+    """The number of a model's weights, without making them; 0 if its constructor needs them."""
+    try:
+        with WeightsOnMeta():
+            return sum(parameter.numel() for parameter in build_model(model, 0).parameters())
+    except ConfigError:
+        return 0
 
 
 def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
