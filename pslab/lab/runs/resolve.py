@@ -61,7 +61,6 @@ def resolve(run: Run) -> Experiment:
     _check_credit(run, policies, parts, keyspace.dtype.itemsize)
     shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
-        _once(run, "sent", lambda: check_sent(shell))
         running = _once(run, "running", lambda: running_of(module, sample))
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
@@ -82,6 +81,8 @@ def _model(run: Run, dataset: Dataset, loss: Loss, metric: Metric | None) -> tup
     check_memory(run, sum(parameter.numel() for parameter in module.parameters()))
     x, y = dataset.train_x[:2], targets(dataset.train_y[:2], dtype)
     sample = x if x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+    if run.engine != "timing":
+        _once(run, "sent", lambda: check_sent(Keyspace.of(module).shell(module)))
     _once(run, "check", lambda: check_model(module, sample, y, loss, metric, dataset.classes))
     return module, sample
 

@@ -52,13 +52,14 @@ def test_a_containers_limit_counts(monkeypatch: Patch):
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_made():
-    with pytest.raises(ConfigError, match="50,003,985,000,010 weights.* GiB are free here: use a smaller model"):
+    with pytest.raises(ConfigError, match=r"50,003,985,000,010 weights.* GiB are free here: use a smaller model"):
         resolve(Run(model="mlp:5000000"))
 
 
 @pytest.mark.parametrize(("fields", "times"), [
     ({"pushes": 100}, 3 + 12 + 22), ({"pushes": 100, "eval_every": 100}, 3 + 12 + 3),
-    ({"pushes": None, "seconds": 1.0, "workers": 1}, 3 + 3 + 22), ({"pushes": 100, "dtype": "float64"}, 2 * (3 + 12 + 22)),
+    ({"pushes": None, "seconds": 1.0, "workers": 1}, 3 + 3 + 22),
+    ({"pushes": 100, "dtype": "float64"}, 2 * (3 + 12 + 22)),
 ])  # fmt: skip
 def test_memory_is_for_every_worker_and_every_evaluation(fields: dict, times: int, monkeypatch: Patch):
     run = Run(**fields)
