@@ -8,6 +8,9 @@ import statistics
 import time
 from pathlib import Path
 
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+
 HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and everybody else
 
 
@@ -67,6 +70,25 @@ def free_memory_bytes() -> int | None:
     if limit and used and limit[0].isdigit():
         free = min(free, int(limit[0]) - int(used[0]))
     return free
+
+
+def check_memory(run: Run, weights: int) -> None:
+    """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
+
+    The parent has them twice, and the server; each worker two gradients and what a backward pass makes; and every
+    evaluation those that it is of.
+
+    Raises:
+        ConfigError: it is larger than what is free.
+    """
+    period, free = run.evaluation_period, free_memory_bytes()
+    evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
+    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * run.workers + evaluations)
+    if free is None or needed <= free:
+        return
+    problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "
+    problem += f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free here: use a smaller model, "
+    raise ConfigError("model", run.model, f"{problem}fewer workers, or evaluate less often (eval_every)")
 
 
 def resident_bytes() -> int | None:
