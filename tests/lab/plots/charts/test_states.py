@@ -46,4 +46,4 @@ def test_each_range_has_a_lane(tmp_path: Path):
     shown = plots.server_states(handmade.two_ranges(handmade.bsp(tmp_path)), 4.0, 5.0)
     assert list(shown.layout.yaxis.ticktext) == ["range 0", "range 1"]
     assert {float(y) for trace in shown.data if trace.type == "bar" for y in trace.y} == {0.0, 1.0}
-    assert all(4.0 <= base for trace in shown.data if trace.type == "bar" for base in trace.base)
+    assert all(base >= 4.0 for trace in shown.data if trace.type == "bar" for base in trace.base)
