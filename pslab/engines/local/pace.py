@@ -7,7 +7,7 @@ slower than in its own seconds: to it the machine is k times faster.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +49,20 @@ class Pace(NamedTuple):
             return 1.0  # workers compute as fast as this machine, in its seconds
         able = (k for k in DILATIONS if k >= least and self.late_share(experiment, k) <= AIM_SHARE)
         return next(able, DILATIONS[-1])
+
+
+def emulation(worked: Collection[Mapping[str, Any]], served: Mapping[str, Any], ranges: int) -> dict[str, float]:
+    """How well the emulation was kept, by what workers and server have reported: shares of the workers' time."""
+    alive_s = sum(each["alive_s"] for each in worked) or 1.0
+    # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
+    late_s = served["late_s_mean"] * served["messages"] / ranges
+    return {
+        "compute_overrun_share": sum(each["overrun_s"] for each in worked) / alive_s,
+        "late_message_share": late_s / alive_s,
+        "late_message_mean_s": served["late_s_mean"],
+        "late_message_99th_s": served["late_s_99th"],
+        "real_compute_share": sum(each["real_s"] for each in worked) / alive_s,
+    }
 
 
 def kept(emulation: Mapping[str, Any]) -> bool:

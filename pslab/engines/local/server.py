@@ -47,7 +47,8 @@ class LocalServer:
         self.waiting = Waiting(job, self.machine) if job.layered and not job.cluster.free else None
         self.links = EmulatedLinks(job, self.clock.now, self.waiting)
         shard = TensorShard(job, seat.arena)
-        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body))
+        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body),
+                        seat.ledger)  # fmt: skip
         self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
         self.deaths: list[dict[str, Any]] = []
         self.heard: set[int] = set()  # workers whose messages came since the last report
@@ -235,11 +236,11 @@ class LocalServer:
             "refused": self.driver.refused,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
-            "deaths": self.deaths,
             "diverged": self.driver.diverged,
             "late_s_mean": float(late_s.mean()),
             "late_s_99th": float(np.quantile(late_s, 0.99)),
             "messages": len(self.links.late_s),
             "costs": self._costs(),
         }
-        report(self.parent, "served", body, books.ledger.close(books.applied, ended_s))
+        books.ledger.close(books.applied, ended_s)  # the parent maps the rows
+        report(self.parent, "served", body)

@@ -1,13 +1,22 @@
-"""This machine: its cores and memory as a process may use them, and how long a gradient takes on one core."""
+"""This machine: its cores, memory and disk as a process may use them, and how long a gradient takes on one core."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
 import statistics
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pslab.errors import RecordError, StartFailed
+from pslab.lab.records.record import in_bytes
+
+if TYPE_CHECKING:
+    from pslab.engines.job.experiment import Experiment
+
+ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
 HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and everybody else
 
 
@@ -67,6 +76,42 @@ def free_memory_bytes() -> int | None:
     if limit and used and limit[0].isdigit():
         free = min(free, int(limit[0]) - int(used[0]))
     return free
+
+
+def shared_memory_bytes() -> int:
+    """Memory that processes of this machine share: a pool's is in it, and is used again."""
+    found = _words(Path("/proc/meminfo"))
+    return int(found[found.index("Shmem:") + 1]) * 1024 if "Shmem:" in found else 0
+
+
+def needed_bytes(experiment: Experiment) -> tuple[int, int]:
+    """What a run takes at least: shared memory, for its tensors and the snapshots to be evaluated, and its record."""
+    run, data = experiment.run, experiment.dataset
+    flat = experiment.keyspace.size * experiment.weights.element_size()
+    pushes = run.pushes or 0
+    record = flat * run.keep_weights + ROWS_BYTES * pushes * len(experiment.parts)
+    if not experiment.trains:
+        return 0, record
+    shelf = sum(x.numel() * x.element_size() for x in (data.train_x, data.train_y, data.test_x, data.test_y))
+    copies = 1 + run.workers * (1 if experiment.in_place else 2)
+    snapshots = 1 + pushes // (run.evaluation_period or max(pushes, 1))
+    return shelf + flat * (copies + snapshots), record
+
+
+def fit(experiment: Experiment, results: Path) -> None:
+    """Refuse a run that there is no room for, before a process starts.
+
+    Raises:
+        StartFailed: too little memory. RecordError: too little room where the results go.
+    """
+    memory, record = needed_bytes(experiment)
+    free = free_memory_bytes()
+    if free is not None and memory > (there := free + shared_memory_bytes()):
+        which = "fewer workers or a longer eval_every need less"
+        raise StartFailed(f"the run needs {in_bytes(memory)} of memory at least, {in_bytes(there)} are free: {which}")
+    folder = next(each for each in (results, *results.absolute().parents) if each.is_dir())
+    if record > (left := shutil.disk_usage(folder).free):
+        raise RecordError(f"the record needs {in_bytes(record)} at least, {in_bytes(left)} are free in {folder}")
 
 
 def resident_bytes() -> int | None:
