@@ -10,17 +10,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
 from pslab.config import sources
 from pslab.config.content import Unknown, content
+from pslab.config.metric import LOWER, metric_of
 from pslab.config.parameters import Bounds, OneOf, check, parameters
+from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
 SEMANTICS = 4  # raise it when the same Run gives other results than before: old records are then not reused
 
-NAMED = ("model", "data", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule", "cluster")
+NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
+         "cluster")  # fmt: skip
+LATER = ("loss", "metric")  # younger than some records, which are still found: at their defaults nothing names them
 USERS = ("model", "data")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 _PROCESS = os.urandom(4).hex()
@@ -43,7 +48,9 @@ class Run:
     """
 
     model: Annotated[Named, "a name, package.module:factory, or a callable that returns an nn.Module"] = "mlp"
-    data: Annotated[Named, "a name, torchvision:NAME, package.module:function, or a callable"] = "mnist"
+    data: Annotated[Named, "a name, folder:PATH, torchvision:NAME, package.module:function, or a callable"] = "mnist"
+    loss: Annotated[Named, "what is minimized: a name, or a callable loss(output, target) -> scalar"] = "cross_entropy"
+    metric: Annotated[Named, "what an evaluation says: a name, or a callable metric(output, target)"] = "accuracy"
     workers: Annotated[int, Bounds(at_least=1, at_most=1024), "that compute gradients"] = 4
     sync: Annotated[Named, "when a worker may start its next iteration, and when a push is applied"] = "bsp"
     prune: Annotated[Named, "which entries of a gradient are pushed"] = "none"
@@ -64,7 +71,7 @@ class Run:
     batch_size: Annotated[int, Bounds(at_least=1, at_most=1_000_000), "examples per worker and iteration"] = 64
     pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many, of all workers"] = 937
     seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so long"] = None
-    target_accuracy: Annotated[float | None, Bounds(above=0, at_most=1), "stop once this share is correct"] = None
+    target_accuracy: Annotated[float | None, "stop once the metric is as good: an accuracy from 0 to 1"] = None
     cluster: Annotated[str | Mapping[str, Any], "a preset's name, or a mapping of Cluster's fields"] = "free"
     engine: Annotated[str, OneOf(*ROWS["engine"]), "what executes the run"] = "local"
     device: Annotated[str, OneOf("cpu", "cuda")] = "cpu"
@@ -95,7 +102,10 @@ class Run:
         for name in NAMED:
             if (value := getattr(self, name)) is None or isinstance(value, (bool, int, float)):
                 raise ConfigError(name, value, "must be a name, or an object that does the same")
-        if self.pushes is None and self.seconds is None and self.target_accuracy is None:
+        target = self.target_accuracy
+        if target is not None and metric_of(self).share and not 0 < target <= 1:
+            raise ConfigError("target_accuracy", target, "must be a number above 0 and at most 1, or None")
+        if self.pushes is None and self.seconds is None and target is None:
             raise ConfigError("pushes", None, "a run needs a stop rule: pushes, seconds or target_accuracy")
         if self.pushes is None and self.seconds is None and self.eval_every is None:
             raise ConfigError("eval_every", None, "a stop at a target accuracy alone needs an evaluation period")
@@ -119,7 +129,8 @@ class Run:
 
     def plain(self) -> dict[str, Any]:
         """The fields as JSON can hold them: an object becomes its name and a digest of its content."""
-        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        each = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
+        fields = ((name, value) for name, value, default in each if name not in LATER or value != default)
         return {name: self._objects[name][0] if name in self._objects else _plain(value) for name, value in fields}
 
     @property
@@ -142,7 +153,10 @@ class Run:
     def _objects(self) -> dict[str, tuple[str, str]]:
         """The fields that hold an object: its name and content in a record, and why its content is unknown, or ""."""
         given = {name: getattr(self, name) for name in NAMED}
-        return {name: _named(name, value) for name, value in given.items() if not isinstance(value, (str, Mapping))}
+        found = {name: _named(name, value) for name, value in given.items() if not isinstance(value, (str, Mapping))}
+        if "metric" in found and metric_of(self).lower:
+            found["metric"] = found["metric"][0] + LOWER, found["metric"][1]
+        return found
 
     def sources(self) -> dict[str, str]:
         """The source text of the fields that hold an object, for a reader of the record, where there is any."""
@@ -160,7 +174,9 @@ FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
 def _sources(field: str, value: object) -> dict[str, str]:
-    """The user's files behind package.module:name; nothing of any other value."""
+    """The user's files behind package.module:name, or the images of a folder; nothing of any other value."""
+    if field == "data" and isinstance(value, str) and (images := _images(value)):
+        return {"folder": found} if (found := sources.folder(images)) else {}
     path, colon, _ = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not colon or not all(part.isidentifier() for part in path.split(".")):
         return {}
@@ -168,6 +184,12 @@ def _sources(field: str, value: object) -> dict[str, str]:
         return sources.of(path)
     except ConfigError as error:
         raise ConfigError(field, value, f"{error.value} {error.problem}") from error
+
+
+def _images(data: str) -> Path | None:
+    name, first, named = split(data)
+    given = named.get("path", first[0] if first else "")
+    return Path(given).expanduser().absolute() if name == "folder" and given else None
 
 
 def _named(field: str, value: Any) -> tuple[str, str]:

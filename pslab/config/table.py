@@ -70,8 +70,12 @@ KINDS: dict[str, Kind] = {
     "codec": Kind(),
     "model": Kind(forms=("package.module:factory", "torchvision:NAME"), objects="a callable, an nn.Module"),
     "data": Kind(forms=("package.module:function", "torchvision:NAME"), objects="a callable, a Dataset"),
+    "loss": Kind(objects="a callable loss(output, target) that returns a scalar with a gradient"),
+    "metric": Kind(objects=(
+        "a callable metric(output, target) that returns a value for each example, or their mean; higher is better "
+        "unless its attribute lower_is_better is True")),
     "engine": Kind(),
-}
+}  # fmt: skip
 
 
 def _table(*rows: Row) -> dict[str, dict[str, Row]]:
@@ -166,6 +170,15 @@ ROWS = _table(
 
     Row("data", "mnist", "pslab.tensors.workload.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
+    Row("data", "folder", "pslab.tensors.workload.image_folder:ImageFolder", example="folder:pictures,side=32",
+        label="images of {path}, side {side}"),
+
+    Row("loss", "cross_entropy", "pslab.tensors.workload.objective:cross_entropy", label="cross-entropy"),
+    Row("loss", "mse", "pslab.tensors.workload.objective:mse", label="squared error"),
+    Row("loss", "l1", "pslab.tensors.workload.objective:l1", label="absolute error"),
+
+    Row("metric", "accuracy", "pslab.tensors.workload.objective:accuracy", label="accuracy"),
+    Row("metric", "loss", "pslab.tensors.workload.objective", "the mean loss; lower is better", label="test loss"),
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),
     Row("engine", "virtual", "pslab.engines.virtual.engine", "virtual time with real gradients, deterministic"),

@@ -12,6 +12,8 @@ from pslab.config.run import Run
 from pslab.lab.records.record import Draft, Result
 
 PHASE_COLUMNS = ["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"]
+ARRIVAL_COLUMNS = ["kind", "worker", "range", "iteration", "version", "seconds"]
+ALL = ["compute", "select", "encode"]  # phases that are about all ranges
 PUSH_COLUMNS = ["push", "worker", "iteration", "version_pulled", "version_applied", "staleness", "seconds"]
 
 #: Worker 0 waits for worker 1 in iteration 0, and the other way round in iteration 1.
@@ -68,23 +70,41 @@ def asp(folder: Path) -> Result:
 def record(folder: Path, run: Run, phases: Iterable[tuple], pushes: Iterable[tuple]) -> Result:
     """A finished run with these tables; every push takes 100 bytes, its pull 30."""
     table = pd.DataFrame(list(phases), columns=PHASE_COLUMNS)
+    table["range"] = np.where(table.phase.isin(ALL), -1, 0)
     applied = pd.DataFrame(list(pushes), columns=PUSH_COLUMNS).assign(
         range=0, loss=1.0, density=1.0, bytes_up=100, bytes_up_raw=100, bytes_down=30, bytes_down_raw=30)  # fmt: skip
     evaluated = pd.DataFrame({"pushes": [0], "iteration": [0.0], "seconds": [0.0], "accuracy": [0.1], "loss": [2.3]})
     facts = {"outcome": "budget", "verdict": "unknown", "emulation_ok": True, "emulation": {}, "disturbed": False,
              "seconds": 11.0, "pushes": len(applied), "accepted": len(applied), "dropped": 0, "deaths": []}  # fmt: skip
-    tables = {"accuracy": evaluated, "phases": table, "pushes": applied}
+    arrivals = arrived(table, applied, eager=run.sync == "eager")
+    tables = {"accuracy": evaluated, "phases": table, "pushes": applied, "arrivals": arrivals}
     return Draft(run, folder).save(tables, np.zeros(2, np.float32), facts)
+
+
+def arrived(phases: pd.DataFrame, pushes: pd.DataFrame, *, eager: bool = False) -> pd.DataFrame:
+    """What arrived: each push, and its worker's next request a tenth of a second later, or as an eager one waits."""
+    names = ["worker", "iteration", "range"]
+    version = pushes.set_index(names).version_pulled
+    rows = []
+    for span in phases[phases.phase.isin(["apply", "wait"])].itertuples():
+        index = phases.range[span.Index]
+        if span.phase == "apply":
+            version_pulled = version.get((span.worker, span.iteration, index), 0)
+            rows.append(("push", span.worker, index, span.iteration, version_pulled, span.begin_s))
+        if span.phase == ("wait" if eager else "apply"):
+            rows.append(("pull", span.worker, index, span.iteration + 1, 0, span.begin_s + 0.1 * (not eager)))
+    return pd.DataFrame(rows, columns=ARRIVAL_COLUMNS).sort_values("seconds", kind="stable", ignore_index=True)
 
 
 def two_ranges(result: Result) -> Result:
     """The same run with its weights in two ranges, whose requests overlap: the second's a quarter second later."""
     transfers = result.phases[result.phases.phase.isin(["push", "apply", "wait", "serve", "pull"])]
-    later = transfers.assign(begin_s=transfers.begin_s + 0.25, end_s=transfers.end_s + 0.25)
+    later = transfers.assign(begin_s=transfers.begin_s + 0.25, end_s=transfers.end_s + 0.25, range=1)
     phases = pd.concat([result.phases, later], ignore_index=True)
     second = result.pushes.assign(range=1, seconds=result.pushes.seconds + 0.25)
     pushes = pd.concat([result.pushes, second], ignore_index=True)
-    object.__setattr__(result, "__dict__", {**result.__dict__, "phases": phases, "pushes": pushes})
+    object.__setattr__(result, "__dict__", {**result.__dict__, "phases": phases, "pushes": pushes,
+                                              "arrivals": arrived(phases, pushes)})  # fmt: skip
     return result
 
 

@@ -13,12 +13,14 @@ from tiny import tiny
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.lab.judge.verdict import Verdict, judge
+from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import tables_of
 
 UNEVEN = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
 History = tuple[Run, dict[str, pd.DataFrame], dict[str, Any]]
 Change = Callable[[pd.DataFrame], pd.DataFrame]
+TABLES = ("accuracy", "phases", "pushes", "arrivals")
 
 
 def history(sync: object = "ssp:1", cluster: object = UNEVEN, **fields: object) -> History:
@@ -31,6 +33,11 @@ def history(sync: object = "ssp:1", cluster: object = UNEVEN, **fields: object) 
 @lru_cache(maxsize=16)
 def _cached(sync: str, linked: bool) -> History:
     return history(sync, {**UNEVEN, "bandwidth_bit_s": 8e5} if linked else UNEVEN)
+
+
+def recorded(result: Result) -> Verdict:
+    """The verdict on a record, read from its files."""
+    return judge(result.run, {name: getattr(result, name) for name in TABLES}, result.manifest)
 
 
 def fresh(sync: str, *, linked: bool = False) -> History:

@@ -25,6 +25,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy
 from pslab.tensors.workload.running_statistics import Running
 
 T = TypeVar("T")
@@ -50,6 +51,8 @@ class Experiment:
     keyspace: Keyspace
     weights: torch.Tensor
     parts: tuple[Part, ...]
+    loss: Loss = cross_entropy
+    metric: Metric | None = accuracy  #: None stands for the mean loss
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
@@ -88,12 +91,12 @@ class Experiment:
     def portable(self) -> bool:
         """Whether any process may compute any worker's gradient, since all that lasts lies in shared memory.
 
-        Not so for a model with buffers, or of the user's own layers or rule, which may remember what they like.
+        Not so for a model with buffers, or of the user's own layers, loss or rule, which may remember what they like.
         """
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
-        own = find("prune", self.prune) is not None
-        return known and own and not list(self.shell.buffers()) and not self.device.apart
+        named = find("prune", self.prune) is not None and isinstance(self.run.loss, str)
+        return known and named and not list(self.shell.buffers()) and not self.device.apart
 
     @property
     def sparse(self) -> bool:

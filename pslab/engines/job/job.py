@@ -26,6 +26,7 @@ from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.objective import Loss, Metric
 from pslab.tensors.workload.running_statistics import Running
 
 FIELDS = ("train_x", "train_y", "test_x", "test_y")
@@ -76,6 +77,8 @@ class Job:
     optimizer: OptimizerSpec
     cluster: Cluster
     shell: nn.Module
+    loss: Loss
+    metric: Metric | None
     keyspace: Keyspace
     parts: tuple[Part, ...]
     layer_shares: tuple[tuple[float, float], ...]
@@ -122,7 +125,7 @@ class Job:
     @classmethod
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
-        same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell",
-                "keyspace", "parts", "layer_shares", "running", "device", "examples", "select_factor", "apply_factor",
-                "sparse", "trains", "portable", "own", "layered")  # fmt: skip
+        same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "loss",
+                "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "select_factor",
+                "apply_factor", "sparse", "trains", "portable", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

@@ -20,8 +20,9 @@ class Outcome:
     """One run that has ended. Tables are float64 [rows, columns]; seconds count from its start."""
 
     accuracy: np.ndarray  #: pushes, seconds, accuracy, loss
-    phases: np.ndarray  #: worker, iteration, phase, begin_s, end_s, waits_for
+    phases: np.ndarray  #: see pslab.engines.worker.phases.PHASE_COLUMNS
     pushes: np.ndarray  #: see pslab.engines.server.ledger.PUSH_COLUMNS
+    arrivals: np.ndarray  #: ... ARRIVAL_COLUMNS
     weights: np.ndarray  #: the final ones, flat
     facts: dict[str, Any] = field(default_factory=dict)
 

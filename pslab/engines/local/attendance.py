@@ -17,7 +17,7 @@ class Attendance:
     def __init__(self, pool: Pool, workers: int, on_death: str) -> None:
         self._pool, self._on_death = pool, on_death
         self.workers, self.lost = set(range(workers)), set[int]()
-        self.deaths: list[dict[str, Any]] = []  #: during the run: the worker, its iteration, how, and the instant
+        self.deaths: list[dict[str, Any]] = []  #: that the run went on after: worker, iteration, how, instant
         self._doings: list[dict[str, Any]] = []
         self._owing: list[int] = []
         self._travelling, self._reported_s = True, 0.0
@@ -86,9 +86,9 @@ class Attendance:
             error = WorkerDied(error.who, death.get("iteration"), error.how)
         if death.get("over"):
             return
-        self.deaths.append({**death, "how": how_of(error)})
         if self._on_death == "stop" or not self.present:
             raise error
+        self.deaths.append({**death, "how": how_of(error)})
 
 
 def how_of(error: RunError) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
-from pslab.engines.local.pace import DILATIONS, STARVED, Pace, emulation, kept, larger
+from pslab.engines.local.pace import DILATIONS, EMULATED, STARVED, Pace, emulation, kept, larger
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
@@ -24,13 +25,12 @@ from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
 from pslab.engines.processes.watch import EVALUATING, REHEARSING
 from pslab.engines.server.evaluate import Evaluating
-from pslab.engines.server.ledger import PUSH_COLUMNS, reached
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import RunError
 
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
-EMULATED = ("late_s_mean", "late_s_99th", "messages")  # facts of the server that are not a record's
 STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 
 
@@ -53,10 +53,9 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     pool = pools.acquire(run.workers + beside, lambda: on_progress({}))
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
-    except Interrupted:
-        raise
-    except BaseException:
-        pools.release(kill=True)
+    except BaseException as error:
+        if not isinstance(error, Interrupted):
+            pools.release(kill=True)
         raise
 
 
@@ -250,7 +249,8 @@ class _LocalRun(Coordinator):
 
     def _stop_at_target(self, accuracy: float) -> None:
         target = self.run.target_accuracy
-        if target is not None and accuracy >= target and "outcome" not in self.facts:
+        reached = target is not None and metric_of(self.run).reaches(accuracy, target)
+        if reached and "outcome" not in self.facts:
             self.pool.order(SERVER, "stop")
             self.reached = True
 
@@ -267,18 +267,17 @@ class _LocalRun(Coordinator):
         if "outcome" not in self.facts:
             self.pool.processes[SERVER].kill()  # the workers' lines end
         self.hear_out(self._all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
-        in_order = not self._under_way
         if evaluating and self.worked:
             with contextlib.suppress(RunError):
                 self.evaluate(self.unevaluated[::-1], self.worked, until_s)  # the last one first
         outcome = self._outcome()
-        if not in_order or self.busy or self.pool.ended:
+        if self._under_way or self.busy or self.pool.ended:
             pools.release(kill=True)
         return outcome
 
     def _outcome(self) -> Outcome:
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
-        pushes = rows_in(self.pool.ledger, len(PUSH_COLUMNS))
+        pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
         if "outcome" in self.facts:
             facts = {name: value for name, value in self.facts.items() if name not in EMULATED}
         else:  # the server has not reported its end: no more is known than it had written down
@@ -290,10 +289,11 @@ class _LocalRun(Coordinator):
             "dilation": self.dilation,
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
+            **({"phases_lost": sorted(lost)} if (lost := self.workers - set(self.worked)) else {}),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()
             facts |= {"emulation": measured, "emulation_ok": kept(measured)}
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        return Outcome(self.accuracy(), phases, pushes, self.weights.numpy().copy(), facts)
+        return Outcome(self.accuracy(), phases, pushes, arrivals, self.weights.numpy().copy(), facts)

@@ -25,6 +25,7 @@ MESSAGES = 2  # of an iteration, each of which may be late
 DRAWN = 64  # modelled gradients of each worker that stand for all of them
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
 STARVED = 1.25  # workers that let others first may compute so much longer
+EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # what the server reports for `emulation` alone
 
 
 class Pace(NamedTuple):
@@ -56,6 +57,7 @@ def emulation(worked: Collection[Mapping[str, Any]], served: Mapping[str, Any], 
     alive_s = sum(each["alive_s"] for each in worked) or 1.0
     # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
     late_s = served["late_s_mean"] * served["messages"] / ranges
+    late_s += served["stalled_s"] + sum(each["late_s"] for each in worked)
     return {
         "compute_overrun_share": sum(each["overrun_s"] for each in worked) / alive_s,
         "late_message_share": late_s / alive_s,

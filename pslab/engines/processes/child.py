@@ -26,7 +26,7 @@ class Seat(NamedTuple):
     arena: Arena  #: of a run's tensors
     data: Arena
     snapshots: Arena
-    ledger: Arena  #: the rows of the server's
+    ledger: tuple[Arena, Arena]  #: the tables of the server's
 
 
 def main(seat: Seat) -> None:

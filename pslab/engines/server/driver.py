@@ -75,6 +75,7 @@ class ServerDriver:
                 self._push(message)
             elif isinstance(message, Pull):
                 now = self._clock.now()
+                self.books.ledger.arrived(message, now)
                 self._asked_s[message.worker, message.range] = now
                 self._perform(self.machine.handle(message, now))
             elif isinstance(message, Gone):
@@ -85,12 +86,20 @@ class ServerDriver:
     def leave(self, worker: int) -> None:
         """A worker has left; those who waited for it may go on."""
         if worker in self.machine.workers:
+            now = self._clock.now()
+            self.books.ledger.left(worker, now)
             self.books.leave(worker)
             self._shard.leave(worker)
             self._outbox[worker] = []
             for index in range(len(self._job.parts)):
                 self._taken.pop((worker, index), None)
-            self._perform(self.machine.leave(worker, self._clock.now()))
+            self._perform(self.machine.leave(worker, now))
+
+    def join(self, worker: int, now: float) -> int:
+        """A worker joins, new or back: the iteration that it may ask for."""
+        iteration = self.machine.join(worker)
+        self.books.ledger.joined(worker, iteration, now)
+        return iteration
 
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""
@@ -101,6 +110,7 @@ class ServerDriver:
     def _push(self, push: Push) -> None:
         """A push is dealt with when the last step that it led to is applied; at once if it led to none."""
         now, key, budget = self._clock.now(), (push.worker, push.range), self._job.run.pushes
+        self.books.ledger.arrived(push, now)
         self._taken[key] = now, now
         self._perform(self.machine.handle(push, now), key)
         if budget is not None and self.machine.gradients >= budget:

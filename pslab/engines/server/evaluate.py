@@ -1,4 +1,4 @@
-"""Test accuracy and loss of a snapshot of the weights."""
+"""A run's metric and loss, on the test set, of a snapshot of the weights."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterator
 
 import torch
-from torch.nn import functional
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
@@ -14,6 +13,7 @@ from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
 from pslab.tensors.random_streams import numpy_generator, seed_globals
 from pslab.tensors.workload.data import batch
+from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
 from pslab.tensors.workload.running_statistics import Estimate
 
 BATCH = 1000
@@ -30,6 +30,7 @@ class Evaluator:
         self._dtype = job.layout.dtype
         self._dataset = job.shelf.dataset(data)
         self._module = copy.deepcopy(job.shell)
+        self._loss, self._metric = placed(job.loss, device), placed(job.metric, device)
         self._weights = torch.empty(job.layout.size, dtype=self._dtype, device=device)
         self._module.to(device)
         job.keyspace.bind(self._module, self._weights, None)
@@ -38,24 +39,24 @@ class Evaluator:
         self._estimate = Estimate(self._module, job.running)
 
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
-        """(accuracy, mean loss) of a snapshot of the weights."""
+        """(metric, mean loss) of a snapshot of the weights."""
         size = self._job.layout.size
         return self.measure(snapshots.tensor(index * size * self._dtype.itemsize, size, self._dtype))
 
     @torch.no_grad()
     def measure(self, weights: torch.Tensor) -> tuple[float, float]:
-        """(accuracy, mean loss) on the whole test set."""
+        """(metric, mean loss) on the whole test set."""
         self._weights.copy_(weights)
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)
-        right, loss, y = 0, 0.0, self._dataset.test_y
+        good, loss, y = 0.0, 0.0, self._dataset.test_y
         for begin in range(0, len(y), BATCH):
-            labels = y[begin : begin + BATCH].to(self._device)
-            logits = self._module(self._test_inputs(begin))
-            right += int((logits.argmax(1) == labels).sum())
-            loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
-        return right / len(y), loss / len(y)
+            target = targets(y[begin : begin + BATCH], self._dtype).to(self._device)
+            output = self._module(self._test_inputs(begin))
+            good += 0.0 if self._metric is None else metric_sum(self._metric, output, target)
+            loss += loss_sum(self._loss, output, target)
+        return (loss if self._metric is None else good) / len(y), loss / len(y)
 
     def _test_inputs(self, begin: int) -> torch.Tensor:
         if self._inputs is not None:

@@ -1,8 +1,8 @@
-"""The server's ledger: a row for every applied push, and snapshots of the weights."""
+"""The server's ledger: a row for every arrival, a row for every applied push, and snapshots of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,30 +11,54 @@ import torch
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.server.rows import Rows
-from pslab.protocol.messages import Push, Weights
+from pslab.protocol.messages import Pull, Push, Weights
 from pslab.protocol.traits import Traits
 
 SNAPSHOT_CHUNK = 8  # snapshots by which their memory grows
 PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness", "seconds",
                 "loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw")  # fmt: skip
+ARRIVALS = ("push", "pull", "leave", "join")
+ARRIVAL_COLUMNS = ("kind", "worker", "range", "iteration", "version", "seconds")
+PUSHED, PULLED, LEFT, JOINED = map(float, range(len(ARRIVALS)))
+NOTHING = -1  # the range, iteration or version of an arrival that has none
 OnSnapshot = Callable[[dict[str, Any]], None]  # {"index", "pushes", "seconds"}
 BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
 
 
 class Ledger:
-    """One run's measurements at the server. Rows and snapshots lie in arenas: who maps them has them at any time."""
+    """One run's measurements at the server. Who maps its arenas has them at any time.
+
+    `tables` are those of its rows and of its arrivals; without them both are this process's own.
+    """
 
     def __init__(
         self, job: Job, weights: torch.Tensor | None, snapshots: Arena | None, on_snapshot: OnSnapshot,
-        rows: Arena | None = None,
+        tables: Sequence[Arena | None] = (None, None),
     ) -> None:  # fmt: skip
         self._job, self._weights, self._snapshots, self._on_snapshot = job, weights, snapshots, on_snapshot
         self._itemsize = job.layout.dtype.itemsize
-        self._rows = Rows(len(PUSH_COLUMNS), rows)
+        self._rows, self._arrivals = map(Rows, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)), tables)
         self._unanswered: dict[tuple[int, int, int], int] = {}  # rows whose pull has not been answered
         self._early: dict[tuple[int, int, int], list[int]] = {}  # answers to eager workers: their rows come later
         self._taken = 0
         self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
+
+    def arrived(self, message: Push | Pull, now: float) -> None:
+        """The server deals with a message from now on; with these alone, it decides the same again."""
+        self._arrivals.append((PUSHED if type(message) is Push else PULLED, *message[:4], now))
+
+    def left(self, worker: int, now: float) -> None:
+        """The server hears that a worker has left."""
+        self._arrivals.append((LEFT, worker, NOTHING, NOTHING, NOTHING, now))
+
+    def joined(self, worker: int, iteration: int, now: float) -> None:
+        """A worker joins with this iteration."""
+        self._arrivals.append((JOINED, worker, NOTHING, iteration, NOTHING, now))
+
+    @property
+    def arrivals(self) -> np.ndarray:
+        """[arrivals, ARRIVAL_COLUMNS]: what the server was handed, in the order in which it dealt with it."""
+        return self._arrivals.table()
 
     def applied(self, push: Push, version: int, now: float) -> None:
         """A push became part of `version`, the one before which was computed without it."""

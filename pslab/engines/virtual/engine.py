@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
@@ -92,7 +93,7 @@ class _VirtualRun(Coordinator):
         target = self.run.target_accuracy
         if target is not None and self.simulator is not None and (todo := self.unevaluated):
             self.evaluate(todo, self.hosts.numbers)
-            if self.evaluated[max(self.snapshots)][0] >= target:
+            if metric_of(self.run).reaches(self.evaluated[max(self.snapshots)][0], target):
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:
@@ -118,4 +119,5 @@ class _VirtualRun(Coordinator):
 
     def _outcome(self, simulator: Simulator, pushes: np.ndarray) -> Outcome:
         facts: dict[str, Any] = simulator.facts(self.preparation_s, self.turning_s, time.monotonic() - self.start_s)
-        return Outcome(self.accuracy(), simulator.phases(), pushes, self.weights.numpy().copy(), facts)
+        arrivals = simulator.driver.books.ledger.arrivals
+        return Outcome(self.accuracy(), simulator.phases(), pushes, arrivals, self.weights.numpy().copy(), facts)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
@@ -35,7 +36,7 @@ from pslab.engines.worker.tensors import Producer, Pulled, Write
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
-TABLES = ("accuracy", "phases", "pushes", "weights")
+TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
 def fits(experiment: Experiment) -> bool:
@@ -147,8 +148,8 @@ class WholeRun:
             self._evaluate()
             facts = simulator.facts(begin_s - self.start_s, turning_s, time.monotonic() - self.start_s)
             accuracy = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
-            for name, table in zip(TABLES, (accuracy, simulator.phases(), pushes, shard.weights.numpy()[None]),
-                                   strict=True):  # fmt: skip
+            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, shard.weights.numpy()[None]
+            for name, table in zip(TABLES, tables, strict=True):
                 report(parent, name, table=table)
             report(parent, "facts", facts)
         finally:
@@ -162,7 +163,7 @@ class WholeRun:
         target = self.job.run.target_accuracy
         if target is not None and len(self._rows) < len(self._kept):
             self._evaluate()
-            if self._rows[-1][2] >= target:
+            if metric_of(self.job.run).reaches(self._rows[-1][2], target):
                 simulator.driver.end("target", self._kept[-1][1])
 
     def _evaluate(self) -> None:

@@ -152,7 +152,7 @@ class Simulator:
             return
         self.scheduler.sequence += 1
         self.scheduler.life[worker] = self.scheduler.sequence
-        self.workers[worker].join(self.driver.machine.join(worker), now)
+        self.workers[worker].join(self.driver.join(worker, now), now)
 
 
 @contextlib.contextmanager

@@ -53,7 +53,8 @@ def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgre
     driver, spent_s = simulator.driver, time.monotonic() - start_s
     pushes = books.ledger.close(books.applied, driver.ended_s)
     facts = simulator.facts(0.0, spent_s, spent_s)
-    outcome = Outcome(np.empty((0, 4)), simulator.phases(), pushes, np.empty(0, np.float32), facts)
+    tables = np.empty((0, 4)), simulator.phases(), pushes, books.ledger.arrivals
+    outcome = Outcome(*tables, np.empty(0, np.float32), facts)
     if driver.outcome == "interrupted":
         raise Interrupted(outcome)
     return outcome

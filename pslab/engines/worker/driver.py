@@ -117,7 +117,7 @@ class WorkerDriver:
             self._pushed(weights.range, iteration, answer.taken_s, answer.done_s)
             self._log.answered(weights, answer.done_s, arrived_s)
         if now is not None:
-            self._log.decoded(iteration, arrived_s, now)
+            self._log.decoded(iteration, arrived_s, now, weights.range)
         return self._perform(self.machine.weights(weights), arrived_s if now is None else now)
 
     def decoded(self, iteration: int, begin_s: float, now: float) -> None:
@@ -125,7 +125,7 @@ class WorkerDriver:
         self._log.decoded(iteration, begin_s, now)
 
     def _pushed(self, index: int, iteration: int, taken_s: float, done_s: float) -> None:
-        self._log.pushed(iteration, self._sent_s.pop((index, iteration), taken_s), taken_s, done_s)
+        self._log.pushed(index, iteration, self._sent_s.pop((index, iteration), taken_s), taken_s, done_s)
 
     # --- sending --------------------------------------------------------------------------------------------------
 

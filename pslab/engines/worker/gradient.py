@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from pslab.engines.job.job import Job
 from pslab.engines.worker.layer_hooks import Layerwise
@@ -17,6 +16,7 @@ from pslab.tensors.device import Device
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.workload.data import Batches, Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
+from pslab.tensors.workload.objective import placed, targets
 
 
 def module_of(job: Job, device: Device) -> nn.Module:
@@ -41,6 +41,7 @@ class Computing:
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._buffers, self._module = weights, buffers, module
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
+        self._objective = placed(job.loss, self._device.place)
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])
@@ -72,11 +73,12 @@ class Computing:
         rows = torch.from_numpy(self._batches.at(step))
         data = self._dataset
         x = self._device.to(batch(data.train_x[rows], self._dtype, data.mean, data.std))
-        loss = functional.cross_entropy(self._module(x), self._device.to(data.train_y[rows]))
+        y = self._device.to(targets(data.train_y[rows], self._dtype))
+        loss = self._objective(self._module(x), y)
         self._loss = loss.detach()
         if layerwise is not None:
             layerwise.forward_ended()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if layerwise is not None:
             layerwise.backward_ended()
         self._device.synchronize()

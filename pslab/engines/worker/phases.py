@@ -6,7 +6,8 @@ from pslab.engines.job.wire import Answer
 from pslab.protocol.messages import NO_WORKER, Weights
 
 PHASES = ("compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode")
-PHASE_COLUMNS = ("worker", "iteration", "phase", "begin_s", "end_s", "waits_for")
+PHASE_COLUMNS = ("worker", "iteration", "phase", "begin_s", "end_s", "waits_for", "range")
+ALL = -1  # the range of a phase that is about all of them
 COMPUTE, SELECT, ENCODE, PUSH, APPLY, WAIT, SERVE, PULL, DECODE = map(float, range(len(PHASES)))
 
 Row = tuple[float, ...]  # in the columns of PHASE_COLUMNS
@@ -20,27 +21,27 @@ class PhaseLog:
 
     def computed(self, iteration: int, begin_s: float, end_s: float) -> None:
         """Computing without a wait."""
-        self._rows.append((self._worker, iteration, COMPUTE, begin_s, end_s, NO_WORKER))
+        self._rows.append((self._worker, iteration, COMPUTE, begin_s, end_s, NO_WORKER, ALL))
 
     def coded(self, iteration: int, computed_s: float, selected_s: float, encoded_s: float | None) -> None:
         """What is sent was chosen, and encoded if it is sparse."""
-        self._rows.append((self._worker, iteration, SELECT, computed_s, selected_s, NO_WORKER))
+        self._rows.append((self._worker, iteration, SELECT, computed_s, selected_s, NO_WORKER, ALL))
         if encoded_s is not None:
-            self._rows.append((self._worker, iteration, ENCODE, selected_s, encoded_s, NO_WORKER))
+            self._rows.append((self._worker, iteration, ENCODE, selected_s, encoded_s, NO_WORKER, ALL))
 
-    def pushed(self, iteration: int, sent_s: float, taken_s: float, done_s: float) -> None:
-        """A push was dealt with."""
-        self._rows.append((self._worker, iteration, PUSH, sent_s, taken_s, NO_WORKER))
-        self._rows.append((self._worker, iteration, APPLY, taken_s, done_s, NO_WORKER))
+    def pushed(self, index: int, iteration: int, sent_s: float, taken_s: float, done_s: float) -> None:
+        """A push of a range was dealt with."""
+        self._rows.append((self._worker, iteration, PUSH, sent_s, taken_s, NO_WORKER, index))
+        self._rows.append((self._worker, iteration, APPLY, taken_s, done_s, NO_WORKER, index))
 
     def answered(self, weights: Weights, since_s: float, arrived_s: float) -> None:
         """Weights are here, for which the worker waited since `since_s`. They belong to the iteration before theirs."""
-        iteration, rows, worker = weights.iteration - 1, self._rows, self._worker
+        iteration, index, rows, worker = weights.iteration - 1, weights.range, self._rows, self._worker
         answer: Answer = weights.payload
-        rows.append((worker, iteration, WAIT, since_s, answer.released_s, answer.released_by))
-        rows.append((worker, iteration, SERVE, answer.released_s, answer.sent_s, NO_WORKER))
-        rows.append((worker, iteration, PULL, answer.sent_s, arrived_s, NO_WORKER))
+        rows.append((worker, iteration, WAIT, since_s, answer.released_s, answer.released_by, index))
+        rows.append((worker, iteration, SERVE, answer.released_s, answer.sent_s, NO_WORKER, index))
+        rows.append((worker, iteration, PULL, answer.sent_s, arrived_s, NO_WORKER, index))
 
-    def decoded(self, iteration: int, begin_s: float, end_s: float) -> None:
+    def decoded(self, iteration: int, begin_s: float, end_s: float, index: int = ALL) -> None:
         """Weights were put in their place."""
-        self._rows.append((self._worker, iteration, DECODE, begin_s, end_s, NO_WORKER))
+        self._rows.append((self._worker, iteration, DECODE, begin_s, end_s, NO_WORKER, index))

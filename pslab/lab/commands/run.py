@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from pslab.config.cluster import Cluster
+from pslab.config.metric import metric_of
 from pslab.config.parameters import Parameter, parameters
 from pslab.config.run import FIELDS, NAMED, Run
 from pslab.errors import ConfigError
@@ -43,7 +44,7 @@ def main(options: argparse.Namespace) -> int:
     if manifest["outcome"] == "diverged":
         reached = "diverged"
     elif len(result.accuracy):
-        reached = f"{result.accuracy.iloc[-1].accuracy:.2%}"
+        reached = metric_of(result.run).text(result.accuracy.iloc[-1].accuracy)
     slower = f" (emulated {k:g} times slower)" if (k := manifest.get("dilation", 1.0)) > 1 else ""
     kept = "" if emulation_ok(manifest) else " (the machine was too slow for this cluster: --again)"
     again = " (from the record)" if result.cached else ""

@@ -28,12 +28,3 @@ class Rules:
     def drops(self) -> bool:
         """Whether pushes may be dropped, as by a policy that decides for all ranges at once."""
         return self.traits.whole or not self.known
-
-    @property
-    def in_hand(self) -> int:
-        """How many pushes of one worker may be accepted and not applied yet."""
-        return EAGER_BUFFERS if self.traits.eager else 1
-
-    def most(self, iterations: int) -> int:
-        """The largest number of gradients in a push of one of the first `iterations` iterations."""
-        return max(map(self.traits.gradients, range(iterations)), default=1)

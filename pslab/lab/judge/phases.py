@@ -1,118 +1,101 @@
-"""What the phases of a run must satisfy, alone and together with its pushes: who computed, was answered, and when.
-
-Phases do not name their range. With several ranges, the first or the last time of a phase represents it, whichever is
-more lenient: what is reported as a violation is one.
-"""
+"""What the phases of a run must satisfy, alone and together with its pushes: who computed, was answered, and when."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from pslab.lab.judge.pushes import History, columns, report
-
-SLACK_S = 1e-6  # times that went through a file are not equal to the last bit
-
-
-def report_cells(wrong: np.ndarray, words: Callable[[int, int], str]) -> list[str]:
-    """`report` for the true cells of a table [workers, iterations]."""
-    cells = np.argwhere(wrong).tolist()
-    return report(range(len(cells)), lambda at: words(*cells[at]))
+from pslab.lab.judge.arrivals import Arrivals
+from pslab.lab.judge.pushes import History
+from pslab.lab.judge.report import SLACK_S, columns, report, report_cells
 
 
 @dataclass(frozen=True)
 class Phases:
-    """The table as arrays, one entry a row; times in seconds."""
+    """The table as arrays, one entry a row; times in seconds.
+
+    `movers` are the workers of which phases are missing, or which may have started an iteration twice.
+    """
 
     workers: int
+    ranges: int
     movers: frozenset[int]
     worker: np.ndarray
     iteration: np.ndarray
+    range: np.ndarray
     phase: np.ndarray
     begin: np.ndarray
     end: np.ndarray
 
     @classmethod
-    def of(cls, table: pd.DataFrame | None, history: History) -> Phases:
-        """Read the table.
+    def of(cls, table: pd.DataFrame | None, arrivals: Arrivals, lost: Collection[int]) -> Phases:
+        """Read the table; `lost` are the workers whose phases are not in it.
 
         Raises:
             Unreadable: nothing can be judged from it.
         """
-        values = columns(table, "phases", ["worker", "iteration"], ["begin_s", "end_s"], ["phase"])
-        return cls(history.workers, history.movers, values["worker"], values["iteration"], values["phase"],
-                   values["begin_s"], values["end_s"])  # fmt: skip
+        values = columns(table, "phases", ["worker", "iteration", "range"], ["begin_s", "end_s"], ["phase"])
+        return cls(arrivals.workers, arrivals.ranges, arrivals.movers | frozenset(lost), values["worker"],
+                   values["iteration"], values["range"], values["phase"], values["begin_s"],
+                   values["end_s"])  # fmt: skip
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations tables by iteration have."""
+        return int(self.iteration.max()) + 2
 
     def first(self, phase: str, time: str) -> np.ndarray:
         """[workers, iterations]: the first "begin" or "end" of a phase; NaN where there is none.
 
         Rows of movers stay empty: they may have started an iteration twice.
         """
-        return self._cells(phase, time, np.fmin)
+        return np.asarray(np.fmin.reduce(self.cells(phase, time, np.fmin), axis=0))
 
     def last(self, phase: str, time: str) -> np.ndarray:
         """As `first`, the last time."""
-        return self._cells(phase, time, np.fmax)
+        return np.asarray(np.fmax.reduce(self.cells(phase, time, np.fmax), axis=0))
 
-    def _cells(self, phase: str, time: str, pick: np.ufunc) -> np.ndarray:
-        found = np.full((self.workers, int(self.iteration.max()) + 2), np.nan)
+    def cells(self, phase: str, time: str, pick: np.ufunc = np.fmax) -> np.ndarray:
+        """[ranges, workers, iterations]: the same of each range. A phase of all ranges stands at range 0."""
+        found = np.full((self.ranges, self.workers, self.iterations), np.nan)
         rows = np.flatnonzero((self.phase == phase) & ~np.isin(self.worker, list(self.movers)))
-        pick.at(found, (self.worker[rows], self.iteration[rows]), getattr(self, time)[rows])
+        at = np.maximum(self.range[rows], 0), self.worker[rows], self.iteration[rows]
+        pick.at(found, at, getattr(self, time)[rows])
         return found
 
     def of_pushes(self, cells: np.ndarray, history: History, back: int = 0) -> np.ndarray:
-        """For each push, the cell of its worker and iteration, or of `back` iterations before; NaN where none is."""
+        """For each push, the cell of its range, worker and iteration, or of `back` iterations before; NaN if none."""
         at = history.iteration - back
-        inside = (at >= 0) & (at < cells.shape[1])
+        inside = (at >= 0) & (at < self.iterations)
         found = np.full(history.size, np.nan)
-        found[inside] = cells[history.worker[inside], at[inside]]
+        where = history.worker[inside], at[inside]
+        found[inside] = cells[where] if cells.ndim == 2 else cells[(history.range[inside], *where)]
         return found
 
-    def received_s(self, history: History) -> np.ndarray:
-        """For each push, when the server received it; NaN where that is not recorded."""
-        return self.of_pushes(self._received(history), history)
-
-    def _received(self, history: History) -> np.ndarray:
-        """A policy that decides for all ranges receives a push with the last of them."""
-        return (self.last if history.rules.traits.whole else self.first)("apply", "begin")
-
-    def unapplied_s(self, history: History) -> float:
-        """The first time at which a push may have arrived that is not recorded; infinity if there is none."""
-        done = without(self.last("compute", "end"), history)
-        done[tuple(self.dropped(history)[:2])] = np.nan
-        return float(np.fmin.reduce(done, axis=None, initial=np.inf))
-
-    def dropped(self, history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Pushes that the server received, answered and never applied: workers, iterations, times of receipt."""
-        received = without(self._received(history), history)
-        worker, iteration = np.nonzero(~np.isnan(received))
-        return worker, iteration, received[worker, iteration]
-
-    def beyond(self, window: int) -> list[str]:
+    def beyond(self, window: int, history: History) -> list[str]:
         """No worker starts an iteration before every worker has pushed the one `window` iterations earlier."""
-        received, done = self.first("apply", "begin"), self.last("compute", "end")
-        started = self.last("wait", "end")
-        # a push without an answer was received after it was computed at the earliest; what is not computed, never
-        came = np.where(np.isnan(received), np.where(np.isnan(done), np.inf, done), received)
-        came[sorted(self.movers)] = -np.inf
-        need = np.full(came.shape[1], -np.inf)  # per iteration, when all the pushes that its answer requires had come
-        if window <= len(need):
-            need[window - 1 :] = came.max(axis=0)[: len(need) - window + 1]
-        worker, before = np.nonzero(need > started + SLACK_S)
-        order = np.argsort(started[worker, before], kind="stable")
+        came, started = history.arrivals.came_s("push", self.iterations), self.cells("wait", "end")
+        came = np.where(np.isnan(came), np.inf, came)
+        came[:, sorted(self.movers)] = -np.inf
+        need = np.full((self.ranges, self.iterations), -np.inf)  # when all pushes that an answer requires had come
+        if window <= self.iterations:
+            need[:, window - 1 :] = came.max(axis=1)[:, : self.iterations - window + 1]
+        cells = np.argwhere(need[:, None] > started + SLACK_S)
+        cells = cells[np.argsort(started[tuple(cells.T)], kind="stable")]
 
         def words(at: int) -> str:
-            who, iteration, now = worker[at], before[at] + 1, started[worker[at], before[at]]
-            clocks = (came <= now + SLACK_S).sum(axis=1)
+            index, who, before = cells[at]
+            now = started[index, who, before]
+            clocks = (came[index] <= now + SLACK_S).sum(axis=1)
             slowest = int(clocks.argmin())
-            return (f"worker {who} started iteration {iteration} at {now:.6g} s, when worker {slowest} had pushed "
-                    f"{clocks[slowest]} iterations: {iteration - clocks[slowest]} ahead, and a window of {window} "
+            return (f"worker {who} started iteration {before + 1} at {now:.6g} s, when worker {slowest} had pushed "
+                    f"{clocks[slowest]} iterations: {before + 1 - clocks[slowest]} ahead, and a window of {window} "
                     f"allows {window - 1}")  # fmt: skip
 
-        return report(order, words)
+        return report(range(len(cells)), words)
 
     def steps_inside(self, history: History) -> list[str]:
         """Under a barrier the weights do not change while a worker computes on them."""
@@ -130,20 +113,20 @@ class Phases:
         return f"worker {self.worker[row]}'s {self.phase[row]} of iteration {self.iteration[row]}"
 
 
-def without(cells: np.ndarray, history: History) -> np.ndarray:
-    """The cells [workers, iterations] with NaN for each push that was applied; in place."""
-    inside = history.iteration < cells.shape[1]
-    cells[history.worker[inside], history.iteration[inside]] = np.nan
-    return cells
-
-
 def spans(p: Phases, h: History) -> list[str]:
-    """A phase belongs to a worker of the run, and ends after it begins."""
-    unknown = np.flatnonzero((p.worker < 0) | (p.worker >= p.workers) | (p.iteration < -1))
-    if len(unknown):
-        return report(unknown, lambda r: f"{p.name(r)}: the workers are 0 to {p.workers - 1}, iterations count from 0")
+    """A phase belongs to a worker and a range of the run, and ends after it begins, in the run."""
+    unknown = (p.worker < 0) | (p.worker >= p.workers) | (p.iteration < -1) | (p.range < -1) | (p.range >= p.ranges)
+    if unknown.any():
+        return report(np.flatnonzero(unknown), lambda r: (
+            f"{p.name(r)} on range {p.range[r]}: the workers are 0 to {p.workers - 1}, the ranges 0 to "
+            f"{p.ranges - 1}, or -1 for all, and iterations count from 0"))  # fmt: skip
+    never = np.flatnonzero(p.iteration > h.arrivals.iteration.max() + 1)  # not even asked for
+    if len(never):
+        return report(never, lambda r: f"{p.name(r)}, which it never computed")
     wrong = np.flatnonzero(~(p.end >= p.begin - SLACK_S) | ~np.isfinite(p.begin) | ~np.isfinite(p.end))
-    return report(wrong, lambda r: f"{p.name(r)} begins at {p.begin[r]:.6g} s and ends before, at {p.end[r]:.6g} s")
+    found = report(wrong, lambda r: f"{p.name(r)} begins at {p.begin[r]:.6g} s and ends before, at {p.end[r]:.6g} s")
+    return found + report(np.flatnonzero(p.begin < -SLACK_S), lambda r: (
+        f"{p.name(r)} begins at {p.begin[r]:.6g} s, before the run"))  # fmt: skip
 
 
 def computing(p: Phases, h: History) -> list[str]:
@@ -174,13 +157,14 @@ def computing(p: Phases, h: History) -> list[str]:
 def chain(p: Phases, h: History) -> list[str]:
     """An iteration is computed once its weights have arrived, and pushed once it is computed.
 
-    Layer by layer, its computation ends once all weights have arrived; the last two iterations may be incomplete.
+    Layer by layer, its computation ends once all weights have arrived, its last push comes once it is computed; the
+    last two iterations may be incomplete.
     """
-    began, done = p.first("compute", "begin"), p.last("compute", "end")
+    began, done, pushed = p.first("compute", "begin"), p.last("compute", "end"), p.first("push", "begin")
     if h.rules.layered:
         done[:, -2:] = np.nan
         done[:, :-2][np.isnan(began[:, 2:])] = np.nan
-    pushed = p.last("push", "begin")
+        pushed = p.last("push", "begin")
     found = report_cells(pushed < done - SLACK_S, lambda worker, at: (
         f"worker {worker} pushed iteration {at} at {pushed[worker, at]:.6g} s, before it was computed, at "
         f"{done[worker, at]:.6g} s"))  # fmt: skip
@@ -192,68 +176,70 @@ def chain(p: Phases, h: History) -> list[str]:
         f"{arrived[worker, at]:.6g} s"))  # fmt: skip
 
 
-def applied(p: Phases, h: History) -> list[str]:
-    """A push is applied after it was computed and received; if its worker continued, it was applied.
+def received(p: Phases, h: History) -> list[str]:
+    """What arrived was computed; the server dealt with a push when its worker was told that it did, before an answer.
 
     Layer by layer, a part of a worker's last iteration is not recorded.
     """
-    complete = ~h.moved
-    began, received = p.of_pushes(p.first("compute", "begin"), h), p.received_s(h)
+    computed, came = p.first("compute", "begin"), h.arrivals.came_s("push", p.iterations)
+    known = np.ones(p.workers, bool)
+    known[sorted(p.movers)] = False
+    missing = np.isnan(computed) & ~np.isnan(came) & known[:, None]
     if h.rules.layered:
-        last = np.full(p.workers, -1)
-        np.maximum.at(last, h.worker, h.iteration)
-        complete &= h.iteration < last[h.worker]
-        received[h.iteration == last[h.worker]] = np.nan
-    found = report(np.flatnonzero(np.isnan(began) & complete), lambda r: f"{h.name(r)} was never computed")
-    found += report(np.flatnonzero(h.seconds < began - SLACK_S), lambda r: (
-        f"{h.name(r)} was applied at {h.seconds[r]:.6g} s; its computation began at {began[r]:.6g} s"))  # fmt: skip
-    found += report(np.flatnonzero(h.seconds < received - SLACK_S), lambda r: (
-        f"{h.name(r)} was applied at {h.seconds[r]:.6g} s; the server received it at {received[r]:.6g} s"))  # fmt: skip
-    if h.rules.drops:
-        return found
-    answered = p.last("wait", "end")[:, h.rules.own :]  # this answer was sent after that push was received
-    lost = ~np.isnan(without(answered.copy(), h))
-    return found + report_cells(lost, lambda worker, at: (
-        f"worker {worker}'s push of iteration {at} was never applied, but the worker continued at "
-        f"{answered[worker, at]:.6g} s"))  # fmt: skip
+        last = np.where(np.isnan(computed), -1, np.arange(p.iterations)).max(axis=1, keepdims=True)
+        missing &= np.arange(p.iterations) < last
+    found = report_cells(missing, lambda _, worker, at: (
+        f"worker {worker} pushed iteration {at}, which was never computed"))  # fmt: skip
+    taken, answered = p.cells("apply", "begin"), p.cells("wait", "end")
+    wrong = (np.abs(taken - came) > SLACK_S) | (np.isnan(came) & ~np.isnan(taken))
+    found += report_cells(wrong, lambda index, worker, at: (
+        f"worker {worker}'s push of iteration {at} was dealt with at {taken[index, worker, at]:.6g} s; it arrived at "
+        f"{came[index, worker, at]:.6g} s"))  # fmt: skip
+    early = came < computed - SLACK_S
+    found += report_cells(early, lambda index, worker, at: (
+        f"worker {worker}'s push of iteration {at} arrived at {came[index, worker, at]:.6g} s; its computation began "
+        f"at {computed[worker, at]:.6g} s"))  # fmt: skip
+    asked = h.arrivals.came_s("pull", p.iterations + 1)[:, :, 1:]
+    found += report_cells(~(answered >= asked - SLACK_S) & ~np.isnan(answered), lambda index, worker, at: (
+        f"worker {worker} was answered for iteration {at + 1} at {answered[index, worker, at]:.6g} s; its request "
+        f"arrived at {asked[index, worker, at]:.6g} s"))  # fmt: skip
+    return found
 
 
 def eagerly(p: Phases, h: History) -> list[str]:
-    """An eager worker requests the next weights after it has computed, and pushes after they have arrived."""
+    """An eager worker requests the next weights before it has computed, and pushes after they have arrived."""
     if not h.rules.traits.eager:
         return []
     done, asked = p.last("compute", "end"), p.first("wait", "begin")
-    pushed, arrived = p.first("push", "begin"), p.first("pull", "end")
+    pushed, arrived = p.cells("push", "begin"), p.cells("pull", "end")
     found = report_cells(asked[:, 1:] < done[:, :-1] - SLACK_S, lambda worker, at: (
         f"worker {worker} requested the weights of iteration {at + 2} at {asked[worker, at + 1]:.6g} s, before it had "
         f"computed iteration {at}, at {done[worker, at]:.6g} s"))  # fmt: skip
-    return found + report_cells(pushed < arrived - SLACK_S, lambda worker, at: (
-        f"worker {worker} pushed iteration {at} at {pushed[worker, at]:.6g} s, before the weights that it requested "
-        f"arrived, at {arrived[worker, at]:.6g} s: the policy is eager"))  # fmt: skip
+    return found + report_cells(pushed < arrived - SLACK_S, lambda index, worker, at: (
+        f"worker {worker} pushed iteration {at} at {pushed[index, worker, at]:.6g} s, before the weights that it "
+        f"requested arrived, at {arrived[index, worker, at]:.6g} s: the policy is eager"))  # fmt: skip
 
 
 def newest(p: Phases, h: History) -> list[str]:
     """A worker that starts gets the newest weights, and none that are made later."""
-    first = p.of_pushes(p.first("wait", "end"), h, back=1)
-    last = p.of_pushes(p.last("wait", "end"), h, back=1)
-    last = np.where(np.isnan(last), p.of_pushes(p.first("compute", "begin"), h), last)
+    started = p.of_pushes(p.cells("wait", "end"), h, back=1)
     made, replaced = np.empty(h.size), np.empty(h.size)  # when the version on which it was computed came, and went
     for _, rows in h.ranges():
         made_s = h.made_s(rows)
         made[rows], replaced[rows] = made_s[h.pulled[rows]], made_s[h.pulled[rows] + 1]
-    found = report(np.flatnonzero(made > last + SLACK_S), lambda r: (
+    found = report(np.flatnonzero(made > started + SLACK_S), lambda r: (
         f"{h.name(r)} was computed on version {h.pulled[r]}, which was made at {made[r]:.6g} s: the worker had started "
-        f"before, at {last[r]:.6g} s"))  # fmt: skip
-    return found + report(np.flatnonzero(replaced < first - SLACK_S), lambda r: (
+        f"before, at {started[r]:.6g} s"))  # fmt: skip
+    return found + report(np.flatnonzero(replaced < started - SLACK_S), lambda r: (
         f"{h.name(r)} was computed on version {h.pulled[r]}, but version {h.pulled[r] + 1} was made at "
-        f"{replaced[r]:.6g} s, before the worker started, at {first[r]:.6g} s"))  # fmt: skip
+        f"{replaced[r]:.6g} s, before the worker started, at {started[r]:.6g} s"))  # fmt: skip
 
 
 PHASES_JUDGED: dict[str, Callable[[Phases, History], list[str]]] = {
     "phases": spans,
     "one computation at a time": computing,
     "computed before it is pushed": chain,
-    "received before it is applied": applied,
+    "dealt with as it arrived": received,
     "requested eagerly": eagerly,
     "the newest weights": newest,
 }

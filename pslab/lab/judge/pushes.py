@@ -2,65 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
+from pslab.lab.judge.arrivals import Arrivals
 from pslab.lab.judge.capabilities import Rules
+from pslab.lab.judge.report import REPORTED, columns, report
 
-REPORTED = 3  # violations of one kind that are written out
 COLUMNS = {"push": "push", "worker": "worker", "iteration": "iteration", "range": "range",
            "pulled": "version_pulled", "applied": "version_applied", "staleness": "staleness"}  # fmt: skip
 
 
-class Unreadable(Exception):
-    """A table from which nothing can be judged; the message says why."""
-
-
-def report(rows: Iterable[int], words: Callable[[int], str]) -> list[str]:
-    """The first violations in words, and the number of the others."""
-    found = list(rows)
-    more = [f"and {len(found) - REPORTED} more like it"] if len(found) > REPORTED else []
-    return [words(int(row)) for row in found[:REPORTED]] + more
-
-
-def columns(
-    table: pd.DataFrame | None, name: str, integers: Sequence[str], floats: Sequence[str], objects: Sequence[str] = ()
-) -> dict[str, np.ndarray]:
-    """Columns of a table as int64, float64 and object arrays.
-
-    Raises:
-        Unreadable: no table, no rows, a missing column, or a value that is not of its type.
-    """
-    if table is None:
-        raise Unreadable(f"there is no table of {name}")
-    if missing := [column for column in (*integers, *floats, *objects) if column not in table]:
-        raise Unreadable(f"the table of {name} has no column {', '.join(missing)}")
-    if not len(table):
-        raise Unreadable(f"the table of {name} is empty")
-    try:
-        values = {column: table[column].to_numpy(np.float64) for column in (*integers, *floats)}
-    except (TypeError, ValueError) as error:
-        raise Unreadable(f"the table of {name} contains a value that is not a number ({error})") from None
-    for column in integers:
-        if not (np.abs(values[column]) < 2**53).all() or (values[column] % 1).any():
-            raise Unreadable(f"the table of {name} contains in {column} a value that is not an integer")
-        values[column] = values[column].astype(np.int64)
-    return values | {column: table[column].to_numpy(object) for column in objects}
-
-
 @dataclass(frozen=True)
 class History:
-    """The applied pushes as arrays, in the order of application; times in seconds.
+    """The applied pushes as arrays, in the order of application; times in seconds. `arrivals` are what led to them."""
 
-    `movers` are the workers that were not present all the time: what they did between two stays is not recorded.
-    """
-
-    workers: int
-    movers: frozenset[int]
+    arrivals: Arrivals
     rules: Rules
     push: np.ndarray
     worker: np.ndarray
@@ -72,7 +33,7 @@ class History:
     seconds: np.ndarray
 
     @classmethod
-    def of(cls, table: pd.DataFrame | None, workers: int, movers: Collection[int], rules: Rules) -> History:
+    def of(cls, table: pd.DataFrame | None, arrivals: Arrivals, rules: Rules) -> History:
         """Read the table.
 
         Raises:
@@ -80,7 +41,12 @@ class History:
         """
         values = columns(table, "pushes", list(COLUMNS.values()), ["seconds"])
         arrays = {name: values[column] for name, column in COLUMNS.items()}
-        return cls(workers, frozenset(movers), rules, seconds=values["seconds"], **arrays)
+        return cls(arrivals, rules, seconds=values["seconds"], **arrays)
+
+    @property
+    def workers(self) -> int:
+        """How many workers the run has."""
+        return self.arrivals.workers
 
     @property
     def size(self) -> int:
@@ -107,14 +73,9 @@ class History:
         return due
 
     @cached_property
-    def gaps(self) -> np.ndarray:
-        """Per row, the iterations missing before it, of workers that were present all the time."""
-        return np.where(self.moved, 0, np.maximum(self.iteration - self.due, 0))
-
-    @cached_property
     def moved(self) -> np.ndarray:
-        """Per row, whether its worker is one of the movers."""
-        return np.isin(self.worker, list(self.movers))
+        """Per row, whether its worker was not present all the time."""
+        return np.isin(self.worker, list(self.arrivals.movers))
 
     def ranges(self) -> list[tuple[int, np.ndarray]]:
         """Each range with its rows, in the order of application."""
@@ -128,18 +89,6 @@ class History:
         at[self.applied[rows[::-1]]] = self.seconds[rows[::-1]]
         at[0] = -np.inf
         return at
-
-    def complete(self) -> int:
-        """The number of gradients, of all workers, that were applied on every range."""
-        names = self.worker * (self.iteration.max() + 1) + self.iteration
-        _, first, counts = np.unique(names, return_index=True, return_counts=True)
-        iterations, pushes = np.unique(self.iteration[first[counts == self.range.max() + 1]], return_counts=True)
-        each = zip(iterations.tolist(), pushes.tolist(), strict=True)
-        return sum(self.rules.traits.gradients(iteration) * count for iteration, count in each)
-
-    def most(self) -> int:
-        """The largest number of gradients that one push of this run may have."""
-        return self.rules.most(int(self.iteration.max()) + 2)
 
     def name(self, row: int) -> str:
         """A push in words."""
@@ -156,9 +105,9 @@ def numbers(h: History) -> list[str]:
     found = report(wrong, lambda r: f"push {h.push[r]} is where push {r + 1} was expected: one is missing or repeated")
     unknown = np.flatnonzero((h.worker < 0) | (h.worker >= h.workers))
     found += report(unknown, lambda r: f"push {h.push[r]} is of worker {h.worker[r]}, not of 0 to {h.workers - 1}")
-    negative = np.flatnonzero((h.range < 0) | (h.iteration < 0))
-    return found + report(negative, lambda r: f"push {h.push[r]} is of range {h.range[r]}, iteration {h.iteration[r]}: "
-                                              "both count from 0")  # fmt: skip
+    outside = np.flatnonzero((h.range < 0) | (h.iteration < 0) | (h.range >= h.arrivals.ranges))
+    return found + report(outside, lambda r: f"push {h.push[r]} is of range {h.range[r]}, iteration {h.iteration[r]}: "
+                                             "both count from 0, and ranges are those of what arrived")  # fmt: skip
 
 
 def once(h: History) -> list[str]:

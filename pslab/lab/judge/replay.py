@@ -1,219 +1,146 @@
-"""The recorded pushes once more, through a fresh server with the same policy: would it have decided the same?
+"""What arrived at the server once more, through a fresh one with the same policy: does it decide the same?
 
-A history does not tell which of two pushes at the same time came first, or the exact time that a policy was given. So
-where the record and the replay differ, the replay is repeated with other times and in another order; a policy that then
-decides differently is not judged by it.
+A policy is a function of what arrived and when, and both are recorded: the replay is exact, of every kind of policy.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from pslab.lab.judge.phases import Phases
 from pslab.lab.judge.pushes import History
+from pslab.lab.judge.report import SLACK_S
 from pslab.protocol.messages import Pull, Push
-from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
-
-Name = tuple[int, int]  # a push: (worker, iteration)
+from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 
 
-class Decisions(NamedTuple):
-    """What a policy decided on one range."""
-
-    steps: list[frozenset[Name]]  #: the pushes of each version, from version 1 on
-    starts: dict[Name, int]  #: (worker, iteration) that was started -> the version that it got
-    dropped: frozenset[Name]
-    refused: str  #: why the replay ended early; "" if it did not
+class Other(Exception):
+    """The policy decides something that was not recorded; the message says what."""
 
 
-class Replayed(NamedTuple):
-    """The result of a replay."""
+def replay(history: History, sync: Any, budget: int | None, facts: Mapping[str, Any]) -> str:
+    """How the replay differs from the record, in words; "" if it does not.
 
-    events: int  #: pushes that were replayed
-    violations: list[str]
-    unjudged: list[str]  #: why something was left out
-
-
-def replay(
-    history: History, phases: Phases | None, sync: Any, workers: Iterable[int], until_s: float
-) -> Replayed:
-    """Replay every range, with the `workers` of the start, up to `until_s`, when the first worker joins or leaves."""
-    events, violations, unjudged = 0, list[str](), list[str]()
-    whole, ranges = history.rules.traits.whole, history.ranges()
-    for index, rows in ranges[-1:] if whole else ranges:  # of one decision for all ranges, the last range has the times
-        part = _Range(history, phases, rows, sync, tuple(workers))
-        kept = part.order[part.came_s[part.order] < min(until_s, part.until_s)]
-        problem, found = part.hidden, ""
-        if not problem and len(kept):
-            try:
-                found, sure = part.differs(kept)
-                problem = "" if sure else f"they depend on what the record does not contain ({found})"
-            except Exception as error:  # whatever a user's policy raises
-                problem = f"the policy raised {type(error).__name__}: {error}"
-        if problem:
-            unjudged.append(f"the decisions on range {index}: {problem}")
-            continue
-        events += len(kept) * (history.size // len(rows) if whole else 1)
-        violations += [found] if found else []
-    return Replayed(events, violations, unjudged)
+    A policy that decides differently when it is asked again differs, too: it must be a function of its events.
+    """
+    arrivals = history.arrivals
+    try:
+        again = _Replay(history, Server(sorted(arrivals.present), arrivals.ranges, sync))
+        again.run(budget, facts.get("refused", 0) - bool(facts.get("diverged")))
+        again.compare_counts(facts)
+    except Other as other:
+        return str(other)
+    except Exception as error:  # whatever a policy raises, which it did not when the run was recorded
+        return f"the policy raised {type(error).__name__}: {error}"
+    return ""
 
 
-class _Range:
-    """One range's pushes in the order of their arrival; the applied ones by their rows, the dropped ones after them."""
+@dataclass
+class _Replay:
+    """A server, and how far the table of pushes has been compared with its steps."""
 
-    def __init__(
-        self, history: History, phases: Phases | None, rows: np.ndarray, sync: Any, workers: tuple[int, ...]
-    ) -> None:
-        self.history, self.rows, self.sync, self.workers = history, rows, sync, workers
-        self.eager = history.rules.traits.eager
-        self.alone = bool((np.diff(history.applied[rows]) > 0).all())
-        self.exact = history.range.max() == 0  # otherwise pulls may wait for those of other ranges
-        none = np.empty(0, np.int64)
-        lost = phases.dropped(history) if phases is not None and history.rules.drops else (none, none, none)
-        self.worker, self.iteration = (np.concatenate(each) for each in zip(
-            (history.worker, history.iteration), lost[:2], strict=True))  # fmt: skip
-        self.pulled = np.concatenate((history.pulled, np.zeros_like(lost[0])))
-        received_s, self.until_s = history.seconds, np.inf
-        in_order = self.alone and not len(lost[0])  # what is applied on arrival arrived in the order of application
-        if phases is not None and not in_order:
-            received_s = self._received_s(phases)
-            self.until_s = phases.unapplied_s(history)  # a push that the server holds counts in the clocks, too
-        self.came_s = np.concatenate((received_s, lost[2]))
-        entries = np.concatenate((rows, np.arange(history.size, len(self.worker))))
-        self.order = rows if in_order else entries[np.argsort(self.came_s[entries], kind="stable")]
-        self.asked = self._asked(phases) if self.eager and phases is not None else []
-        self.hidden = self._hidden(phases)
+    history: History
+    server: Server
+    applied: int = 0  #: gradients of which every range has been applied
+    dropped: int = 0
+    refused: int = 0
+    row: int = 0  #: the next one of the table of pushes
+    got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
+    parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
 
-    def _hidden(self, phases: Phases | None) -> str:
-        """Why the record does not tell in which order messages arrived at the server; "" if it does."""
-        if (self.history.gaps.any() or self.eager) and phases is None:
-            return "when dropped pushes arrived, or eager workers sent requests, is only in the phases"
-        if self.eager and not self.alone:
-            return "requests of eager workers are not replayed under a policy that holds pushes"
-        return ""
+    def run(self, budget: int | None, refused: int) -> None:
+        """Hand in everything that arrived.
 
-    def _received_s(self, phases: Phases) -> np.ndarray:
-        """When each push was received, as far as that is recorded; otherwise when it was applied."""
-        received_s = phases.received_s(self.history)
-        return np.where(np.isnan(received_s), self.history.seconds, received_s)
+        Raises:
+            Other: what follows from it was not recorded.
+        """
+        a, server = self.history.arrivals, self.server
+        self.got = {(worker, index, 0): 0 for worker in a.present for index in range(a.ranges)}
+        until = np.minimum.accumulate(np.where(a.kind == "join", np.inf, a.seconds)[::-1])[::-1]
+        until = np.append(until[1:], np.inf)  # before the next one is dealt with
+        rows = zip(a.kind.tolist(), a.worker.tolist(), a.range.tolist(), a.iteration.tolist(), a.version.tolist(),
+                   a.seconds.tolist(), until.tolist(), strict=True)  # fmt: skip
+        over = False
+        for at, (kind, worker, index, iteration, version, now, until_s) in enumerate(rows):
+            if kind == "push":
+                if over:
+                    raise Other(f"{a.name(at)} was accepted after the budget of {budget} pushes was used up")
+                self._started(worker, index, iteration, version)
+                self._perform(server.handle(Push(worker, index, iteration, version), now), now, until_s)
+                over = budget is not None and server.gradients >= budget
+            elif kind == "pull":
+                self._perform(server.handle(Pull(worker, index, iteration, version), now), now, until_s)
+            elif (kind == "leave") != (worker in server.workers):
+                raise Other(f"worker {worker} {kind}s at {now:.6g} s, when it is {'not ' * (kind == 'leave')}present")
+            elif kind == "leave":
+                self._perform(server.leave(worker, now), now, until_s)
+            elif (joined := server.join(worker)) != iteration:
+                raise Other(f"worker {worker} joins with iteration {iteration}; it is to join with {joined}")
+            if self.refused > refused:
+                raise Other(f"{a.name(at)} is refused: {self.reason}")
+        if self.row < self.history.size:
+            raise Other(f"{self.history.name(self.row)} was applied; the policy does not apply it")
 
-    def _asked(self, phases: Phases) -> list[tuple[tuple[float, float], Pull]]:
-        """The requests of eager workers and when the server received them; at equal times, before which version."""
-        h, self.came_s = self.history, self._received_s(phases)
-        got = dict(zip(zip(h.worker[self.rows].tolist(), h.iteration[self.rows].tolist(), strict=True),
-                       h.pulled[self.rows].tolist(), strict=True))  # fmt: skip
-        found = dict[tuple[int, int], tuple[tuple[float, float], Pull]]()
-        for at in np.flatnonzero(phases.phase == "wait")[::-1].tolist():
-            worker, iteration = int(phases.worker[at]), int(phases.iteration[at]) + 1
-            place = got.get((worker, iteration), np.inf) + 0.5  # after the push that made it, before the next one
-            request = (float(phases.begin[at]), place), Pull(worker, 0, iteration, 0)
-            found[worker, iteration] = min(request, found.get((worker, iteration), request))
-        return sorted(found.values())
+    def compare_counts(self, facts: Mapping[str, Any]) -> None:
+        """The manifest counts what happened; raises Other."""
+        found = {"accepted": self.server.gradients, "pushes": self.applied, "dropped": self.dropped}
+        for name, count in found.items():
+            if facts[name] != count:
+                raise Other(f"the manifest counts {facts[name]} pushes as {COUNTED[name]}; what arrived makes {count}")
 
-    def differs(self, kept: np.ndarray) -> tuple[str, bool]:
-        """How the replay of these rows differs from the record, in words; and whether it certainly does."""
-        instants = self.came_s[kept].tolist()
-        base = self._decide(kept, instants)
-        found = self._compare(base, kept)
-        if not found:
-            return "", True
-        index = np.arange(len(kept), dtype=float)
-        for times in (instants, np.zeros(len(kept)), 0.1 * index, np.square(index)):
-            if self._decide(kept, list(times)) != base:
-                return found, False
-        if self.order is self.rows:
-            return found, True
-        ties = kept[np.lexsort((-index, self.came_s[kept]))]
-        return found, self._compare(self._decide(ties, instants), ties) == found
+    def _started(self, worker: int, index: int, iteration: int, version: int) -> None:
+        got = self.got.pop((worker, index, iteration), None)
+        if got != version:
+            does = "does not start it" if got is None else f"starts it on version {got}"
+            raise Other(f"worker {worker} started iteration {iteration} on version {version}; the policy {does}")
 
-    def _decide(self, kept: np.ndarray, instants: Sequence[float]) -> Decisions:
-        server = Server(self.workers, 1, self.sync)
-        steps: list[frozenset[Name]] = []
-        starts: dict[Name, int] = {}
-        dropped: set[Name] = set()
-        for message, now, row in self._messages(kept, instants):
-            pending = deque(server.handle(message, now))
-            while pending:
-                effect = pending.popleft()
-                if isinstance(effect, Step):
-                    steps.append(frozenset((push.worker, push.iteration) for push in effect.pushes))
-                elif isinstance(effect, Discard):
-                    dropped.add((effect.push.worker, effect.push.iteration))
-                elif isinstance(effect, Reply):
-                    starts[effect.pull.worker, effect.pull.iteration] = effect.version
-                    pending.extend(server.answered(0))
-                elif isinstance(effect, Refuse):
-                    refused = f"{self._name(row)} is refused: {effect.reason}"
-                    return Decisions(steps, starts, frozenset(dropped), refused)
-        return Decisions(steps, starts, frozenset(dropped), "")
+    def _perform(self, effects: Iterable[Effect], now: float, until_s: float) -> None:
+        pending = deque(effects)
+        while pending:
+            effect = pending.popleft()
+            if isinstance(effect, Step):
+                self._step(effect, now, until_s)
+            elif isinstance(effect, Reply):
+                self.got[effect.pull.worker, effect.pull.range, effect.pull.iteration] = effect.version
+                pending.extend(self.server.answered(effect.pull.range))
+            elif isinstance(effect, Discard):
+                self.dropped += 1
+            elif isinstance(effect, Refuse):
+                self.refused, self.reason = self.refused + 1, effect.reason
 
-    def _messages(self, kept: np.ndarray, instants: Sequence[float]) -> Iterator[tuple[Push | Pull, float, int]]:
-        """The messages to the server: each push, then its worker's next request; an eager worker's at its own time."""
-        asked, applied = deque(self.asked), self.history.applied
-        for row, now in zip(kept.tolist(), instants, strict=True):
-            while asked and asked[0][0] < (self.came_s[row], applied[row]):
-                yield asked.popleft()[1], now, row
-            worker, iteration = int(self.worker[row]), int(self.iteration[row])
-            yield Push(worker, 0, iteration, int(self.pulled[row])), now, row
-            if not self.eager:
-                yield Pull(worker, 0, iteration + 1, 0), now, row
-
-    def _name(self, row: int) -> str:
-        if row < self.history.size:
-            return self.history.name(row)
-        return f"worker {self.worker[row]}'s push of iteration {self.iteration[row]}"
-
-    def _compare(self, found: Decisions, kept: np.ndarray) -> str:
-        """The first difference: a start, the pushes of a step, a push that is refused or dropped."""
-        start = self._other_start(found, kept)
-        step = self._other_step(found)
-        if start and (not step or start[0] <= step[0]):
-            return start[1]
-        return step[1] if step else found.refused or self._other_drop(found, kept)
-
-    def _other_start(self, found: Decisions, kept: np.ndarray) -> tuple[int, str] | None:
-        h, first = self.history, None
-        kept = kept[kept < h.size]
-        names = zip(h.worker[kept].tolist(), h.iteration[kept].tolist(), strict=True)
-        for row, name, version in zip(kept.tolist(), names, h.pulled[kept].tolist(), strict=True):
-            got = found.starts.get(name)
-            late = got is None and found.refused and version > len(found.steps)
-            if name[1] == 0 or got == version or late:
-                continue
-            if not self.exact and got is not None and got < version:
-                continue
-            place = version if got is None else min(version, got)
-            if first is None or place < first[0]:
-                then = f"not before version {len(found.steps) + 1}" if got is None else f"on version {got}"
-                first = place, f"{h.name(row)} started on version {version}; the policy starts it {then}"
-        return first
-
-    def _other_step(self, found: Decisions) -> tuple[int, str] | None:
-        h, rows = self.history, self.rows
-        bounds = np.flatnonzero(np.diff(h.applied[rows], prepend=0, append=h.applied[rows][-1] + 1))
-        for index, (step, start, end) in enumerate(zip(found.steps, bounds, bounds[1:], strict=False)):
-            here = rows[start:end]
-            names = frozenset(zip(h.worker[here].tolist(), h.iteration[here].tolist(), strict=True))
-            if names != step:
-                return index, (f"version {index + 1}{h.on(here[0])} consists of {_in_words(names)}, which is push "
-                               f"{h.push[here[0]]}; the policy makes it of {_in_words(step)}")  # fmt: skip
-        return None
-
-    def _other_drop(self, found: Decisions, kept: np.ndarray) -> str:
-        lost = kept[kept >= self.history.size]
-        names = frozenset(zip(self.worker[lost].tolist(), self.iteration[lost].tolist(), strict=True))
-        if names == found.dropped:
-            return ""
-        less, more = names - found.dropped, found.dropped - names
-        return (f"{_in_words(less)} was never applied; the policy does not drop it" if less else
-                f"the policy drops {_in_words(more)}, which was applied")  # fmt: skip
+    def _step(self, step: Step, now: float, until_s: float) -> None:
+        """The next rows of the table of pushes are this step's, applied before what arrived next."""
+        h, rows = self.history, range(self.row, self.row + len(step.pushes))
+        made = _in_words((push.worker, push.iteration) for push in step.pushes)
+        if rows.stop > h.size:
+            raise Other(f"the policy makes version {step.version} of {made}, which the table of pushes lacks")
+        here = [(int(h.range[r]), int(h.applied[r]), int(h.worker[r]), int(h.iteration[r])) for r in rows]
+        same = np.flatnonzero((h.applied == step.version) & (h.range == step.range))
+        if len(same) != len(rows) or here != [(step.range, step.version, p.worker, p.iteration) for p in step.pushes]:
+            names = ((int(h.worker[r]), int(h.iteration[r])) for r in same)
+            found = f"consists of {_in_words(names)}, which is {h.name(same[0])}" if len(same) else "is missing"
+            raise Other(f"version {step.version} {found}; the policy makes it of {made}")
+        for row, push in zip(rows, step.pushes, strict=True):
+            if h.pulled[row] != push.version:
+                raise Other(f"{h.name(row)} was computed on version {h.pulled[row]}; what arrived, on {push.version}")
+            if not now - SLACK_S <= h.seconds[row] <= until_s + SLACK_S:
+                raise Other(f"{h.name(row)} was applied at {h.seconds[row]:.6g} s; the server dealt with what led to "
+                            f"it from {now:.6g} s until {until_s:.6g} s")  # fmt: skip
+            name = push.worker, push.iteration
+            self.parts[name] += 1
+            if self.parts[name] == len(self.server.ranges):
+                self.applied += self.server.traits.gradients(push.iteration)
+        self.row = rows.stop
 
 
-def _in_words(names: frozenset[Name]) -> str:
+COUNTED = {"accepted": "accepted", "pushes": "applied", "dropped": "dropped"}
+
+
+def _in_words(names: Iterator[tuple[int, int]]) -> str:
     """The first few pushes in words, and the number of the others."""
     words = [f"worker {worker}'s iteration {iteration}" for worker, iteration in sorted(names)]
     return ", ".join(words[:4]) + (f" and {len(words) - 4} more" if len(words) > 4 else "")

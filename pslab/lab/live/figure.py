@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from pslab.config.metric import metric_of
 from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
-from pslab.lab.plots.accuracy import label_of
+from pslab.lab.plots.accuracy import QUANTITIES, label_of, quantity
 from pslab.lab.plots.labels import SPACE
+from pslab.lab.plots.page.axes import axis
 from pslab.lab.plots.page.theme import PHASES, Look, ink, looks, template
 from pslab.lab.records.places import value_of
 from pslab.lab.records.results import Runs
@@ -70,6 +72,7 @@ def draw(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]
     each = workers.pop() if len(workers) == 1 else 1
     drawn = [(track, name) for track, name in zip(tracks, named, strict=True) if track.points][-SLOTS:]
     low, high = frame(tracks)
+    titles = {quantity("accuracy", track.run).title for track in tracks} or {QUANTITIES["accuracy"].title}
     with shown.batch_update():
         for slot in range(SLOTS):
             for first in (0, SLOTS):
@@ -79,11 +82,19 @@ def draw(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]
                 elif trace.visible:
                     trace.visible = False
         shown.update_yaxes(range=[low, high])
+        shown.update_yaxes(title_text=" or ".join(sorted(titles)), col=1)
         shown.update_xaxes(title_text=f"iteration ({each} pushes)" if each > 1 else "pushes", col=1)
 
 
 def frame(tracks: Sequence[Track]) -> tuple[float, float]:
-    """Per cent between which the ends of the curves are distinguishable; it follows them upwards."""
+    """Per cent between which the ends of the curves are distinguishable; it follows them upwards.
+
+    Where there are other metrics than the accuracy: all values.
+    """
+    if not all(metric_of(track.run).share for track in tracks):
+        values = [quantity("accuracy", t.run).factor * p.accuracy for t in tracks for p in t.points]
+        shown = axis(values, zero=min(values, default=0.0) >= 0)
+        return shown.low, shown.high
     tops = [100 * max(p.accuracy for p in t.points) for t in tracks if len(t.points) > 1]
     best = max(tops, default=100.0)
     low = max(0.0, 5.0 * math.floor((best - VISIBLE) / 5)) if tops else 0.0
@@ -94,10 +105,11 @@ def _curve(track: Track, name: Named, each: int) -> dict[str, Any]:
     """One curve against iterations of so many pushes, or against seconds (0); under way, it has a larger head."""
     label, sizes = escape(name.label), [6.0] * len(track.points)
     sizes[-1] = 11.0 if track.state == UNDER_WAY else 6.0
-    hover = [f"{100 * p.accuracy:.2f}{SPACE}%, loss {p.loss:.3f}<br>{p.pushes} pushes, {p.seconds:.2f}{SPACE}s"
+    factor, metric = quantity("accuracy", track.run).factor, metric_of(track.run)
+    hover = [f"{metric.text(p.accuracy, SPACE)}, loss {p.loss:.3f}<br>{p.pushes} pushes, {p.seconds:.2f}{SPACE}s"
              for p in track.points]  # fmt: skip
     return {"x": [p.pushes / each if each else p.seconds for p in track.points], "visible": True, "name": label,
-            "y": [100 * p.accuracy for p in track.points], "line": {**name.look.line, "width": 2.2},
+            "y": [factor * p.accuracy for p in track.points], "line": {**name.look.line, "width": 2.2},
             "marker": name.look.mark(sizes), "hovertext": hover,
             "hovertemplate": f"<b>{label}</b><br>%{{hovertext}}<extra></extra>"}  # fmt: skip
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import ipywidgets as widgets
 import pandas as pd
 
+from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.live import figure as live_figure
@@ -254,9 +255,9 @@ def _row(track: Track, label: str, own: bool) -> dict[str, str]:
     state = _far(track) if track.state == UNDER_WAY else STATES[track.state]
     diverged = track.manifest.get("outcome") == "diverged"
     state = "diverged" if diverged else "; ".join([state, *notes_of([track])])
-    accuracy = f"{100 * track.points[-1].accuracy:.2f}{SPACE}%" if track.points else DASH
+    accuracy = metric_of(track.run).text(track.points[-1].accuracy, SPACE) if track.points else DASH
     started, budget = track.state != QUEUED, f" of {track.run.pushes}" if track.run.pushes is not None else ""
-    return {"run": label + ("" if diverged else marks([track])), "test accuracy": accuracy,
+    return {"run": label + ("" if diverged else marks([track])), "test": accuracy,
             "time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
             "pushes": f"{track.pushes}{budget}" if started else DASH,
             "state": state if own else f"{state}, started elsewhere"}  # fmt: skip

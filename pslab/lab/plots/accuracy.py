@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.labels import SPACE, caption, column_name, round_size, size
@@ -44,6 +45,16 @@ QUANTITIES: dict[str, Quantity] = {
     "loss": Quantity("test loss"),
     "density": Quantity("entries pushed (%)", 100, words="share of entries pushed"),
 }
+
+
+def quantity(name: str, run: Run) -> Quantity:
+    """What an evaluation of a run has under a name: "accuracy" is the run's metric, whatever that is."""
+    metric = metric_of(run)
+    if name != "accuracy" or metric.share:
+        return QUANTITIES[name]
+    return Quantity(f"test {metric.name}", words=f"test {metric.name}")
+
+
 FAR = 3.0  # times the median curve's length: then time and bytes are logarithmic
 VISIBLE = 45.0  # per cent below the best end that the frame shows at most
 
@@ -65,20 +76,22 @@ def curves(
         facet, row: columns whose values get a panel each, side by side and one under the other.
         behind: the value of `by` whose curve stands grey behind the others, in each panel where facet is by.
         banded: the same runs in virtual time over several seeds: thin, in their curves' colours, with their bands.
-        goal: an accuracy (0 to 1), drawn as a dotted line.
+        goal: an accuracy (0 to 1), or a value of the runs' metric, drawn as a dotted line.
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
-        zoom: per cent of accuracy in the frame; None: where the ends of the curves are distinguishable; False: all.
+        zoom: per cent of accuracy, or values of the metric, in the frame; None: of accuracies where the ends of the
+            curves are distinguishable; False: all.
         title: a sentence or a Claim; None: what is shown.
         notes: more lines for the caption.
         width: page (7.0 in) or column (3.4 in).
 
     Raises:
-        ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed.
+        ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics.
     """
     found, xs, ys = as_results(results), listed(x), listed(y)
     for name in (*xs, *ys):
         if name not in QUANTITIES:
             raise ConfigError("x" if name in xs else "y", name, nearest(str(name), QUANTITIES))
+    metric = one_metric(result.run for result in found) if "accuracy" in {*xs, *ys} else ACCURACY
     crowd, alone = apart(found)
     pairs = [(x_, y_) for x_ in xs for y_ in ys]
     panels = [*filter(None, (facet, row))]
@@ -111,16 +124,18 @@ def curves(
         drawn.append(Curve(label + marks(group), SINGLE, ..., ..., behind=True, frames=frames))
     facets = [value for value in crowd.levels(facet) if not (one and value == behind)] if facet else []
     rows = crowd.levels(row) if row else []
-    x_axes = {x_: _x_axis(x_, [c.frames[x_, ys[0]] for c in drawn if (x_, ys[0]) in c.frames], log, crowd) for x_ in xs}
-    y_axes = {y_: _y_axis(y_, [f for c in drawn for (_, each), f in c.frames.items() if each == y_], log, zoom)
-              for y_ in ys}  # fmt: skip
+    known = {name: quantity(name, result.run) for name in (*xs, *ys) for result in found[:1]} or QUANTITIES
+    x_axes = {x_: _x_axis(known[x_], x_, [c.frames[x_, ys[0]] for c in drawn if (x_, ys[0]) in c.frames], log, crowd)
+              for x_ in xs}  # fmt: skip
+    y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, each), frame in curve.frames.items()
+                                          if each == y_], log, zoom) for y_ in ys}  # fmt: skip
     page = compose(drawn, cells(facets, rows, xs, ys), x_axes, y_axes, heads_of(facet, facets, crowd),
                    heads_of(row, rows, crowd), width)  # fmt: skip
     if goal is not None and "accuracy" in ys:
-        page.level(100 * goal, f"{100 * goal:g}{SPACE}%", y_axes["accuracy"])
-    lines = [*caption(found, shown), *_banded(twins), *_below(drawn, y_axes.get("accuracy")), *grey(drawn, one),
+        page.level(known["accuracy"].factor * goal, metric.goal(goal, SPACE), y_axes["accuracy"])
+    lines = [*caption(found, shown), *_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *grey(drawn, one),
              *found.notes(), *notes_of(found), *notes]
-    what, against = ([QUANTITIES[name].words or QUANTITIES[name].title for name in each] for each in (ys, xs))
+    what, against = ([known[name].words or known[name].title for name in each] for each in (ys, xs))
     return page.finish(words_of(title) or headline(what, against, shown), lines, () if one else None)
 
 
@@ -169,9 +184,12 @@ def _series(result: Result, x: str, y: str, crowd: Results) -> pd.DataFrame:
         table = table.assign(density=_density(result, table.pushes.to_numpy()))
     workers = {run.workers for run in (each.run for each in crowd)}
     table = table.assign(iteration=table.pushes / (workers.pop() if len(workers) == 1 else 1))
-    hover = [f"{100 * row.accuracy:.2f}{SPACE}%, loss {row.loss:.3f}<br>{row.pushes} pushes, {row.seconds:.2f}{SPACE}s"
-             f"<br>{size(row.bytes_up)} up, {size(row.bytes_down)} down" for row in records(table)]  # fmt: skip
-    return pd.DataFrame({"x": table[x] * QUANTITIES[x].factor, "y": table[y] * QUANTITIES[y].factor, "hover": hover})
+    metric, run = metric_of(result.run), result.run
+    hover = [f"{metric.text(row.accuracy, SPACE)}, loss {row.loss:.3f}<br>"
+             f"{row.pushes} pushes, {row.seconds:.2f}{SPACE}s<br>"
+             f"{size(row.bytes_up)} up, {size(row.bytes_down)} down" for row in records(table)]  # fmt: skip
+    return pd.DataFrame({"x": table[x] * quantity(x, run).factor, "y": table[y] * quantity(y, run).factor,
+                         "hover": hover})  # fmt: skip
 
 
 def _density(result: Result, pushes: np.ndarray) -> np.ndarray:
@@ -193,7 +211,8 @@ def _band(group: Sequence[Result], x: str, y: str, crowd: Results) -> pd.DataFra
     at = at[(at >= first) & (at <= last)]
     values = np.stack([np.interp(at, part.x, part.y) for part in parts])
     middle, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
-    hover = [f"{m:.4g} ({a:.4g} to {b:.4g})<br>{QUANTITIES[x].title}: {x_:.4g}"
+    title = quantity(x, group[0].run).title
+    hover = [f"{m:.4g} ({a:.4g} to {b:.4g})<br>{title}: {x_:.4g}"
              for x_, m, a, b in zip(at, middle, low, high, strict=True)]  # fmt: skip
     return pd.DataFrame({"x": at, "y": middle, "low": low, "high": high, "hover": hover})
 
@@ -206,18 +225,17 @@ def _ends(results: Iterable[Result], x: str, y: str, crowd: Results) -> list[tup
 # -- axes and words --------------------------------------------------------------------------------
 
 
-def _x_axis(x: str, frames: Sequence[pd.DataFrame], log: str | None, crowd: Results) -> Axis:
-    what = QUANTITIES[x]
+def _x_axis(what: Quantity, x: str, frames: Sequence[pd.DataFrame], log: str | None, crowd: Results) -> Axis:
     ends = [float(frame.x.max()) for frame in frames if len(frame)]
     far = what.turns_log and bool(ends) and max(ends) > FAR * float(np.median(ends))
     turned = far if log is None else "x" in log
     values = [value for frame in frames for value in frame.x]
-    return axis(values, _x_title(x, crowd), log=turned, zero=True, form=what.form, pad=0.02)
+    return axis(values, _x_title(x, crowd) or what.title, log=turned, zero=True, form=what.form, pad=0.02)
 
 
 def _x_title(x: str, crowd: Results) -> str:
     if x != "iteration":
-        return QUANTITIES[x].title
+        return ""
     workers, batches = ({getattr(result.run, name) for result in crowd} for name in ("workers", "batch_size"))
     if workers == {1} or len(workers) > 1:
         return "pushes"
@@ -225,13 +243,16 @@ def _x_title(x: str, crowd: Results) -> str:
     return f"iteration ({max(workers)} pushes{each})"
 
 
-def _y_axis(y: str, frames: Sequence[pd.DataFrame], log: str | None, zoom: tuple[float, float] | bool | None) -> Axis:
-    what = QUANTITIES[y]
-    if y == "accuracy" and zoom is not False:
-        low, high = zoom if isinstance(zoom, (tuple, list)) else accuracy_range(frames)
-        return Axis(what.title, low, high)
+def _y_axis(
+    what: Quantity, y: str, frames: Sequence[pd.DataFrame], log: str | None, zoom: tuple[float, float] | bool | None
+) -> Axis:
+    if isinstance(zoom, (tuple, list)) and y == "accuracy":
+        return Axis(what.title, *zoom)
+    if what == QUANTITIES["accuracy"] and zoom is not False:
+        return Axis(what.title, *accuracy_range(frames))
     values = [value for frame in frames for column in ("low", "high") for value in frame[column]]
-    return axis(values, what.title, log="y" in (log or ""), zero=y != "density", form=what.form)
+    return axis(values, what.title, log="y" in (log or ""), form=what.form,
+                zero=y != "density" and min(values, default=0.0) >= 0)  # fmt: skip
 
 
 def accuracy_range(frames: Iterable[pd.DataFrame]) -> tuple[float, float]:
@@ -245,11 +266,12 @@ def accuracy_range(frames: Iterable[pd.DataFrame]) -> tuple[float, float]:
     return low, min(100.0, best + 0.08 * (best - low))
 
 
-def _below(drawn: Sequence[Curve], shown: Axis | None) -> list[str]:
+def _below(drawn: Sequence[Curve], shown: Axis | None, metric: Metric) -> list[str]:
     """The curves that end under the frame."""
     if shown is None:
         return []
     ends = {curve.label: float(frame.y.iloc[-1]) for curve in drawn for (_, y), frame in curve.frames.items()
             if y == "accuracy" and len(frame) and frame.y.iloc[-1] < shown.low}  # fmt: skip
-    words = ", ".join(f"{label} ends at {end:.0f}{SPACE}%" for label, end in ends.items())
+    words = ", ".join(f"{label} ends at " + (f"{end:.0f}{SPACE}%" if metric.share else f"{end:.3g}")
+                      for label, end in ends.items())  # fmt: skip
     return [f"below the frame: {words}"] if ends else []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config import parameters
 from pslab.config.cluster import COSTS, PRESETS, cluster_fields
+from pslab.config.metric import ACCURACY, metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, split
 from pslab.config.table import KINDS, find
@@ -169,6 +170,8 @@ def _cluster(value: Any) -> str:
 FIELDS: dict[str, Callable[[Any], str]] = {
     "model": lambda v: policy("model", v),
     "data": lambda v: policy("data", v),
+    "loss": lambda v: policy("loss", v),
+    "metric": lambda v: policy("metric", v),
     "sync": lambda v: policy("sync", v),
     "prune": lambda v: policy("prune", v),
     "rate": lambda v: policy("rate", v),
@@ -182,7 +185,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "push_weight": lambda v: f"push weight {v:g}" if isinstance(v, (int, float)) else f"push weight {v}",
     "pushes": lambda v: f"{plain(v)} pushes",
     "seconds": lambda v: f"{v:g}{SPACE}s",
-    "target_accuracy": lambda v: f"{100 * v:g}{SPACE}% accuracy",
+    "target_accuracy": lambda v: f"{ACCURACY.goal(v, SPACE)} accuracy",
     "cluster": _cluster,
     "pull": lambda v: f"pull {v}",
     "codec": lambda v: f"codec {v}",
@@ -203,6 +206,8 @@ FIELDS: dict[str, Callable[[Any], str]] = {
 def column_name(field: str, value: Any, run: Run) -> str:
     """A column's value in words, given a run that has it there. A name that the grid gave to a value stays as it is."""
     own = getattr(run, field, None)
+    if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
+        return metric.goal(value)
     if field == "push_weight" and value is None:
         return "" if averages(run) else "push weight 1/W"
     if isinstance(own, str) and value != own:
@@ -222,9 +227,10 @@ def averages(run: Run) -> bool:
 
 #: Fields in every caption, and those in a caption where they are not Run's default.
 SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
-UNLESS_DEFAULT = ("schedule", "rate", "order", "ranges", "device", "dtype")
+UNLESS_DEFAULT = ("loss", "metric", "schedule", "rate", "order", "ranges", "device", "dtype")
 #: Fields that play no part where no gradient is computed.
-WITHOUT_TENSORS = frozenset({"data", "learning_rate", "batch_size", "optimizer", "schedule", "rate", "push_weight"})
+WITHOUT_TENSORS = frozenset({"data", "loss", "metric", "learning_rate", "batch_size", "optimizer", "schedule", "rate",
+                             "push_weight"})  # fmt: skip
 
 
 def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = "median and range of") -> list[str]:
@@ -261,7 +267,7 @@ def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = 
 
 
 def _stop(run: Run, varied: Iterable[str]) -> str:
-    rules = [name(field, getattr(run, field)) for field in ("pushes", "seconds", "target_accuracy")
+    rules = [column_name(field, getattr(run, field), run) for field in ("pushes", "seconds", "target_accuracy")
              if field not in varied and getattr(run, field) is not None]  # fmt: skip
     return f"stops at {' or '.join(rules)}" if rules else ""
 

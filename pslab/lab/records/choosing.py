@@ -1,4 +1,4 @@
-"""The accuracy that runs are compared at, and the best of the choices that were tried."""
+"""The goal that runs are compared at, and the best of the choices that were tried."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.config.run import FIELDS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.places import CHOICE, key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Choice, Results, single
-from pslab.lab.records.summary import MEASURES, By, best_accuracy, diverged, emulation_ok, final_accuracy, measured
+from pslab.lab.records.summary import (
+    MEASURES,
+    By,
+    best_accuracy,
+    diverged,
+    emulation_ok,
+    final_accuracy,
+    higher,
+    measured,
+)
 
 PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5, 98, 98.5, 99)  # goals to speak of
 
@@ -21,27 +31,41 @@ PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5
 def goal(
     results: Iterable[Result], *, share: float = 0.5, within: float = 1.0, over: By = "learning_rate"
 ) -> float:
-    """The highest round accuracy (0 to 1) that this share of the groups reaches with every seed.
+    """The best round accuracy (0 to 1), or value of the runs' metric, that this share of the groups reaches with every
+    seed.
 
     A group is what differs in `over` and the seed alone, and reaches what it does with its best choice of `over`,
     within the first `within` of its pushes. The single machine is no group. If none is reached: the lowest of all.
+
+    Raises:
+        ConfigError: runs of several metrics.
     """
     found = results if isinstance(results, Results) else Results(results)
     runs = [result.run for result in found]
+    metric = one_metric(runs)
     fixed = [name for name in FIELDS if name not in ("seed", *_names(over))]
     best: dict[tuple[Any, ...], dict[tuple[Any, ...], float]] = {}
     for result in found:
         if not single(result.run, runs):
             choices = best.setdefault(key_of(result.run, {}, fixed), {})
             choice = key_of(result.run, {}, _names(over))
-            choices[choice] = min(choices.get(choice, 1.0), best_accuracy(result, within))
+            choices[choice] = min(choices.get(choice, math.inf), metric.rank(best_accuracy(result, within)))
     reached = sorted(max(choices.values()) for choices in best.values())
-    return rounded(reached[min(len(reached) - 1, int(len(reached) * (1 - share) + 1e-9))] if reached else 0.0)
+    if not reached:
+        return rounded(metric.worst, metric)
+    return rounded(metric.rank(reached[min(len(reached) - 1, int(len(reached) * (1 - share) + 1e-9))]), metric)
 
 
-def rounded(accuracy: float) -> float:
-    """The highest round accuracy (0 to 1) that is not above this one; the lowest of all if there is none."""
-    return max((level / 100 for level in PER_CENT if level / 100 <= accuracy + 1e-9), default=PER_CENT[0] / 100)
+def rounded(value: float, metric: Metric = ACCURACY) -> float:
+    """The best round value that is not better than this one: of two digits; of accuracies one of PER_CENT, or the
+    lowest of them."""
+    if metric.share:
+        return max((level / 100 for level in PER_CENT if level / 100 <= value + 1e-9), default=PER_CENT[0] / 100)
+    if not math.isfinite(value) or value == 0:
+        return value
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    steps = math.floor(metric.rank(value) / step + 1e-9)  # in the direction that is not better
+    return float(f"{metric.rank(steps * step):.12g}")
 
 
 def best(
@@ -53,8 +77,8 @@ def best(
 ) -> Results:
     """Of each group that differs in `over` and the seed alone, the results of its best choice; later captions say how.
 
-    Best is the best median over seeds of the measure; of equals, or where none reaches the goal, the highest final
-    accuracy (a run that diverged has got nowhere); then the smaller value. By a measure of seconds, a run whose
+    Best is the best median over seeds of the measure; of equals, or where none reaches the goal, the best final
+    metric (a run that diverged has got nowhere); then the smaller value. By a measure of seconds, a run whose
     emulation was not kept counts as one that never reaches the goal.
 
     Raises:
@@ -109,9 +133,11 @@ def _rank(
 ) -> tuple[float, float, tuple[float, ...]]:  # fmt: skip
     seconds = measure in MEASURES and MEASURES[measure].of_seconds
     values = [measured(r, measure, goal) if emulation_ok(r) or not seconds else math.nan for r in group]
-    sign = -1.0 if measure in MEASURES and MEASURES[measure].higher else 1.0
+    metric = metric_of(group[0].run)
+    sign = -1.0 if higher(measure, metric) else 1.0
     middle = float(np.median([sign * value if not math.isnan(value) else math.inf for value in values]))
-    ends = float(np.median([0.0 if diverged(result) else np.nan_to_num(final_accuracy(result)) for result in group]))
+    finals = [metric.worst if diverged(result) else final_accuracy(result) for result in group]
+    ends = float(np.median([metric.rank(metric.worst if math.isnan(final) else final) for final in finals]))
     places = tuple(float(value) if isinstance(value, (int, float)) else float(results.levels(name).index(value))
                    for name, value in zip(names, choice, strict=True))  # fmt: skip
     return middle, -ends, places

@@ -2,9 +2,10 @@
 
     results/runs/<digest>/
         manifest.json   what ran, how it ended, whether the emulation was kept; written last
-        accuracy.csv    pushes, iteration, seconds, accuracy, loss
-        phases.csv      worker, iteration, phase, begin_s, end_s, waits_for
+        accuracy.csv    pushes, iteration, seconds, accuracy (or what else the run's metric is), loss
+        phases.csv      worker, iteration, phase, begin_s, end_s, waits_for, range (-1: all of them)
         pushes.csv      one row per applied push: versions, staleness, loss, density, bytes each way
+        arrivals.csv    what the server was handed, in order: pushes, pulls, workers that leave and join
         weights.npy     the final weights, flat: where the run keeps them, or was interrupted
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import platform
 import re
@@ -33,12 +33,13 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError
+from pslab.lab.records import atomic_folder
 from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 
-TABLES = ("accuracy", "phases", "pushes")
+TABLES = ("accuracy", "phases", "pushes", "arrivals")
 LIVE = "live.jsonl"
 WEIGHTS = "weights.npy"
-FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
+FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES[:3]))  # records of before have no arrivals
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Result:
 
     @cached_property
     def accuracy(self) -> pd.DataFrame:
-        """Test accuracy (0 to 1) and loss against pushes, iterations (pushes / workers) and seconds."""
+        """Test accuracy (0 to 1; or the metric) and loss against pushes, iterations (pushes / workers) and seconds."""
         return self._table("accuracy")
 
     @cached_property
@@ -69,6 +70,18 @@ class Result:
     def pushes(self) -> pd.DataFrame:
         """Each applied push, in the order of application."""
         return self._table("pushes")
+
+    @cached_property
+    def arrivals(self) -> pd.DataFrame:
+        """What the server was handed, in the order in which it dealt with it: kind (push, pull, leave, join), worker,
+        range, iteration, version (of a push, that it was computed on), seconds; -1 where there is none.
+
+        Raises:
+            RecordError: the record is from before arrivals were recorded, and what `pushes` raises.
+        """
+        if "arrivals.csv" not in self.manifest["sha256"]:
+            raise RecordError(f"{self.path} was recorded before arrivals were: run it again, elsewhere, to have them")
+        return self._table("arrivals")
 
     @cached_property
     def weights(self) -> np.ndarray:
@@ -151,7 +164,7 @@ class Draft:
             return self._write(tables, weights, facts, place, kept)
         except OSError as error:
             self.drop()
-            name, room = self.run.digest, room_at(place)
+            name, room = self.run.digest, atomic_folder.room_at(place)
             problem = f"the record of {name} cannot be written to {place}: {error} ({room})"
             self.path = draft_of(Path(tempfile.gettempdir()) / "pslab" / name)
             try:
@@ -174,11 +187,12 @@ class Draft:
             "environment": environment(),
         }
         self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed the results meanwhile
-        for name in TABLES:
+        for name in tables:
             tables[name].to_csv(self.path / f"{name}.csv", index=False)
         if kept:
             np.save(self.path / WEIGHTS, weights, allow_pickle=False)
-        manifest = write_manifest(self.path, manifest, (*FILES, *([WEIGHTS] if kept else [])))
+        files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
+        manifest = write_manifest(self.path, manifest, files)
         (self.path / LIVE).unlink(missing_ok=True)
         place.parent.mkdir(exist_ok=True)
         aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None
@@ -192,18 +206,6 @@ class Draft:
     def _replaces(self, place: Path) -> bool:
         """Whether what lies at this place is a record that this run was to be run again for."""
         return self._again and place.is_dir() and not emulation_ok(read_manifest(place, FILES))
-
-
-def room_at(place: Path) -> str:
-    """What room there is, for a message: ``"12.3 MB are free in results"``."""
-    folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
-    return f"{in_bytes(shutil.disk_usage(folder).free)} are free in {folder}"
-
-
-def in_bytes(count: float) -> str:
-    """``"12.3 MB"``."""
-    power = min(4, int(math.log(max(count, 1), 1000)))
-    return f"{count / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 class Live:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, Run
 from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, plain, value_of
 from pslab.lab.records.record import Result
 
-SHOWN = tuple(name for name in FIELDS if name not in ("pushes", "seconds"))  # those would hide evaluations' columns
+HIDDEN = ("pushes", "seconds", "loss")  # fields of Run with the names of evaluations' columns
+SHOWN = tuple(name for name in FIELDS if name not in HIDDEN)
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,16 @@ class Results(Placed[Result]):
 
     def notes(self) -> list[str]:
         """How `best` chose among these results, in a sentence for each kind of choice."""
-        kinds: dict[tuple[str, str, float | None], list[Choice]] = {}
-        found = {(run.but(seed=0).digest, place[CHOICE]) for run, place in self._places() if CHOICE in place}
-        for _, choice in sorted(found, key=lambda pair: pair[0]):
-            kinds.setdefault((choice.over, choice.measure, choice.goal), []).append(choice)
+        kinds: dict[tuple[str, str, str], list[Choice]] = {}
+        found = {(run.but(seed=0).digest, place[CHOICE]): run for run, place in self._places() if CHOICE in place}
+        for (_, choice), run in sorted(found.items(), key=lambda pair: pair[0][0]):
+            aimed = "" if choice.goal is None else metric_of(run).goal(choice.goal, " ")
+            kinds.setdefault((choice.over, choice.measure, aimed), []).append(choice)
         return [_sentence(*kind, choices) for kind, choices in kinds.items()]
 
 
-def _sentence(over: str, measure: str, goal: float | None, choices: Sequence[Choice]) -> str:
-    aim = f" to {100 * goal:g} %" if goal is not None and measure.endswith("_to_goal") else ""
+def _sentence(over: str, measure: str, aimed: str, choices: Sequence[Choice]) -> str:
+    aim = f" to {aimed}" if aimed and measure.endswith("_to_goal") else ""
     words = measure.removesuffix("_to_goal").replace("_", " ")
     ends = sum(choice.at_end for choice in choices)
     edge = f"; {ends} of {len(choices)} lie at an end of their grid" if ends else ""
@@ -75,7 +78,8 @@ def single(run: Run, others: Iterable[Run]) -> bool:
 
 
 def tidy(results: Results | Iterable[Result]) -> pd.DataFrame:
-    """A row for each evaluation: the axes, the fields of Run but its budget, `digest`, and `evaluations`' columns.
+    """A row for each evaluation: the axes, the fields of Run but its budget and loss, `digest`, and `evaluations`'
+    columns. An axis with the name of one of these, such as loss, is `loss_of_run`.
 
     A single machine's iteration counts as many pushes as that of the runs beside it, so that all have seen as many
     samples at one place.
@@ -89,14 +93,15 @@ def tidy(results: Results | Iterable[Result]) -> pd.DataFrame:
         if single(result.run, runs) and len(sizes) == 1:
             table = table.assign(iteration=table.pushes / min(sizes))
         for place in places:
-            columns = {name: value_of(result.run, place, name) for name in (*place, *SHOWN) if name != CHOICE}
+            columns = {name + "_of_run" * (name in HIDDEN): value_of(result.run, place, name)
+                       for name in (*place, *SHOWN) if name != CHOICE}  # fmt: skip
             tables.append(pd.DataFrame({**columns, "digest": result.digest}, index=table.index).join(table))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def evaluations(result: Result) -> pd.DataFrame:
-    """One run's finite evaluations: pushes, iteration (pushes / workers), seconds, accuracy (0 to 1), loss, and the
-    bytes on the wire until then: of pushes (bytes_up), of pulls (bytes_down), and of both (bytes)."""
+    """One run's finite evaluations: pushes, iteration (pushes / workers), seconds, accuracy (0 to 1; or the metric),
+    loss, and the bytes on the wire until then: of pushes (bytes_up), of pulls (bytes_down), and of both (bytes)."""
     table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
     table = table[np.isfinite(table.accuracy)].reset_index(drop=True)
     sent = {name: _sent_until(result, table.seconds.to_numpy(), columns) for name, columns in BYTES.items()}

@@ -1,6 +1,6 @@
 """Results in one table: what each run says by a measure, reduced over seeds and over nothing else.
 
-A run reaches an accuracy at its first evaluation at or above it; nothing is interpolated. A run that never does counts
+A run reaches a goal at its first evaluation that is as good; nothing is interpolated. A run that never does counts
 as infinite, so a median exists only where more than half of the seeds arrive.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import record
 from pslab.lab.records.intervals import lead, waiting
@@ -31,7 +32,7 @@ By = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that a finished run has; `of` takes the result and the goal (0 to 1), and may give inf or NaN."""
+    """A number that a finished run has; `of` takes the result and the goal, and may give inf or NaN."""
 
     words: str
     unit: str  #: s, B, share, pushes, iterations, pushes/s, steps
@@ -43,26 +44,26 @@ class Measure:
 
 
 def arrival(column: str) -> Callable[[Result, float], float]:
-    """A column of `evaluations` at the first one at or above the goal; infinite if there is none."""
+    """A column of `evaluations` at the first one that is as good as the goal; infinite if there is none."""
 
     def at(result: Result, goal: float) -> float:
-        table = evaluations(result)
-        reached = np.flatnonzero(table.accuracy.to_numpy() >= goal - 1e-11)
+        table, metric = evaluations(result), metric_of(result.run)
+        reached = np.flatnonzero([metric.reaches(value, goal) for value in table.accuracy])
         return float(table[column].to_numpy()[reached[0]]) if len(reached) else math.inf
 
     return at
 
 
 def final_accuracy(result: Result) -> float:
-    """The last evaluation, 0 to 1; NaN if it was not finite."""
+    """The last evaluation by the run's metric (an accuracy is 0 to 1); NaN if it was not finite."""
     return float(result.accuracy.accuracy.iloc[-1]) if len(result.accuracy) else math.nan
 
 
 def best_accuracy(result: Result, within: float = 1.0) -> float:
-    """The highest evaluation, 0 to 1, within the first so large a share of the run's pushes."""
+    """The best evaluation by the run's metric, within the first so large a share of the run's pushes."""
     table = evaluations(result)
     early = table[table.pushes <= within * table.pushes.max()] if len(table) else table
-    return float(early.accuracy.max()) if len(early) else 0.0
+    return float(metric_of(result.run).best(early.accuracy))
 
 
 def applied(result: Result) -> int:
@@ -115,6 +116,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "bytes_up": Measure("bytes pushed", "B", _total("bytes_up"), exchange=True),
     "bytes_down": Measure("bytes pulled", "B", _total("bytes_down"), exchange=True),
 })  # fmt: skip
+METRICS = ("accuracy", "best_accuracy")  # measures that are the run's metric, whatever that is
 TO_GOAL = ("seconds_to_goal", "pushes_to_goal", "bytes_to_goal", "accuracy", "waiting")
 WITHOUT_GOAL = ("accuracy", "seconds", "rate", "waiting", "staleness")
 
@@ -128,8 +130,24 @@ def measured(result: Result, measure: str, goal: float | None = None) -> float:
     if measure not in MEASURES:
         raise ConfigError("measure", measure, nearest(str(measure), MEASURES))
     if MEASURES[measure].to_goal and goal is None:
-        raise ConfigError("goal", None, f"{measure} needs an accuracy from 0 to 1, such as goal(results)")
+        raise ConfigError("goal", None, f"{measure} needs an accuracy from 0 to 1 (or a value of the runs' metric), "
+                                        "such as goal(results)")  # fmt: skip
     return MEASURES[measure].of(result, math.nan if goal is None else goal)
+
+
+def higher(measure: str, metric: Metric) -> bool:
+    """Whether more of a measure is better, in runs with this metric."""
+    return measure in MEASURES and MEASURES[measure].higher and not (measure in METRICS and metric.lower)
+
+
+def metric_among(results: Iterable[Result], measures: Iterable[object]) -> Metric:
+    """The metric that some measures of these results are about; the accuracy if they are about none.
+
+    Raises:
+        ConfigError: they are about several.
+    """
+    about = any(name in METRICS or (name in MEASURES and MEASURES[name].to_goal) for name in map(str, measures))
+    return one_metric(result.run for result in results) if about else ACCURACY
 
 
 # -- over seeds ------------------------------------------------------------------------------------
@@ -219,10 +237,11 @@ def summary(
     Columns: seeds, reached (with a goal), diverged, emulation_ok, dilation (the largest); and for each measure m its
     median over seeds, m_low and m_high; a function of a result is a measure of the function's name. A median to the
     goal is NaN unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged;
-    seeds whose emulation was not kept count in nothing that is about seconds. `attrs` has the goal.
+    seeds whose emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, whatever
+    that is. `attrs` has the goal and the metric.
 
     Raises:
-        ConfigError: a group whose runs differ in more than the seed, an unknown column or measure.
+        ConfigError: a group whose runs differ in more than the seed, an unknown column or measure, several metrics.
     """
     found = results if isinstance(results, Results) else Results(results)
     wanted = tuple(measures) if measures is not None else WITHOUT_GOAL if goal is None else TO_GOAL
@@ -246,14 +265,14 @@ def summary(
         else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
     )
     table = pd.DataFrame(rows, index=index)
-    table.attrs["goal"] = goal
+    table.attrs |= {"goal": goal, "metric": metric_among(found, wanted)}
     return table
 
 
 def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any]) -> tuple[float, float, float]:
     if name in MEASURES and MEASURES[name].exchange and single(group[0].run, runs):
         return math.nan, math.nan, math.nan
-    chosen = sound(group) if name in ("accuracy", "best_accuracy") else list(group)
+    chosen = sound(group) if name in METRICS else list(group)
     if name in MEASURES and MEASURES[name].of_seconds:
         chosen = list(filter(emulation_ok, chosen))
     return over_seeds(measured(result, name, goal) for result in chosen)

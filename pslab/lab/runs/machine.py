@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslab.errors import RecordError, StartFailed
-from pslab.lab.records.record import in_bytes
+from pslab.lab.records.atomic_folder import in_bytes
 
 if TYPE_CHECKING:
     from pslab.engines.job.experiment import Experiment

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
+from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.lab.records import journal
 
@@ -73,7 +74,7 @@ class Progress:
     def end(self, name: str, seconds: float, accuracy: float | None) -> None:
         """A run is finished and recorded."""
         self._shares[name] = 1.0
-        reached = "ended" if accuracy is None else f"{accuracy:.2%}"
+        reached = "ended" if accuracy is None else metric_of(self._runs[name]).text(accuracy)
         if self._shown:
             left = _words(self.left_s()) if self._done + 1 < len(self._runs) else ""
             text = f"{self._place()} {_label(self._runs[name])}: {reached} after {seconds:.1f} s{left}"

@@ -31,6 +31,7 @@ from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import WeightsOnMeta, build_model, check_model, check_sent, in_dtype, temporary_seed
+from pslab.tensors.workload.objective import Loss, Metric, resolve_loss, resolve_metric, targets
 from pslab.tensors.workload.running_statistics import Running, running_of
 
 IMAGE = (1, 3, 224, 224)  # the input of torchvision's models
@@ -51,7 +52,9 @@ def resolve(run: Run) -> Experiment:
     _check_together(run, policies, cluster)
     dataset = _dataset(run)
     _check_batches(run, dataset)
-    module, sample = _model(run, dataset)
+    dtype = getattr(torch, run.dtype)
+    loss, metric = resolve_loss(run.loss, dtype), resolve_metric(run.metric, dtype)
+    module, sample = _model(run, dataset, loss, metric)
     keyspace = Keyspace.of(module)
     parts = _parts(policies["ranges"], keyspace)
     _check_credit(run, policies, parts, keyspace.dtype.itemsize)
@@ -60,21 +63,22 @@ def resolve(run: Run) -> Experiment:
         _once(run, "sent", lambda: check_sent(shell))
         running = _once(run, "running", lambda: running_of(module, sample))
     return Experiment(
-        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, shell=shell, keyspace=keyspace,
-        weights=keyspace.flatten(module), parts=parts,
+        run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
+        keyspace=keyspace, weights=keyspace.flatten(module), parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         running=running, device=DEVICES[run.device], trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
 
-def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
+def _model(run: Run, dataset: Dataset, loss: Loss, metric: Metric | None) -> tuple[nn.Module, torch.Tensor]:
     """The model, and two samples of its input."""
     dtype = getattr(torch, run.dtype)
     if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
         return _without_memory(run.model, dtype)
     module = in_dtype(build_model(run.model, run.seed), dtype)
-    sample = dataset.train_x[:2].to(torch.float32).to(dtype)
-    _once(run, "check", lambda: check_model(module, sample, dataset.train_y[:2]))
+    x, y = dataset.train_x[:2], targets(dataset.train_y[:2], dtype)
+    sample = x if x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+    _once(run, "check", lambda: check_model(module, sample, y, loss, metric, dataset.classes))
     return module, sample
 
 
@@ -86,10 +90,11 @@ def _without_memory(model: str, dtype: torch.dtype) -> tuple[nn.Module, torch.Te
 
 
 def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
-    """A fact about a model, which a sweep may need hundreds of times: found once where model and data are names."""
-    if not (isinstance(run.model, str) and isinstance(run.data, str)):
+    """A fact about a model, which a sweep may need hundreds of times: found once where all that it tells is names."""
+    named = run.model, run.data, run.loss, run.metric
+    if not all(isinstance(value, str) for value in named):
         return find()
-    key = fact, run.model, run.data, run.dtype, run.engine == "timing", sources.edits()
+    key = fact, *named, run.dtype, run.engine == "timing", sources.edits()
     if key not in _FOUND:
         _FOUND[key] = find()
     return _FOUND[key]  # type: ignore[no-any-return]
@@ -188,7 +193,7 @@ def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
         problem = "without tensors nothing can be pruned: use prune='none' with pull='whole', or a range"
         raise ConfigError("prune", run.prune, problem)
     if run.target_accuracy is not None:
-        raise ConfigError("target_accuracy", run.target_accuracy, "without tensors there is no accuracy")
+        raise ConfigError("target_accuracy", run.target_accuracy, "without tensors nothing is evaluated")
 
 
 def _check_dilation(run: Run, cluster: Cluster) -> None:

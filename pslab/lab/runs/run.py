@@ -274,7 +274,7 @@ def _heed(stop: threading.Event) -> None:
 
 def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
     """An engine's arrays as tidy tables; the weights; the facts."""
-    from pslab.engines.server.ledger import PUSH_COLUMNS
+    from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PUSH_COLUMNS
     from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
     from pslab.lab.judge.verdict import judge
 
@@ -283,9 +283,17 @@ def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.n
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
     phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
     pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
+    arrivals = pd.DataFrame(outcome.arrivals, columns=ARRIVAL_COLUMNS)
+    arrivals["kind"] = arrivals.kind.astype(int).map(dict(enumerate(ARRIVALS)))
+    floats = ("seconds", "begin_s", "end_s", "loss", "density", "kind", "phase")  # and words
+
+    def typed(table: pd.DataFrame) -> pd.DataFrame:
+        return table.astype({name: int for name in table if name not in floats})
+
     tables = {
         "accuracy": accuracy.astype({"pushes": int}),
-        "phases": phases.astype({"worker": int, "iteration": int, "waits_for": int}).sort_values("begin_s"),
-        "pushes": pushes.astype({name: int for name in PUSH_COLUMNS if name not in ("seconds", "loss", "density")}),
+        "phases": typed(phases).sort_values("begin_s"),
+        "pushes": typed(pushes),
+        "arrivals": typed(arrivals),
     }
     return tables, outcome.weights, {**outcome.facts, **judge(run, tables, outcome.facts).facts()}

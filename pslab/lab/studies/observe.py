@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from pslab.config.spec import build
 from pslab.engines.job.experiment import Experiment
@@ -27,6 +26,7 @@ from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.update.store import Store
 from pslab.tensors.workload.data import Batches, batch
 from pslab.tensors.workload.keyspace import Layer
+from pslab.tensors.workload.objective import placed, targets
 
 ROUNDS = 5  # a round's median is one value; between their lowest and highest lies the spread
 WARM_UP = 3
@@ -87,8 +87,8 @@ class Training:
         seed_globals(self.experiment.run.seed, "layers", 0, iteration)
         rows = torch.from_numpy(self.batches.at(iteration))
         x = batch(data.train_x[rows], self.weights.dtype, data.mean, data.std).to(self.weights.device)
-        loss = functional.cross_entropy(self.module(x), data.train_y[rows].to(self.weights.device))
-        loss.backward()  # type: ignore[no-untyped-call]
+        y = targets(data.train_y[rows], self.weights.dtype).to(self.weights.device)
+        placed(self.experiment.loss, y.device)(self.module(x), y).backward()
 
     def step(self, iteration: int) -> None:
         """One step by that gradient."""

@@ -20,6 +20,7 @@ from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.models import import_named
+from pslab.tensors.workload.objective import described
 from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
@@ -35,29 +36,33 @@ class Dataset:
     """
 
     name: str
-    train_x: Tensor = field(repr=False)  #: [N, ...] uint8 or floating point
-    train_y: Tensor = field(repr=False)  #: [N] int64, 0 to classes - 1
+    train_x: Tensor = field(repr=False)  #: [N, ...] uint8, floating point, or int64: indices, which stay as they are
+    train_y: Tensor = field(repr=False)  #: [N, ...] int64: labels, 0 to classes - 1; or floating point: numbers
     test_x: Tensor = field(repr=False)  #: [M, ...]
-    test_y: Tensor = field(repr=False)  #: [M] int64
+    test_y: Tensor = field(repr=False)  #: [M, ...]
     mean: float  #: of the inputs; of uint8 inputs after division by 255
     std: float  #: the standard deviation, likewise
-    classes: int
+    classes: int  #: 0 without labels
 
     def __post_init__(self) -> None:
         for name in TENSORS:
             if not isinstance(value := getattr(self, name), Tensor):
                 raise self._error(f"{name} must be a tensor, not {type(value).__name__}")
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
-            if x.ndim < 2 or len(x) == 0 or not (x.dtype == torch.uint8 or x.is_floating_point()):
-                raise self._error(f"{part}_x must be [examples, ...] of uint8 or floating point, not {_described(x)}")
-            if y.shape != x.shape[:1] or y.dtype != torch.int64:
-                raise self._error(f"{part}_y must be [{len(x)}] of int64, one label per example, not {_described(y)}")
-            low, high = int(y.min()), int(y.max())
+            if x.ndim < 2 or len(x) == 0 or not (x.dtype in (torch.uint8, torch.int64) or x.is_floating_point()):
+                wanted = "[examples, ...] of uint8, int64 or floating point"
+                raise self._error(f"{part}_x must be {wanted}, not {described(x)}")
+            if y.shape[:1] != x.shape[:1] or not (y.dtype == torch.int64 or y.is_floating_point()) or not y.numel():
+                wanted = f"[{len(x)}, ...] of int64 (labels) or floating point, one target per example"
+                raise self._error(f"{part}_y must be {wanted}, not {described(y)}")
+            low, high = (int(y.min()), int(y.max())) if y.dtype == torch.int64 else (0, self.classes - 1)
             if low < 0 or high >= self.classes:
                 raise self._error(f"labels of {part}_y must be 0 to {self.classes - 1}, not {low} to {high}")
-        if self.test_x.shape[1:] != self.train_x.shape[1:] or self.test_x.dtype != self.train_x.dtype:
-            sides = f"test_x is {_described(self.test_x)}, train_x is {_described(self.train_x)}"
-            raise self._error(f"{sides}: one example must have the same shape and dtype in both")
+        for name in ("x", "y"):
+            train, test = getattr(self, f"train_{name}"), getattr(self, f"test_{name}")
+            if test.shape[1:] != train.shape[1:] or test.dtype != train.dtype:
+                sides = f"test_{name} is {described(test)}, train_{name} is {described(train)}"
+                raise self._error(f"{sides}: one example must have the same shape and dtype in both")
         if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
             raise self._error(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
 
@@ -66,19 +71,21 @@ class Dataset:
 
 
 def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | None = None) -> Tensor:
-    """Normalized inputs: divided by 255 if uint8, then (x - mean) / std, in `dtype`.
+    """Normalized inputs: divided by 255 if uint8, then (x - mean) / std, in `dtype`; indices (int64) as they are.
 
     Args:
-        x: [B, ...] uint8 or floating point.
+        x: [B, ...] uint8, floating point or int64.
         out: the tensor to write to, of x's shape and of `dtype`; a new one if None.
 
     Raises:
         ValueError: `out` has another shape or dtype.
     """
+    if x.dtype == torch.int64 and out is None:
+        return x
     if out is None:
         out = torch.empty(x.shape, dtype=dtype, device=x.device)
     elif out.shape != x.shape or out.dtype != dtype:
-        raise ValueError(f"out must be {list(x.shape)} of {dtype}, not {_described(out)}")
+        raise ValueError(f"out must be {list(x.shape)} of {dtype}, not {described(out)}")
     out.copy_(x)
     if x.dtype == torch.uint8:
         out.div_(255)
@@ -99,10 +106,10 @@ def data_root() -> Path:
 def resolve_data(value: object, root: Path | None = None) -> Dataset:
     """The dataset of a Run's `data`.
 
-    A name of the table, such as "mnist" or "mnist:train=4096,test=1000"; "torchvision:CIFAR10" (downloaded into `root`
-    if absent); "package.module:function", or a callable, that returns a Dataset or (train_x, train_y, test_x, test_y);
-    a Dataset. Of such a tuple, uint8 inputs are normalized by the mean and standard deviation of train_x, floats are
-    taken as they are. Named datasets are cached: the same name gives the same object.
+    A name of the table, such as "mnist:train=4096,test=1000" or "folder:PATH"; "torchvision:CIFAR10" (downloaded into
+    `root` if absent); "package.module:function", or a callable, that returns a Dataset or (train_x, train_y, test_x,
+    test_y); a Dataset. Of such a tuple, uint8 inputs are normalized by the mean and standard deviation of train_x,
+    floats are taken as they are. Named datasets are cached: the same name gives the same object.
 
     Raises:
         ConfigError: an unknown name, missing or broken files, a function that raises, tensors that do not fit.
@@ -175,7 +182,7 @@ def _of_torchvision(text: str, name: str, root: Path) -> Dataset:
             how = f"with torchvision.datasets.{name}(root, download=True), and copy it there"
             raise ConfigError("data", text, f"{why}: download it where there is a network, {how}") from error
         parts += [_channels_first(torch.as_tensor(source.data)), torch.as_tensor(source.targets).long()]
-    return _measured(text, parts)
+    return measured(text, parts)
 
 
 def _channels_first(images: Tensor) -> Tensor:
@@ -199,7 +206,7 @@ def _returned(name: str, function: Any) -> Dataset:
     if not isinstance(found, Sequence) or len(found) != 4:
         got = f"{type(found).__name__} of {len(found)}" if isinstance(found, Sequence) else type(found).__name__
         raise ConfigError("data", name, f"must return a Dataset or ({', '.join(TENSORS)}), not {got}")
-    return _measured(name, [_tensor(name, part, value) for part, value in zip(TENSORS, found, strict=True)])
+    return measured(name, [_tensor(name, part, value) for part, value in zip(TENSORS, found, strict=True)])
 
 
 def _tensor(name: str, part: str, value: Any) -> Tensor:
@@ -210,10 +217,10 @@ def _tensor(name: str, part: str, value: Any) -> Tensor:
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise ConfigError("data", name, f"{part} contains values that are not finite")
     integers = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    return tensor.long() if part.endswith("_y") and integers else tensor
+    return tensor.long() if integers and (part.endswith("_y") or tensor.dtype != torch.uint8) else tensor
 
 
-def _measured(name: str, parts: list[Tensor]) -> Dataset:
+def measured(name: str, parts: list[Tensor]) -> Dataset:
     """A Dataset of four tensors, with the mean and standard deviation of uint8 training inputs, 0 and 1 for floats."""
     train_x, train_y, test_x, test_y = parts
     mean, std = 0.0, 1.0
@@ -225,7 +232,3 @@ def _measured(name: str, parts: list[Tensor]) -> Dataset:
     labels = [y for y in (train_y, test_y) if y.numel() and y.dtype == torch.int64]
     classes = max((int(y.max()) + 1 for y in labels), default=0)
     return Dataset(name, train_x, train_y, test_x, test_y, mean, std, classes)
-
-
-def _described(x: Tensor) -> str:
-    return f"{list(x.shape)} of {x.dtype}"

@@ -22,6 +22,7 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import restored_globals, seed_globals
+from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy, placed, try_loss, try_metric
 from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
 
 Factory = Callable[[], nn.Module]
@@ -134,39 +135,64 @@ def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return module.to(dtype)
 
 
-def check_model(module: nn.Module, sample_x: Tensor, sample_y: Tensor) -> None:
+def check_model(
+    module: nn.Module, sample_x: Tensor, sample_y: Tensor, loss: Loss = cross_entropy,
+    metric: Metric | None = accuracy, classes: int = 0,
+) -> None:  # fmt: skip
     """Try a copy on two examples, forward and backward, and in evaluation mode.
 
     The module and the global generators are unchanged.
 
     Args:
         sample_x: [B, ...], normalized, of the model's dtype; the first two are used.
-        sample_y: [N] int64, N >= B: labels, whose maximum tells the number of classes.
+        sample_y: [N, ...] targets as the loss takes them, N >= B.
+        loss, metric: as a run has them; None stands for the mean loss.
+        classes: of all labels, for `cross_entropy`; 0: as those of the sample tell.
 
     Raises:
-        ConfigError: the pass raises, or the logits are not [2, classes] with a class for every label.
+        ConfigError: a pass raises; labels and scores that are not [2, classes, ...]; a loss or a metric that cannot be
+            computed of outputs and targets, a loss without a gradient.
     """
-    x, y = sample_x[:2], sample_y[: len(sample_x[:2])]
+    x = sample_x[:2]
+    labels = loss is cross_entropy and sample_y.dtype == torch.int64
+    classes = (classes or int(sample_y.max()) + 1) if labels else 0
     with temporary_seed(0):
         for mode in ("training", "evaluation"):
-            _check_mode(module, mode, x, y, int(sample_y.max()) + 1)
+            _check_mode(module, mode, x, sample_y[: len(x)], (loss, metric), classes)
 
 
-def _check_mode(module: nn.Module, mode: str, x: Tensor, y: Tensor, classes: int) -> None:
+def _check_mode(
+    module: nn.Module, mode: str, x: Tensor, y: Tensor, objective: tuple[Loss, Metric | None], classes: int
+) -> None:
     name, inputs = type(module).__name__, f"inputs {list(x.shape)} of {x.dtype}"
+    own = copy.deepcopy(module).train(mode == "training")
+    loss, metric = (placed(each, x.device) for each in objective)
+    problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
     try:
-        logits = copy.deepcopy(module).train(mode == "training")(x)
-        fits = isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(x) and logits.shape[1] >= classes
-        if fits and mode == "training":
-            functional.cross_entropy(logits, y).backward()  # type: ignore[no-untyped-call]
+        output = own(x)
     except Exception as error:
-        problem = f"cannot learn from {inputs}" if mode == "training" else f"cannot be evaluated on {inputs}"
         raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
-    if not fits:
-        got = str(list(logits.shape)) if isinstance(logits, Tensor) else "no tensor"
-        wanted = f"logits [{len(x)}, classes], with at least {classes} classes for these labels"
-        where = f"{list(x.shape)}" if mode == "training" else f"{list(x.shape)} in evaluation mode"
-        raise ConfigError("model", name, f"gives {got} for inputs {where}: must be {wanted}")
+    if classes:
+        shape = list(output.shape) if isinstance(output, Tensor) else []
+        if [*shape[:1], *shape[2:]] != list(y.shape) or not shape[1:] or shape[1] < classes:
+            wanted = [len(x), "classes", *y.shape[1:]]
+            where = f"{list(x.shape)}" + " in evaluation mode" * (mode == "evaluation")
+            last = "; classes are dimension 1, as in torch: transpose" * (shape[1:-1] == [*y.shape[1:]] != [])
+            must = f"must be logits [{', '.join(map(str, wanted))}], with at least {classes} classes for these labels"
+            raise ConfigError("model", name, f"gives {shape or 'no tensor'} for inputs {where}: {must}{last}")
+    value = try_loss(loss, output, y, _short(objective[0]))
+    if mode == "evaluation":
+        try_metric(metric, output, y, _short(objective[1]))
+        return
+    try:
+        value.backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        if not value.requires_grad and loss is not cross_entropy:
+            why = "it is detached from the outputs, or their model is"
+            raise ConfigError("loss", _short(loss), f"has no gradient: {why}") from error
+        raise ConfigError("model", name, f"{problem}: {type(error).__name__}: {error}") from error
+    if all(parameter.grad is None for parameter in own.parameters()):
+        raise ConfigError("loss", _short(loss), "has no gradient with respect to any weight of the model")
 
 
 def check_sent(shell: nn.Module) -> None:
@@ -237,5 +263,5 @@ class WeightsOnMeta(TorchFunctionMode):
         return func(*args, **{**(kwargs or {}), **({"device": "meta"} if func is torch.empty else {})})
 
 
-def _short(value: object) -> object:
-    return value if isinstance(value, str) else getattr(value, "__qualname__", type(value).__name__)
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else str(getattr(value, "__qualname__", type(value).__name__))

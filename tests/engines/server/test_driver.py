@@ -13,7 +13,7 @@ from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gone, Gradient, Taken
 from pslab.engines.server.books import Books
 from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.driver import ServerDriver
-from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.ledger import ARRIVALS, Ledger
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Ack, Pull, Push, Weights
@@ -121,3 +121,15 @@ def test_a_gradient_that_is_not_finite_ends_the_run():
     setup.driver.receive([Diverged(1, 7)])
     assert (setup.driver.outcome, setup.driver.ended_s, setup.driver.refused) == ("diverged", 2.0, 1)
     assert setup.driver.diverged == {"worker": 1, "iteration": 7}
+
+
+def test_what_arrived_is_noted_in_the_order_in_which_it_was_dealt_with():
+    setup = Setup(sync="asp")
+    setup.iteration(0, 1.0)
+    setup.clock.at = 2.0
+    setup.driver.leave(0)
+    setup.driver.leave(0)  # it is gone already
+    assert setup.driver.join(0, 3.0) == 1
+    rows = [(ARRIVALS[int(kind)], *map(int, rest), at) for kind, *rest, at in setup.books.ledger.arrivals]
+    assert rows == [("push", 0, 0, 0, 0, 1.0), ("pull", 0, 0, 1, 0, 1.5), ("leave", 0, -1, -1, -1, 2.0),
+                    ("join", 0, -1, 1, -1, 3.0)]  # fmt: skip

@@ -23,7 +23,7 @@ class Setup:
 
     def logged(self) -> list[tuple[Any, ...]]:
         """(phase, iteration, begin, end) of what was logged since the last call."""
-        found = [(PHASES[int(phase)], iteration, begin, end) for _, iteration, phase, begin, end, _ in self.rows]
+        found = [(PHASES[int(phase)], iteration, begin, end) for _, iteration, phase, begin, end, *_ in self.rows]
         self.rows.clear()
         return found
 

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from histories import assert_invalid, assert_valid
+from histories import assert_invalid, assert_valid, recorded
 from mutants import MUTANTS
 
 import pslab
-from pslab.lab.judge.verdict import Verdict, judge
+from pslab.lab.judge.verdict import Verdict
 from pslab.lab.records.record import load
 
 PACKAGE, TESTS = Path(pslab.__file__).parent, Path(__file__).parents[2] / "support"
@@ -85,9 +85,7 @@ def judged(folder: Path, edits: Edits, sync: str, pushes: int) -> Verdict:
     environment = {**os.environ, "PYTHONPATH": f"{copied.parent}{os.pathsep}{TESTS}", "PSLAB_DATA": data}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    result = load(done.stdout.splitlines()[-1])
-    tables = {"accuracy": result.accuracy, "phases": result.phases, "pushes": result.pushes}
-    return judge(result.run, tables, result.manifest)
+    return recorded(load(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.slow] * (bug not in FEW)) for bug in BUGS])

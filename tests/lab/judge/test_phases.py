@@ -24,7 +24,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "never computed": (lambda p: plus(p, span(p, "pull"), "iteration", 99), "which it never computed"),
     "pushed too early": (lambda p: plus(p, span(p, "push"), "begin_s", -0.5), "before it was computed"),
     "computed too early": (lambda p: plus(p, span(p, "compute"), "begin_s", -0.005), "before its weights arrived"),
-    "received too late": (lambda p: shifted(p, span(p, "apply"), 0.1), "the server received it at"),
+    "received too late": (lambda p: shifted(p, span(p, "apply"), 0.1), "it arrived at"),
     "started too early": (
         lambda p: plus(plus(p, released_late(p), "end_s", -1e-3), released_late(p), "begin_s", -0.1),
         "had started before"),

@@ -47,7 +47,7 @@ def hidden(results: Path) -> list[str]:
 def check_whole(path: Path) -> int:
     """A record is all there; its pushes."""
     kept = load(path)
-    assert sorted(file.name for file in path.iterdir()) == sorted((*FILES, WEIGHTS))
+    assert sorted(file.name for file in path.iterdir()) == sorted((*FILES, "arrivals.csv", WEIGHTS))
     assert hashlib.sha256(kept.weights.tobytes()).hexdigest() == kept.manifest["weights_sha256"]
     assert len(kept.pushes) == kept.manifest["pushes"] > 0
     assert len(kept.phases)

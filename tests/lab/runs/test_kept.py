@@ -36,7 +36,7 @@ def kept_of(error: RunError) -> Path:
     assert len(result.pushes) == int(found[1])
     assert result.weights.shape == (1930,)
     assert result.manifest["outcome"] == "interrupted"
-    assert result.manifest["verdict"] == "unknown"
+    assert result.manifest["verdict"] == "unknown", result.manifest["violations"]
     assert result.manifest["error"] in str(error)
     return result
 

@@ -6,16 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.charts.tables import ACCURACIES, Data, Table, Titled, bare, cell, tabled, titled, unit_of
+from pslab.lab.plots.accuracy import as_results
+from pslab.lab.plots.charts.tables import METRIC, Data, Table, Titled, bare, cell, tabled, titled, unit_of
 from pslab.lab.plots.labels import SPACE
 from pslab.lab.plots.page.axes import Axis, categories, fitting, text_px
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, headline, shared_looks, words_of
 from pslab.lab.plots.page.theme import SMALL, TYPE, WIDTHS, Look, ink, ramp
-from pslab.lab.records.summary import MEASURES
+from pslab.lab.records.summary import METRICS, higher
 
 EDGE = "#6E6E6E"  # of ranges: seen on dark bars, too
 BAR, GROUPED, AROUND = 13.0, 9.0, 6.0  # px: a bar; one of several in a place; between places
@@ -42,7 +44,8 @@ def bars(
     Raises:
         ConfigError: as in `points`.
     """
-    ys, sides = titled(y, goal), [*filter(None, (group, row))]
+    data = data if isinstance(data, pd.DataFrame) else as_results(data)
+    ys, sides = titled(y, goal, data), [*filter(None, (group, row))]
     table = tabled(data, by, sides, list(ys), goal)
     names = [name for name in table.names if name not in sides] or list(table.names)
     leading = [group] if group else names
@@ -76,7 +79,7 @@ def _label(table: Table, names: Sequence[str], row: Mapping[str, Any]) -> str:
 
 def _ends(row: Mapping[str, Any], name: str) -> tuple[float, float, float]:
     """Value, low and high as they are drawn; those beyond the goal are not finite."""
-    factor, value = unit_of(name).factor, row[name]
+    factor, value = unit_of(name, row[METRIC]).factor, row[name]
     return factor * value, factor * row.get(f"{name}_low", value), factor * row.get(f"{name}_high", value)
 
 
@@ -90,12 +93,13 @@ def _bar_axis(table: Table, name: str, title: str, room: float) -> Axis:
     """An axis with room for the numbers behind the bars, in a panel of so many px."""
     known = [end for row in table.rows for end in _ends(row, name) if math.isfinite(end)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    low = low - 0.15 * ((high - low) or 1.0) if name in ACCURACIES else min(0.0, low)
+    low = low - 0.15 * ((high - low) or 1.0) if name in METRICS else min(0.0, low)
     text = max(text_px(cell(row, name, brief=True)) for row in table.rows) + 10
     end = low + ((high - low) or 1.0) / (1 - min(0.6, text / room))
     if not known:
         return Axis(title, low, end, ticks=((0.0, "0"),))
-    return Axis(title, low, end, ticks=fitting(low, high, room * (high - low) / (end - low), unit_of(name).tick))
+    tick = unit_of(name, table.metric).tick
+    return Axis(title, low, end, ticks=fitting(low, high, room * (high - low) / (end - low), tick))
 
 
 def _bar(
@@ -110,7 +114,7 @@ def _bar(
     if high > low:
         common["error_x"] = {"array": [high - value], "arrayminus": [value - low], "symmetric": False, "thickness": 1.0,
                              "width": 2.5, "color": EDGE}  # fmt: skip
-    if name in ACCURACIES:
+    if name in METRICS:
         return [go.Scatter(mode="markers", marker={**look.mark(7), "symbol": "circle"}, **common)]
     return [go.Bar(width=wide, marker={"color": look.colour, "line": {"width": 0}}, **common)]
 
@@ -133,19 +137,21 @@ def heat(
     Raises:
         ConfigError: as in `points`.
     """
-    (x_name, x_words), (y_name, y_words), (name, words) = (next(iter(titled(e, goal).items())) for e in (x, y, value))
+    data = data if isinstance(data, pd.DataFrame) else as_results(data)
+    (x_name, x_words), (y_name, y_words), (name, words) = (
+        next(iter(titled(each, goal, data).items())) for each in (x, y, value))
     table = tabled(data, [x_name, y_name], [*filter(None, (facet,))], [name], goal)
     x_axis, y_axis = (categories(table.place_names(column), text)
                       for column, text in ((x_name, x_words), (y_name, y_words)))  # fmt: skip
     parts = [table.where(**{facet: each}) for each in table.levels(facet)] if facet else [table]
     page = Page([[x_axis] * len(parts)], [[y_axis] * len(parts)], table.heads(facet), (), width,
                 [CELL * len(table.places(y_name))])  # fmt: skip
-    higher = name in MEASURES and MEASURES[name].higher
+    more = higher(name, table.metric)
     for column, part in enumerate(parts):
-        best = part.frame[name].max() if higher else part.frame[name].min()
+        best = part.frame[name].max() if more else part.frame[name].min()
         for row in part.rows:
             place = table.places(x_name).index(row[x_name]), table.places(y_name).index(row[y_name])
-            _cell(page, column, row, name, place, best / row[name] if higher else row[name] / best, palest)
+            _cell(page, column, row, name, place, best / row[name] if more else row[name] / best, palest)
     lines = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
     shown_as = headline([bare(words)], (), [y_name, x_name, *filter(None, (facet,))])
     return page.finish(words_of(title) or shown_as, [*lines, *notes], ())

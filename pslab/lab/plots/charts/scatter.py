@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.lab.plots.accuracy import as_results
 from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, missing, numeric, tabled, titled, unit_of
 from pslab.lab.plots.labels import plain
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
@@ -35,7 +36,7 @@ def points(
         x, y: names of columns, or {name: title}; one may have several: a panel for each.
         by, facet, row: columns whose values get a curve or a panel each.
         behind: the value of `by` that stands grey behind the others.
-        goal: the accuracy (0 to 1) of measures to a goal.
+        goal: the accuracy (0 to 1), or value of the runs' metric, of measures to a goal.
         log: the logarithmic axes, of "x" and "y". Few values of x, with ranges, otherwise have places of equal width.
         join: whether points are joined; the values of `by` that are; or "steps".
         title: a sentence or a Claim; None: what is shown.
@@ -45,7 +46,8 @@ def points(
     Raises:
         ConfigError: an unknown column; points that differ in more than the seed.
     """
-    xs, ys, panels = titled(x, goal), titled(y, goal), [*filter(None, (facet, row))]
+    data = data if isinstance(data, pd.DataFrame) else as_results(data)
+    xs, ys, panels = titled(x, goal, data), titled(y, goal, data), [*filter(None, (facet, row))]
     table = tabled(data, by, [*xs, *panels], list(ys), goal)
     columns = list(dict.fromkeys([*table.names, *panels]))
     keys = list({repr(key): key for key in ({name: each[name] for name in columns} for each in table.rows)}.values())
@@ -96,7 +98,7 @@ def _x_axis(table: Table, name: str, title: str, ys: Iterable[str], log: str) ->
 
 
 def _y_axis(table: Table, name: str, title: str, log: bool) -> Axis:
-    unit = unit_of(name)
+    unit = unit_of(name, table.metric)
     ends = [f"{name}{end}" for end in ("", "_low", "_high") if f"{name}{end}" in table.frame]
     written = unit.tick if unit.tick is not plain else None
     values = [unit.factor * value for end in ends for value in table.frame[end]]
@@ -139,9 +141,9 @@ def _points(
     own: Table, x: str, y: str, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis], aside: float
 ) -> pd.DataFrame:
     """x, y, low, high and hover of one curve; the range of one that not all seeds reach ends above all others."""
-    found = []
+    found, factor = [], unit_of(y, own.metric).factor
     for row in own.rows:
-        value, low, high = (unit_of(y).factor * row.get(f"{y}{end}", row[y]) for end in ("", "_low", "_high"))
+        value, low, high = (factor * row.get(f"{y}{end}", row[y]) for end in ("", "_low", "_high"))
         highest = y_axes[y].ticks[-1][0] if missing(row, y) else value
         ends = [end if math.isfinite(end) else other for end, other in ((low, value), (high, highest))]
         hover = f"{own.word(x, row[x])}: {cell(row, y)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.accuracy import apart, as_results, own_columns
 from pslab.lab.plots.labels import SPACE, caption, column_name, name, plain, round_size, size
@@ -17,7 +18,7 @@ from pslab.lab.plots.marks import notes_of
 from pslab.lab.plots.page.panels import COLUMNS, Names, listed
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import MEASURES, over_seeds, summary
+from pslab.lab.records.summary import MEASURES, METRICS, metric_among, over_seeds, summary
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -51,28 +52,44 @@ UNITS: dict[str, Unit] = {
     "pushes/s": Unit(lambda v: f"{_digits(v)}/s"),
     "": Unit(_digits),
 }
-ACCURACIES = ("accuracy", "best_accuracy")
+METRIC = "(metric)"  # in a row: the metric of its runs
 
 
-def unit_of(column: str) -> Unit:
-    """How the values of a column are drawn and written."""
-    if column in ACCURACIES:
-        return UNITS["accuracy"]
+def unit_of(column: str, metric: Metric) -> Unit:
+    """How the values of a column are drawn and written, where runs have this metric."""
+    if column in METRICS:
+        return UNITS["accuracy" if metric.share else ""]
     return UNITS.get(MEASURES[column].unit if column in MEASURES else "", UNITS[""])
 
 
-def title_of(column: str, goal: float | None) -> str:
+def title_of(column: str, goal: float | None, metric: Metric = ACCURACY) -> str:
     """``"time to 97 % (s)"``."""
     measure = MEASURES.get(column)
     if measure is None:
         return COLUMNS.get(column, column.replace("_", " "))
-    aim = f" to {100 * goal:g}{SPACE}%" if measure.to_goal and goal is not None else ""
-    return f"{measure.words}{aim}{unit_of(column).title}"
+    aim = f" to {metric.goal(goal, SPACE)}" if measure.to_goal and goal is not None else ""
+    words = measure.words.replace(ACCURACY.name, metric.name) if column in METRICS else measure.words
+    return f"{words}{aim}{unit_of(column, metric).title}"
 
 
-def titled(columns: Titled, goal: float | None) -> dict[str, str]:
-    """Columns with the titles of their axes."""
-    return dict(columns) if isinstance(columns, Mapping) else {each: title_of(each, goal) for each in listed(columns)}
+def titled(columns: Titled, goal: float | None, data: Data) -> dict[str, str]:
+    """Columns of some data with the titles of their axes."""
+    if isinstance(columns, Mapping):
+        return dict(columns)
+    metric = metric_in(data, listed(columns))
+    return {each: title_of(each, goal, metric) for each in listed(columns)}
+
+
+def metric_in(data: Data, columns: Sequence[str]) -> Metric:
+    """The metric that columns of some data are about.
+
+    Raises:
+        ConfigError: runs of several.
+    """
+    if isinstance(data, pd.DataFrame):
+        found: Metric = data.attrs.get("metric", ACCURACY)
+        return found
+    return metric_among(data, columns)
 
 
 def bare(title: str) -> str:
@@ -93,6 +110,7 @@ class Table:
     goal: float | None
     caption: Sequence[str]
     orders: Mapping[str, Sequence[Any]]  #: column -> all values that it may have, which give each its look
+    metric: Metric = ACCURACY
 
     def levels(self, column: str | None) -> list[Any]:
         """A column's values in their order."""
@@ -105,7 +123,8 @@ class Table:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each row."""
-        return [{str(column): value for column, value in row.items()} for row in self.frame.to_dict("records")]
+        return [{METRIC: self.metric, **{str(column): value for column, value in row.items()}}
+                for row in self.frame.to_dict("records")]  # fmt: skip
 
     def where(self, **values: Any) -> Table:
         """The rows with these values; a column None is no condition."""
@@ -158,7 +177,7 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     frame = frame.iloc[order].reset_index(drop=True)
     words = {column: _words(column, crowd) for column in columns}
     lines = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    return Table(frame, names, words, goal, lines, crowd.orders)
+    return Table(frame, names, words, goal, lines, crowd.orders, metric_in(crowd, values))
 
 
 def numeric(values: Iterable[Any]) -> bool:
@@ -186,7 +205,8 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
         raise ConfigError("by", columns, f"several rows have {same}: name what they differ in, or a column seed")
     words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
     orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
-    return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders)
+    return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders,
+                 metric_in(data, values))  # fmt: skip
 
 
 def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
@@ -208,9 +228,10 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     measures = [column for column in table.columns if f"{column}_low" in table and column in MEASURES]
     if not measures:
         return _styled(table, caption)
-    goal, rows = table.attrs.get("goal"), table.to_dict("records")
-    shown = pd.DataFrame({bare(title_of(column, goal)): [cell(row, column) for row in rows] for column in measures},
-                         index=_named(table))  # fmt: skip
+    goal, metric = table.attrs.get("goal"), table.attrs.get("metric", ACCURACY)
+    rows = [{METRIC: metric, **row} for row in table.to_dict("records")]
+    shown = pd.DataFrame({bare(title_of(column, goal, metric)): [cell(row, column) for row in rows]
+                          for column in measures}, index=_named(table))  # fmt: skip
     for column, words in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
         if column in table and table[column].nunique() > 1:
             shown[words] = [plain(value) for value in table[column].tolist()]
@@ -223,7 +244,7 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
 
 def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
     """One entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
-    form, value = unit_of(column).form, row[column]
+    form, value = unit_of(column, row.get(METRIC, ACCURACY)).form, row[column]
     low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
     missed = missing(row, column)
     few = f" ({row['reached']} of {row['seeds']}{'' if brief else ' seeds'})" if missed and row["reached"] else ""

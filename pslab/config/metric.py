@@ -1,0 +1,86 @@
+"""What an evaluation says of a run, as far as engines, tables and figures need to know: its name and its direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pslab.errors import ConfigError
+
+LOWER = ":lower"  # behind the name of a user's metric in a record, where lower is better
+SLACK = 1e-11  # of a goal, which may be the quotient of two numbers
+
+
+class Measured(Protocol):
+    """What has a metric: a Run."""
+
+    @property
+    def metric(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The number that runs are compared by. The accuracy is a share, 0 to 1, and is written in per cent."""
+
+    name: str = "accuracy"
+    lower: bool = False  #: whether lower is better
+    share: bool = True
+
+    @property
+    def worst(self) -> float:
+        """What every value is better than, or as good as."""
+        return 0.0 if self.share else math.inf if self.lower else -math.inf
+
+    def rank(self, value: float) -> float:
+        """A number that is higher where the value is better."""
+        return -value if self.lower else value
+
+    def reaches(self, value: float, goal: float) -> bool:
+        """Whether a value is as good as the goal; one that is not finite never is."""
+        return math.isfinite(value) and self.rank(value) >= self.rank(goal) - SLACK * max(1.0, abs(goal))
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of some values; the worst there is if there are none."""
+        return max(values, key=self.rank, default=self.worst)
+
+    def text(self, value: float, space: str = "") -> str:
+        """A value in words: ``"97.12%"``, ``"mean error 0.05"``; `space` stands before the sign."""
+        return f"{100 * value:.2f}{space}%" if self.share else f"{self.name} {value:.4g}"
+
+    def goal(self, value: float, space: str = "") -> str:
+        """A round value in words: ``"97%"``, ``"mean error 0.05"``."""
+        return f"{100 * value:g}{space}%" if self.share else f"{self.name} {value:g}"
+
+
+ACCURACY = Metric()
+
+
+def metric_of(run: Measured) -> Metric:
+    """The metric of a run, or of what a record says of one."""
+    given = run.metric
+    if not isinstance(given, str):
+        name = getattr(given, "__name__", type(given).__name__)
+        return Metric(_words(name), bool(getattr(given, "lower_is_better", False)), share=False)
+    name, own, rest = given.partition("#")
+    if own:
+        return Metric(_words(name), rest.endswith(LOWER), share=False)
+    return ACCURACY if name.strip().lower() == ACCURACY.name else Metric("loss", lower=True, share=False)
+
+
+def one_metric(runs: Iterable[Measured]) -> Metric:
+    """The metric that all of these runs have; the accuracy if there are none.
+
+    Raises:
+        ConfigError: they have several.
+    """
+    found = {repr(run.metric): metric_of(run) for run in runs}
+    if len({*found.values()}) > 1:
+        names = " and ".join(metric.name for metric in found.values())
+        raise ConfigError("metric", names, "these runs cannot be compared: keep one with results.where(metric=...)")
+    return next(iter(found.values()), ACCURACY)
+
+
+def _words(name: str) -> str:
+    return name.strip("<>").replace("_", " ")

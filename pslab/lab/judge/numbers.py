@@ -1,0 +1,279 @@
+"""What the numbers of a record must be: bytes, losses, modelled times, evaluations, and instants inside the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.config.cluster import Cluster
+from pslab.config.run import Run
+from pslab.config.spec import resolve
+from pslab.engines.emulation.compute_times import ComputeTimes
+from pslab.errors import ConfigError
+from pslab.lab.judge.phases import Phases
+from pslab.lab.judge.pushes import History
+from pslab.lab.judge.report import SLACK_S, columns, report, report_cells
+from pslab.tensors.codec.frames import START, frame_bytes, largest_frame_bytes
+from pslab.tensors.pruning.rules import Dense
+
+FLOATS = ["loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw"]
+EXACT = 1e-9  # relative: what a sum of two instants loses
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A record's tables and facts, whose order has been judged."""
+
+    run: Run
+    cluster: Cluster
+    facts: Mapping[str, Any]
+    history: History
+    phases: Phases
+    pushes: Mapping[str, np.ndarray]  #: the columns FLOATS
+    accuracy: pd.DataFrame | None
+
+    @classmethod
+    def of(
+        cls, run: Run, cluster: Cluster, facts: Mapping[str, Any], history: History, phases: Phases,
+        tables: Mapping[str, pd.DataFrame],
+    ) -> Numbers:  # fmt: skip
+        """Read what the history has not.
+
+        Raises:
+            Unreadable: nothing can be judged from it.
+        """
+        values = columns(tables.get("pushes"), "pushes", [], FLOATS)
+        return cls(run, cluster, facts, history, phases, values, tables.get("accuracy"))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a weight."""
+        return int(np.dtype(self.run.dtype).itemsize)
+
+    @property
+    def trained(self) -> bool:
+        """Whether gradients were computed and weights evaluated."""
+        return self.run.engine != "timing"
+
+    @property
+    def modelled(self) -> bool:
+        """Whether time was virtual, and is what the cluster says."""
+        return self.run.engine != "local"
+
+    @property
+    def sparse(self) -> bool | None:
+        """Whether gradients travel as frames of chosen entries; None if the record does not determine it."""
+        try:
+            return not isinstance(resolve("prune", self.run.prune), Dense)
+        except ConfigError:
+            return None
+
+
+def losses(n: Numbers) -> list[str]:
+    """The mean loss of a batch is a cross-entropy: a number, at least 0. What is not finite has ended the run."""
+    h, loss = n.history, n.pushes["loss"]
+    wrong = ~(loss >= 0) if n.trained else ~np.isnan(loss)
+    return report(np.flatnonzero(wrong), lambda r: f"{h.name(r)} has a loss of {loss[r]:g}")
+
+
+def bytes_up(n: Numbers) -> list[str]:
+    """A dense frame has one length; that of a sparse one follows from its entries, but for how their places lie."""
+    h, p, codec = n.history, n.pushes, n.run.codec
+    size = _sizes(n)
+    if size is None:
+        return ["the pushes of a range differ in bytes_up_raw, which is the size of the range"]
+    entries = p["density"] * size
+    k = np.round(entries)
+    wrong = (np.abs(entries - k) > EXACT * size) | (k < 0) | (k > size)
+    found = report(np.flatnonzero(wrong), lambda r: (
+        f"{h.name(r)} has a density of {p['density'][r]:g}: no whole number of the {size[r]:g} entries"))  # fmt: skip
+    if not n.trained or n.sparse is None or found:
+        return found
+    if not n.sparse:
+        least = most = np.where(k == size, START + size * n.itemsize, np.nan)  # all of them, always
+    else:
+        low, high = _positions(k, size, codec)
+        least, most = START + k * n.itemsize + low, START + k * n.itemsize + high
+    wrong = ~((p["bytes_up"] >= least) & (p["bytes_up"] <= most))
+    return report(np.flatnonzero(wrong), lambda r: (
+        f"{h.name(r)} took {p['bytes_up'][r]:g} bytes with {k[r]:g} of {size[r]:g} entries; a frame of those takes "
+        f"{least[r]:g} to {most[r]:g}"))  # fmt: skip
+
+
+def bytes_down(n: Numbers) -> list[str]:
+    """A pull of all weights is a dense frame; every pull was answered, but for each worker's last."""
+    h, down, raw, size = n.history, n.pushes["bytes_down"], n.pushes["bytes_down_raw"], _sizes(n)
+    assert size is not None  # bytes_up has seen to it
+    last = np.ones(h.size, bool)
+    last[h.predecessors()[1]] = False
+    answered = (raw == size * n.itemsize) & (down >= START)
+    if n.run.pull == "whole":
+        answered &= down == frame_bytes(0, 0) + size * n.itemsize
+    else:
+        answered &= down <= [largest_frame_bytes(int(each), n.itemsize) for each in size]
+    wrong = ~(answered | ((raw == 0) & (down == 0) & (last | h.moved)))
+    return report(np.flatnonzero(wrong), lambda r: (
+        f"the pull after {h.name(r)} took {down[r]:g} bytes of {raw[r]:g}; the range has {size[r] * n.itemsize:g}, and "
+        f"pull={n.run.pull}"))  # fmt: skip
+
+
+def computing(n: Numbers) -> list[str]:
+    """In virtual time an iteration's computation takes what the cluster's seeded stream says; on a machine, no less."""
+    p, h = n.phases, n.history
+    if not h.rules.known:
+        return []
+    rows = np.flatnonzero((p.phase == "compute") & ~np.isin(p.worker, list(p.movers)))
+    spent_s = np.zeros((p.workers, p.iterations))
+    np.add.at(spent_s, (p.worker[rows], p.iteration[rows]), p.end[rows] - p.begin[rows])
+    done = np.zeros(p.workers, np.int64)
+    np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1)
+    done -= h.rules.layered  # a part of the last one is not recorded
+    due_s = spent_s.copy()
+    for worker in np.flatnonzero(done > 0).tolist():
+        times = ComputeTimes(n.cluster, n.run.seed, worker)
+        for iteration in range(done[worker]):
+            due_s[worker, iteration] = sum(times.draw() for _ in range(h.rules.traits.gradients(iteration)))
+    slack_s = EXACT * (1 + float(p.end.max())) if n.modelled else SLACK_S
+    wrong = (np.abs(spent_s - due_s) > slack_s) if n.modelled else spent_s < due_s - slack_s
+    return report_cells(wrong, lambda worker, at: (
+        f"worker {worker} computed iteration {at} for {spent_s[worker, at]:.9g} s; the cluster's is "
+        f"{due_s[worker, at]:.9g} s"))  # fmt: skip
+
+
+def joints(n: Numbers) -> list[str]:
+    """Each phase begins where the one before it ends, and neither is recorded without the other."""
+    p, rules = n.phases, n.history.rules
+    rows = np.flatnonzero(~np.isin(p.worker, list(p.movers)) & (p.phase != "compute"))
+    if not rules.layered:
+        names = zip(p.phase[rows], p.worker[rows].tolist(), p.iteration[rows].tolist(), p.range[rows].tolist(),
+                    strict=True)  # fmt: skip
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
+            return report(range(len(twice)), lambda at: (
+                f"worker {twice[at][1]}'s {twice[at][0]} of iteration {twice[at][2]} is recorded twice"))  # fmt: skip
+    found = list[str]()
+    for before, after, must in _pairs(n):
+        ended, began = p.cells(before, "end"), p.cells(after, "begin", np.fmin)
+        wrong = np.abs(began - ended) > SLACK_S
+        if must:
+            wrong |= np.isnan(began) != np.isnan(ended)
+        found += report_cells(wrong, lambda index, worker, at, pair=(before, after), ends=ended, begins=began: (
+            f"worker {worker}'s {pair[0]} of iteration {at} ends at {ends[index, worker, at]:.6g} s, its {pair[1]} "
+            f"begins at {begins[index, worker, at]:.6g} s"))  # fmt: skip
+    return found
+
+
+def _pairs(n: Numbers) -> Iterator[tuple[str, str, bool]]:
+    """Phases that follow each other without a gap, and whether the one is never without the other."""
+    rules, sparse = n.history.rules, n.sparse
+    yield from [("push", "apply", True), ("wait", "serve", True), ("serve", "pull", True)]
+    if n.modelled or not (rules.known and rules.traits.eager):  # whose process decodes when the next iteration starts
+        yield "pull", "decode", False
+    if rules.known and not rules.traits.eager:
+        yield "apply", "wait", True
+    if not rules.layered and sparse is not None:
+        yield "compute", "select", True
+        if sparse:
+            yield "select", "encode", True
+        if n.modelled and rules.known and not rules.traits.eager and n.phases.ranges == 1:
+            yield ("encode" if sparse else "select"), "push", False
+
+
+def evaluations(n: Numbers) -> list[str]:
+    """Weights are evaluated at the start, after each period, and at the end; accuracies lie in 0 to 1."""
+    table = n.accuracy
+    if table is None or not n.trained:
+        return []
+    values = columns(table, "accuracy", ["pushes"], ["seconds", "accuracy", "loss"])
+    share = values["accuracy"]
+    found = report(np.flatnonzero(~((share >= 0) & (share <= 1))), lambda r: (
+        f"the accuracy after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
+    order = np.argsort(values["pushes"], kind="stable")
+    lost = np.isnan(values["loss"][order])
+    if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < 0).any():
+        found.append("an evaluation has a loss that is negative, or no number before another one is")
+    if not n.history.rules.known or n.facts["outcome"] == "interrupted":
+        return found
+    due = list(_due(n))
+    here = list(zip(values["pushes"][order].tolist(), values["seconds"][order].tolist(), strict=True))
+    for at in range(max(len(due), len(here))):
+        wanted, is_there = due[at : at + 1], here[at : at + 1]
+        if not wanted or not is_there or not np.allclose(wanted, is_there, rtol=0, atol=SLACK_S):
+            says = f"is after {is_there[0][0]} pushes, at {is_there[0][1]:.6g} s" if is_there else "is missing"
+            expected = f"due after {wanted[0][0]} pushes, at {wanted[0][1]:.6g} s" if wanted else "not due"
+            return [*found, f"evaluation {at + 1} {says}; it is {expected}"]
+    return found
+
+
+def _due(n: Numbers) -> Iterator[tuple[int, float]]:
+    """(pushes, seconds) of each evaluation, as the server counts what it has applied."""
+    run, h, period = n.run, n.history, n.run.evaluation_period
+    step, last, applied = period if period is not None else (run.seconds or 1.0) / 20, 0, 0
+    due, parts = step, Counter[tuple[int, int]]()
+    yield 0, 0.0
+    ends = (np.diff(h.applied, append=-1) != 0) | (np.diff(h.range, append=-1) != 0)
+    rows = zip(h.worker.tolist(), h.iteration.tolist(), h.seconds.tolist(), ends.tolist(), strict=True)
+    complete = False
+    for worker, iteration, now, ended in rows:
+        parts[worker, iteration] += 1
+        if parts[worker, iteration] == h.arrivals.ranges:
+            applied, complete = applied + h.rules.traits.gradients(iteration), True
+        if ended and complete:
+            measure, complete = applied if period is not None else now, False
+            if measure >= due:
+                due, last = (measure // step + 1) * step, applied
+                yield applied, now
+    if applied > last:
+        yield applied, float(n.facts["seconds"])
+
+
+def inside(n: Numbers) -> list[str]:
+    """Nothing is dealt with, applied or answered after the run."""
+    end_s, p, h = float(n.facts["seconds"]), n.phases, n.history
+    found = list[str]()
+    # in virtual time, a server ends what it has begun before the time is up
+    if not n.modelled or n.facts["outcome"] not in ("seconds", "interrupted"):
+        late = np.flatnonzero(h.arrivals.seconds > end_s + SLACK_S)
+        found += report(late, lambda r: f"{h.arrivals.name(r)} came at {h.arrivals.seconds[r]:.6g} s, after the run")
+        late = np.flatnonzero(h.seconds > end_s + SLACK_S)
+        found += report(late, lambda r: f"{h.name(r)} was applied at {h.seconds[r]:.6g} s, after the run")
+    by_server = np.isin(p.phase, ["apply", "wait", "serve"])
+    late = np.flatnonzero((p.end > end_s + SLACK_S) & (by_server | n.modelled))
+    return found + report(late, lambda r: f"{p.name(r)} ends at {p.end[r]:.6g} s, after the run")
+
+
+def _sizes(n: Numbers) -> np.ndarray | None:
+    """Per push the entries of its range; None if the pushes of a range do not agree on it."""
+    size = n.pushes["bytes_up_raw"] / n.itemsize
+    for _, rows in n.history.ranges():
+        if (size[rows] != size[rows[0]]).any() or size[rows[0]] < 1 or size[rows[0]] % 1:
+            return None
+    return np.asarray(size)
+
+
+def _positions(k: np.ndarray, size: np.ndarray, codec: str) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the most bytes that a codec writes for the places of k of so many entries."""
+    gaps = size - k  # entries that are left out, in all
+    long = sum(np.minimum(k, gaps // 2**bits) for bits in (7, 14, 21, 28))  # bytes of varints beyond the first of each
+    bounds = {"coordinates": (4 * k, 4 * k), "bitmap": (np.ceil(size / 8), np.ceil(size / 8)), "varint": (k, k + long),
+              "runs": (8 * np.minimum(1, k), 8 * np.minimum(k, gaps + 1)), "dense": (0 * k, 0 * k)}  # fmt: skip
+    if codec != "auto":
+        return bounds[codec]
+    low, high = (np.minimum.reduce([bounds[name][at] for name in bounds if name != "dense"]) for at in (0, 1))
+    return np.where(k == size, 0, low), np.where(k == size, 0, high)
+
+
+NUMBERS_JUDGED: dict[str, Callable[[Numbers], list[str]]] = {
+    "losses": losses,
+    "bytes of pushes": bytes_up,
+    "bytes of pulls": bytes_down,
+    "times of computation": computing,
+    "no gap between phases": joints,
+    "evaluations": evaluations,
+    "instants inside the run": inside,
+}

@@ -1,0 +1,187 @@
+"""Losses and metrics by name, those of a user, and the check that a model, its data and both fit together."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pslab.config.spec import build
+from pslab.config.table import KINDS, names
+from pslab.errors import ConfigError
+
+Loss = Callable[[Any, Tensor], Tensor]
+Metric = Callable[[Any, Tensor], Any]
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of scores [B, classes, ...], classes in dimension 1 as in torch, and labels [B, ...] of int64.
+
+    Raises:
+        ValueError: other shapes or dtypes.
+    """
+    _scored("cross_entropy", output, target)
+    return functional.cross_entropy(output, target)
+
+
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error of outputs and targets of one shape.
+
+    Raises:
+        ValueError: other shapes, which torch would broadcast.
+    """
+    _same("mse", output, target)
+    return functional.mse_loss(output, target)
+
+
+def l1(output: Tensor, target: Tensor) -> Tensor:
+    """Mean absolute error of outputs and targets of one shape.
+
+    Raises:
+        ValueError: other shapes, which torch would broadcast.
+    """
+    _same("l1", output, target)
+    return functional.l1_loss(output, target)
+
+
+def accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """The share of labels [B, ...] whose score in [B, classes, ...] is the highest: true or false for each of them.
+
+    Raises:
+        ValueError: other shapes or dtypes.
+    """
+    _scored("accuracy", output, target)
+    return output.argmax(1) == target
+
+
+def _scored(name: str, output: Any, target: Tensor) -> None:
+    fits = isinstance(output, Tensor) and output.ndim == target.ndim + 1 and target.dtype == torch.int64
+    if fits and output.shape[:1] + output.shape[2:] == target.shape:
+        return
+    last = fits and output.shape[:-1] == target.shape
+    how = "give output.transpose(1, -1)" if last else "use loss='mse' and metric='loss', say" * (not fits)
+    problem = f"{name} needs scores [B, classes, ...] and labels [B, ...] of int64"
+    raise ValueError(f"{problem}, not {described(output)} and {described(target)}" + (f": {how}" if how else ""))
+
+
+def _same(name: str, output: Any, target: Tensor) -> None:
+    if not isinstance(output, Tensor) or output.shape != target.shape:
+        problem = f"{name} needs outputs and targets of one shape, not {described(output)} and {described(target)}"
+        squeezed = isinstance(output, Tensor) and output.squeeze(-1).shape == target.shape
+        raise ValueError(problem + (": give output.squeeze(-1)" if squeezed else ""))
+
+
+def described(x: Any) -> str:
+    """``"[2, 10] of torch.float32"``; the type of what is no tensor."""
+    return f"{list(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+
+
+# -- of a run --------------------------------------------------------------------------------------
+
+
+def resolve_loss(value: object, dtype: torch.dtype) -> Loss:
+    """The loss of a Run's `loss`: of a name of the table, or a callable; the numbers of an nn.Module become `dtype`.
+
+    Raises:
+        ConfigError: neither, a class, or a module with parameters, which nothing would train.
+    """
+    found: Loss = _resolved("loss", value, dtype)
+    return found
+
+
+def resolve_metric(value: object, dtype: torch.dtype) -> Metric | None:
+    """The metric of a Run's `metric`, likewise; None stands for the mean loss.
+
+    Raises:
+        ConfigError: as `resolve_loss`.
+    """
+    found = _resolved("metric", value, dtype)
+    return found if callable(found) else None
+
+
+def _resolved(kind: str, value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, str):
+        return build(kind, value)
+    if isinstance(value, type):
+        raise ConfigError(kind, value.__name__, f"is a class: give an object of it, such as {value.__name__}()")
+    if not callable(value):
+        problem = f"must be one of {', '.join(names(kind))}, or {KINDS[kind].objects}"
+        raise ConfigError(kind, type(value).__name__, problem)
+    if not isinstance(value, nn.Module):
+        return value
+    if held := [name for name, _ in value.named_parameters()]:
+        problem = f"has parameters ({', '.join(held[:3])}), which nothing trains: put them into the model"
+        raise ConfigError(kind, type(value).__name__, problem)
+    return copy.deepcopy(value).to(dtype)
+
+
+def placed(function: Any, device: torch.device) -> Any:
+    """A loss or metric for one process and device: what it remembers is its own."""
+    own = copy.deepcopy(function)
+    return own.to(device) if isinstance(own, nn.Module) else own
+
+
+def targets(y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Targets as a loss takes them: labels as they are, numbers in the dtype in which the run computes."""
+    return y.to(dtype) if y.is_floating_point() else y
+
+
+# -- evaluation ------------------------------------------------------------------------------------
+
+
+def loss_sum(loss: Loss, output: Any, target: Tensor) -> float:
+    """The mean loss of a batch times its examples."""
+    if loss is cross_entropy and target.ndim == 1:
+        return float(functional.cross_entropy(output, target, reduction="sum"))  # rounded once less
+    return float(loss(output, target)) * len(target)
+
+
+def metric_sum(metric: Metric, output: Any, target: Tensor) -> float:
+    """The mean of a metric over a batch times its examples."""
+    values = torch.as_tensor(metric(output, target)).double()
+    return float(values.sum()) * (len(target) / values.numel())
+
+
+def try_loss(loss: Loss, output: Any, target: Tensor, name: str) -> Tensor:
+    """The loss of a batch, once it is known to be a scalar.
+
+    Raises:
+        ConfigError: it raises, broadcasts output and target, or returns anything else.
+    """
+    value = _called("loss", loss, output, target, name)
+    if not (isinstance(value, Tensor) and value.ndim == 0 and value.is_floating_point()):
+        raise ConfigError("loss", name, f"returned {described(value)}: must return one floating point number, a scalar "
+                                        "tensor, such as the mean over the batch")  # fmt: skip
+    return value
+
+
+def try_metric(metric: Metric | None, output: Any, target: Tensor, name: str) -> None:
+    """Refuse a metric that raises, or returns neither a number nor one for each example.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if metric is None:
+        return
+    value = _called("metric", metric, output, target, name)
+    number = isinstance(value, (bool, int, float))
+    fits = isinstance(value, Tensor) and not value.is_complex() and (value.ndim == 0 or len(value) == len(target))
+    if not number and not (fits and value.numel()):
+        wanted = f"a value for each of the {len(target)} examples, or their mean"
+        raise ConfigError("metric", name, f"returned {described(value)}: must return {wanted}")
+
+
+def _called(field: str, function: Any, output: Any, target: Tensor, name: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Using a target size")  # torch broadcasts
+            return function(output, target)
+    except Exception as error:
+        given = f"outputs {described(output)} and targets {described(target)}"
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(field, name, f"cannot be computed of {given}: {why.strip()}") from error

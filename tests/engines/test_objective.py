@@ -1,0 +1,107 @@
+"""A user's loss and metric on real processes and in virtual time: the same bits, and the right numbers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny
+from torch import Tensor, nn
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.virtual import side_by_side
+from pslab.lab.runs.resolve import resolve
+from pslab.tensors.workload.data import Dataset, resolve_data
+
+
+@lru_cache(maxsize=1)
+def numbers() -> Dataset:
+    """Regression: two outputs of three inputs, with float64 targets."""
+    x = torch.linspace(-1, 1, 600).view(200, 3).sin()
+    y = torch.stack([x.sum(1), x[:, 0] - x[:, 2]], 1).double()
+    return resolve_data(lambda: (x[:128], y[:128], x[128:], y[128:]))
+
+
+@lru_cache(maxsize=1)
+def words() -> Dataset:
+    """Sequences of five of seven words; the target is the word that comes after each."""
+    at = torch.arange(160)[:, None] * 3 + torch.arange(5)
+    return resolve_data(lambda: (at[:128] % 7, (at[:128] + 1) % 7, at[128:] % 7, (at[128:] + 1) % 7))
+
+
+class Next(nn.Module):
+    """[B, T] words -> [B, 7, T] scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(7, 12), nn.Linear(12, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(self.embed(x)).transpose(1, 2)
+        return scores
+
+
+def line() -> nn.Module:
+    return nn.Linear(3, 2)
+
+
+def huber(output: Tensor, target: Tensor) -> Tensor:
+    assert output.dtype == target.dtype  # numbers come in the dtype of the run
+    return nn.functional.huber_loss(output, target, delta=0.3)
+
+
+def worst_error(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).abs().amax(1)
+
+
+worst_error.lower_is_better = True  # type: ignore[attr-defined]
+
+REGRESSION = {"model": line, "data": numbers, "batch_size": 8, "learning_rate": 0.3, "cluster": "lab"}
+CASES = {
+    "mse": {**REGRESSION, "loss": "mse", "metric": "loss"},
+    "own": {**REGRESSION, "loss": huber, "metric": worst_error},
+    "module": {**REGRESSION, "loss": nn.SmoothL1Loss(), "metric": worst_error, "ranges": "layers"},
+    "words": {"model": Next, "data": words, "batch_size": 8, "learning_rate": 1.0, "cluster": "lab"},
+}  # fmt: skip
+
+
+def wanted(name: str, **fields: object) -> Run:
+    return tiny(**{"pushes": 48, "eval_every": 24, **CASES[name], **fields})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_real_processes_and_virtual_time_learn_with_the_same_bits(name):
+    local, virtual = (execute(resolve(wanted(name, engine=each)), lambda news: None) for each in ("local", "virtual"))
+    whole = dict(side_by_side.conduct([resolve(wanted(name, engine="virtual"))], lambda: None))[0]
+    for other in (virtual, whole):
+        assert np.array_equal(local.weights, other.weights)
+        assert np.array_equal(local.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])
+    first, last = local.accuracy[0], local.accuracy[-1]
+    assert last[3] < first[3]
+
+
+def test_an_evaluation_is_the_loss_and_the_metric_of_the_whole_test_set():
+    data, model, experiment = numbers(), line(), resolve(wanted("own", engine="virtual"))
+    found = execute(experiment, lambda news: None)
+    experiment.keyspace.bind(model, torch.from_numpy(found.weights.copy()), None)
+    with torch.no_grad():
+        output, target = model(data.test_x), data.test_y.float()
+        assert found.accuracy[-1][3] == pytest.approx(float(huber(output, target)), rel=1e-5)
+        assert found.accuracy[-1][2] == pytest.approx(float(worst_error(output, target).mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["local", "virtual"])
+def test_a_run_stops_when_a_metric_that_is_better_where_lower_has_fallen_to_the_target(engine):
+    run = wanted("mse", engine=engine, pushes=4000, eval_every=8, target_accuracy=0.05)
+    outcome = execute(resolve(run), lambda news: None)
+    assert outcome.facts["outcome"] == "target"
+    assert outcome.facts["pushes"] < 4000
+    assert min(outcome.accuracy[:, 2]) <= 0.05 < outcome.accuracy[0, 2]
+
+
+def test_only_a_named_loss_leaves_a_gradient_to_any_process():
+    assert resolve(wanted("mse")).portable
+    assert not resolve(wanted("own")).portable

@@ -1,0 +1,100 @@
+"""Tables and figures of runs with another metric than the accuracy: its name, its values, its direction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import drawn
+import handmade
+import pytest
+
+from pslab import plots
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.live.figure import frame
+from pslab.lab.live.state import Point, Track
+from pslab.lab.plots.charts.tables import show
+from pslab.lab.plots.labels import caption
+from pslab.lab.records.choosing import best, goal, rounded
+from pslab.lab.records.summary import summary
+from pslab.lab.runs.grid import grid
+
+
+def mean_error(output: Any, target: Any) -> Any:
+    return (output - target).abs()
+
+
+mean_error.lower_is_better = True  # type: ignore[attr-defined]
+BASE = Run(pushes=8, workers=2, engine="virtual", loss="mse", metric=mean_error)
+FALLING, STEEP, FLAT = [8.0, 4.0, 2.0, 1.0, 0.5], [8.0, 0.9, 0.8, 0.7, 0.6], [8.0, 7.0, 6.0, 6.0, 7.5]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Any:
+    ways = {0.1: FALLING, 0.2: STEEP, 0.4: FLAT}
+    runs = grid(BASE, learning_rate=list(ways))
+    return runs.finished([handmade.curve(tmp_path, run, ways[run.learning_rate]) for run in runs])
+
+
+def test_the_best_evaluation_is_the_lowest_and_a_goal_is_reached_from_above(results: Any):
+    table = summary(results, by="learning_rate", goal=1.0, measures=["accuracy", "best_accuracy", "seconds_to_goal"])
+    assert table.accuracy.tolist() == [0.5, 0.6, 7.5]
+    assert table.best_accuracy.tolist() == [0.5, 0.6, 6.0]
+    assert table.seconds_to_goal.tolist()[:2] == [3.0, 1.0]
+    assert table.reached.tolist() == [1, 1, 0]
+
+
+def test_the_best_choice_reaches_the_goal_first_or_ends_lowest(results: Any):
+    assert [each.run.learning_rate for each in best(results, goal=1.0)] == [0.2]
+    assert [each.run.learning_rate for each in best(results, measure="accuracy")] == [0.1]
+    assert [each.run.learning_rate for each in best(results, goal=0.01)] == [0.1]
+    assert "to mean error 1" in " ".join(best(results, goal=1.0).notes())
+
+
+def test_the_goal_is_a_round_value_that_runs_fall_to(results: Any):
+    assert goal(results) == 0.5
+    assert goal(results, over="seed", share=1.0) == 6.0
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(0.1234, 0.13), (97.1, 98.0), (-0.1234, -0.12), (0.5, 0.5), (0.0, 0.0)])
+def test_a_round_value_is_not_better(results: Any, value: float, wanted: float):
+    from pslab.config.metric import metric_of
+
+    assert rounded(value, metric_of(BASE)) == pytest.approx(wanted)
+
+
+def test_tables_and_figures_name_the_metric(results: Any):
+    written = show(summary(results, by="learning_rate", goal=1.0)).to_html()
+    assert "final mean error" in written
+    assert "time to mean error 1" in written
+    curves = plots.curves(results, x="seconds", by="learning_rate", goal=1.0)
+    assert {"test mean error", "mean error 1"} <= {*drawn.texts(curves)}
+    assert list(drawn.lines(curves)["η\u00a0=\u00a00.1"].y) == FALLING
+    assert "mean error 0.5, loss" in drawn.lines(curves)["η\u00a0=\u00a00.1"].hovertext[-1]
+    for figure in (plots.bars(results, y="accuracy", by="learning_rate"),
+                   plots.points(results, x="learning_rate", y="best_accuracy")):  # fmt: skip
+        assert any("mean error" in text for text in drawn.texts(figure))
+        assert not any("accuracy" in text for text in drawn.texts(figure))
+
+
+def test_a_caption_says_what_is_minimized_and_where_a_run_stops(results: Any):
+    (line, *_) = caption(results)
+    assert "squared error" in line
+    assert "accuracy" not in line
+    stopped = handmade.curve(results[0].path.parents[1], BASE.but(target_accuracy=0.75), FALLING)
+    assert "stops at 8 pushes or mean error 0.75" in caption([stopped])[0]
+
+
+def test_metrics_do_not_share_an_axis(results: Any, tmp_path: Path):
+    both = [*results, handmade.curve(tmp_path, BASE.but(metric="accuracy"), [0.1, 0.9])]
+    for draw in (plots.curves, summary, goal):
+        with pytest.raises(ConfigError, match="cannot be compared"):
+            draw(both)
+
+
+def test_the_live_view_frames_all_values_of_another_metric():
+    track = Track(BASE, BASE.digest, points=[Point(0, 0.0, 8.0, 8.0), Point(8, 1.0, 0.5, 0.5)])
+    low, high = frame([track])
+    assert low == 0.0
+    assert high > 8.0
