@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ import numpy as np
 import pandas as pd
 
 from pslab.config.cluster import Cluster
+from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import resolve
+from pslab.config.table import find
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.errors import ConfigError
 from pslab.lab.judge.phases import Phases
@@ -36,6 +39,11 @@ class Numbers:
     phases: Phases
     pushes: Mapping[str, np.ndarray]  #: the columns FLOATS
     accuracy: pd.DataFrame | None
+
+    @property
+    def least(self) -> float:
+        """The lowest value of the loss: a user's may have any."""
+        return 0.0 if find("loss", self.run.loss) is not None else -math.inf
 
     @classmethod
     def of(
@@ -75,9 +83,10 @@ class Numbers:
 
 
 def losses(n: Numbers) -> list[str]:
-    """The mean loss of a batch is a cross-entropy: a number, at least 0. What is not finite has ended the run."""
+    """The mean loss of a batch is a number, at least 0 unless the loss is a user's. What is not finite has ended the
+    run."""
     h, loss = n.history, n.pushes["loss"]
-    wrong = ~(loss >= 0) if n.trained else ~np.isnan(loss)
+    wrong = ~(loss >= n.least) if n.trained else ~np.isnan(loss)
     return report(np.flatnonzero(wrong), lambda r: f"{h.name(r)} has a loss of {loss[r]:g}")
 
 
@@ -191,12 +200,13 @@ def evaluations(n: Numbers) -> list[str]:
         return []
     values = columns(table, "accuracy", ["pushes"], ["seconds", "accuracy", "loss"])
     share = values["accuracy"]
-    found = report(np.flatnonzero(~((share >= 0) & (share <= 1))), lambda r: (
+    beyond = ~((share >= 0) & (share <= 1)) & metric_of(n.run).share
+    found = report(np.flatnonzero(beyond), lambda r: (
         f"the accuracy after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
     order = np.argsort(values["pushes"], kind="stable")
     lost = np.isnan(values["loss"][order])
-    if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < 0).any():
-        found.append("an evaluation has a loss that is negative, or no number before another one is")
+    if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < n.least).any():
+        found.append("an evaluation has a loss that is too low, or no number before another one is")
     if not n.history.rules.known or n.facts["outcome"] == "interrupted":
         return found
     due = list(_due(n))

@@ -139,8 +139,14 @@ def read_table(
 
 def room_at(place: Path) -> str:
     """What room there is, for a message: ``"12.3 MB are free in results"``."""
+    folder, free = free_bytes(place)
+    return f"{in_bytes(free)} are free in {folder}"
+
+
+def free_bytes(place: Path) -> tuple[Path, int]:
+    """The first folder above a place that is there, or the place itself, and the room in it."""
     folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
-    return f"{in_bytes(shutil.disk_usage(folder).free)} are free in {folder}"
+    return folder, shutil.disk_usage(folder).free
 
 
 def in_bytes(count: float) -> str:

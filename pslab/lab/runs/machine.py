@@ -1,17 +1,17 @@
-"""This machine: its cores, memory and disk as a process may use them, and how long a gradient takes on one core."""
+"""This machine: its cores and memory as a process may use them, and how long a gradient takes on one core."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
 import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pslab.errors import RecordError, StartFailed
-from pslab.lab.records.atomic_folder import in_bytes
+from pslab.config.run import Run
+from pslab.errors import ConfigError, RecordError
+from pslab.lab.records.atomic_folder import free_bytes, in_bytes
 
 if TYPE_CHECKING:
     from pslab.engines.job.experiment import Experiment
@@ -78,40 +78,42 @@ def free_memory_bytes() -> int | None:
     return free
 
 
-def shared_memory_bytes() -> int:
-    """Memory that processes of this machine share: a pool's is in it, and is used again."""
-    found = _words(Path("/proc/meminfo"))
-    return int(found[found.index("Shmem:") + 1]) * 1024 if "Shmem:" in found else 0
+def check_memory(run: Run, weights: int) -> None:
+    """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
 
-
-def needed_bytes(experiment: Experiment) -> tuple[int, int]:
-    """What a run takes at least: shared memory, for its tensors and the snapshots to be evaluated, and its record."""
-    run, data = experiment.run, experiment.dataset
-    flat = experiment.keyspace.size * experiment.weights.element_size()
-    pushes = run.pushes or 0
-    record = flat * run.keep_weights + ROWS_BYTES * pushes * len(experiment.parts)
-    if not experiment.trains:
-        return 0, record
-    shelf = sum(x.numel() * x.element_size() for x in (data.train_x, data.train_y, data.test_x, data.test_y))
-    copies = 1 + run.workers * (1 if experiment.in_place else 2)
-    snapshots = 1 + pushes // (run.evaluation_period or max(pushes, 1))
-    return shelf + flat * (copies + snapshots), record
-
-
-def fit(experiment: Experiment, results: Path) -> None:
-    """Refuse a run that there is no room for, before a process starts.
+    The parent has them twice, and the server; each worker two gradients and what a backward pass makes; and every
+    evaluation those that it is of.
 
     Raises:
-        StartFailed: too little memory. RecordError: too little room where the results go.
+        ConfigError: it is larger than what is free.
     """
-    memory, record = needed_bytes(experiment)
-    free = free_memory_bytes()
-    if free is not None and memory > (there := free + shared_memory_bytes()):
-        which = "fewer workers or a longer eval_every need less"
-        raise StartFailed(f"the run needs {in_bytes(memory)} of memory at least, {in_bytes(there)} are free: {which}")
-    folder = next(each for each in (results, *results.absolute().parents) if each.is_dir())
-    if record > (left := shutil.disk_usage(folder).free):
-        raise RecordError(f"the record needs {in_bytes(record)} at least, {in_bytes(left)} are free in {folder}")
+    period, free = run.evaluation_period, free_memory_bytes()
+    evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
+    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * run.workers + evaluations)
+    if free is None or needed <= free:
+        return
+    problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "
+    problem += f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free here: use a smaller model, "
+    raise ConfigError("model", run.model, f"{problem}fewer workers, or evaluate less often (eval_every)")
+
+
+def record_bytes(experiment: Experiment) -> int:
+    """What a run's record takes at least, as far as its budget says."""
+    run = experiment.run
+    weights = experiment.keyspace.size * experiment.weights.element_size() * run.keep_weights
+    return weights + ROWS_BYTES * (run.pushes or 0) * len(experiment.parts)
+
+
+def check_disk(experiment: Experiment, results: Path) -> None:
+    """Refuse a run whose record cannot be written.
+
+    Raises:
+        RecordError: it takes more room than there is.
+    """
+    folder, free = free_bytes(results)
+    if (needed := record_bytes(experiment)) > free:
+        room = f"{in_bytes(free)} are free in {folder}"
+        raise RecordError(f"the record needs {in_bytes(needed)} at least, {room}: fewer pushes or key ranges need less")
 
 
 def resident_bytes() -> int | None:

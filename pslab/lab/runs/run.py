@@ -181,7 +181,7 @@ def _import_torch(stop: threading.Event) -> None:
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute
     from pslab.engines.job.outcome import Interrupted
-    from pslab.lab.runs.machine import fit
+    from pslab.lab.runs.machine import check_disk
     from pslab.lab.runs.resolve import resolve
 
     _heed(stop)
@@ -198,7 +198,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     shown.begin(name)
     try:
         experiment = resolve(run)
-        fit(experiment, place)
+        check_disk(experiment, place)
         outcome = execute(experiment, on_progress)
     except (Interrupted, RunError) as error:
         kept = _set_aside(draft, run, error)

@@ -12,7 +12,7 @@ import pytest
 from tiny import Raises, tiny
 
 from pslab.engines.processes import pool
-from pslab.errors import RecordError, RunError, StartFailed, WorkerDied, WorkerFailed
+from pslab.errors import RecordError, RunError, WorkerDied, WorkerFailed
 from pslab.lab.records.record import load
 from pslab.lab.runs import machine
 from pslab.lab.runs.progress import Progress
@@ -82,14 +82,9 @@ def test_an_evaluation_that_raises_leaves_the_trained_weights(tmp_path, engine):
     assert kept_of(error.value).manifest["pushes"] == 40
 
 
-def test_what_does_not_fit_is_refused_before_a_process_starts(tmp_path, monkeypatch):
+def test_a_record_that_does_not_fit_is_refused_before_a_process_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "acquire", None)
-    with monkeypatch.context() as patch:
-        patch.setattr(machine, "free_memory_bytes", lambda: 0)
-        patch.setattr(machine, "shared_memory_bytes", lambda: 0)
-        with pytest.raises(StartFailed, match=r"needs \d+\.\d .B of memory at least, 0 bytes are free"):
-            run(tiny(), results=tmp_path, progress=False)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: machine.shutil._ntuple_diskusage(9, 9, 0))
+    monkeypatch.setattr(machine, "free_bytes", lambda place: (place, 0))
     with pytest.raises(RecordError, match=rf"needs \d+\.\d .B at least, 0 bytes are free in {tmp_path}"):
         run(tiny(), results=tmp_path, progress=False)
     assert list((tmp_path / "runs").iterdir()) == []
@@ -100,4 +95,4 @@ def test_an_estimate_is_no_more_than_a_record_takes(tmp_path):
 
     result = run(tiny(), results=tmp_path, progress=False)
     written = sum(path.stat().st_size for path in result.path.iterdir())
-    assert 0.3 * written < machine.needed_bytes(resolve(tiny()))[1] < written
+    assert 0.3 * written < machine.record_bytes(resolve(tiny())) < written
