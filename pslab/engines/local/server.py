@@ -48,7 +48,8 @@ class LocalServer:
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting)
         shard = TensorShard(job, seat.arena)
-        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body))
+        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body),
+                        seat.ledger)  # fmt: skip
         self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
         self.deaths: list[dict[str, Any]] = []
         self.heard: set[int] = set()  # workers whose messages came since the last report
@@ -237,7 +238,6 @@ class LocalServer:
             "refused": self.driver.refused,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
-            "deaths": self.deaths,
             "diverged": self.driver.diverged,
             "late_s_mean": float(late_s.mean()),
             "late_s_99th": float(np.quantile(late_s, 0.99)),
@@ -245,5 +245,5 @@ class LocalServer:
             "stalled_s": self.stalled_s,
             "costs": self._costs(),
         }
-        report(self.parent, "arrivals", table=books.ledger.arrivals)
-        report(self.parent, "served", body, books.ledger.close(books.applied, ended_s))
+        books.ledger.close(books.applied, ended_s)  # the parent maps the rows
+        report(self.parent, "served", body)

@@ -7,10 +7,16 @@ import platform
 import statistics
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pslab.config.run import Run
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, RecordError
+from pslab.lab.records.atomic_folder import free_bytes, in_bytes
 
+if TYPE_CHECKING:
+    from pslab.engines.job.experiment import Experiment
+
+ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
 HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and everybody else
 
 
@@ -89,6 +95,25 @@ def check_memory(run: Run, weights: int) -> None:
     problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "
     problem += f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free here: use a smaller model, "
     raise ConfigError("model", run.model, f"{problem}fewer workers, or evaluate less often (eval_every)")
+
+
+def record_bytes(experiment: Experiment) -> int:
+    """What a run's record takes at least, as far as its budget says."""
+    run = experiment.run
+    weights = experiment.keyspace.size * experiment.weights.element_size() * run.keep_weights
+    return weights + ROWS_BYTES * (run.pushes or 0) * len(experiment.parts)
+
+
+def check_disk(experiment: Experiment, results: Path) -> None:
+    """Refuse a run whose record cannot be written.
+
+    Raises:
+        RecordError: it takes more room than there is.
+    """
+    folder, free = free_bytes(results)
+    if (needed := record_bytes(experiment)) > free:
+        room = f"{in_bytes(free)} are free in {folder}"
+        raise RecordError(f"the record needs {in_bytes(needed)} at least, {room}: fewer pushes or key ranges need less")
 
 
 def resident_bytes() -> int | None:
