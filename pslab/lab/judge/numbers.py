@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.config.cluster import Cluster
+from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import resolve
 from pslab.engines.emulation.compute_times import ComputeTimes
@@ -61,6 +62,11 @@ class Numbers:
         return self.run.engine != "timing"
 
     @property
+    def least_loss(self) -> float:
+        """What no loss is below; of a user's own, nothing is known."""
+        return 0.0 if self.run.loss == "cross_entropy" else -np.inf
+
+    @property
     def modelled(self) -> bool:
         """Whether time was virtual, and is what the cluster says."""
         return self.run.engine != "local"
@@ -75,9 +81,9 @@ class Numbers:
 
 
 def losses(n: Numbers) -> list[str]:
-    """The mean loss of a batch is a cross-entropy: a number, at least 0. What is not finite has ended the run."""
+    """The mean loss of a batch is a number, a cross-entropy at least 0: what is none has ended the run."""
     h, loss = n.history, n.pushes["loss"]
-    wrong = ~(loss >= 0) if n.trained else ~np.isnan(loss)
+    wrong = ~(loss >= n.least_loss) if n.trained else ~np.isnan(loss)
     return report(np.flatnonzero(wrong), lambda r: f"{h.name(r)} has a loss of {loss[r]:g}")
 
 
@@ -185,18 +191,19 @@ def _pairs(n: Numbers) -> Iterator[tuple[str, str, bool]]:
 
 
 def evaluations(n: Numbers) -> list[str]:
-    """Weights are evaluated at the start, after each period, and at the end; accuracies lie in 0 to 1."""
+    """Weights are evaluated at the start, after each period, and at the end; a share lies in 0 to 1."""
     table = n.accuracy
     if table is None or not n.trained:
         return []
     values = columns(table, "accuracy", ["pushes"], ["seconds", "accuracy", "loss"])
-    share = values["accuracy"]
-    found = report(np.flatnonzero(~((share >= 0) & (share <= 1))), lambda r: (
-        f"the accuracy after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
+    share, metric = values["accuracy"], metric_of(n.run)
+    outside = ~((share >= 0) & (share <= 1)) & metric.share
+    found = report(np.flatnonzero(outside), lambda r: (
+        f"the {metric.name} after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
     order = np.argsort(values["pushes"], kind="stable")
     lost = np.isnan(values["loss"][order])
-    if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < 0).any():
-        found.append("an evaluation has a loss that is negative, or no number before another one is")
+    if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < n.least_loss).any():
+        found.append("the loss of an evaluation is negative, or is no number before that of another is")
     if not n.history.rules.known or n.facts["outcome"] == "interrupted":
         return found
     due = list(_due(n))
