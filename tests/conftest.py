@@ -16,3 +16,17 @@ def _one_pool():
         patch.setattr(pool, "acquire", lambda workers, *more: acquire(max(workers, LARGEST), *more))
         yield
     pool.release()
+
+
+@pytest.fixture
+def small_pool(monkeypatch):
+    """For tests that cost their pool: the next one is no larger than they ask for."""
+    from pslab.engines.processes import pool
+
+    def acquire(workers, heed=lambda: None):
+        if pool._kept is None or not pool._kept.serves(workers):
+            pool.release(kill=True)
+            pool._kept = pool.Pool(workers, heed)
+        return pool._kept
+
+    monkeypatch.setattr(pool, "acquire", acquire)

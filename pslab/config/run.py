@@ -10,12 +10,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
 from pslab.config import sources
 from pslab.config.content import Unknown, content
 from pslab.config.metric import LOWER, metric_of
 from pslab.config.parameters import Bounds, OneOf, check, parameters
+from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
@@ -46,7 +48,7 @@ class Run:
     """
 
     model: Annotated[Named, "a name, package.module:factory, or a callable that returns an nn.Module"] = "mlp"
-    data: Annotated[Named, "a name, torchvision:NAME, package.module:function, or a callable"] = "mnist"
+    data: Annotated[Named, "a name, folder:PATH, torchvision:NAME, package.module:function, or a callable"] = "mnist"
     loss: Annotated[Named, "what is minimized: a name, or a callable loss(output, target) -> scalar"] = "cross_entropy"
     metric: Annotated[Named, "what an evaluation says: a name, or a callable metric(output, target)"] = "accuracy"
     workers: Annotated[int, Bounds(at_least=1, at_most=1024), "that compute gradients"] = 4
@@ -172,7 +174,9 @@ FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
 def _sources(field: str, value: object) -> dict[str, str]:
-    """The user's files behind package.module:name; nothing of any other value."""
+    """The user's files behind package.module:name, or the images of a folder; nothing of any other value."""
+    if field == "data" and isinstance(value, str) and (images := _images(value)):
+        return {"folder": found} if (found := sources.folder(images)) else {}
     path, colon, _ = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not colon or not all(part.isidentifier() for part in path.split(".")):
         return {}
@@ -180,6 +184,12 @@ def _sources(field: str, value: object) -> dict[str, str]:
         return sources.of(path)
     except ConfigError as error:
         raise ConfigError(field, value, f"{error.value} {error.problem}") from error
+
+
+def _images(data: str) -> Path | None:
+    name, first, named = split(data)
+    given = named.get("path", first[0] if first else "")
+    return Path(given).expanduser().absolute() if name == "folder" and given else None
 
 
 def _named(field: str, value: Any) -> tuple[str, str]:

@@ -1,10 +1,11 @@
-"""The files that modules of the user come from: what they hold now, and whether they were edited after their import."""
+"""The files that modules and data of the user come from: what they hold now, and whether modules were edited since."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from pslab.errors import ConfigError
 
 _seen: dict[str, tuple[object, str]] = {}  # module -> its spec, which a reload replaces; its file's digest
+_folders: dict[Path, tuple[tuple[tuple[str, int], ...], str]] = {}  # when its folders were changed; its digest
 _edits = 0  # how often a file that had been seen was found changed, and its module imported anew
 
 
@@ -53,6 +55,30 @@ def of(name: str) -> dict[str, str]:
         if file.suffix == ".py":
             waiting += _imports(each, content, file.name == "__init__.py")
     return dict(sorted(found.items()))
+
+
+def folder(path: Path) -> str:
+    """What the files of a folder hold, as a digest of their names and contents; "" if there is no such folder.
+
+    A process reads them again once a file was added, removed or renamed. What is changed inside a file is noticed by
+    the next process.
+    """
+    global _edits
+    if not path.is_dir():
+        return ""
+    stamps = tuple(sorted((where, os.stat(where).st_mtime_ns) for where, _, _ in os.walk(path, followlinks=True)))
+    before, digest = _folders.get(path, ((), ""))
+    if stamps == before:
+        return digest
+    _edits += bool(before)
+    found = hashlib.sha256()
+    for where, _ in stamps:
+        for file in sorted(each for each in Path(where).iterdir() if each.is_file()):
+            with file.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            found.update(f"{file.relative_to(path)}\0{content}\0".encode())
+    _folders[path] = stamps, found.hexdigest()
+    return found.hexdigest()
 
 
 def _checked(name: str, digest: str, file: Path) -> str:

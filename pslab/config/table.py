@@ -170,6 +170,8 @@ ROWS = _table(
 
     Row("data", "mnist", "pslab.tensors.workload.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
+    Row("data", "folder", "pslab.tensors.workload.image_folder:ImageFolder", example="folder:pictures,side=32",
+        label="images of {path}, side {side}"),
 
     Row("loss", "cross_entropy", "pslab.tensors.workload.objective:cross_entropy", label="cross-entropy"),
     Row("loss", "mse", "pslab.tensors.workload.objective:mse", label="squared error"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,4 +73,25 @@ def test_a_file_that_was_edited_after_its_import_is_refused_until_it_is_reloaded
         print(Run(model=given()).digest)
     importlib.reload(module)
     assert Run(model=given()).digest != before
+    assert sources.edits() == edits + 1
+
+
+def test_a_folder_is_what_its_files_hold_wherever_it_lies_and_whenever_they_were_written(tmp_path):
+    for place in ("one", "two", "three"):
+        (tmp_path / place / "a").mkdir(parents=True)
+        (tmp_path / place / "a" / "x.png").write_bytes(b"picture")
+    (tmp_path / "three" / "a" / "x.png").write_bytes(b"another")
+    os.utime(tmp_path / "two" / "a" / "x.png", (0, 0))
+    one, two, three = (sources.folder(tmp_path / place) for place in ("one", "two", "three"))
+    assert one == two != three
+    assert sources.folder(tmp_path / "none") == ""
+
+
+def test_a_file_that_is_added_to_a_folder_changes_it_and_what_was_found_of_it_is_stale(tmp_path):
+    before, edits = sources.folder(tmp_path), sources.edits()
+    assert sources.folder(tmp_path) == before
+    assert sources.edits() == edits
+    (tmp_path / "x.png").write_bytes(b"picture")
+    os.utime(tmp_path, ns=(1, 1))  # however coarse the clock of the file system
+    assert sources.folder(tmp_path) != before
     assert sources.edits() == edits + 1

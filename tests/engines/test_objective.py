@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.virtual import side_by_side
+from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
 from pslab.tensors.workload.data import Dataset, resolve_data
 
 
@@ -93,10 +95,26 @@ def test_an_evaluation_is_the_loss_and_the_metric_of_the_whole_test_set():
         assert found.accuracy[-1][2] == pytest.approx(float(worst_error(output, target).mean()), rel=1e-5)
 
 
+def below_zero(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean() - 9.0
+
+
+@pytest.mark.parametrize("fields", [{}, {"loss": below_zero}, {"metric": worst_error}], ids=["mse", "loss", "metric"])
+def test_the_judge_knows_the_values_of_named_losses_and_the_accuracy_alone(tmp_path, fields):
+    result = run(wanted("mse", engine="virtual", **fields), results=tmp_path, progress=False)
+    assert result.manifest["verdict"] == "valid"
+    tables = {"accuracy": result.accuracy, "phases": result.phases, "pushes": result.pushes,
+              "arrivals": result.arrivals}  # fmt: skip
+    low = {**tables, "pushes": result.pushes.assign(loss=-1.0)}
+    recorded = Run.of(result.run.plain())
+    verdict = judge(recorded, low, result.manifest)
+    assert any("has a loss of -1" in each for each in verdict.violations) == ("loss" not in fields)
+
+
 @pytest.mark.parametrize("engine", ["local", "virtual"])
 def test_a_run_stops_when_a_metric_that_is_better_where_lower_has_fallen_to_the_target(engine):
-    run = wanted("mse", engine=engine, pushes=4000, eval_every=8, target_accuracy=0.05)
-    outcome = execute(resolve(run), lambda news: None)
+    given = wanted("mse", engine=engine, pushes=4000, eval_every=8, target_accuracy=0.05)
+    outcome = execute(resolve(given), lambda news: None)
     assert outcome.facts["outcome"] == "target"
     assert outcome.facts["pushes"] < 4000
     assert min(outcome.accuracy[:, 2]) <= 0.05 < outcome.accuracy[0, 2]

@@ -17,6 +17,7 @@ class Attendance:
     def __init__(self, pool: Pool, workers: int, on_death: str) -> None:
         self._pool, self._on_death = pool, on_death
         self.workers, self.lost = set(range(workers)), set[int]()
+        self.deaths: list[dict[str, Any]] = []  #: that the run went on after: worker, iteration, how, instant
         self._doings: list[dict[str, Any]] = []
         self._owing: list[int] = []
         self._travelling, self._reported_s = True, 0.0
@@ -83,9 +84,11 @@ class Attendance:
         error = self._pool.end_of(worker)
         if isinstance(error, WorkerDied):
             error = WorkerDied(error.who, death.get("iteration"), error.how)
-        death["how"] = how_of(error)
-        if not death.get("over") and (self._on_death == "stop" or not self.present):
+        if death.get("over"):
+            return
+        if self._on_death == "stop" or not self.present:
             raise error
+        self.deaths.append({**death, "how": how_of(error)})
 
 
 def how_of(error: RunError) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 from pslab.config.metric import metric_of
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
-from pslab.engines.local.attendance import Attendance, how_of
+from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
-from pslab.engines.local.pace import DILATIONS, STARVED, Pace, kept, larger
+from pslab.engines.local.pace import DILATIONS, EMULATED, STARVED, Pace, emulation, kept, larger
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
@@ -25,8 +25,12 @@ from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
 from pslab.engines.processes.watch import EVALUATING, REHEARSING
 from pslab.engines.server.evaluate import Evaluating
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
+from pslab.engines.server.rows import rows_in
 from pslab.engines.worker.phases import PHASE_COLUMNS
+from pslab.errors import RunError
 
+LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
 STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 
 
@@ -49,10 +53,9 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     pool = pools.acquire(run.workers + beside, lambda: on_progress({}))
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
-    except Interrupted:
-        raise
-    except BaseException:
-        pools.release(kill=True)
+    except BaseException as error:
+        if not isinstance(error, Interrupted):
+            pools.release(kill=True)
         raise
 
 
@@ -85,7 +88,6 @@ class _LocalRun(Coordinator):
         self.evaluator = self.run.workers if beside else None
         self.facts: dict[str, Any] = {}
         self.phases: list[np.ndarray] = []
-        self.pushes = self.arrivals = np.empty((0, 0))
         self.worked: dict[int, dict[str, Any]] = {}
         self.running = self.reached = False
 
@@ -101,6 +103,9 @@ class _LocalRun(Coordinator):
                 self.evaluate(self.unevaluated, self.workers - self.lost)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
+        except RunError as error:
+            error.outcome = self._wind_up(evaluating=self._under_way)
+            raise
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
@@ -127,8 +132,7 @@ class _LocalRun(Coordinator):
     def _owed(self) -> dict[int, str]:
         """Who owes a report; see pslab.engines.processes.watch."""
         owed = self.attendance.owed("outcome" in self.facts, set(self.worked))
-        beside = {} if self.evaluator is None else {self.evaluator: ""}
-        return owed | beside | dict.fromkeys(self.busy, EVALUATING)
+        return dict.fromkeys(self._all, "") | owed | dict.fromkeys(self.busy, EVALUATING)
 
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
@@ -156,8 +160,7 @@ class _LocalRun(Coordinator):
     @property
     def _computing(self) -> list[int]:
         """The processes that compute, by their numbers in the system."""
-        here = self._all - {SERVER} - self.pool.ended.keys()
-        return [self.pool.processes[number].pid for number in here]
+        return [self.pool.processes[number].pid for number in self._all - {SERVER} - self.pool.ended.keys()]
 
     def _rehearse(self) -> None:
         """Find out whether workers may let others first, and how slowly the cluster must run."""
@@ -188,18 +191,11 @@ class _LocalRun(Coordinator):
         return Pace(max(gradients_s), sum(report.body.get("late_s", 0.0) for report in reports))
 
     def _emulation(self) -> dict[str, Any]:
-        """How well the emulation was kept: shares of the workers' time, and what was measured before."""
-        alive_s = sum(w["alive_s"] for w in self.worked.values()) or 1.0
-        overrun_s = sum(w["overrun_s"] for w in self.worked.values())
-        # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
-        late_s = self.facts["late_s_mean"] * self.facts["messages"] / len(self.experiment.parts)
+        """How well the emulation was kept, and what was measured before."""
+        found = emulation(self.worked.values(), self.facts, len(self.experiment.parts))
         return {
             "dilation": self.dilation,
-            "compute_overrun_share": overrun_s / alive_s,
-            "late_message_share": late_s / alive_s,
-            "late_message_mean_s": self.facts["late_s_mean"],
-            "late_message_99th_s": self.facts["late_s_99th"],
-            "real_compute_share": sum(w["real_s"] for w in self.worked.values()) / alive_s,
+            **found,
             "workers_let_others_first": self.yields,
             "rehearsed_gradient_s": self.pace.gradient_s,
             "rehearsed_late_s": self.pace.late_s,
@@ -216,8 +212,8 @@ class _LocalRun(Coordinator):
         """The outcome of another attempt, slower than this one."""
         before = self._emulation()
         self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": True})
-        beside = self.evaluator is not None
-        return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.asked, before).conduct()
+        given = self.pool, self.experiment, self.on_progress, self.evaluator is not None, self.asked, before
+        return _LocalRun(*given).conduct()
 
     def _prepare(self) -> None:
         job = self.lay_out()
@@ -245,11 +241,8 @@ class _LocalRun(Coordinator):
             self.attendance.lose(report.body)
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
-        elif report.kind == "arrivals":
-            self.arrivals = report.table
         elif report.kind == "served":
             self.facts.update(report.body)
-            self.pushes = report.table
         elif report.kind == "worked":
             self.worked[number] = report.body
             self.phases.append(report.table)
@@ -261,40 +254,46 @@ class _LocalRun(Coordinator):
             self.pool.order(SERVER, "stop")
             self.reached = True
 
-    def _wind_up(self) -> Outcome | None:
-        """After an interrupt: end the run in order and keep what it has completed; all that within the limit."""
-        self.on_progress = lambda news: None
+    def _wind_up(self, *, evaluating: bool = True) -> Outcome | None:
+        """End the run, in order where that is possible, and keep what it has completed; within limits."""
         until_s = time.monotonic() + INTERRUPT_LIMIT_S
-        outcome = None
-        if self.running:
-            if "outcome" not in self.facts:
-                self.pool.order(SERVER, "stop")
-            while self._under_way and (left_s := until_s - time.monotonic()) > 0:
-                self.hear(self._owed(), left_s)
-            if not self._under_way:
-                self.evaluate(self.unevaluated[::-1], self.workers - self.lost, until_s)  # the last one first
-                outcome = self._outcome()
-        if outcome is None or self.lost or self.busy:
+        self.on_progress = lambda news: None
+        if not self.running:
+            pools.release(kill=True)
+            return None
+        if "outcome" not in self.facts and SERVER not in self.pool.ended:
+            self.pool.order(SERVER, "stop")
+        self.hear_out(self._all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
+        if "outcome" not in self.facts:
+            self.pool.processes[SERVER].kill()  # the workers' lines end
+        self.hear_out(self._all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
+        if evaluating and self.worked:
+            with contextlib.suppress(RunError):
+                self.evaluate(self.unevaluated[::-1], self.worked, until_s)  # the last one first
+        outcome = self._outcome()
+        if self._under_way or self.busy or self.pool.ended:
             pools.release(kill=True)
         return outcome
 
     def _outcome(self) -> Outcome:
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
-        emulation = self._emulation()
-        names = ("outcome", "seconds", "pushes", "accepted", "refused", "dropped", "dropped_bytes", "deaths",
-                "diverged", "costs")  # fmt: skip
-        facts = {name: self.facts[name] for name in names} | {
+        pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
+        if "outcome" in self.facts:
+            facts = {name: value for name, value in self.facts.items() if name not in EMULATED}
+        else:  # the server has not reported its end: no more is known than it had written down
+            facts = {"outcome": "interrupted", **reached(pushes, len(self.experiment.parts), self.experiment.traits)}
+        facts |= {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
-            "deaths": [{**death, "how": how_of(self.pool.end_of(death["worker"]))} for death in self.facts["deaths"]],
+            "deaths": self.attendance.deaths,
             "dilation": self.dilation,
-            "emulation": emulation,
-            "emulation_ok": kept(emulation),
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
+            **({"phases_lost": sorted(lost)} if (lost := self.workers - set(self.worked)) else {}),
         }
+        if "outcome" in self.facts and self.worked:
+            measured = self._emulation()
+            facts |= {"emulation": measured, "emulation_ok": kept(measured)}
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        if self.lost:
-            facts["phases_lost"] = sorted(self.lost)  # with the processes that had them
-        return Outcome(self.accuracy(), phases, self.pushes, self.arrivals, self.weights.numpy().copy(), facts)
+        return Outcome(self.accuracy(), phases, pushes, arrivals, self.weights.numpy().copy(), facts)

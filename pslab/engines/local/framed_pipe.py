@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import struct
 import time
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
@@ -17,7 +18,7 @@ from pslab.engines.job.wire import Frame, Message, pack, unpack
 
 SPIN_S = 50e-6
 READ_BYTES = 1 << 16
-LENGTH_BYTES = 4
+HEADER = struct.Struct("<Id")  # of a frame: the length of its body, and when it was sent, on the monotonic clock
 
 
 def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: float = SPIN_S) -> list[int]:
@@ -36,17 +37,18 @@ def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: flo
 
 
 class Line:
-    """One end. Frames arrive whole and in their order."""
+    """One end. Frames arrive whole and in their order. `late_s` is for how long those lay here that were waited for."""
 
     def __init__(self, pipe: Connection, spin_s: float = SPIN_S) -> None:
         self._pipe, self._rest, self._spin_s = pipe, b"", spin_s  # who holds the pipe keeps it open
+        self.late_s, self._sent_s = 0.0, 0.0  # the other end's last frame that was read was sent then
         self.descriptor = pipe.fileno()
         os.set_blocking(self.descriptor, False)
 
     def send(self, frame: Iterable[Message]) -> None:
         """Send one frame; OSError if the other end is gone."""
         body = pack(frame)
-        data = len(body).to_bytes(LENGTH_BYTES, "little") + body
+        data = HEADER.pack(len(body), time.monotonic()) + body
         while data:
             try:
                 data = data[os.write(self.descriptor, data) :]
@@ -64,10 +66,12 @@ class Line:
         if not data:
             raise EOFError
         data, found, at = self._rest + data, [], 0
-        while (begin := at + LENGTH_BYTES) <= len(data):
-            end = begin + int.from_bytes(data[at:begin], "little")
+        while (begin := at + HEADER.size) <= len(data):
+            length, sent_s = HEADER.unpack_from(data, at)
+            end = begin + length
             if end > len(data):
                 break
+            self._sent_s = sent_s
             found.append(list(unpack(data[begin:end])))
             at = end
         self._rest = data[at:]
@@ -75,7 +79,9 @@ class Line:
 
     def wait(self) -> list[Frame]:
         """The next frames, at least one."""
+        begin_s = time.monotonic()
         while True:
             ready((self.descriptor,), spin_s=self._spin_s)
             if found := self.frames():
+                self.late_s += max(0.0, time.monotonic() - max(begin_s, self._sent_s))
                 return found

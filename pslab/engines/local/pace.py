@@ -7,7 +7,7 @@ slower than in its own seconds: to it the machine is k times faster.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ MESSAGES = 2  # of an iteration, each of which may be late
 DRAWN = 64  # modelled gradients of each worker that stand for all of them
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
 STARVED = 1.25  # workers that let others first may compute so much longer
+EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # what the server reports for `emulation` alone
 
 
 class Pace(NamedTuple):
@@ -49,6 +50,21 @@ class Pace(NamedTuple):
             return 1.0  # workers compute as fast as this machine, in its seconds
         able = (k for k in DILATIONS if k >= least and self.late_share(experiment, k) <= AIM_SHARE)
         return next(able, DILATIONS[-1])
+
+
+def emulation(worked: Collection[Mapping[str, Any]], served: Mapping[str, Any], ranges: int) -> dict[str, float]:
+    """How well the emulation was kept, by what workers and server have reported: shares of the workers' time."""
+    alive_s = sum(each["alive_s"] for each in worked) or 1.0
+    # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
+    late_s = served["late_s_mean"] * served["messages"] / ranges
+    late_s += served["stalled_s"] + sum(each["late_s"] for each in worked)
+    return {
+        "compute_overrun_share": sum(each["overrun_s"] for each in worked) / alive_s,
+        "late_message_share": late_s / alive_s,
+        "late_message_mean_s": served["late_s_mean"],
+        "late_message_99th_s": served["late_s_99th"],
+        "real_compute_share": sum(each["real_s"] for each in worked) / alive_s,
+    }
 
 
 def kept(emulation: Mapping[str, Any]) -> bool:

@@ -45,9 +45,11 @@ class LocalServer:
         self.clock = WallClock()
         self.machine = Server(range(job.run.workers), len(job.parts), job.sync)
         self.waiting = Waiting(job, self.machine) if job.layered and not job.cluster.free else None
+        self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting)
         shard = TensorShard(job, seat.arena)
-        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body))
+        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body),
+                        seat.ledger)  # fmt: skip
         self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
         self.deaths: list[dict[str, Any]] = []
         self.heard: set[int] = set()  # workers whose messages came since the last report
@@ -151,10 +153,11 @@ class LocalServer:
         if taken is None:
             return
         worker, frame = taken
-        now = self.clock.now()
+        now, used_s = self.clock.now(), time.thread_time()
         if worker not in self._dead:
             self.driver.receive(frame)
             self.clock.spend(MESSAGE, now)
+        self.stalled_s += max(0.0, self.clock.now() - now - (time.thread_time() - used_s) / self.clock.dilation)
         self.links.handled()
 
     # --- the driver's transport -----------------------------------------------------------------------------------
@@ -235,12 +238,12 @@ class LocalServer:
             "refused": self.driver.refused,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
-            "deaths": self.deaths,
             "diverged": self.driver.diverged,
             "late_s_mean": float(late_s.mean()),
             "late_s_99th": float(np.quantile(late_s, 0.99)),
             "messages": len(self.links.late_s),
+            "stalled_s": self.stalled_s,
             "costs": self._costs(),
         }
-        report(self.parent, "arrivals", table=books.ledger.arrivals)
-        report(self.parent, "served", body, books.ledger.close(books.applied, ended_s))
+        books.ledger.close(books.applied, ended_s)  # the parent maps the rows
+        report(self.parent, "served", body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import numpy as np
 
@@ -69,8 +70,8 @@ class LocalWorker(Evaluating):
             self.line.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
         turns = self.driver.turns
-        body = {"overrun_s": self.overrun_s, "real_s": self.real_s, "modelled_s": self.modelled_s,
-                "alive_s": self.now(), "layers_s": self.layers_s,
+        body = {"overrun_s": self.overrun_s, "late_s": self.line.late_s / self.clock.dilation, "real_s": self.real_s,
+                "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
                 "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
 
@@ -90,7 +91,10 @@ class LocalWorker(Evaluating):
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
         if modelled_s:
             self.overrun_s += max(0.0, computed_s - begin_s - modelled_s)
+        used_s = time.thread_time()
         payloads, selected_s = self.producer.payloads(iteration, loss)
+        if modelled_s and not self.job.device.apart:  # selecting takes what it takes, but not the time of others
+            self.overrun_s += max(0.0, self.now() - computed_s - (time.thread_time() - used_s) / self.clock.dilation)
         ranges = range(len(self.job.parts))
         return self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
 

@@ -26,6 +26,7 @@ class Seat(NamedTuple):
     arena: Arena  #: of a run's tensors
     data: Arena
     snapshots: Arena
+    ledger: tuple[Arena, Arena]  #: the tables of the server's
 
 
 def main(seat: Seat) -> None:

@@ -17,6 +17,7 @@ from pslab.engines.job.outcome import OnProgress
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
+from pslab.errors import RunError
 
 INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
 EVALUATION_LIMIT_S = 0.6  # ... if it takes no longer
@@ -86,11 +87,29 @@ class Coordinator:
 
     def hear(self, owed: Phases, timeout_s: float) -> None:
         """Take the reports that there are, then pass on what is new: its receiver may raise."""
-        for number, report in self.pool.reports(owed, timeout_s, self.tolerated):
-            self.take(number, report)
+        errors = self._take_all(self.pool.reports(owed, timeout_s, self.tolerated))
+        if errors:
+            raise errors[0]
         news, self.news = self.news, []
         for item in news or [{}]:
             self.on_progress(item)
+
+    def hear_out(self, numbers: set[int], enough: Callable[[], bool], until_s: float) -> None:
+        """Take what these processes still report, until that is `enough`: whatever is wrong with them is known."""
+        while not enough() and (left_s := until_s - time.monotonic()) > 0:
+            if not (owed := dict.fromkeys(numbers - self.pool.ended.keys(), "")):
+                return
+            self._take_all(self.pool.reports(owed, left_s, lambda number: True))
+
+    def _take_all(self, reports: Iterable[tuple[int, Report]]) -> list[RunError]:
+        """Take every report, whatever one of them means for the run."""
+        errors = []
+        for number, report in reports:
+            try:
+                self.take(number, report)
+            except RunError as error:
+                errors.append(error)
+        return errors
 
     @property
     def unevaluated(self) -> list[int]:

@@ -34,7 +34,7 @@ class Pool:
 
     def __init__(self, workers: int, heed: Callable[[], None]) -> None:
         self.workers, self._edits = workers, sources.edits()
-        self.arena, self.data, self.snapshots = Arena(), Arena(), Arena()
+        self.arena, self.data, self.snapshots, self.ledger = Arena(), Arena(), Arena(), (Arena(), Arena())
         self._dataset: Dataset | None = None
         self._shelf: Shelf | None = None
         self.pipes: dict[int, Connection] = {}
@@ -155,7 +155,7 @@ class Pool:
                 process.kill()
                 process.join()
         self.processes, self.pipes = {}, {}
-        for arena in (self.arena, self.data, self.snapshots):
+        for arena in (self.arena, self.data, self.snapshots, *self.ledger):
             arena.close()
 
     def _spawn(self, heed: Callable[[], None]) -> None:
@@ -166,7 +166,7 @@ class Pool:
             for number, pipes in lines.items():
                 here, there = context.Pipe()
                 self.pipes[number] = here
-                seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots)
+                seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots, self.ledger)
                 process = context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
                 process.start()
                 self.processes[number], self._names[number] = process, _name(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ import torch
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
+from pslab.engines.server.rows import Rows
 from pslab.protocol.messages import Pull, Push, Weights
+from pslab.protocol.traits import Traits
 
 SNAPSHOT_CHUNK = 8  # snapshots by which their memory grows
 PUSH_COLUMNS = ("push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness", "seconds",
@@ -24,16 +26,19 @@ BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
 
 
 class Ledger:
-    """One run's measurements at the server."""
+    """One run's measurements at the server. Who maps its arenas has them at any time.
+
+    `tables` are those of its rows and of its arrivals; without them both are this process's own.
+    """
 
     def __init__(
-        self, job: Job, weights: torch.Tensor | None, snapshots: Arena | None, on_snapshot: OnSnapshot
-    ) -> None:
+        self, job: Job, weights: torch.Tensor | None, snapshots: Arena | None, on_snapshot: OnSnapshot,
+        tables: Sequence[Arena | None] = (None, None),
+    ) -> None:  # fmt: skip
         self._job, self._weights, self._snapshots, self._on_snapshot = job, weights, snapshots, on_snapshot
         self._itemsize = job.layout.dtype.itemsize
-        self._rows: list[list[float]] = []
-        self._arrivals: list[tuple[float, ...]] = []
-        self._unanswered: dict[tuple[int, int, int], list[float]] = {}  # rows whose pull has not been answered
+        self._rows, self._arrivals = map(Rows, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)), tables)
+        self._unanswered: dict[tuple[int, int, int], int] = {}  # rows whose pull has not been answered
         self._early: dict[tuple[int, int, int], list[int]] = {}  # answers to eager workers: their rows come later
         self._taken = 0
         self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
@@ -53,21 +58,19 @@ class Ledger:
     @property
     def arrivals(self) -> np.ndarray:
         """[arrivals, ARRIVAL_COLUMNS]: what the server was handed, in the order in which it dealt with it."""
-        return np.array(self._arrivals, dtype=np.float64).reshape(-1, len(ARRIVAL_COLUMNS))
+        return self._arrivals.table()
 
     def applied(self, push: Push, version: int, now: float) -> None:
         """A push became part of `version`, the one before which was computed without it."""
         job, index, gradient = self._job, push.range, push.payload
-        size = job.parts[index].size
-        row = [len(self._rows) + 1, push.worker, push.iteration, index, push.version, version,
+        size, key = job.parts[index].size, (push.worker, index, push.iteration)
+        row = [self._rows.count + 1, push.worker, push.iteration, index, push.version, version,
                version - 1 - push.version, now, gradient.loss, gradient.entries / size,
-               job.payload_bytes(index, gradient.size_bytes), size * self._itemsize, 0, 0]  # fmt: skip
+               job.payload_bytes(index, gradient.size_bytes), size * self._itemsize,
+               *self._early.get(key, (0, 0))]  # fmt: skip
         self._rows.append(row)
-        key = push.worker, index, push.iteration
-        if key in self._early:
-            row[BYTES_DOWN:] = self._early.pop(key)
-        else:
-            self._unanswered[key] = row
+        if self._early.pop(key, None) is None:
+            self._unanswered[key] = self._rows.count - 1
 
     def answered(self, weights: Weights) -> None:
         """A pull was answered: its bytes belong to the push before it."""
@@ -76,7 +79,7 @@ class Ledger:
         sizes = [job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize]
         row = self._unanswered.pop(key, None)
         if row is not None:
-            row[BYTES_DOWN:] = sizes
+            self._rows.put(row, BYTES_DOWN, sizes)
         elif job.traits.eager:
             self._early[key] = sizes
 
@@ -94,7 +97,7 @@ class Ledger:
         """The run has ended: the last weights are kept; the rows."""
         if pushes > self._last:
             self._snapshot(pushes, now)
-        return np.array(self._rows, dtype=np.float64).reshape(-1, len(PUSH_COLUMNS))
+        return self._rows.table()
 
     def _snapshot(self, pushes: int, now: float) -> None:
         if self._weights is None or self._snapshots is None or not self._job.trains:
@@ -106,3 +109,11 @@ class Ledger:
         self._snapshots.tensor(index * size_bytes, layout.size, layout.dtype).copy_(self._weights)
         self._taken, self._last = index + 1, pushes
         self._on_snapshot({"index": index, "pushes": pushes, "seconds": now})
+
+
+def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:
+    """How far a run had come by its rows: gradients of which every range was applied, and the last row's instant."""
+    named, counts = np.unique(pushes[:, 1:3].astype(int), axis=0, return_counts=True)
+    complete = named[counts == ranges, 1].tolist()
+    seconds = float(pushes[-1, PUSH_COLUMNS.index("seconds")]) if len(pushes) else 0.0
+    return {"pushes": sum(map(traits.gradients, complete)), "seconds": seconds}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -22,6 +23,7 @@ from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
+from pslab.errors import RunError
 
 
 def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None = None) -> Outcome:
@@ -77,6 +79,9 @@ class _VirtualRun(Coordinator):
             self.evaluate(self.unevaluated, self.hosts.numbers)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
+        except RunError as error:
+            error.outcome = self._wind_up()
+            raise
         return self._outcome(simulator, pushes)
 
     def take(self, number: int, report: Report) -> None:
@@ -92,17 +97,19 @@ class _VirtualRun(Coordinator):
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
     def _wind_up(self) -> Outcome | None:
-        """After an interrupt: what is completed, within the limit."""
+        """After an interrupt or an error: what is completed, within the limit."""
         self.on_progress = lambda news: None
-        until_s, simulator, outcome = time.monotonic() + INTERRUPT_LIMIT_S, self.simulator, None
+        until_s, simulator = time.monotonic() + INTERRUPT_LIMIT_S, self.simulator
+        outcome, settled = None, False
         if simulator is not None:
             if not simulator.driver.outcome:
                 simulator.driver.end("interrupted", simulator.scheduler.now)
             pushes = self._close(simulator)
-            if self.hosts.settle(until_s):
-                self.evaluate(self.unevaluated[::-1], self.hosts.numbers, until_s)  # the last one first
-                outcome = self._outcome(simulator, pushes)
-        if outcome is None or self.busy:
+            with contextlib.suppress(RunError):  # there is one already
+                if settled := self.hosts.settle(until_s):
+                    self.evaluate(self.unevaluated[::-1], self.hosts.numbers, until_s)  # the last one first
+            outcome = self._outcome(simulator, pushes)
+        if outcome is None or not settled or self.busy:
             pools.release(kill=True)
         return outcome
 

@@ -5,6 +5,8 @@ The frames that were recorded travel again, in virtual time.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,8 @@ Pushes = dict[tuple[int, int], dict[str, float]]  # worker, iteration -> a recor
 class Recorded:
     """Pushes as they were recorded, whatever they are computed on."""
 
-    def __init__(self, job: Job, pushes: Pushes) -> None:
-        self._job, self._pushes = job, pushes
+    def __init__(self, job: Job, pushes: Pushes, diverged: Mapping[str, int] | None) -> None:
+        self._job, self._pushes, self._diverged = job, pushes, diverged
         self._iterations: dict[int, int] = {}
 
     def start(
@@ -38,8 +40,10 @@ class Recorded:
         self._iterations[worker] = iteration
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
-        """Its size, its entries and its loss."""
+        """Its size, its entries and its loss; no payloads if it was not finite."""
         iteration = self._iterations[worker]
+        if self._diverged == {"worker": worker, "iteration": iteration}:
+            return {"payloads": None, "loss": math.nan}
         row = self._pushes.get((worker, iteration)) or self._pushes[worker, iteration - 1]  # of a torn round
         size_bytes = int(row["bytes_up"]) if self._job.sparse else WHOLE
         return {"payloads": [[size_bytes, round(row["density"] * self._job.parts[0].size)]], "loss": row["loss"]}
@@ -63,10 +67,13 @@ class RecordedSizes(Sizes):
         return size_bytes if 0 < size_bytes != whole else WHOLE
 
 
-def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
+def retime(experiment: Experiment, pushes: np.ndarray, diverged: Mapping[str, int] | None = None) -> Outcome:
     """What the run would have been on this experiment's cluster, but for its accuracy and its weights.
 
-    `pushes` are the recorded ones, in the columns of the ledger.
+    Args:
+        pushes: the recorded ones, in the columns of the ledger.
+        diverged: the worker and iteration of the gradient that was not finite, if the run ended by one. Where several
+            of its round were not, another of them may have been the first on this cluster.
 
     Raises:
         ConfigError: a policy without a barrier, whose gradients depend on who is when where, as do ranges that are
@@ -82,4 +89,4 @@ def retime(experiment: Experiment, pushes: np.ndarray) -> Outcome:
     rows = [dict(zip(PUSH_COLUMNS, map(float, row), strict=True)) for row in pushes]
     sizes = {(int(row["worker"]), int(row["iteration"])): row for row in rows}
     job = job_without_tensors(experiment)
-    return exchange(job, RecordedSizes(job, sizes), Recorded(job, sizes), lambda news: None)
+    return exchange(job, RecordedSizes(job, sizes), Recorded(job, sizes, diverged), lambda news: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pslab.config.cluster import Cluster
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import resolve
+from pslab.config.table import find
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.errors import ConfigError
 from pslab.lab.judge.phases import Phases
@@ -37,6 +39,11 @@ class Numbers:
     phases: Phases
     pushes: Mapping[str, np.ndarray]  #: the columns FLOATS
     accuracy: pd.DataFrame | None
+
+    @property
+    def least(self) -> float:
+        """The lowest value of the loss: a user's may have any."""
+        return 0.0 if find("loss", self.run.loss) is not None else -math.inf
 
     @classmethod
     def of(
@@ -62,11 +69,6 @@ class Numbers:
         return self.run.engine != "timing"
 
     @property
-    def least_loss(self) -> float:
-        """What no loss is below; of a user's own, nothing is known."""
-        return 0.0 if self.run.loss == "cross_entropy" else -np.inf
-
-    @property
     def modelled(self) -> bool:
         """Whether time was virtual, and is what the cluster says."""
         return self.run.engine != "local"
@@ -81,9 +83,10 @@ class Numbers:
 
 
 def losses(n: Numbers) -> list[str]:
-    """The mean loss of a batch is a number, a cross-entropy at least 0: what is none has ended the run."""
+    """The mean loss of a batch is a number, at least 0 unless the loss is a user's. What is not finite has ended the
+    run."""
     h, loss = n.history, n.pushes["loss"]
-    wrong = ~(loss >= n.least_loss) if n.trained else ~np.isnan(loss)
+    wrong = ~(loss >= n.least) if n.trained else ~np.isnan(loss)
     return report(np.flatnonzero(wrong), lambda r: f"{h.name(r)} has a loss of {loss[r]:g}")
 
 
@@ -191,19 +194,19 @@ def _pairs(n: Numbers) -> Iterator[tuple[str, str, bool]]:
 
 
 def evaluations(n: Numbers) -> list[str]:
-    """Weights are evaluated at the start, after each period, and at the end; a share lies in 0 to 1."""
+    """Weights are evaluated at the start, after each period, and at the end; accuracies lie in 0 to 1."""
     table = n.accuracy
     if table is None or not n.trained:
         return []
     values = columns(table, "accuracy", ["pushes"], ["seconds", "accuracy", "loss"])
-    share, metric = values["accuracy"], metric_of(n.run)
-    outside = ~((share >= 0) & (share <= 1)) & metric.share
-    found = report(np.flatnonzero(outside), lambda r: (
-        f"the {metric.name} after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
+    share = values["accuracy"]
+    beyond = ~((share >= 0) & (share <= 1)) & metric_of(n.run).share
+    found = report(np.flatnonzero(beyond), lambda r: (
+        f"the accuracy after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
     order = np.argsort(values["pushes"], kind="stable")
     lost = np.isnan(values["loss"][order])
-    if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < n.least_loss).any():
-        found.append("the loss of an evaluation is negative, or is no number before that of another is")
+    if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < n.least).any():
+        found.append("an evaluation has a loss that is too low, or no number before another one is")
     if not n.history.rules.known or n.facts["outcome"] == "interrupted":
         return found
     due = list(_due(n))

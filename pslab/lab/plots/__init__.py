@@ -1,4 +1,4 @@
-"""Figures and tables of results: curves, points, bars, heat, time_budget, timeline, show; all from records."""
+"""Figures and tables of results: curves, points, bars, heat, time_budget, timeline, show and more; all from records."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pslab.lab.plots.budget import time_budget
     from pslab.lab.plots.charts.blocks import bars, heat
     from pslab.lab.plots.charts.scatter import points
+    from pslab.lab.plots.charts.states import server_states
     from pslab.lab.plots.charts.tables import show
     from pslab.lab.plots.labels import name
     from pslab.lab.plots.lanes import timeline
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "heat", "looks", "name", "paper",
-    "points", "show", "time_budget", "timeline",
+    "points", "server_states", "show", "time_budget", "timeline",
 ]  # fmt: skip
 
 _PLACES = {
     "curves": "accuracy", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
-    "show": "charts.tables", "time_budget": "budget", "timeline": "lanes", "caption_of": "page.page",
-    "paper": "page.page", "name": "labels",
+    "server_states": "charts.states", "show": "charts.tables", "time_budget": "budget", "timeline": "lanes",
+    "caption_of": "page.page", "paper": "page.page", "name": "labels",
     # for figures that no primitive draws
     "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "axis": "page.axes", "Key": "page.keys",
     "Look": "page.theme", "looks": "page.theme",

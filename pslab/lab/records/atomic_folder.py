@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -134,3 +135,21 @@ def read_table(
         return pd.read_csv(read_file(place, f"{name}.csv", manifest), dtype=dtypes)
     except ValueError as error:
         raise RecordError(f"{place / name}.csv cannot be read ({error}); delete {place}") from error
+
+
+def room_at(place: Path) -> str:
+    """What room there is, for a message: ``"12.3 MB are free in results"``."""
+    folder, free = free_bytes(place)
+    return f"{in_bytes(free)} are free in {folder}"
+
+
+def free_bytes(place: Path) -> tuple[Path, int]:
+    """The first folder above a place that is there, or the place itself, and the room in it."""
+    folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
+    return folder, shutil.disk_usage(folder).free
+
+
+def in_bytes(count: float) -> str:
+    """``"12.3 MB"``."""
+    power = min(4, int(math.log(max(count, 1), 1000)))
+    return f"{count / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -19,6 +19,7 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError
+from pslab.lab.records import atomic_folder
 from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 
 TABLES = ("accuracy", "phases", "pushes", "arrivals")
@@ -143,14 +145,36 @@ class Draft:
         return self._save(tables, weights, facts, self.results / "runs" / name, self.run.keep_weights)
 
     def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
-        """The run was interrupted: what it completed goes to results/interrupted/, where it is no result."""
-        return self._save(tables, weights, facts, self.results / "interrupted" / _apart(self.run), True)
+        """The run came to no end: what it completed goes to results/interrupted/, where it is no result."""
+        return self._save(tables, weights, facts, self._aside(self.results), True)
 
     def drop(self) -> None:
         """There is nothing to keep."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _save(
+        self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool
+    ) -> Result:
+        """Write a record to its place, or, where that cannot be, where temporary files are kept.
+
+        Raises:
+            RecordError: it is not in its place; the message says what room there is, and where it lies instead.
+        """
+        try:
+            return self._write(tables, weights, facts, place, kept)
+        except OSError as error:
+            self.drop()
+            name, room = self.run.digest, atomic_folder.room_at(place)
+            problem = f"the record of {name} cannot be written to {place}: {error} ({room})"
+            self.path = draft_of(Path(tempfile.gettempdir()) / "pslab" / name)
+            try:
+                found = self._write(tables, weights, facts, self._aside(self.path.parent), True)
+            except OSError as other:
+                self.drop()
+                raise RecordError(f"{problem}; nor to {self.path.parent}: {other}") from error
+            raise RecordError(f"{problem}; what was completed is kept in {found.path}") from error
+
+    def _write(
         self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool
     ) -> Result:
         manifest = {
@@ -162,23 +186,22 @@ class Draft:
             "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
             "environment": environment(),
         }
-        try:
-            for name in tables:
-                tables[name].to_csv(self.path / f"{name}.csv", index=False)
-            if kept:
-                np.save(self.path / WEIGHTS, weights, allow_pickle=False)
-            files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
-            manifest = write_manifest(self.path, manifest, files)
-            (self.path / LIVE).unlink(missing_ok=True)
-            place.parent.mkdir(exist_ok=True)
-            aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None
-            if not publish(self.path, place, aside):
-                manifest = read_manifest(place, FILES)
-        except OSError as error:
-            self.drop()
-            raise RecordError(f"the record of {self.run.digest} cannot be written to {place}: {error}") from error
+        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed the results meanwhile
+        for name in tables:
+            tables[name].to_csv(self.path / f"{name}.csv", index=False)
+        if kept:
+            np.save(self.path / WEIGHTS, weights, allow_pickle=False)
+        files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
+        manifest = write_manifest(self.path, manifest, files)
+        (self.path / LIVE).unlink(missing_ok=True)
+        place.parent.mkdir(exist_ok=True)
+        aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None
+        if not publish(self.path, place, aside):
+            manifest = read_manifest(place, FILES)
         return Result(self.run, place, manifest, cached=False)
 
+    def _aside(self, results: Path) -> Path:
+        return results / "interrupted" / _apart(self.run)
 
     def _replaces(self, place: Path) -> bool:
         """Whether what lies at this place is a record that this run was to be run again for."""

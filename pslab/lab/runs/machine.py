@@ -7,7 +7,16 @@ import platform
 import statistics
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pslab.config.run import Run
+from pslab.errors import ConfigError, RecordError
+from pslab.lab.records.atomic_folder import free_bytes, in_bytes
+
+if TYPE_CHECKING:
+    from pslab.engines.job.experiment import Experiment
+
+ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
 HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and everybody else
 
 
@@ -67,6 +76,44 @@ def free_memory_bytes() -> int | None:
     if limit and used and limit[0].isdigit():
         free = min(free, int(limit[0]) - int(used[0]))
     return free
+
+
+def check_memory(run: Run, weights: int) -> None:
+    """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
+
+    The parent has them twice, and the server; each worker two gradients and what a backward pass makes; and every
+    evaluation those that it is of.
+
+    Raises:
+        ConfigError: it is larger than what is free.
+    """
+    period, free = run.evaluation_period, free_memory_bytes()
+    evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
+    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * run.workers + evaluations)
+    if free is None or needed <= free:
+        return
+    problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "
+    problem += f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free here: use a smaller model, "
+    raise ConfigError("model", run.model, f"{problem}fewer workers, or evaluate less often (eval_every)")
+
+
+def record_bytes(experiment: Experiment) -> int:
+    """What a run's record takes at least, as far as its budget says."""
+    run = experiment.run
+    weights = experiment.keyspace.size * experiment.weights.element_size() * run.keep_weights
+    return weights + ROWS_BYTES * (run.pushes or 0) * len(experiment.parts)
+
+
+def check_disk(experiment: Experiment, results: Path) -> None:
+    """Refuse a run whose record cannot be written.
+
+    Raises:
+        RecordError: it takes more room than there is.
+    """
+    folder, free = free_bytes(results)
+    if (needed := record_bytes(experiment)) > free:
+        room = f"{in_bytes(free)} are free in {folder}"
+        raise RecordError(f"the record needs {in_bytes(needed)} at least, {room}: fewer pushes or key ranges need less")
 
 
 def resident_bytes() -> int | None:

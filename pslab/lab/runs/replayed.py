@@ -32,7 +32,7 @@ def retimed(result: Result, cluster: str | Mapping[str, Any]) -> Retimed:
         ConfigError: a policy without a barrier, or what `resolve` refuses.
     """
     run = result.run.but(cluster=cluster, engine="virtual")
-    outcome = retime(resolve(run), result.pushes[list(PUSH_COLUMNS)].to_numpy(float))
+    outcome = retime(resolve(run), result.pushes[list(PUSH_COLUMNS)].to_numpy(float), result.manifest["diverged"])
     tables, _, facts = tables_of(run, outcome)
     evaluated, instants = result.accuracy.copy(), tables["pushes"].seconds.to_numpy()
     counts = evaluated.pushes.to_numpy()

@@ -18,6 +18,7 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.job.experiment import Experiment
 from pslab.errors import ConfigError, nearest
+from pslab.lab.runs.machine import check_memory
 from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.codec.frames import frame_bytes
@@ -60,7 +61,6 @@ def resolve(run: Run) -> Experiment:
     _check_credit(run, policies, parts, keyspace.dtype.itemsize)
     shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
-        _once(run, "sent", lambda: check_sent(shell))
         running = _once(run, "running", lambda: running_of(module, sample))
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
@@ -75,9 +75,14 @@ def _model(run: Run, dataset: Dataset, loss: Loss, metric: Metric | None) -> tup
     dtype = getattr(torch, run.dtype)
     if run.engine == "timing" and isinstance(run.model, str) and run.model.startswith("torchvision:"):
         return _without_memory(run.model, dtype)
+    if isinstance(run.model, str):
+        check_memory(run, _weights_of(run.model, sources.edits()))  # before they are made
     module = in_dtype(build_model(run.model, run.seed), dtype)
+    check_memory(run, sum(parameter.numel() for parameter in module.parameters()))
     x, y = dataset.train_x[:2], targets(dataset.train_y[:2], dtype)
     sample = x if x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+    if run.engine != "timing":
+        _once(run, "sent", lambda: check_sent(Keyspace.of(module).shell(module)))
     _once(run, "check", lambda: check_model(module, sample, y, loss, metric, dataset.classes))
     return module, sample
 
@@ -87,6 +92,16 @@ def _without_memory(model: str, dtype: torch.dtype) -> tuple[nn.Module, torch.Te
     """A model whose layers' sizes and operations are known, and whose weights are never made; and an input of it."""
     with WeightsOnMeta():
         return build_model(model, 0).to(device="meta", dtype=dtype), torch.empty(IMAGE, dtype=dtype, device="meta")
+
+
+@lru_cache(maxsize=16)
+def _weights_of(model: str, edits: int) -> int:
+    """The number of a model's weights, without making them; 0 if its constructor needs them."""
+    try:
+        with WeightsOnMeta():
+            return sum(parameter.numel() for parameter in build_model(model, 0).parameters())
+    except ConfigError:
+        return 0
 
 
 def _once(run: Run, fact: str, find: Callable[[], T]) -> T:

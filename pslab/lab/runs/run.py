@@ -24,7 +24,7 @@ from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
-    from pslab.engines.job.outcome import Outcome
+    from pslab.engines.job.outcome import Interrupted, Outcome
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
@@ -47,7 +47,7 @@ def run(
 
     Raises:
         ConfigError: the run is impossible; nothing was started.
-        RunError: a worker raised or died.
+        RunError: a worker raised or died; what was completed is kept, the message says where.
         KeyboardInterrupt: within two seconds; what was completed is kept, the message says where.
     """
     return sweep([run], results=results, progress=progress, again=again)[0]
@@ -181,6 +181,7 @@ def _import_torch(stop: threading.Event) -> None:
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute
     from pslab.engines.job.outcome import Interrupted
+    from pslab.lab.runs.machine import check_disk
     from pslab.lab.runs.resolve import resolve
 
     _heed(stop)
@@ -196,21 +197,36 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     begun_s = time.monotonic()
     shown.begin(name)
     try:
-        outcome = execute(resolve(run), on_progress)
-    except Interrupted as interrupt:
-        if interrupt.outcome is None or not interrupt.outcome.pushes.size:
-            draft.drop()
-            raise KeyboardInterrupt("interrupted before the first push; nothing was recorded") from None
-        kept = draft.set_aside(*tables_of(run, interrupt.outcome))
-        raise KeyboardInterrupt(f"interrupted after {kept.manifest['pushes']} pushes; kept in {kept.path}") from None
+        experiment = resolve(run)
+        check_disk(experiment, place)
+        outcome = execute(experiment, on_progress)
+    except (Interrupted, RunError) as error:
+        kept = _set_aside(draft, run, error)
+        if isinstance(error, Interrupted):
+            raise KeyboardInterrupt(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
+        error.kept = kept and f"the run ended {kept}"
+        _heed(stop)  # an error that an interrupt caused is none
+        raise
     except BaseException:
         draft.drop()
-        _heed(stop)  # an error that an interrupt caused is none
+        _heed(stop)
         raise
     outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
     shown.end(name, outcome.facts["seconds"], _last(outcome))
     return result
+
+
+def _set_aside(draft: Draft, run: Run, error: Interrupted | RunError) -> str:
+    """Keep what a run had completed that came to no end; how much that is, and where. "" if it is nothing."""
+    outcome = error.outcome
+    if outcome is None or not outcome.pushes.size:
+        draft.drop()
+        return ""
+    if isinstance(error, RunError):
+        outcome.facts |= {"outcome": "interrupted", "error": str(error)}
+    kept = draft.set_aside(*tables_of(run, outcome))
+    return f"after {kept.manifest['pushes']} pushes; kept in {kept.path}"
 
 
 def _side_by_side(

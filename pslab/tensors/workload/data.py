@@ -106,10 +106,10 @@ def data_root() -> Path:
 def resolve_data(value: object, root: Path | None = None) -> Dataset:
     """The dataset of a Run's `data`.
 
-    A name of the table, such as "mnist" or "mnist:train=4096,test=1000"; "torchvision:CIFAR10" (downloaded into `root`
-    if absent); "package.module:function", or a callable, that returns a Dataset or (train_x, train_y, test_x, test_y);
-    a Dataset. Of such a tuple, uint8 inputs are normalized by the mean and standard deviation of train_x, floats are
-    taken as they are. Named datasets are cached: the same name gives the same object.
+    A name of the table, such as "mnist:train=4096,test=1000" or "folder:PATH"; "torchvision:CIFAR10" (downloaded into
+    `root` if absent); "package.module:function", or a callable, that returns a Dataset or (train_x, train_y, test_x,
+    test_y); a Dataset. Of such a tuple, uint8 inputs are normalized by the mean and standard deviation of train_x,
+    floats are taken as they are. Named datasets are cached: the same name gives the same object.
 
     Raises:
         ConfigError: an unknown name, missing or broken files, a function that raises, tensors that do not fit.
@@ -182,7 +182,7 @@ def _of_torchvision(text: str, name: str, root: Path) -> Dataset:
             how = f"with torchvision.datasets.{name}(root, download=True), and copy it there"
             raise ConfigError("data", text, f"{why}: download it where there is a network, {how}") from error
         parts += [_channels_first(torch.as_tensor(source.data)), torch.as_tensor(source.targets).long()]
-    return _measured(text, parts)
+    return measured(text, parts)
 
 
 def _channels_first(images: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def _returned(name: str, function: Any) -> Dataset:
     if not isinstance(found, Sequence) or len(found) != 4:
         got = f"{type(found).__name__} of {len(found)}" if isinstance(found, Sequence) else type(found).__name__
         raise ConfigError("data", name, f"must return a Dataset or ({', '.join(TENSORS)}), not {got}")
-    return _measured(name, [_tensor(name, part, value) for part, value in zip(TENSORS, found, strict=True)])
+    return measured(name, [_tensor(name, part, value) for part, value in zip(TENSORS, found, strict=True)])
 
 
 def _tensor(name: str, part: str, value: Any) -> Tensor:
@@ -220,7 +220,7 @@ def _tensor(name: str, part: str, value: Any) -> Tensor:
     return tensor.long() if integers and (part.endswith("_y") or tensor.dtype != torch.uint8) else tensor
 
 
-def _measured(name: str, parts: list[Tensor]) -> Dataset:
+def measured(name: str, parts: list[Tensor]) -> Dataset:
     """A Dataset of four tensors, with the mean and standard deviation of uint8 training inputs, 0 and 1 for floats."""
     train_x, train_y, test_x, test_y = parts
     mean, std = 0.0, 1.0

@@ -52,9 +52,9 @@ def test_no_worker_is_blamed_by_what_a_silent_server_said_long_ago():
 def test_a_loss_ends_the_run_or_says_how_it_came(error):
     with pytest.raises(type(error), match="in iteration 4"):
         attendance(COMPUTES, COMPUTES, on_death="stop", error=error).lose({"worker": 1, "iteration": 4})
-    going, death = attendance(COMPUTES, COMPUTES, error=error), {"worker": 1, "iteration": 4}
-    going.lose(death)
-    assert death["how"] in ("is gone (exit code 9)", "ValueError: no")
+    going = attendance(COMPUTES, COMPUTES, error=error)
+    going.lose({"worker": 1, "iteration": 4})
+    assert going.deaths[0]["how"] in ("is gone (exit code 9)", "ValueError: no")
     assert going.present == {0}
     with pytest.raises(type(error)):
         going.lose({"worker": 0, "iteration": 4})  # the last one
@@ -63,4 +63,4 @@ def test_a_loss_ends_the_run_or_says_how_it_came(error):
 def test_a_loss_after_the_end_is_none():
     going = attendance(COMPUTES, on_death="stop", error=WorkerDied("worker 0", None, "is gone"))
     going.lose({"worker": 0, "over": True})
-    assert going.lost == {0}
+    assert (going.lost, going.deaths) == ({0}, [])

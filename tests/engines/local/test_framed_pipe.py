@@ -8,7 +8,8 @@ from multiprocessing import Pipe
 import pytest
 
 from pslab.engines.job.wire import Blocked, Gradient, Message, Stop, pack
-from pslab.engines.local.framed_pipe import LENGTH_BYTES, Line, ready
+from pslab.engines.local import framed_pipe
+from pslab.engines.local.framed_pipe import HEADER, Line, ready
 from pslab.protocol.messages import Push
 
 FRAMES = [[Push(1, 0, 7, 3, Gradient(-1, 5, 0.25))], [Stop(1), Blocked(2, 1)], [Stop(3)]]
@@ -16,7 +17,7 @@ FRAMES = [[Push(1, 0, 7, 3, Gradient(-1, 5, 0.25))], [Stop(1), Blocked(2, 1)], [
 
 def raw(frame: list[Message]) -> bytes:
     body = pack(frame)
-    return len(body).to_bytes(LENGTH_BYTES, "little") + body
+    return HEADER.pack(len(body), 0.0) + body
 
 
 @pytest.fixture
@@ -51,6 +52,19 @@ def test_frames_sent_before_the_end_are_read_first(ends):
     assert here.wait() == FRAMES[:1]
     with pytest.raises(EOFError):
         here.wait()
+
+
+@pytest.mark.parametrize(("waits_s", "sent_s", "read_s", "late_s"), [(10.0, 11.0, 15.0, 4.0), (20.0, 11.0, 20.5, 0.5)],
+                         ids=["it is waited for", "it was there already"])  # fmt: skip
+def test_how_late_a_frame_is_read_counts_from_when_it_is_there_and_waited_for(
+    waits_s, sent_s, read_s, late_s, ends, monkeypatch
+):
+    here, there = map(Line, ends)
+    instants = iter([sent_s, waits_s, read_s])
+    monkeypatch.setattr(framed_pipe.time, "monotonic", lambda: next(instants))
+    there.send(FRAMES[0])
+    here.wait()
+    assert here.late_s == late_s
 
 
 def test_more_than_the_stream_holds_is_sent_as_it_is_read(ends):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from tiny import Dies, tiny
 from pslab.engines.local import engine
 from pslab.engines.local.engine import execute, rehearse
 from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, kept, larger
+from pslab.engines.processes import pool
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 
@@ -118,3 +121,23 @@ def test_a_rehearsal_changes_no_model(tmp_path):
     emulated = run(tiny(sync="bsp", seed=3, cluster={"compute_s": 0.002}, dilation=1), results=tmp_path, progress=False)
     assert emulated.manifest["weights_sha256"] == plain.manifest["weights_sha256"]
     assert rehearse(resolve(tiny(model=Dies, cluster={"compute_s": 0.002}))).gradient_s > 0  # it has copies of its own
+
+
+def test_a_worker_that_is_stopped_while_it_waits_for_weights_is_late():
+    """Stopped for a second of a run in which it hardly ever computes."""
+    seen, until_s = list[float](), [0.0]
+
+    def stop_and_continue(news):
+        if "seconds" in news:
+            seen.append(news["seconds"])
+            if len(seen) == 2:
+                until_s[0] = seen[-1] + 1
+            if len(seen) >= 2:
+                at_work = seen[-1] >= until_s[0]
+                os.kill(pool.acquire(2).processes[0].pid, signal.SIGCONT if at_work else signal.SIGSTOP)
+
+    cluster = {"compute_s": 1e-4, "latency_s": 0.02}
+    experiment = resolve(tiny(workers=2, pushes=60, cluster=cluster, dilation=1.0))
+    facts = execute(experiment, stop_and_continue).facts
+    assert facts["emulation"]["late_message_share"] > 0.5 / 2 / facts["seconds"]
+    assert not facts["emulation_ok"]

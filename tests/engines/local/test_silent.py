@@ -65,17 +65,7 @@ class LoopsInEvaluation(Stops):
             pass
 
 
-@pytest.fixture(autouse=True)
-def _small_pool(monkeypatch):
-    """Nearly each of these tests costs its pool: the next one needs no more processes than it asks for."""
-
-    def acquire(workers, heed=lambda: None):
-        if pool._kept is None or not pool._kept.serves(workers):
-            pool.release(kill=True)
-            pool._kept = pool.Pool(workers, heed)
-        return pool._kept
-
-    monkeypatch.setattr(pool, "acquire", acquire)
+pytestmark = pytest.mark.usefixtures("small_pool")
 
 
 def conduct(on_progress=lambda news: None, **fields):
@@ -84,7 +74,7 @@ def conduct(on_progress=lambda news: None, **fields):
 
 def stop_server(news):
     if "workers" in news:
-        os.kill(pool.acquire(2).processes[pool.SERVER].pid, signal.SIGSTOP)
+        os.kill(pool._kept.processes[pool.SERVER].pid, signal.SIGSTOP)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records import record
-from pslab.lab.records.atomic_folder import write_manifest
+from pslab.lab.records.atomic_folder import in_bytes, write_manifest
 from pslab.lab.records.record import FILES, WEIGHTS, Draft, Live, drafts, find, load
 
 TABLES = {
@@ -142,6 +142,43 @@ def test_a_full_disk_leaves_nothing_and_says_where(tmp_path, monkeypatch, broken
     monkeypatch.undo()
     assert [p.name for p in (tmp_path / "runs").iterdir()] == [Run(seed=1).digest]
     assert find(Run(seed=1), tmp_path).accuracy.accuracy.iloc[-1] == 0.9
+
+
+@pytest.mark.parametrize("where", ["save", "set_aside"])
+def test_where_the_results_cannot_be_written_the_work_is_kept_with_temporary_files(tmp_path, monkeypatch, where):
+    import errno
+    import tempfile
+
+    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(elsewhere))
+    to_csv = pd.DataFrame.to_csv
+
+    def full(table, path, **named):
+        if elsewhere not in path.parents:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        to_csv(table, path, **named)
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    with pytest.raises(RecordError, match=r"No space left .* are free in .*; what was completed is kept in") as error:
+        getattr(Draft(Run(), results), where)(TABLES, VALUES, FACTS)
+    (kept,) = elsewhere.glob("*/interrupted/*")
+    assert str(error.value).endswith(str(kept))
+    assert (load(kept).weights == VALUES).all()
+    assert list((results / "runs").iterdir()) == []
+
+
+def test_results_that_were_removed_during_a_run_are_made_again(tmp_path):
+    draft = Draft(RUN, tmp_path / "results")
+    shutil.rmtree(tmp_path / "results")
+    made = draft.save(TABLES, VALUES, FACTS)
+    assert (made.path.parent, load(made.path).run) == (tmp_path / "results" / "runs", RUN)
+    assert Draft(RUN, tmp_path / "results").set_aside(TABLES, VALUES, FACTS).path.is_dir()
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1.25e7, "12.5 MB"),
+                                              (3e15, "3000.0 TB")])  # fmt: skip
+def test_bytes_are_told_in_the_unit_that_a_person_reads(count, words):
+    assert in_bytes(count) == words
 
 
 def test_of_two_that_finish_one_run_the_first_stays(tmp_path):

@@ -7,7 +7,10 @@ import os
 import pytest
 import torch
 
+from pslab.config.run import Run
+from pslab.errors import ConfigError
 from pslab.lab.runs import machine
+from pslab.lab.runs.resolve import resolve
 
 Patch = pytest.MonkeyPatch
 
@@ -46,3 +49,23 @@ def test_a_containers_limit_counts(monkeypatch: Patch):
     assert machine.free_memory_bytes() == 8_192_000
     del files["meminfo"]
     assert machine.free_memory_bytes() is None
+
+
+def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_made():
+    with pytest.raises(ConfigError, match=r"50,003,985,000,010 weights.* GiB are free here: use a smaller model"):
+        resolve(Run(model="mlp:5000000"))
+
+
+@pytest.mark.parametrize(("fields", "times"), [
+    ({"pushes": 100}, 3 + 12 + 22), ({"pushes": 100, "eval_every": 100}, 3 + 12 + 3),
+    ({"pushes": None, "seconds": 1.0, "workers": 1}, 3 + 3 + 22),
+    ({"pushes": 100, "dtype": "float64"}, 2 * (3 + 12 + 22)),
+])  # fmt: skip
+def test_memory_is_for_every_worker_and_every_evaluation(fields: dict, times: int, monkeypatch: Patch):
+    run = Run(**fields)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 1000 * 4 * times)
+    machine.check_memory(run, 1000)
+    with pytest.raises(ConfigError, match="1,001 weights"):
+        machine.check_memory(run, 1001)
+    monkeypatch.setattr(machine, "free_memory_bytes", lambda: None)  # the system does not tell
+    machine.check_memory(run, 1001)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tiny import tiny
+from tiny import Diverges, tiny
 
 from pslab.errors import ConfigError
 from pslab.lab.runs.replayed import retimed
@@ -30,6 +30,15 @@ def test_a_replayed_run_equals_the_run_on_that_cluster(tmp_path: Path, fields: d
         one, other = (getattr(result, name).reset_index(drop=True) for result in (told, there))
         pd.testing.assert_frame_equal(one, other, check_exact=name == "phases", rtol=1e-5)
     np.testing.assert_array_equal(told.accuracy.seconds, there.accuracy.seconds)
+
+
+def test_a_run_that_diverges_diverges_on_another_cluster_too(tmp_path: Path):
+    fields = {"engine": "virtual", "model": Diverges, "pushes": 40}
+    here, there = (run(tiny(cluster=each, **fields), results=tmp_path, progress=False) for each in (SLOW, FAST))
+    told = retimed(here, FAST)
+    assert here.manifest["outcome"] == told.manifest["outcome"] == there.manifest["outcome"] == "diverged"
+    assert 0 < len(told.pushes) == len(there.pushes) < 40
+    np.testing.assert_array_equal(told.pushes.seconds, there.pushes.seconds)
 
 
 def test_a_run_whose_gradients_would_differ_is_refused(tmp_path: Path):

@@ -1,0 +1,66 @@
+"""A table that grows row by row, in memory that others may map: what is written outlives its writer's process."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from pslab.engines.job.shared_memory import ALIGNMENT, Arena
+
+FIRST = 1024  # rows for which there is room; then twice as many each time
+COUNT = struct.Struct("<Q")
+NUMBER_BYTES = 8
+
+
+class Rows:
+    """Rows of float64, behind their number. Without an arena they are this process's own."""
+
+    def __init__(self, columns: int, arena: Arena | None = None) -> None:
+        self._columns, self._arena = columns, arena
+        self._row, self._room = struct.Struct(f"<{columns}d"), 0
+        self._memory: memoryview = memoryview(bytearray(ALIGNMENT))
+        self.count = 0
+        self._grow()
+        COUNT.pack_into(self._memory, 0, 0)
+
+    def append(self, row: Sequence[float]) -> None:
+        """Add a row, and only then count it."""
+        if self.count == self._room:
+            self._grow()
+        self._row.pack_into(self._memory, ALIGNMENT + self.count * self._row.size, *row)
+        self.count += 1
+        COUNT.pack_into(self._memory, 0, self.count)
+
+    def put(self, row: int, column: int, values: Sequence[float]) -> None:
+        """Change a row from this column on."""
+        at = ALIGNMENT + row * self._row.size + column * NUMBER_BYTES
+        struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
+
+    def table(self) -> np.ndarray:
+        """All rows, as a copy: float64 [rows, columns]."""
+        return _table(self._memory, self._columns)
+
+    def _grow(self) -> None:
+        self._room = 2 * self._room or FIRST
+        end = ALIGNMENT + self._room * self._row.size
+        if self._arena is None:
+            larger = bytearray(end)
+            larger[: len(self._memory)] = self._memory
+            self._memory = memoryview(larger)
+        else:
+            self._arena.reserve(end)  # what is not touched takes no memory
+            self._memory = self._arena.bytes(0, end)
+
+
+def rows_in(arena: Arena, columns: int) -> np.ndarray:
+    """The rows that another process has left in an arena, as a copy."""
+    (count,) = COUNT.unpack_from(arena.bytes(0, COUNT.size))
+    return _table(arena.bytes(0, ALIGNMENT + count * columns * NUMBER_BYTES), columns)
+
+
+def _table(memory: memoryview, columns: int) -> np.ndarray:
+    (count,) = COUNT.unpack_from(memory)
+    found = np.frombuffer(memory, dtype="<f8", count=count * columns, offset=ALIGNMENT)
+    return found.reshape(-1, columns).copy()

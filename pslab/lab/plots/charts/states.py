@@ -1,0 +1,123 @@
+"""The two states of the server: a lane for each range, with the messages that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
+from pslab.lab.plots.labels import SPACE, caption
+from pslab.lab.plots.marks import marks, notes_of
+from pslab.lab.plots.page.axes import Axis
+from pslab.lab.plots.page.keys import Key
+from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.panels import Names, shared_looks, words_of
+from pslab.lab.plots.page.theme import INK, PHASES, Look
+from pslab.lab.records.intervals import inside, window
+from pslab.lab.records.record import Result
+from pslab.lab.records.server_states import ALL, pulling, ranges_of
+from pslab.lab.records.summary import groups
+
+LANE, HEIGHT, BAR = (10.0, 26.0), 460.0, 0.5  # px: the thinnest and the tallest lane, all of them; of a lane
+ITERATIONS = 3  # of the slowest worker, in the usual window
+STATES = {"PUSH": "#DCEBE8", "applying": PHASES["apply"], "PULL": "#D9822B"}
+TITLE = "When the server takes pushes, and when it answers pulls"
+MESSAGES = {"push": ("triangle-down", -1), "pull": ("triangle-up", 1)}  # marker; above the lane or under it
+NAMES = {"PUSH": "state PUSH", "applying": "of it, applying", "PULL": "state PULL (answering)"}
+READ = ("in state PUSH a range counts and applies pushes, and parks pulls until the policy starts their workers; in "
+        "state PULL it answers, and its weights do not change")  # fmt: skip
+
+
+def server_states(
+    results: Result | Iterable[Result], begin_s: float | None = None, end_s: float | None = None, *,
+    by: Names = "label", title: Any = None, notes: Iterable[str] = (), width: str = "page",
+) -> go.Figure:  # fmt: skip
+    """The state of each range of the server between two instants, in seconds of the run: PUSH or PULL (Tsai, slides
+    2017), and the pushes and pulls that arrived; of several runs one under the other, of several seeds the first.
+
+    Without instants: three iterations of the slowest worker, as in `timeline`.
+
+    Raises:
+        ConfigError: an unknown column; runs of one name that differ in more than the seed.
+        RecordError: a record from before arrivals were recorded.
+    """
+    found, _ = apart(as_results([results] if isinstance(results, Result) else results))
+    names = own_columns(found, by, ())
+    grouped = groups(found, names)
+    chosen = [group[0] for group in grouped.values()]
+    low, high = window(chosen, ITERATIONS)
+    low = low if begin_s is None else begin_s
+    high = low + high if end_s is None and begin_s is not None else high if end_s is None else end_s
+    keys = [dict(zip(names, key, strict=True)) for key in grouped]
+    looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
+                         names or ["sync"], [], {})  # fmt: skip
+    lanes = [len(ranges_of(result)) for result in chosen]
+    lane_px = min(LANE[1], max(LANE[0], HEIGHT / sum(lanes)))
+    headings = [f"<b style='color:{look.colour}'>{label_of(key, names, each.run)}{marks([each])}</b>   {_said(each)}"
+                for key, look, each in zip(keys, looks, chosen, strict=True)]  # fmt: skip
+    page = Page([[Axis("training time (s)", low, high)]] * len(chosen), [[_lanes(count)] for count in lanes],
+                width=width, heights=[(count + 0.6) * lane_px for count in lanes], lines_above=headings)  # fmt: skip
+    for row, result in enumerate(chosen):
+        page.add(row, 0, *_bars(result, low, high), *_messages(result, low, high))
+    page.figure.update_layout(barmode="overlay")
+    shown = [Key(NAMES[state], Look(colour), "box") for state, colour in STATES.items()]
+    shown += [Key(f"{kind} arrives", Look(INK, marker=marker), "markers") for kind, (marker, _) in MESSAGES.items()]
+    lines = [*caption(found, names, "the first of"), READ, *notes_of(found), *notes]
+    return page.finish(words_of(title) or TITLE, lines, shown)
+
+
+def _lanes(count: int) -> Axis:
+    names = ("server",) if count == 1 else tuple(f"range {index}" for index in range(count))
+    return Axis("", count - 0.2, -0.8, ticks=tuple(enumerate(names)), bare=True)
+
+
+def _said(result: Result) -> str:
+    """Over the whole run: how often a range answers, for how long, and how many pulls at a time."""
+    table, lasts_s = pulling(result), float(result.manifest["seconds"]) * len(ranges_of(result))
+    if not len(table) or lasts_s <= 0:
+        return "never in state PULL"
+    share = float((table.end_s - table.begin_s).sum()) / lasts_s
+    each = f"{table.answers.mean():.1f} pulls each" if table.answers.mean() > 1 else "one pull each"
+    return f"in state PULL {len(table)} times, {each}, {100 * share:.2g}{SPACE}% of the time"
+
+
+def _bars(result: Result, low: float, high: float) -> list[go.Bar]:
+    ranges = ranges_of(result)
+    applied = result.phases[result.phases.phase == "apply"]
+    tables = {"PUSH": pd.DataFrame({"range": ranges, "begin_s": low, "end_s": high}),
+              "applying": inside(applied, low, high), "PULL": inside(pulling(result), low, high)}  # fmt: skip
+    found = []
+    for state, table in tables.items():
+        rows = [(index, each.begin_s, each.end_s, getattr(each, "answers", 0)) for each in table.itertuples()
+                for index in (ranges if each.range == ALL else [each.range])]  # fmt: skip
+        if rows:
+            found.append(_bar(state, rows))
+    return found
+
+
+def _bar(state: str, rows: list[tuple[Any, ...]]) -> go.Bar:
+    y, begins, ends, answers = (np.array(column) for column in zip(*rows, strict=True))
+    said = [f"{NAMES[state]}, {1000 * lasts:.3g}{SPACE}ms" + (f", {count} answered" if count else "")
+            for lasts, count in zip(ends - begins, answers, strict=True)]  # fmt: skip
+    # an outline, so that what is shorter than a pixel is seen
+    edge = {"width": 0 if state == "PUSH" else 1, "color": STATES[state]}
+    return go.Bar(x=ends - begins, base=begins, y=y, width=BAR, orientation="h", name=NAMES[state], showlegend=False,
+                  marker={"color": STATES[state], "line": edge}, customdata=said,
+                  hovertemplate="<b>%{customdata}</b><br>from %{base:.4f} s<extra></extra>")  # fmt: skip
+
+
+def _messages(result: Result, low: float, high: float) -> list[go.Scatter]:
+    table, found = result.arrivals, []
+    for kind, (marker, side) in MESSAGES.items():
+        own = table[(table.kind == kind) & (table.seconds >= low) & (table.seconds <= high)]
+        if len(own):
+            texts = [f"{kind} of worker {row.worker}, iteration {row.iteration}" for row in own.itertuples()]
+            found.append(go.Scatter(
+                x=own.seconds, y=own.range + side * (BAR / 2 + 0.12), mode="markers", name=f"{kind} arrives",
+                marker={"symbol": marker, "size": 5, "color": INK}, showlegend=False, hovertext=texts,
+                hovertemplate="<b>%{hovertext}</b><br>at %{x:.4f} s<extra></extra>"))  # fmt: skip
+    return found
