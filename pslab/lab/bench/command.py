@@ -15,7 +15,7 @@ from pslab.lab.bench.measure import Row
 SECTIONS = {
     "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
     "selection": "the selection of a gradient's entries, in read passes",
-    "virtual": "virtual time, beside the bare gradients; events a second",
+    "virtual": "virtual time, beside the bare gradients; events a second; a message by the number of workers",
     "training": "a round of real training, beside torch DDP and bare local steps; lateness of emulated messages",
     "layers": "requests layer by layer, beside the whole model at once and virtual time",
     "mnist": "to 98 % of MNIST, beside one process",

@@ -1,13 +1,16 @@
-"""Virtual time: its cost compared with the gradients alone, the gain of a second core, and events per second."""
+"""Virtual time: its cost compared with the gradients alone, the gain of a second core, events per second, and what
+the protocol costs by the number of workers."""
 
 from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from pslab.config.run import Run
+from pslab.config.spec import build
 from pslab.engines.execute import execute
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
@@ -15,17 +18,22 @@ from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import Hosts
 from pslab.lab.bench.measure import Row, alternated
 from pslab.lab.runs.resolve import resolve
+from pslab.protocol.messages import Pull, Push
+from pslab.protocol.server import Reply, Server
+from pslab.protocol.window import Window
 
 SECTION = "4 virtual time"
 BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.1, 1 / 1.7
 EVENT_S, SCALING_BAR = 1 / 200_000, 2.0
 CLUSTER = {"preset": "lab"}
+CROWDS = (4, 16, 64, 256, 1024)
 
 
 def rows(quick: bool) -> list[Row]:
-    """Dense runs with gradients, without evaluation; then runs without tensors."""
+    """Dense runs with gradients, without evaluation; runs without tensors; the server's machine alone."""
     pushes, repeats = (160, 1) if quick else (480, 3)
-    return [*_gradients(pushes, repeats), *_events(5_000 if quick else 40_000, repeats)]
+    events = 5_000 if quick else 40_000
+    return [*_gradients(pushes, repeats), *_events(events, repeats), *_messages(events, repeats)]
 
 
 def _gradients(pushes: int, repeats: int) -> list[Row]:
@@ -94,6 +102,59 @@ def _events(pushes: int, repeats: int) -> list[Row]:
 def _per_event(run: Run) -> float:
     facts = execute(resolve(run), _ignore).facts
     return float(facts["turning_s"]) / int(facts["events"])
+
+
+def _messages(count: int, repeats: int) -> list[Row]:
+    """By the number of workers: a push in the sliding window, beside a scan of all clocks for the lowest; a message,
+    push or pull, at the server's machine with its policy."""
+    calls: dict[tuple[str, int], Callable[[], float]] = {}
+    for workers in CROWDS:
+        calls["a push in the window", workers] = partial(window_s, workers, count)
+        calls["scan", workers] = partial(scan_s, workers, count)
+        for policy in ("ssp:3", "bsp", "asp"):
+            calls[f"a message under {policy}", workers] = partial(message_s, policy, workers, count)
+    spent = alternated({str(key): call for key, call in calls.items()}, repeats)
+    found = []
+    for name, workers in calls:
+        if name == "scan":
+            continue
+        each_s, few_s = spent[str((name, workers))], spent[str((name, CROWDS[0]))]
+        scan = f"{1e6 * spent[str(('scan', workers))]:.3g} us by a scan of all clocks" if "window" in name else ""
+        found.append(Row(SECTION, f"{name}, W={workers}", 1e6 * each_s, "us", f"W={CROWDS[0]}", each_s / few_s,
+                         SCALING_BAR, scan))  # fmt: skip
+    return sorted(found, key=lambda row: row.name.partition(",")[0])
+
+
+def window_s(workers: int, count: int) -> float:
+    """Seconds of one push in a window of 4 iterations, of at least `count` that come round by round."""
+    window, rounds = Window(workers, 4), -(-count // workers)
+    start_s = time.perf_counter()
+    for iteration in range(rounds):
+        for _ in range(workers):
+            window.push(iteration)
+    return (time.perf_counter() - start_s) / (rounds * workers)
+
+
+def scan_s(workers: int, count: int) -> float:
+    """Seconds of one push with a vector of clocks, of which each push looks for the lowest."""
+    clocks, count = [0] * workers, max(1, count * CROWDS[0] // workers)
+    turns, start_s = itertools.cycle(range(workers)), time.perf_counter()
+    for _, worker in zip(range(count), turns, strict=False):
+        clocks[worker] += 1
+        min(clocks)
+    return (time.perf_counter() - start_s) / count
+
+
+def message_s(policy: str, workers: int, count: int) -> float:
+    """Seconds of one message at the server's machine, of at least `count`: each worker pushes, then asks, in turn."""
+    server, rounds = Server(range(workers), 1, build("sync", policy)), -(-count // (2 * workers))
+    start_s = time.perf_counter()
+    for iteration, worker in itertools.product(range(rounds), range(workers)):
+        for message in (Push(worker, 0, iteration, 0), Pull(worker, 0, iteration + 1, 0)):
+            for effect in server.handle(message, 0.0):
+                if isinstance(effect, Reply):
+                    server.answered(0)
+    return (time.perf_counter() - start_s) / (2 * rounds * workers)
 
 
 def _ignore(news: dict[str, Any]) -> None:

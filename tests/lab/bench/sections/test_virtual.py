@@ -1,0 +1,33 @@
+"""What the protocol costs by the number of workers: which measurements there are. How long they take is not tested."""
+
+from __future__ import annotations
+
+import pytest
+
+from pslab.lab.bench.sections import virtual
+
+
+def test_each_policy_and_the_window_are_measured_from_few_workers_to_many():
+    rows = virtual._messages(8, 1)
+    names = {row.name.partition(",")[0] for row in rows}
+    assert names == {"a push in the window", *(f"a message under {each}" for each in ("bsp", "ssp:3", "asp"))}
+    for name in names:
+        own = [row for row in rows if row.name.startswith(f"{name},")]
+        assert [row.name.partition("W=")[2] for row in own] == ["4", "16", "64", "256", "1024"]
+        assert own[0].ratio == 1.0
+        assert all(row.value > 0 and row.unit == "us" for row in own)
+        assert all(("scan of all clocks" in row.note) == ("window" in name) for row in own)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "ssp:3", "asp"])
+def test_what_is_measured_answers_every_worker_in_every_round(monkeypatch: pytest.MonkeyPatch, policy: str):
+    answered = []
+
+    class Counting(virtual.Server):
+        def answered(self, index: int):
+            answered.append(index)
+            return super().answered(index)
+
+    monkeypatch.setattr(virtual, "Server", Counting)
+    virtual.message_s(policy, workers=4, count=24)
+    assert len(answered) == 3 * 4
