@@ -19,6 +19,7 @@ VERBS = {
     "list": "pslab.lab.commands.list",
     "check": "pslab.lab.commands.check",
     "trace": "pslab.lab.commands.trace",
+    "verify": "pslab.lab.commands.verify",
     "bench": "pslab.lab.bench.command",
     "doctor": "pslab.lab.commands.doctor",
 }

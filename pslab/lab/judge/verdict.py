@@ -94,10 +94,10 @@ class _Judgement:
             if not self._hold(name, applied(history)):
                 return
         self._hold("the stop rule", self._stop())
-        self._hold("who left and who joined", self._moves(arrivals, cluster))
         self.missing += unknown
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))
+            self._hold("who left and who joined", self._moves(arrivals, cluster, phases))
             if self._phases(history, phases):
                 self._numbers(Numbers.of(self.run, cluster, self.facts, history, phases, self.tables))
         except Unreadable as problem:
@@ -141,7 +141,7 @@ class _Judgement:
             found.append("the run stalled: every worker waited, and no message was under way")
         return found
 
-    def _moves(self, arrivals: Arrivals, cluster: Cluster) -> list[str]:
+    def _moves(self, arrivals: Arrivals, cluster: Cluster, phases: Phases) -> list[str]:
         """Workers leave and join when the cluster says so, or die."""
         found = list[str]()
         died = {int(death["worker"]): float(death["seconds"]) for death in self.facts["deaths"]}
@@ -155,7 +155,9 @@ class _Judgement:
         left = set(arrivals.worker[arrivals.kind == "leave"].tolist())
         found += [f"worker {worker} died at {at:.6g} s, and the server never heard of it"
                   for worker, at in died.items() if worker not in left]  # fmt: skip
-        return found
+        last_s = phases.begin[phases.phase == "push"].max(initial=-np.inf)  # sent then, dealt with later
+        return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"
+                        for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
 
     def _reached(self) -> bool:
         accuracy, target, metric = self.tables.get("accuracy"), self.run.target_accuracy, metric_of(self.run)

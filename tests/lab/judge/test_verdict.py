@@ -13,6 +13,7 @@ from histories import UNEVEN, assert_invalid, assert_valid, forgotten, fresh, hi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import tiny
+from torch.nn import functional
 
 from pslab.config.spec import build
 from pslab.engines.execute import execute
@@ -66,6 +67,25 @@ def test_runs_with_tensors_are_valid(tmp_path, recwarn, engine, sync, fields):
     again = recorded(loaded)
     assert (again.verdict, again.unjudged) == ("valid", ())
     assert again.checked[-1] == "the policy's decisions, replayed"
+
+
+def below_zero(output, target):
+    return functional.cross_entropy(output, target) - 10
+
+
+def above_one(output, target):
+    return 5 + output.amax(1)
+
+
+def test_a_loss_and_a_metric_of_ones_own_may_be_any_numbers():
+    wanted = tiny(engine="virtual", sync="asp", cluster={"compute_s": 1.0}, loss=below_zero, metric=above_one)
+    outcome = execute(resolve(wanted), lambda news: None)
+    tables = tables_of(wanted, outcome)[0]
+    assert tables["pushes"].loss.max() < 0
+    assert tables["accuracy"].accuracy.min() > 1
+    assert_valid(judge(wanted, tables, outcome.facts))
+    with_name = wanted.but(loss="cross_entropy", metric="accuracy")
+    assert_invalid(judge(with_name, tables, outcome.facts), "has a loss of -")
 
 
 def test_weights_in_place_are_valid(tmp_path):

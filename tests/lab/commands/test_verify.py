@@ -1,0 +1,82 @@
+"""pslab verify: a line for each check, and which of them fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import handmade
+import pandas as pd
+import pytest
+
+from pslab.__main__ import main
+from pslab.config.run import Run
+from pslab.lab.records.atomic_folder import write_manifest
+from pslab.lab.runs.run import run
+
+RUN = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 16, "sync": "asp"}
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wanted = Run.of({**RUN, "engine": "virtual", "cluster": "lab"})
+    return run(wanted, results=tmp_path_factory.mktemp("results"), progress=False).path
+
+
+def changed(record: Path, results: Path, table: str, column: str, by: float) -> Path:
+    """A copy in which the last row has another number, with sums made anew."""
+    copy = shutil.copytree(record, results / "runs" / record.name)
+    found = pd.read_csv(copy / f"{table}.csv")
+    found.loc[len(found) - 1, column] += by
+    found.to_csv(copy / f"{table}.csv", index=False)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    write_manifest(copy, manifest, list(manifest["sha256"]))
+    return copy
+
+
+def verified(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, list[list[str]]]:
+    """The exit status, and the first two words of each line that is a finding's first."""
+    status = main(["verify", *map(str, arguments)])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("ok ", "note ", "PROBLEM "))]
+    return status, [line.split()[:2] for line in lines]
+
+
+def test_a_true_virtual_record_passes_with_its_rerun(capsys, record):
+    status, lines = verified(capsys, record.name[:6], "--results", record.parents[1])
+    assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], ["ok", "rerun"]])
+
+
+@pytest.mark.parametrize(("table", "column"), [("pushes", "loss"), ("accuracy", "accuracy")])
+def test_a_rerun_finds_what_the_judge_cannot(capsys, record, tmp_path, table, column):
+    changed(record, tmp_path, table, column, 0.01)
+    status = main(["verify", record.name, "--results", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert status == 1
+    assert f"PROBLEM  rerun          differs in {table}.csv" in said
+
+
+def test_what_the_judge_objects_to_is_not_run_again(capsys, record, tmp_path):
+    changed(record, tmp_path, "pushes", "bytes_up", 1)
+    assert verified(capsys, record.name, "--results", tmp_path) == (1, [["ok", "sums"], ["PROBLEM", "judge"]])
+
+
+def test_one_bad_record_does_not_hide_the_next(capsys, record, tmp_path):
+    copy = shutil.copytree(record, tmp_path / record.name)
+    (copy / "pushes.csv").write_text("")
+    torn = shutil.copytree(record, tmp_path / "torn")
+    (torn / "phases.csv").unlink()
+    old = handmade.asp(tmp_path)
+    status, lines = verified(capsys, copy, torn, old.path)
+    assert (status, lines) == (1, [["PROBLEM", "sums"], ["PROBLEM", "record"], ["ok", "sums"], ["PROBLEM", "judge"]])
+
+
+def test_real_processes_are_not_run_again(capsys, tmp_path):
+    real = run(Run.of(RUN), results=tmp_path, progress=False)
+    status, lines = verified(capsys, real.digest, "--results", tmp_path)
+    assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], ["note", "rerun"]])
+
+
+def test_an_unknown_digest_names_the_nearest(capsys, record):
+    assert main(["verify", record.name[:5] + "zz", "--results", str(record.parents[1])]) == 2
+    assert record.name in capsys.readouterr().err
