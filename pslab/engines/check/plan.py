@@ -73,8 +73,8 @@ class Checked:
                 lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
             if not all(each.reached for each in own):
                 most = max(each.iterations for each in own)
-                lines += ["", f"{policy}: nothing was found, and nothing is shown: in {most} iterations no worker gets "
-                              "beyond its bound; check it with a smaller one, or raise --iterations"]  # fmt: skip
+                far = f"nothing was found, and nothing is shown: in {most} iterations no worker gets beyond its bound"
+                lines += ["", f"{policy}: {far}; check it with a smaller one, or raise --iterations"]
         return lines
 
 
