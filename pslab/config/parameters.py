@@ -113,9 +113,9 @@ class Parameter:
         return ValueError(nearest(str(value), self.choices) if only_words else f"must be {self.allowed}")
 
     def _share(self, text: str) -> float:
-        """A share; 1 and more without a sign may mean per cent, and is refused."""
+        """A share; a whole number without a sign may mean per cent, and is refused."""
         value = number(text)
-        if 1 <= value <= 100 and not text.endswith("%"):
+        if text.isdigit() and 1 <= value <= 100:
             what, everything = ("the whole", ", and everything 100%") if value == 1 else ("more than the whole", "")
             raise ValueError(f"{text} is {what}; {value:g} in a hundred is {value:g}%{everything}")
         return value
