@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator
 from multiprocessing import reduction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from pslab.errors import StartFailed
+
+if TYPE_CHECKING:  # a child is given arenas before it may spend seconds on importing torch
+    import torch
 
 ALIGNMENT = 64  # a cache line, and what the widest vector instructions want
 
@@ -33,9 +38,14 @@ class Arena:
         return _reopen, (reduction.DupFd(self._descriptor),)
 
     def reserve(self, size_bytes: int) -> None:
-        """Make room for `size_bytes`; what was there stays."""
+        """Make room for `size_bytes`; what was there stays.
+
+        Raises:
+            StartFailed: the system does not have them.
+        """
         if os.fstat(self._descriptor).st_size < size_bytes:
-            os.ftruncate(self._descriptor, size_bytes)
+            with _wanted(size_bytes):
+                os.ftruncate(self._descriptor, size_bytes)
 
     def bytes(self, offset: int, size_bytes: int) -> memoryview:
         """A writable view."""
@@ -43,6 +53,8 @@ class Arena:
 
     def tensor(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         """`count` elements of `dtype` from a byte offset, as a tensor on the shared bytes."""
+        import torch
+
         end = offset + count * dtype.itemsize
         return torch.frombuffer(self._mapped(end), dtype=dtype, count=count, offset=offset)
 
@@ -55,8 +67,18 @@ class Arena:
 
     def _mapped(self, end: int) -> mmap.mmap:
         if self._map is None or len(self._map) < end:
-            self._map = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
+            size_bytes = os.fstat(self._descriptor).st_size
+            with _wanted(size_bytes):
+                self._map = mmap.mmap(self._descriptor, size_bytes)
         return self._map
+
+
+@contextlib.contextmanager
+def _wanted(size_bytes: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        raise StartFailed(f"{size_bytes:,} bytes of shared memory cannot be had: {error}") from error
 
 
 def _anonymous_file() -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import multiprocessing as mp
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,11 @@ SERVER = -1  # the number of the process to which all others have a pipe; they c
 START_LIMIT_S = 120.0
 HEED_S = 0.1
 STOP_LIMIT_S = 2.0
+ARENAS = 5  # of a run's tensors, data and snapshots, and two of the server's tables
+LIMITS = {
+    errno.EMFILE: ("RLIMIT_NOFILE", "files", "ulimit -n"),
+    errno.EAGAIN: ("RLIMIT_NPROC", "processes", "ulimit -u"),
+}
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
@@ -34,7 +41,6 @@ class Pool:
 
     def __init__(self, workers: int, heed: Callable[[], None]) -> None:
         self.workers, self._edits = workers, sources.edits()
-        self.arena, self.data, self.snapshots, self.ledger = Arena(), Arena(), Arena(), (Arena(), Arena())
         self._dataset: Dataset | None = None
         self._shelf: Shelf | None = None
         self.pipes: dict[int, Connection] = {}
@@ -43,8 +49,16 @@ class Pool:
         self.watch = Watch()
         self._names: dict[int, str] = {}
         self._held: list[tuple[int, Report]] = []
+        self._arenas: list[Arena] = []
         try:
+            for _ in range(ARENAS):
+                self._arenas.append(Arena())
+            self.arena, self.data, self.snapshots, *tables = self._arenas
+            self.ledger = tables[0], tables[1]
             self._spawn(heed)
+        except (OSError, MemoryError) as error:
+            self.close(kill=True)
+            raise StartFailed(f"{workers + 1} processes could not be started: {error}{_limit(error)}") from error
         except BaseException:
             self.close(kill=True)
             raise
@@ -155,25 +169,21 @@ class Pool:
                 process.kill()
                 process.join()
         self.processes, self.pipes = {}, {}
-        for arena in (self.arena, self.data, self.snapshots, *self.ledger):
+        for arena in self._arenas:
             arena.close()
 
     def _spawn(self, heed: Callable[[], None]) -> None:
         context = mp.get_context("spawn")
-        ends = [context.Pipe() for _ in range(self.workers)]
-        lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
-        with without_main(), _deaf():
+        with contextlib.ExitStack() as theirs, without_main(), _deaf():
+            ends = [[theirs.enter_context(end) for end in context.Pipe()] for _ in range(self.workers)]
+            lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
             for number, pipes in lines.items():
-                here, there = context.Pipe()
-                self.pipes[number] = here
+                self.pipes[number], there = context.Pipe()
+                theirs.enter_context(there)
                 seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots, self.ledger)
                 process = context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
                 process.start()
                 self.processes[number], self._names[number] = process, _name(number)
-                there.close()
-        for pair in ends:
-            for end in pair:
-                end.close()
         waiting, until_s = set(self.processes), time.monotonic() + START_LIMIT_S
         while waiting:
             heed()
@@ -186,6 +196,14 @@ class Pool:
 def _waits(report: Report, phase: str) -> bool:
     """Whether a child is silent since it waits for others, as far as can be seen."""
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
+
+
+def _limit(error: BaseException) -> str:
+    """What limit a system call has met, and how it is raised; "" if that is not known."""
+    name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
+    if not name:
+        return ""
+    return f"; at most {resource.getrlimit(getattr(resource, name))[0]} {what} are allowed here: see `{command}`"
 
 
 def _name(number: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pslab.config import plain_yaml
 from pslab.errors import ConfigError
 from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import Entry, folder, plan
@@ -58,15 +59,13 @@ def chosen(options: argparse.Namespace) -> list[Entry]:
 
 
 def _assignment(text: str) -> tuple[str, Any]:
-    import yaml
-
     name, equals, value = text.partition("=")
     if not equals:
         raise ConfigError("set", text, "must be NAME=VALUE")
     try:
-        return name, _numbers(yaml.safe_load(value))
-    except yaml.YAMLError:
-        raise ConfigError("set", text, "its value is not YAML") from None
+        return name, _numbers(plain_yaml.load(value))
+    except plain_yaml.Unreadable as error:
+        raise ConfigError("set", text, f"its value is not YAML: {error}") from None
 
 
 def _numbers(value: Any) -> Any:

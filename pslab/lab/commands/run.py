@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from pslab.config import plain_yaml
 from pslab.config.cluster import Cluster
 from pslab.config.metric import metric_of
 from pslab.config.parameters import Parameter, parameters
@@ -55,8 +54,8 @@ def main(options: argparse.Namespace) -> int:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        content = plain_yaml.read(file)
+    except plain_yaml.Unreadable as error:
         raise ConfigError("file", str(file), f"cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError("file", str(file), "must hold a mapping of Run's fields")
@@ -68,9 +67,9 @@ def _value(name: str, value: Any) -> Any:
     if name != "cluster":
         return value if name in NAMED else _typed(FIELDS, name, value)
     try:
-        cluster = yaml.safe_load(value) if isinstance(value, str) else value
-    except yaml.YAMLError:
-        raise ConfigError(name, value, "cannot be read") from None
+        cluster = plain_yaml.load(value) if isinstance(value, str) else value
+    except plain_yaml.Unreadable as error:
+        raise ConfigError(name, value, f"cannot be read: {error}") from None
     known = parameters(Cluster)
     return {key: _typed(known, key, each) for key, each in cluster.items()} if isinstance(cluster, Mapping) else cluster
 

@@ -23,6 +23,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from pslab.config import plain_yaml
 from pslab.config.run import SEMANTICS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import journal
@@ -176,11 +177,9 @@ def _name(item: Mapping[str, Any]) -> str:
 
 def _listed(path: Path) -> list[dict[str, Any]]:
     """The items of a batch.yaml."""
-    import yaml
-
     try:
-        items = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        items = plain_yaml.read(path)
+    except plain_yaml.Unreadable as error:
         raise ConfigError("notebooks", str(path), f"cannot be read: {error}") from None
     if not isinstance(items, list) or not all(isinstance(item, dict) and "notebook" in item for item in items):
         raise ConfigError("notebooks", str(path), "must be a list of entries, such as '- notebook: 10_pruning'")

@@ -1,0 +1,47 @@
+"""YAML as people write it by hand: plain values, and nothing that grows when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class Unreadable(ValueError):
+    """Text, or a file, that is not plain YAML; the message says why."""
+
+
+class _Loader(yaml.SafeLoader):
+    """It takes 1 kB to name a list in a list ten times over, and each name stands for all that it holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise Unreadable(f"line {mark.line + 1} has an alias (*): write out what it stands for")
+        return super().compose_node(parent, index)
+
+
+def load(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        Unreadable: it is none, or it has an alias.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise Unreadable(str(error) or "it is nested too deeply") from None
+
+
+def read(path: Path) -> Any:
+    """The value of a YAML file.
+
+    Raises:
+        Unreadable: as `load`, or the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreadable(str(error)) from None
+    return load(text)
