@@ -159,6 +159,38 @@ def labelled(version: int, held: int, iteration: int) -> Wrong:
     return f"the push of iteration {iteration} by worker <self> names version {version}; it was computed on {held}"
 
 
+def held(version: int, newest: int, iteration: int) -> Wrong:
+    """A request names no version that its worker has not: what changed before that would never be sent to it."""
+    if version <= newest:
+        return None
+    return f"the request for iteration {iteration} by worker <self> names version {version}; it has {newest}"
+
+
+def forgotten(alike: bool) -> Wrong:
+    """A worker that rejoins starts like a new one."""
+    return None if alike else "worker <self>, if it rejoins, has kept something of its former life"
+
+
+def pure(same: bool) -> Wrong:
+    """A policy is a function of its state, the event and the clocks."""
+    return None if same else "the policy decides differently when it is asked again; step must be a function"
+
+
+Combined = tuple[bool, tuple[tuple[int, int], ...]]  # whether a step is a mean, and its (worker, iteration)s
+
+
+def combined(steps: Sequence[Combined], decided: Sequence[Combined]) -> Wrong:
+    """A step is what the policy has decided: the mean of some pushes, or one of them alone."""
+    for (mean, pushes), (wanted, named) in zip(steps, decided, strict=False):
+        if sorted(pushes) != sorted(named):
+            return f"a step is made of {len(pushes)} other pushes than the {len(named)} that the policy named"
+        if mean != wanted:
+            if wanted:
+                return f"{len(pushes)} pushes are added; the policy decided to apply their mean"
+            return "a push is applied as the mean of a step; the policy decided to apply it alone"
+    return None
+
+
 def clocks(reported: Sequence[int], actual: Sequence[int]) -> Wrong:
     """A worker's clock counts its pushes: those applied and those held."""
     for index, (clock, count) in enumerate(zip(reported, actual, strict=True)):
