@@ -6,7 +6,7 @@ In these words `<0>`, `<1>`, ... stand for workers, and `<self>` for the worker 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from pslab.errors import ProtocolError
@@ -164,6 +164,32 @@ def held(version: int, newest: int, iteration: int) -> Wrong:
     if version <= newest:
         return None
     return f"the request for iteration {iteration} by worker <self> names version {version}; it has {newest}"
+
+
+def observed(seen: int, others: int, iteration: int) -> Wrong:
+    """The staleness that an eager worker observes are the steps that are not its own between its weights and its next.
+
+    Versions are numbered by iterations here: of two in a row one is a step, by others if it holds no own push more.
+    """
+    if seen == others:
+        return None
+    return f"the push of iteration {iteration} by worker <self> reports a staleness of {seen}; it has observed {others}"
+
+
+def lacking(lacks: Set[tuple[int, int]], own: Sequence[int], iteration: int, *, some: bool) -> Wrong:
+    """An eager worker may add those of its pushes (range, iteration) that its weights lack, and adds none twice.
+
+    `own` of them are in the weights of each range; `some`: those of a former life are gone.
+    """
+    true = {(index, each) for index, done in enumerate(own) for each in range(done, iteration)}
+    if lacks == true or (some and lacks <= true):
+        return None
+    return (f"worker <self> takes its pushes {_listed(lacks)} as missing in its weights of iteration {iteration}; "
+            f"missing are {_listed(true)}")  # fmt: skip
+
+
+def _listed(names: Set[tuple[int, int]]) -> str:
+    return ", ".join(f"{iteration} of range {index}" for index, iteration in sorted(names)) or "none"
 
 
 def forgotten(alike: bool) -> Wrong:

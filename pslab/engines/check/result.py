@@ -21,10 +21,11 @@ class Local(NamedTuple):
     down: tuple[int, ...] = ()
     past_up: tuple[int, ...] = ()  #: messages that have arrived and may arrive again
     past_down: tuple[int, ...] = ()
-    reading: tuple[tuple[int, int], ...] = ()  #: replies: (range, iteration)
+    reading: tuple[tuple[int, int, int], ...] = ()  #: replies: (range, iteration, own pushes that they contain)
     computing: int = -1  #: the last iteration that it started to compute
     todo: tuple[int, ...] = ()  #: ranges of this iteration that are not computed yet
     got: tuple[int, ...] = ()  #: per range, the iteration that the newest weights here are for
+    own: tuple[tuple[int, int], ...] = ()  #: eager, per range: own pushes in the weights in use, and in the newest
     acked: tuple[int, ...] = ()  #: per range, the last iteration acknowledged
     applied: tuple[int, ...] = ()  #: per range, the iteration that the server applies next
     owed: tuple[tuple[int, ...], ...] = ()  #: per range, iterations pushed before it left that are not applied yet
@@ -41,7 +42,7 @@ class Move(NamedTuple):
 
     fault: int  #: its bit; 0 if the move is no fault
     kind: str
-    about: Any  #: a message, a range, or (range, iteration) of weights that were read
+    about: Any  #: a message, a range, or (range, iteration, own) of weights that were read
     after: int  #: the worker and its links afterwards
     event: Event | None = None  #: at the server
     computes: int = -1  #: the iteration that the worker starts to compute

@@ -48,6 +48,7 @@ class WorkerSide:
         self.applied: list[tuple[int, ...]] = []  #: per range, its clock without pushes that are held; by number
         self._moves: list[list[Move] | None] = []
         self._outcomes: dict[tuple[int, Op], tuple[int, Wrong]] = {}
+        self._none = ((0, 0),) * ranges if self._eager else ()
         self._forgetting: dict[int, Wrong] = {}  # by machine
         self.start = self._start()
 
@@ -137,7 +138,11 @@ class WorkerSide:
             return Move(fault, kind, message, self._number(left), Event("message", message.range, message))
         machine = self._machine(left.machine)
         if isinstance(message, self._kinds.messages.Weights):
-            left = left._replace(got=with_(left.got, message.range, max(left.got[message.range], message.iteration)))
+            if message.iteration > left.got[message.range]:
+                left = left._replace(got=with_(left.got, message.range, message.iteration))
+                if self._eager:
+                    used, _ = left.own[message.range]
+                    left = left._replace(own=with_(left.own, message.range, (used, message.own)))
             return self._moved(left, machine, fault, kind, message, lambda: machine.weights(message))
         acked = max(left.acked[message.range], message.iteration)
         left = left._replace(acked=with_(left.acked, message.range, acked))
@@ -149,11 +154,11 @@ class WorkerSide:
         move = self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
         return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got))
 
-    def _read(self, local: Local, reading: tuple[int, int]) -> Move:
-        index, iteration = reading
+    def _read(self, local: Local, reading: tuple[int, int, int]) -> Move:
+        index, iteration, own = reading
         left = local._replace(reading=without(local.reading, local.reading.index(reading)))
         if local.mode in (ALIVE, CUT):
-            left = self._sent(left, DOWN, [self._kinds.messages.Weights(Name(0), index, iteration, iteration)])
+            left = self._sent(left, DOWN, [self._kinds.messages.Weights(Name(0), index, iteration, iteration, own=own)])
         return Move(0, "read", reading, self._number(left), Event("answered", index))
 
     def _moved(self, left: Local, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
@@ -173,6 +178,10 @@ class WorkerSide:
                     # an eager worker has the next weights already
                     held = left.computing if self._eager else left.got[request.range]
                     wrong = wrong or invariants.labelled(request.version, held, request.iteration)
+                    if self._eager:  # by its iteration's number one version is the next of another
+                        used, newest = left.own[request.range]
+                        others = left.got[request.range] - left.computing - (newest - used)
+                        wrong = wrong or invariants.observed(request.seen, others, request.iteration)
                 else:
                     held = 0 if kind == "join" else left.got[request.range]
                     wrong = wrong or invariants.held(request.version, held, request.iteration)
@@ -180,7 +189,12 @@ class WorkerSide:
             elif isinstance(effect, self._kinds.worker.Compute):
                 started = effect.iteration
                 wrong = wrong or invariants.computes(started, left.computing, left.todo, left.acked, self._buffers)
-                left = left._replace(computing=started, todo=tuple(range(self._ranges)))
+                left = left._replace(computing=started, todo=tuple(range(self._ranges)),
+                                     own=tuple((newest, newest) for _, newest in left.own))  # fmt: skip
+                if self._eager:
+                    lacks = {(push.range, push.iteration) for push in machine.missing()}
+                    wrong = wrong or invariants.lacking(lacks, [used for used, _ in left.own], started,
+                                                        some=bool(self._faults & REJOIN))  # fmt: skip
         if self._layered:  # what it computes on is settled with the last range's weights
             now = self._ready(machine)
             started = now if now > ready else -1
@@ -209,7 +223,7 @@ class WorkerSide:
                 wrong = invariants.contained(op.own, own)
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(iteration, self._promised(local, index))
-            local = local._replace(reading=(*local.reading, (index, iteration)))
+            local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
         return self._number(local), wrong
 
     def _joined(self, local: Local, op: Op) -> tuple[int, Wrong]:
@@ -220,7 +234,7 @@ class WorkerSide:
         machine = self._fresh()
         last = (op.iteration - 1,) * self._ranges
         new = Local(
-            -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last,
+            -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last, own=self._none,
             applied=(op.iteration,) * self._ranges, missed=local.missed + op.iteration - min(pushed),
             owed=tuple(tuple(range(done, end)) for done, end in zip(local.applied, pushed, strict=True)),
         )  # fmt: skip
@@ -229,7 +243,7 @@ class WorkerSide:
 
     def _promised(self, local: Local, index: int) -> int:
         """The last iteration that a worker was started with on a range."""
-        iterations = [iteration for each, iteration in local.reading if each == index]
+        iterations = [iteration for each, iteration, _ in local.reading if each == index]
         iterations += [message.iteration for message in map(self.message, local.down)
                        if isinstance(message, self._kinds.messages.Weights) and message.range == index]  # fmt: skip
         return max(iterations, default=local.got[index] if local.got else -1)
@@ -239,7 +253,7 @@ class WorkerSide:
     def _start(self) -> int:
         machine = self._fresh()
         none = (0,) * self._ranges
-        local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none)
+        local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none, own=self._none)
         return self._moved(local, machine, 0, "start", None, machine.start).after
 
     def _sent(self, local: Local, link: str, messages: Iterable[Any]) -> Local:
