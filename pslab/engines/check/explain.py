@@ -48,7 +48,7 @@ def _happens(worker: str, kind: str, about: Any, *, several: bool) -> str:
     if kind == "compute":
         return f"{worker} has computed its gradient{f' of range {about}' * several}, pushes it and pulls"
     if kind == "read":
-        index, iteration = about
+        index, iteration, _ = about
         return f"the weights{f' of range {index}' * several} for iteration {iteration} of {worker} have been sent"
     if kind == "kill":
         return f"{worker} is killed"

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 from pslab.engines.check import explain, invariants
 from pslab.engines.check.invariants import Wrong
-from pslab.engines.check.result import Explored, Next, State, Violation
+from pslab.engines.check.result import ALIVE, CUT, Explored, Move, Next, State, Violation
 from pslab.engines.check.server import STEP, ServerSide, Stepped, WorkersDiffer
-from pslab.engines.check.worker import ALIVE, CUT, FAULTS, KILL, LOSE, REJOIN, Move, WorkerSide
+from pslab.engines.check.worker import FAULTS, KILL, LOSE, REJOIN, WorkerSide
 from pslab.errors import ConfigError, nearest
 from pslab.protocol import messages, server
 from pslab.protocol import worker as worker_machine

@@ -6,7 +6,7 @@ In these words `<0>`, `<1>`, ... stand for workers, and `<self>` for the worker 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from pslab.errors import ProtocolError
@@ -157,6 +157,64 @@ def labelled(version: int, held: int, iteration: int) -> Wrong:
     if version == held:
         return None
     return f"the push of iteration {iteration} by worker <self> names version {version}; it was computed on {held}"
+
+
+def held(version: int, newest: int, iteration: int) -> Wrong:
+    """A request names no version that its worker has not: what changed before that would never be sent to it."""
+    if version <= newest:
+        return None
+    return f"the request for iteration {iteration} by worker <self> names version {version}; it has {newest}"
+
+
+def observed(seen: int, others: int, iteration: int) -> Wrong:
+    """The staleness that an eager worker observes are the steps that are not its own between its weights and its next.
+
+    Versions are numbered by iterations here: of two in a row one is a step, by others if it holds no own push more.
+    """
+    if seen == others:
+        return None
+    return f"the push of iteration {iteration} by worker <self> reports a staleness of {seen}; it has observed {others}"
+
+
+def lacking(lacks: Set[tuple[int, int]], own: Sequence[int], iteration: int, *, some: bool) -> Wrong:
+    """An eager worker may add those of its pushes (range, iteration) that its weights lack, and adds none twice.
+
+    `own` of them are in the weights of each range; `some`: those of a former life are gone.
+    """
+    true = {(index, each) for index, done in enumerate(own) for each in range(done, iteration)}
+    if lacks == true or (some and lacks <= true):
+        return None
+    return (f"worker <self> takes its pushes {_listed(lacks)} as missing in its weights of iteration {iteration}; "
+            f"missing are {_listed(true)}")  # fmt: skip
+
+
+def _listed(names: Set[tuple[int, int]]) -> str:
+    return ", ".join(f"{iteration} of range {index}" for index, iteration in sorted(names)) or "none"
+
+
+def forgotten(alike: bool) -> Wrong:
+    """A worker that rejoins starts like a new one."""
+    return None if alike else "worker <self>, if it rejoins, has kept something of its former life"
+
+
+def pure(same: bool) -> Wrong:
+    """A policy is a function of its state, the event and the clocks."""
+    return None if same else "the policy decides differently when it is asked again; step must be a function"
+
+
+Combined = tuple[bool, tuple[tuple[int, int], ...]]  # whether a step is a mean, and its (worker, iteration)s
+
+
+def combined(steps: Sequence[Combined], decided: Sequence[Combined]) -> Wrong:
+    """A step is what the policy has decided: the mean of some pushes, or one of them alone."""
+    for (mean, pushes), (wanted, named) in zip(steps, decided, strict=False):
+        if sorted(pushes) != sorted(named):
+            return f"a step is made of {len(pushes)} other pushes than the {len(named)} that the policy named"
+        if mean != wanted:
+            if wanted:
+                return f"{len(pushes)} pushes are added; the policy decided to apply their mean"
+            return "a push is applied as the mean of a step; the policy decided to apply it alone"
+    return None
 
 
 def clocks(reported: Sequence[int], actual: Sequence[int]) -> Wrong:

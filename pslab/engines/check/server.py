@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pslab.engines.check import invariants
 from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
+from pslab.errors import ConfigError
 from pslab.protocol.traits import traits_of
 
 NOW = 0.0  # instants are not explored: to a policy that plans by them all events come at the same one
@@ -36,6 +37,27 @@ class Driven(NamedTuple):
     effects: list[Any]
     ops: Ops
     error: Exception | None  #: raised instead
+    heard: Heard
+
+
+class Heard:
+    """A policy in a server that is explored: it is asked twice each time, and its decisions are kept."""
+
+    def __init__(self, sync: Any, workers: tuple[Name, ...]) -> None:
+        self._sync, self._workers = sync, workers
+        self.decisions: list[Any] = []
+        self.pure = True  #: whether it has decided the same again
+
+    def __repr__(self) -> str:
+        return repr(self._sync)
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        """The policy's answer."""
+        before = copied(state, self._workers)
+        found = self._sync.step(state, event, clocks)
+        self.pure = self.pure and frozen(found) == frozen(self._sync.step(before, event, clocks))
+        self.decisions += found[1]
+        return found
 
 
 class WorkersDiffer(Exception):
@@ -151,13 +173,14 @@ class ServerSide:
         return any(isinstance(effect, self._kinds.messages.Searched) for effect in driven.effects)
 
     def _stepped(self, state: int, worker: int, driven: Driven) -> Stepped:
-        server, effects, ops, error = driven
+        server, effects, ops, error, heard = driven
         if error is not None:
             return Stepped(state, [], (), invariants.raised(error, self.sync), worker)
         if any(frozen(sync) != before for sync, before in self._tried):
             return Stepped(state, effects, (), "the policy changed itself; step must be a function of its arguments")
         wrong, at = self._judge(server, effects, [part.version for part in self._servers[state].ranges])
-        wrong = wrong or invariants.windows(server, self.sync.window)
+        wrong = wrong or invariants.windows(server, self.sync.window) or invariants.pure(heard.pure)
+        wrong = wrong or invariants.combined(*self._combined(server, effects, heard.decisions))
         return Stepped(self._number(server), effects, ops, wrong, at)
 
     def _compare(self, before: Any, worker: int, event: Event, done: Sequence[Driven], order: Order) -> None:
@@ -166,16 +189,16 @@ class ServerSide:
         expected = {
             (type(error), tuple(sorted((order.index(number), op) for number, op in ops)),
              frozen(self._copy(after, order), self._constant))
-            for after, _, ops, error in done
+            for after, _, ops, error, _ in done
         }  # fmt: skip
-        found = {(type(error), tuple(sorted(ops)), frozen(after, self._constant)) for after, _, ops, error in others}
+        found = {(type(error), tuple(sorted(ops)), frozen(after, self._constant)) for after, _, ops, error, _ in others}
         if found != expected:
             raise WorkersDiffer
 
     def _drive(self, server: Any, sync: Any, number: int, event: Event) -> Driven:
         """Let the event happen to a server under this policy."""
         worker, effects, ops = self._names[number], [], list[tuple[int, Op]]()
-        server.sync = sync
+        server.sync = heard = Heard(sync, self._names)
         try:
             if event.kind == "message":
                 effects = server.handle(event.message._replace(worker=worker), NOW)
@@ -186,8 +209,10 @@ class ServerSide:
             else:
                 held = tuple(sum(pusher == worker for pusher, _ in part.held) for part in server.ranges)
                 ops.append((number, Op(JOIN, 0, server.join(worker), held)))
+        except ConfigError:  # what cannot be copied cannot be explored
+            raise
         except Exception as error:
-            return Driven(server, [], (), error)
+            return Driven(server, [], (), error, heard)
         finally:
             server.sync = self.sync
         for effect in effects:
@@ -199,7 +224,20 @@ class ServerSide:
             elif isinstance(effect, self._kinds.server.Reply):
                 pull = effect.pull
                 ops.append((int(pull.worker), Op(REPLY, pull.range, pull.iteration, own=effect.own)))
-        return Driven(server, effects, tuple(ops), None)
+        return Driven(server, effects, tuple(ops), None, heard)
+
+    def _combined(
+        self, server: Any, effects: list[Any], decisions: list[Any]
+    ) -> tuple[list[invariants.Combined], list[invariants.Combined]]:
+        """The steps that were made, and those that the policy decided, on each range of its scope."""
+        kinds = self._kinds.messages
+        steps = [(bool(effect.aggregate), tuple((push.worker, push.iteration) for push in effect.pushes))
+                 for effect in effects if isinstance(effect, self._kinds.server.Step)]  # fmt: skip
+        decided = [(isinstance(each, kinds.Aggregate), each.pushes if isinstance(each, kinds.Aggregate) else
+                    ((each.worker, each.iteration),))
+                   for each in decisions if isinstance(each, (kinds.Apply, kinds.Aggregate))
+                   for _ in server.scopes[0].indices]  # fmt: skip
+        return steps, decided
 
     def _copy(self, server: Any, order: Order) -> Any:
         """A copy whose worker i was order[i]."""

@@ -17,11 +17,12 @@ there are far more of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from pslab.engines.check import invariants
 from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
+from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Local, Move, linked, noted, with_, without
 from pslab.engines.check.server import DROP, JOIN, STEP, Event, Op
 from pslab.errors import ProtocolError
 from pslab.protocol.traits import traits_of
@@ -29,43 +30,6 @@ from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
-ALIVE, CUT, DEAD, LEFT = range(4)  # CUT: a message of it is lost; DEAD: the server does not know yet that it stopped
-UP, DOWN = "up", "down"
-
-
-class Local(NamedTuple):
-    """A worker and its links. In it the worker's own number is always 0; messages and machines are numbers."""
-
-    machine: int
-    up: tuple[int, ...] = ()
-    down: tuple[int, ...] = ()
-    past_up: tuple[int, ...] = ()  #: messages that have arrived and may arrive again
-    past_down: tuple[int, ...] = ()
-    reading: tuple[tuple[int, int], ...] = ()  #: replies: (range, iteration)
-    computing: int = -1  #: the last iteration that it started to compute
-    todo: tuple[int, ...] = ()  #: ranges of this iteration that are not computed yet
-    got: tuple[int, ...] = ()  #: per range, the iteration that the newest weights here are for
-    acked: tuple[int, ...] = ()  #: per range, the last iteration acknowledged
-    applied: tuple[int, ...] = ()  #: per range, the iteration that the server applies next
-    owed: tuple[tuple[int, ...], ...] = ()  #: per range, iterations pushed before it left that are not applied yet
-    missed: int = 0  #: iterations that were not complete when it left, or were dropped
-    mode: int = ALIVE
-
-    def computes_on(self, index: int) -> bool:
-        """Whether the weights of a range are being computed on: they have arrived, and its gradient is not ready."""
-        return index in self.todo and self.got[index] >= self.computing
-
-
-class Move(NamedTuple):
-    """Something that can happen next at one worker or on its links."""
-
-    fault: int  #: its bit; 0 if the move is no fault
-    kind: str
-    about: Any  #: a message, a range, or (range, iteration) of weights that were read
-    after: int  #: the worker and its links afterwards
-    event: Event | None = None  #: at the server
-    computes: int = -1  #: the iteration that the worker starts to compute
-    wrong: Wrong = None
 
 
 class WorkerSide:
@@ -84,6 +48,8 @@ class WorkerSide:
         self.applied: list[tuple[int, ...]] = []  #: per range, its clock without pushes that are held; by number
         self._moves: list[list[Move] | None] = []
         self._outcomes: dict[tuple[int, Op], tuple[int, Wrong]] = {}
+        self._none = ((0, 0),) * ranges if self._eager else ()
+        self._forgetting: dict[int, Wrong] = {}  # by machine
         self.start = self._start()
 
     def moves(self, number: int) -> list[Move]:
@@ -130,7 +96,7 @@ class WorkerSide:
             if local.computing < self._iterations:
                 yield from (self._computed(local, index) for index in self._computable(local))
             yield from self._deliveries(local, DOWN)
-            yield Move(KILL, "kill", None, self._number(silent._replace(mode=DEAD)))
+            yield Move(KILL, "kill", None, self._number(silent._replace(mode=DEAD)), wrong=self._kept(local.machine))
         if local.mode in (CUT, DEAD):
             yield Move(0, "leave", None, self._number(silent._replace(mode=LEFT)), Event("leave"))
         if local.mode == LEFT:
@@ -140,14 +106,28 @@ class WorkerSide:
         for reading in local.reading:
             yield self._read(local, reading)
 
+    def _kept(self, number: int) -> Wrong:
+        """A machine that joins, new or back, is like any other then: nothing is left of its former life."""
+        if not self._faults & REJOIN:
+            return None
+        if number not in self._forgetting:
+            back, new = self._machine(number), self._fresh()
+            iteration = back.iteration + 1
+            sent = [machine.join(iteration) for machine in (back, new)]
+            self._forgetting[number] = invariants.forgotten(sent[0] == sent[1] and frozen(back) == frozen(new))
+        return self._forgetting[number]
+
+    def _fresh(self) -> Any:
+        return self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
+
     def _deliveries(self, local: Local, link: str) -> Iterator[Move]:
         under_way = local.up if link == UP else local.down
         for place, message in enumerate(under_way if self._faults & REORDER else under_way[:1]):
-            left = _linked(local, link, _without(under_way, place))
+            left = linked(local, link, without(under_way, place))
             if place == 0 and self._faults & LOSE and local.mode == ALIVE:
                 yield Move(LOSE, "lose", self._messages[message], self._number(left._replace(mode=CUT)))
             if self._faults & DUPLICATE:
-                left = _noted(left, link, message)
+                left = noted(left, link, message)
             yield self._deliver(left, link, message, REORDER if place else 0, "overtake" if place else "deliver")
         for message in local.past_up if link == UP else local.past_down:
             yield self._deliver(local, link, message, DUPLICATE, "again")
@@ -158,10 +138,14 @@ class WorkerSide:
             return Move(fault, kind, message, self._number(left), Event("message", message.range, message))
         machine = self._machine(left.machine)
         if isinstance(message, self._kinds.messages.Weights):
-            left = left._replace(got=_with(left.got, message.range, max(left.got[message.range], message.iteration)))
+            if message.iteration > left.got[message.range]:
+                left = left._replace(got=with_(left.got, message.range, message.iteration))
+                if self._eager:
+                    used, _ = left.own[message.range]
+                    left = left._replace(own=with_(left.own, message.range, (used, message.own)))
             return self._moved(left, machine, fault, kind, message, lambda: machine.weights(message))
         acked = max(left.acked[message.range], message.iteration)
-        left = left._replace(acked=_with(left.acked, message.range, acked))
+        left = left._replace(acked=with_(left.acked, message.range, acked))
         return self._moved(left, machine, fault, kind, message, lambda: machine.ack(message))
 
     def _computed(self, local: Local, index: int) -> Move:
@@ -170,11 +154,11 @@ class WorkerSide:
         move = self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
         return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got))
 
-    def _read(self, local: Local, reading: tuple[int, int]) -> Move:
-        index, iteration = reading
-        left = local._replace(reading=_without(local.reading, local.reading.index(reading)))
+    def _read(self, local: Local, reading: tuple[int, int, int]) -> Move:
+        index, iteration, own = reading
+        left = local._replace(reading=without(local.reading, local.reading.index(reading)))
         if local.mode in (ALIVE, CUT):
-            left = self._sent(left, DOWN, [self._kinds.messages.Weights(Name(0), index, iteration, iteration)])
+            left = self._sent(left, DOWN, [self._kinds.messages.Weights(Name(0), index, iteration, iteration, own=own)])
         return Move(0, "read", reading, self._number(left), Event("answered", index))
 
     def _moved(self, left: Local, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
@@ -189,16 +173,28 @@ class WorkerSide:
         wrong, started = None, -1
         for effect in effects:
             if isinstance(effect, self._kinds.worker.Send):
-                if isinstance(effect.request, self._kinds.messages.Push) and not wrong:
-                    push = effect.request
+                request = effect.request
+                if isinstance(request, self._kinds.messages.Push):
                     # an eager worker has the next weights already
-                    held = left.computing if self._eager else left.got[push.range]
-                    wrong = invariants.labelled(push.version, held, push.iteration)
+                    held = left.computing if self._eager else left.got[request.range]
+                    wrong = wrong or invariants.labelled(request.version, held, request.iteration)
+                    if self._eager:  # by its iteration's number one version is the next of another
+                        used, newest = left.own[request.range]
+                        others = left.got[request.range] - left.computing - (newest - used)
+                        wrong = wrong or invariants.observed(request.seen, others, request.iteration)
+                else:
+                    held = 0 if kind == "join" else left.got[request.range]
+                    wrong = wrong or invariants.held(request.version, held, request.iteration)
                 left = self._sent(left, UP, [effect.request])
             elif isinstance(effect, self._kinds.worker.Compute):
                 started = effect.iteration
                 wrong = wrong or invariants.computes(started, left.computing, left.todo, left.acked, self._buffers)
-                left = left._replace(computing=started, todo=tuple(range(self._ranges)))
+                left = left._replace(computing=started, todo=tuple(range(self._ranges)),
+                                     own=tuple((newest, newest) for _, newest in left.own))  # fmt: skip
+                if self._eager:
+                    lacks = {(push.range, push.iteration) for push in machine.missing()}
+                    wrong = wrong or invariants.lacking(lacks, [used for used, _ in left.own], started,
+                                                        some=bool(self._faults & REJOIN))  # fmt: skip
         if self._layered:  # what it computes on is settled with the last range's weights
             now = self._ready(machine)
             started = now if now > ready else -1
@@ -212,10 +208,10 @@ class WorkerSide:
         if op.kind in (STEP, DROP):
             if any(local.owed) and local.owed[index]:
                 wrong = invariants.applied(iteration, local.owed[index][0])
-                local = local._replace(owed=_with(local.owed, index, local.owed[index][1:]))
+                local = local._replace(owed=with_(local.owed, index, local.owed[index][1:]))
             else:
                 wrong = invariants.applied(iteration, done)
-                local = local._replace(applied=_with(local.applied, index, done + 1))
+                local = local._replace(applied=with_(local.applied, index, done + 1))
             if op.kind == DROP and index == 0 and local.mode != LEFT:  # pushes dropped as it leaves were not complete
                 local = local._replace(missed=local.missed + 1)
             if local.mode in (ALIVE, CUT):
@@ -227,7 +223,7 @@ class WorkerSide:
                 wrong = invariants.contained(op.own, own)
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(iteration, self._promised(local, index))
-            local = local._replace(reading=(*local.reading, (index, iteration)))
+            local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
         return self._number(local), wrong
 
     def _joined(self, local: Local, op: Op) -> tuple[int, Wrong]:
@@ -235,10 +231,10 @@ class WorkerSide:
         pushed = tuple(map(int.__add__, local.applied, op.held))
         if wrong := invariants.joined(op.iteration, pushed):
             return self._number(local), wrong
-        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
+        machine = self._fresh()
         last = (op.iteration - 1,) * self._ranges
         new = Local(
-            -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last,
+            -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last, own=self._none,
             applied=(op.iteration,) * self._ranges, missed=local.missed + op.iteration - min(pushed),
             owed=tuple(tuple(range(done, end)) for done, end in zip(local.applied, pushed, strict=True)),
         )  # fmt: skip
@@ -247,7 +243,7 @@ class WorkerSide:
 
     def _promised(self, local: Local, index: int) -> int:
         """The last iteration that a worker was started with on a range."""
-        iterations = [iteration for each, iteration in local.reading if each == index]
+        iterations = [iteration for each, iteration, _ in local.reading if each == index]
         iterations += [message.iteration for message in map(self.message, local.down)
                        if isinstance(message, self._kinds.messages.Weights) and message.range == index]  # fmt: skip
         return max(iterations, default=local.got[index] if local.got else -1)
@@ -255,14 +251,14 @@ class WorkerSide:
     # --- states as numbers ----------------------------------------------------------------------------------------
 
     def _start(self) -> int:
-        machine = self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
+        machine = self._fresh()
         none = (0,) * self._ranges
-        local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none)
+        local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none, own=self._none)
         return self._moved(local, machine, 0, "start", None, machine.start).after
 
     def _sent(self, local: Local, link: str, messages: Iterable[Any]) -> Local:
         numbers = tuple(self._interned(message, self._messages) for message in messages)
-        return _linked(local, link, (local.up if link == UP else local.down) + numbers)
+        return linked(local, link, (local.up if link == UP else local.down) + numbers)
 
     def _machine(self, number: int) -> Any:
         return copied(self._machines[number], names(1))
@@ -287,21 +283,3 @@ class WorkerSide:
             self.applied.append(tuple(map(int.__sub__, local.applied, map(len, local.owed))) if local.owed
                                 else local.applied)  # fmt: skip
         return number
-
-
-def _linked(local: Local, link: str, under_way: tuple[int, ...]) -> Local:
-    return local._replace(up=under_way) if link == UP else local._replace(down=under_way)
-
-
-def _noted(local: Local, link: str, message: int) -> Local:
-    if link == UP:
-        return local._replace(past_up=tuple(sorted({*local.past_up, message})))
-    return local._replace(past_down=tuple(sorted({*local.past_down, message})))
-
-
-def _without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-    return items[:place] + items[place + 1 :]
-
-
-def _with(items: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*items[:place], value, *items[place + 1 :])

@@ -193,7 +193,7 @@ class _LocalRun(Coordinator):
 
     def _emulation(self) -> dict[str, Any]:
         """How well the emulation was kept, and what was measured before."""
-        found = emulation(self.worked.values(), self.facts, len(self.experiment.parts))
+        found = emulation(self.experiment, self.worked.values(), self.facts)
         return {
             "dilation": self.dilation,
             **found,

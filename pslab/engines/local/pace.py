@@ -53,12 +53,18 @@ class Pace(NamedTuple):
         return next(able, DILATIONS[-1])
 
 
-def emulation(worked: Collection[Mapping[str, Any]], served: Mapping[str, Any], ranges: int) -> dict[str, float]:
-    """How well the emulation was kept, by what workers and server have reported: shares of the workers' time."""
-    alive_s = sum(each["alive_s"] for each in worked) or 1.0
+def emulation(
+    experiment: Experiment, worked: Collection[Mapping[str, Any]], served: Mapping[str, Any]
+) -> dict[str, float]:
+    """How well the emulation was kept, by what workers and server have reported: shares of the workers' time.
+
+    Where nothing is emulated nothing can be late.
+    """
+    alive_s, ranges = sum(each["alive_s"] for each in worked) or 1.0, len(experiment.parts)
     # ranges are on their way at the same time: an iteration has waited for one of them after another's lateness
     late_s = served["late_s_mean"] * served["messages"] / ranges
-    late_s += served["stalled_s"] + sum(each["late_s"] for each in worked)
+    if experiment.cluster.emulated:
+        late_s += served["stalled_s"] + sum(each["late_s"] for each in worked)
     return {
         "compute_overrun_share": sum(each["overrun_s"] for each in worked) / alive_s,
         "late_message_share": late_s / alive_s,

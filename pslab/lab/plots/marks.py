@@ -22,6 +22,8 @@ MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
     ("†", "evaluated beside the training, which disturbs its seconds",
      lambda manifest: bool(manifest.get("disturbed"))),
     ("‡", "judged invalid: the run broke a rule of its policy", lambda manifest: manifest.get("verdict") == "invalid"),
+    ("§", "weights of a million and more: training was about to diverge",
+     lambda manifest: (manifest.get("largest_weight") or 0.0) >= 1e6),
 )  # fmt: skip
 
 #: What changes the last bits of a run, so that records made with several of them are not quite comparable.

@@ -296,4 +296,6 @@ def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.n
         "pushes": typed(pushes),
         "arrivals": typed(arrivals),
     }
-    return tables, outcome.weights, {**outcome.facts, **judge(run, tables, outcome.facts).facts()}
+    largest = float(np.abs(outcome.weights).max(initial=0.0))
+    judged = judge(run, tables, outcome.facts).facts()
+    return tables, outcome.weights, {**outcome.facts, "largest_weight": largest, **judged}

@@ -141,3 +141,9 @@ def test_a_worker_that_is_stopped_while_it_waits_for_weights_is_late():
     facts = execute(experiment, stop_and_continue).facts
     assert facts["emulation"]["late_message_share"] > 0.5 / 2 / facts["seconds"]
     assert not facts["emulation_ok"]
+
+
+def test_where_nothing_is_emulated_nothing_can_be_late():
+    facts = execute(resolve(tiny(workers=2, pushes=8)), lambda _: None).facts
+    assert facts["emulation_ok"]
+    assert facts["emulation"]["late_message_share"] == facts["emulation"]["compute_overrun_share"] == 0

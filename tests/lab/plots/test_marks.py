@@ -14,6 +14,7 @@ from pslab.lab.plots.marks import marks, notes_of
 @pytest.mark.parametrize(("facts", "mark", "words"), [
     ({"emulation_ok": False}, "*", "too slow"), ({"disturbed": True}, "†", "disturbs"),
     ({"verdict": "invalid"}, "‡", "judged invalid"), ({"outcome": "diverged"}, "\u00a0✖1/1", "diverged"),
+    ({"largest_weight": 7e28}, "§", "weights of a million and more"), ({"largest_weight": 3.5}, "", ""),
     ({"dilation": 2.5}, "", "emulated 2.5 times slower than shown"), ({"dilation": 1.0}, "", ""), ({}, "", ""),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_result_is_marked_and_explained(tmp_path: Path, facts: dict, mark: str, words: str):

@@ -170,3 +170,8 @@ def test_loading_a_record_needs_no_torch(tmp_path):
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=environment)
+
+
+def test_a_record_says_how_large_its_weights_are(tmp_path):
+    found = run(tiny(engine="virtual", cluster="lab", learning_rate=1e4), results=tmp_path, progress=False)
+    assert found.manifest["largest_weight"] == abs(found.weights).max() > 1e3

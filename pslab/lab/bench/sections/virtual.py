@@ -24,7 +24,7 @@ from pslab.protocol.server import Reply, Server
 from pslab.protocol.window import Window
 
 SECTION = "4 virtual time"
-BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.1, 1 / 1.7
+BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.08, 1 / 1.8
 EVENT_S, SCALING_BAR = 1 / 200_000, 2.0
 CLUSTER = {"preset": "lab"}
 CROWDS = (4, 16, 64, 256, 1024)
