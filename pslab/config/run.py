@@ -25,7 +25,7 @@ SEMANTICS = 4  # raise it when the same Run gives other results than before: old
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip
-LATER = ("loss", "metric")  # younger than some records, which are still found: at their defaults nothing names them
+LATER = ("loss", "metric", "on_nonfinite")  # younger than some records: at their defaults nothing names them
 USERS = ("model", "data")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 _PROCESS = os.urandom(4).hex()
@@ -84,6 +84,10 @@ class Run:
         str, OneOf("after", "beside"), "the timed run, or beside it: curves grow live, but the run is disturbed"
     ] = "after"
     on_death: Annotated[str, OneOf("stop", "continue"), "what the run does when a worker's process dies"] = "stop"
+    on_nonfinite: Annotated[
+        str, OneOf("stop", "skip"),
+        "what a worker does with a gradient that is not finite: end the run, or compute its next batch instead",
+    ] = "stop"
     keep_weights: Annotated[bool, "whether the record has the final weights, or their SHA-256 alone"] = False
     lease_s: Annotated[
         float, Bounds(at_least=0.1, at_most=1e6), "a process without a sign of life for so many real seconds is dead"

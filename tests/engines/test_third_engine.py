@@ -86,7 +86,7 @@ class Bytes:
             return
         driver, producer = self.workers[worker], self.producers[worker]
         driver.begin(self.clock.now())
-        loss = producer.gradient(iteration, *driver.basis(iteration))
+        loss = producer.gradient(iteration, driver.basis(iteration))
         payloads, _ = producer.payloads(iteration, loss)
         now = self.clock.now()
         self.compute(worker, driver.computed(range(len(payloads)), payloads, now, now, now))

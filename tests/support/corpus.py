@@ -93,6 +93,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "float16"}, "dtype"),
     ({"device": "tpu"}, "device"),
     ({"on_death": "ignore"}, "on_death"),
+    ({"on_nonfinite": "ignore"}, "on_nonfinite"),
+    ({"on_nonfinite": "skip", "ranges": "layers"}, "on_nonfinite"),
     ({"evaluate": "before"}, "evaluate"),
     ({"lease_s": 0.0}, "lease_s"),
     ({"dilation": 0.5}, "dilation"),

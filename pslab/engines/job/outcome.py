@@ -11,7 +11,7 @@ import numpy as np
 OnProgress = Callable[[dict[str, Any]], None]
 """Gets {"pushes", "seconds", "workers"} now and then, {"pushes", "seconds", "accuracy", "loss"} when a snapshot was
 evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": computing, waiting, transferring or dead,
-"for": [workers], "iteration"}. With "repeated" the run has begun again, slower.
+"for": [workers], "iteration"}. With "repeated", which says why, the run has begun again.
 It may raise KeyboardInterrupt to end the run in order."""
 
 

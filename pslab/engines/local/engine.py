@@ -15,7 +15,7 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
-from pslab.engines.local.pace import DILATIONS, EMULATED, STARVED, Pace, emulation, kept, larger
+from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, STARVED, Pace, emulation, kept, larger
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
@@ -27,6 +27,7 @@ from pslab.engines.processes.watch import EVALUATING, REHEARSING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
+from pslab.engines.worker.driver import skipped
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import RunError
 
@@ -211,7 +212,7 @@ class _LocalRun(Coordinator):
     def _repeated(self) -> Outcome:
         """The outcome of another attempt, slower than this one."""
         before = self._emulation()
-        self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": True})
+        self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": AGAIN})
         given = self.pool, self.experiment, self.on_progress, self.evaluator is not None, self.asked, before
         return _LocalRun(*given).conduct()
 
@@ -289,6 +290,7 @@ class _LocalRun(Coordinator):
             "dilation": self.dilation,
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
+            **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
             **({"phases_lost": sorted(lost)} if (lost := self.workers - set(self.worked)) else {}),
         }
         if "outcome" in self.facts and self.worked:

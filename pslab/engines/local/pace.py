@@ -25,6 +25,7 @@ MESSAGES = 2  # of an iteration, each of which may be late
 DRAWN = 64  # modelled gradients of each worker that stand for all of them
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
 STARVED = 1.25  # workers that let others first may compute so much longer
+AGAIN = "the machine did not keep the cluster's pace: once again, slower"
 EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # what the server reports for `emulation` alone
 
 

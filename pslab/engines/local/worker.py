@@ -18,7 +18,7 @@ from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import PHASE_COLUMNS, Row
-from pslab.engines.worker.tensors import Producer, Pulled
+from pslab.engines.worker.tensors import Basis, Producer, Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.pruning.pruner import NonFinite
 
@@ -72,7 +72,7 @@ class LocalWorker(Evaluating):
         turns = self.driver.turns
         body = {"overrun_s": self.overrun_s, "late_s": self.line.late_s / self.clock.dilation, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
-                "sweeps": turns.sweeps if turns else []}  # fmt: skip
+                "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
 
     # --- computing ------------------------------------------------------------------------------------------------
@@ -81,10 +81,19 @@ class LocalWorker(Evaluating):
         """Compute an iteration and push its gradient; the next one, if it can be computed at once."""
         if self.pulled:
             self._install_pulled(iteration)
-        begin_s = self.now()
-        self.driver.begin(begin_s)
-        modelled_s = self.driver.modelled_s(iteration)
-        loss = self.producer.gradient(iteration, *self.driver.basis(iteration))
+        self.driver.begin(self.now())
+        basis: Basis | None = self.driver.basis(iteration)
+        while basis is not None:
+            try:
+                return self._gradient(iteration, basis)
+            except NonFinite:
+                basis = self.driver.skip(iteration, basis)
+        raise NonFinite(f"the gradient of iteration {iteration}")
+
+    def _gradient(self, iteration: int, basis: Basis) -> int | None:
+        """Compute a gradient and push it, if it is finite."""
+        begin_s, modelled_s = self.now(), self.driver.modelled_s(iteration)
+        loss = self.producer.gradient(iteration, basis)
         real_s = self.now() - begin_s
         self._hold_until(begin_s + modelled_s)
         computed_s = self.now()

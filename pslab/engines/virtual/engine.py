@@ -23,18 +23,29 @@ from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
-from pslab.errors import RunError
+from pslab.errors import RunError, WorkerDied
 
 
 def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None = None) -> Outcome:
     """Run an experiment in virtual time.
 
-    `hosts` is how many gradients are computed at a time, by default as many as there are cores.
+    `hosts` is how many gradients are computed at a time, by default as many as there are cores. With `Run.on_death`
+    "continue" a run whose host has died begins again, once: it leaves the same bits as if nothing had happened.
 
     Raises:
         WorkerFailed, WorkerDied, StartFailed: a host did; the pool is closed then.
         Interrupted: with what was completed, within two seconds.
     """
+    try:
+        return _execute(experiment, on_progress, hosts)
+    except WorkerDied as error:
+        if experiment.run.on_death == "stop":
+            raise
+        on_progress({"pushes": 0, "seconds": 0.0, "repeated": f"{error}: once again"})
+        return _execute(experiment, on_progress, hosts)
+
+
+def _execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None) -> Outcome:
     threads, count = torch.get_num_threads(), hosts or cores()
     pool = pools.acquire(count, lambda: on_progress({}))
     torch.set_num_threads(1)  # the server is one thread; the cores are the hosts'

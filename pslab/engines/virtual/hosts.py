@@ -22,15 +22,14 @@ from pslab.engines.processes.watch import COMPUTING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
 from pslab.engines.worker.range_schedule import Turn
-from pslab.engines.worker.tensors import Producer, Pulled, Write
+from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write
 from pslab.tensors.pruning.pruner import NonFinite
 
 WAIT_S = 0.1
 AHEAD = 2  # gradients that a host has: one that it computes, and the next
 
 
-#: settled when; worker, iteration; what it pulled, and adds; the range that it pushes
-Order = tuple[float, int, int, list[Pulled], list[Write], Turn | None]
+Order = tuple[float, int, int, list[Pulled], Basis]  # settled when; worker, iteration; what it pulled
 
 
 class Host(Evaluating):
@@ -50,11 +49,11 @@ class Host(Evaluating):
     def iteration(self) -> int:
         return self._iteration
 
-    def produce(self, worker: int, iteration: int, pulled: list[Any], writes: list[Any], turn: Any) -> None:
+    def produce(self, worker: int, iteration: int, pulled: list[Any], basis: list[Any]) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and report it."""
-        self._iteration = iteration
-        body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled],
-                       [Write(*each) for each in writes], None if turn is None else Turn(*turn))  # fmt: skip
+        (writes, turn, ahead), self._iteration = basis, iteration
+        given = Basis([Write(*each) for each in writes], None if turn is None else Turn(*turn), ahead)
+        body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled], given)
         report(self.seat.parent, "produced", {"worker": worker, **body})
 
     def _producer(self, worker: int) -> Producer:
@@ -65,14 +64,12 @@ class Host(Evaluating):
         return found
 
 
-def body_of(
-    producer: Producer, iteration: int, pulled: list[Pulled], writes: list[Write], turn: Turn | None = None
-) -> dict[str, Any]:
+def body_of(producer: Producer, iteration: int, pulled: list[Pulled], basis: Basis) -> dict[str, Any]:
     """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
     the payload's size and entries; no payloads if the gradient is not finite."""
     for each in pulled:
         producer.install(each)
-    loss = producer.gradient(iteration, writes, turn)
+    loss = producer.gradient(iteration, basis)
     try:
         payloads, _ = producer.payloads(iteration, loss)
     except NonFinite:
@@ -98,13 +95,12 @@ class Hosts:
             pool.start(number, Host, job, here)
 
     def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
-        turn: Turn | None = None,
-    ) -> None:  # fmt: skip
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
+    ) -> None:
         """The weights of a virtual worker's iteration were settled at this virtual instant."""
         self._started.add(worker)
         whose = 0 if self._portable else self._host[worker]
-        heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, writes, turn))
+        heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, basis))
         self._feed()
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:

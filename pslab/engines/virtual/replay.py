@@ -17,8 +17,7 @@ from pslab.engines.job.outcome import Outcome
 from pslab.engines.job.wire import WHOLE
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import Sizes, exchange, job_without_tensors
-from pslab.engines.worker.range_schedule import Turn
-from pslab.engines.worker.tensors import Pulled, Write
+from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import ConfigError
 from pslab.protocol.server import Reply
 
@@ -33,9 +32,8 @@ class Recorded:
         self._iterations: dict[int, int] = {}
 
     def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
-        turn: Turn | None = None,
-    ) -> None:  # fmt: skip
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
+    ) -> None:
         """Which one is asked for."""
         self._iterations[worker] = iteration
 

@@ -30,8 +30,7 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import body_of
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.range_schedule import Turn
-from pslab.engines.worker.tensors import Producer, Pulled, Write
+from pslab.engines.worker.tensors import Basis, Producer, Pulled
 
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
@@ -123,12 +122,11 @@ class WholeRun:
         self._rows: list[tuple[float, ...]] = []
 
     def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
-        turn: Turn | None = None,
-    ) -> None:  # fmt: skip
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
+    ) -> None:
         """A worker's weights are settled: compute."""
         self.iteration = iteration
-        self._bodies[worker] = body_of(self.producers[worker], iteration, pulled, writes, turn)
+        self._bodies[worker] = body_of(self.producers[worker], iteration, pulled, basis)
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """What it has computed."""

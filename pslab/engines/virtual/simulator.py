@@ -27,6 +27,7 @@ from pslab.engines.server.worker_status import doing
 from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES, Scheduler
 from pslab.engines.virtual.server_node import ServerNode
 from pslab.engines.virtual.worker_node import Gradients, WorkerNode
+from pslab.engines.worker.driver import skipped
 from pslab.engines.worker.phases import PHASE_COLUMNS, Row
 from pslab.protocol.server import Server
 
@@ -99,6 +100,7 @@ class Simulator:
             "emulation_ok": True,  # virtual time is what the cluster says, whatever the machine does
             "disturbed": False,
             **({"sweeps": sweeps} if sweeps else {}),
+            **skipped(self._job.run.on_nonfinite, (node.driver.skipped() for node in self.workers)),
         }
 
     def _start(self) -> None:

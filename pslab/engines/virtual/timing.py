@@ -20,7 +20,7 @@ from pslab.engines.server.ledger import Ledger
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.virtual.worker_node import Gradients
 from pslab.engines.worker.range_schedule import Turn
-from pslab.engines.worker.tensors import Pulled, Write
+from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec.frames import sliced_bytes
 from pslab.tensors.workload.keyspace import KeyRange
@@ -93,12 +93,11 @@ class NoGradients:
         self._turns: dict[int, Turn] = {}
 
     def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
-        turn: Turn | None = None,
-    ) -> None:  # fmt: skip
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
+    ) -> None:
         """Nothing is computed."""
-        if turn is not None:
-            self._turns[worker] = turn
+        if basis.turn is not None:
+            self._turns[worker] = basis.turn
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
         """The same for all workers, unless they push ranges of keys in turn."""

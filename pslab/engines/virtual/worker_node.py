@@ -12,8 +12,7 @@ from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gradient
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import Row
-from pslab.engines.worker.range_schedule import Turn
-from pslab.engines.worker.tensors import Pulled, Write
+from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
 
 
@@ -21,9 +20,8 @@ class Gradients(Protocol):
     """Where gradients come from."""
 
     def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, writes: list[Write],
-        turn: Turn | None = None,
-    ) -> None:  # fmt: skip
+        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
+    ) -> None:
         """The weights of a worker's iteration are settled at this instant: its gradient may be computed."""
 
     def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
@@ -54,6 +52,7 @@ class WorkerNode:
         self._pass: Pass | None = None  # of a layered worker: where it is in its iteration
         self._pulled: list[Pulled] = []  # for the next iteration
         self._settled = 0  # ranges whose weights for it the server has read
+        self._basis = Basis([])  # of the gradient that was started last
         self._started = False  # whether a gradient is started, and its result not yet taken
         self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
         # what a fitted range will be is known when its computation starts, and not before
@@ -109,8 +108,8 @@ class WorkerNode:
     def _start_gradient(self, iteration: int, now: float) -> None:
         self._started = True
         pulled, self._pulled, self._settled = self._pulled, [], 0
-        writes, turn = self.driver.basis(iteration)
-        self._gradients.start(self.worker, iteration, pulled, now, writes, turn)
+        self._basis = self.driver.basis(iteration)
+        self._gradients.start(self.worker, iteration, pulled, now, self._basis)
 
     def _result(self) -> dict[str, Any]:
         self._started = False
@@ -143,7 +142,13 @@ class WorkerNode:
 
     def _computed(self, content: tuple[int, float, float], now: float) -> None:
         iteration, ends_s, selected_s = content
-        self._ready(self._result(), iteration, range(len(self._job.parts)), ends_s, selected_s, now)
+        body = self._result()
+        if body["payloads"] is None and (basis := self.driver.skip(iteration, self._basis)):
+            self._basis, self._started = basis, True
+            self._gradients.start(self.worker, iteration, [], now, basis)
+            self._until(now + self.driver.modelled_s(iteration), 1.0, self._computed, iteration)
+            return
+        self._ready(body, iteration, range(len(self._job.parts)), ends_s, selected_s, now)
 
     def _ready(
         self, body: dict[str, Any], iteration: int, ranges: Sequence[int], ends_s: float, selected_s: float, now: float

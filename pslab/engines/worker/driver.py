@@ -7,19 +7,27 @@ hands the gradient back to `computed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Gradient, Wanted
 from pslab.engines.worker.own_pushes import own_writes
 from pslab.engines.worker.phases import PhaseLog, Row
-from pslab.engines.worker.range_schedule import Turn, turns_of
-from pslab.engines.worker.tensors import Write
+from pslab.engines.worker.range_schedule import turns_of
+from pslab.engines.worker.tensors import Basis
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 from pslab.protocol.worker import Compute, Effect, LayeredWorker, worker_of
 
+SKIPS = 100  # gradients in a row that are not finite: the weights are not, or soon will not be
+
 Send = Callable[[Frame, float], None]  # hand a frame to the transport, at an instant
+
+
+def skipped(on_nonfinite: str, rows: Iterable[list[list[int]]]) -> dict[str, Any]:
+    """What a manifest says of the gradients that were skipped: how many, and each worker's in each iteration."""
+    found = sorted(row for own in rows for row in own)
+    return {} if on_nonfinite == "stop" else {"skipped": sum(count for _, _, count in found), "skips": found}
 
 
 class WorkerDriver:
@@ -32,6 +40,8 @@ class WorkerDriver:
         self._times = ComputeTimes(job.cluster, job.run.seed, worker)
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self._burst_s = 0.0  # since when it computes without a wait
+        self._ahead = 0  # batches that were skipped
+        self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
 
     @property
     def iteration(self) -> int:
@@ -55,13 +65,26 @@ class WorkerDriver:
         """It computes from now on."""
         self._burst_s = now
 
-    def basis(self, iteration: int) -> tuple[list[Write], Turn | None]:
-        """What an iteration is computed on beside the weights: own pushes that they lack, and the keys in turn."""
+    def basis(self, iteration: int) -> Basis:
+        """What an iteration is computed on beside the weights; to be asked once for each."""
         turn = self.turns.turn(iteration, self.machine) if self.turns else None
-        return own_writes(self._job, self.machine), turn
+        return Basis(own_writes(self._job, self.machine), turn, self._ahead)
+
+    def skip(self, iteration: int, basis: Basis) -> Basis | None:
+        """The gradient is not finite: what the iteration is computed on instead, or None if that ends the run."""
+        skipped = self.skips.get(iteration, 0)
+        if self._job.run.on_nonfinite == "stop" or skipped == SKIPS:
+            return None
+        self.skips[iteration] = skipped + 1
+        self._ahead += self._job.traits.gradients(iteration)
+        return basis._replace(ahead=self._ahead)
+
+    def skipped(self) -> list[list[int]]:
+        """Gradients that were not finite, and not the run's end: this worker, the iteration, and how many."""
+        return [[self.machine.worker, iteration, count] for iteration, count in self.skips.items()]
 
     def modelled_s(self, iteration: int) -> float:
-        """How long an iteration's gradients take in the modelled cluster; to be asked once for each."""
+        """How long an iteration's gradients take in the modelled cluster; to be asked once for each, and each skip."""
         return sum([self._times.draw() for _ in range(self._job.traits.gradients(iteration))])
 
     def computed(

@@ -21,7 +21,7 @@ from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import Turn
 from pslab.protocol.messages import Weights
 from pslab.tensors.codec.frames import Entries, decode, encode_into
-from pslab.tensors.pruning.pruner import NonFinite, Setting, is_finite, zeros
+from pslab.tensors.pruning.pruner import NonFinite, Setting, checked_finite, is_finite, zeros
 from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Part
@@ -37,6 +37,14 @@ class Write(NamedTuple):
     size_bytes: int
 
 
+class Basis(NamedTuple):
+    """What a gradient is computed on beside the weights."""
+
+    writes: list[Write]  #: own pushes that they lack, which an eager worker adds
+    turn: Turn | None = None  #: the keys in turn
+    ahead: int = 0  #: batches that were skipped before
+
+
 class Pulled(NamedTuple):
     """Weights that have arrived: their range, the iteration that they allow, and the size of the frame, or WHOLE."""
 
@@ -47,6 +55,9 @@ class Pulled(NamedTuple):
     @classmethod
     def of(cls, weights: Weights) -> Pulled:
         return cls(weights.range, weights.iteration, weights.payload.size_bytes)
+
+
+NO_BASIS = Basis([])
 
 
 class Producer:
@@ -114,9 +125,10 @@ class Producer:
         layerwise.turns = lambda: done(turns)
         layerwise.ready = lambda layer: done(lambda: ready(layer, computing.loss))
 
-    def gradient(self, iteration: int, writes: Iterable[Write] = (), turn: Turn | None = None) -> float:
-        """Compute the gradient of an iteration; the batch's loss. `writes` are own pushes that an eager worker adds."""
-        self._turn = turn
+    def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
+        """Compute the gradient of an iteration; the batch's loss."""
+        writes, self._turn, ahead = basis
+        turn = self._turn
         if isinstance(self._pruner, RangePruner) and turn is not None:
             self._own_ranges(self._pruner, writes, turn)
         elif self._job.traits.eager:
@@ -128,9 +140,10 @@ class Producer:
             return math.nan
         job, buffer, before = self._job, self._buffer(iteration), self._job.traits.gradients_before
         steps = range(before(iteration), before(iteration + 1))
+        batches = range(steps.start + ahead, steps.stop + ahead)
         if len(steps) == 1:
-            return self._computing.gradient(steps[0], buffer)
-        return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
+            return self._computing.gradient(batches[0], buffer)
+        return self._computing.path(batches, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
         """Rate, prune and encode: the payload of each range, and the instant before encoding, on the monotonic clock.
@@ -145,6 +158,7 @@ class Producer:
         span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
         gradient = self._gradients[buffer][span]
         if self._squares is not None:
+            checked_finite(gradient)  # they are for ever
             self._squares.divide(gradient, gradient, span.start)
         if self._pruner is None:
             if not is_finite(gradient):

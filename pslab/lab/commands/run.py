@@ -12,7 +12,25 @@ from pslab.config.cluster import Cluster
 from pslab.config.metric import metric_of
 from pslab.config.parameters import Parameter, parameters
 from pslab.config.run import FIELDS, NAMED, Run
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
+
+#: A value of each field that the table of names does not give one for, as it is typed.
+EXAMPLES = {
+    "workers": "8", "pull": "changed", "codec": "varint", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5",
+    "push_weight": "1", "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97",
+    "cluster": "\"{preset: lab, slow: {0: 2.0}}\"", "engine": "virtual", "device": "cuda", "dtype": "float64",
+    "seed": "1", "eval_every": "100", "evaluate": "beside", "on_death": "continue", "keep_weights": "on",
+    "lease_s": "10", "dilation": "4",
+}  # fmt: skip
+
+
+def example(name: str) -> str:
+    """A value of a field that is not its default, as it is typed."""
+    if name in EXAMPLES:
+        return EXAMPLES[name]
+    rows = [row.example or row.name for row in ROWS[name].values()]
+    return next((each for each in rows if ":" in each), rows[-1])
 
 
 def add(verbs: Any) -> None:
@@ -26,8 +44,9 @@ def add(verbs: Any) -> None:
     parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     for name, field in FIELDS.items():
         allowed = "" if name in NAMED else field.allowed
-        said = "; ".join(filter(None, (field.doc, allowed, f"default: {field.shown}"))).replace("%", "%%")
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper(), help=said)
+        option, such_as = f"--{name.replace('_', '-')}", example(name)
+        parts = field.doc, allowed, f"default: {field.shown}; for example {option} {such_as}"
+        parser.add_argument(option, metavar=name.upper(), help="; ".join(filter(None, parts)).replace("%", "%%"))
 
 
 def main(options: argparse.Namespace) -> int:

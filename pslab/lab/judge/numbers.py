@@ -142,13 +142,17 @@ def computing(n: Numbers) -> list[str]:
     done = np.zeros(p.workers, np.int64)
     np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1)
     done -= h.rules.layered  # a part of the last one is not recorded
-    due_s = spent_s.copy()
+    due_s, skips = spent_s.copy(), {(worker, at): count for worker, at, count in n.facts.get("skips", ())}
+    modelled = np.full(due_s.shape, n.modelled)
+    for cell in skips:  # the cluster's costs of what was computed and not sent are in it, too
+        modelled[cell] = False
     for worker in np.flatnonzero(done > 0).tolist():
         times = ComputeTimes(n.cluster, n.run.seed, worker)
         for iteration in range(done[worker]):
-            due_s[worker, iteration] = sum(times.draw() for _ in range(h.rules.traits.gradients(iteration)))
+            due_s[worker, iteration] = sum(times.draw() for _ in range(h.rules.traits.gradients(iteration)
+                                                                  * (1 + skips.get((worker, iteration), 0))))
     slack_s = EXACT * (1 + float(p.end.max())) if n.modelled else SLACK_S
-    wrong = (np.abs(spent_s - due_s) > slack_s) if n.modelled else spent_s < due_s - slack_s
+    wrong = np.where(modelled, np.abs(spent_s - due_s) > slack_s, spent_s < due_s - slack_s)
     return report_cells(wrong, lambda worker, at: (
         f"worker {worker} computed iteration {at} for {spent_s[worker, at]:.9g} s; the cluster's is "
         f"{due_s[worker, at]:.9g} s"))  # fmt: skip

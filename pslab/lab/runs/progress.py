@@ -64,8 +64,7 @@ class Progress:
         self._first = self._first or (now, self._worked())  # what it takes to start processes belongs to no run
         self._note(now)
         if self._shown and news.get("repeated"):
-            words = "the machine did not keep the cluster's pace: once again, slower"
-            self._print(f"{self._place()} {_label(run)}: {words}", end="\n")
+            self._print(f"{self._place()} {_label(run)}: {news['repeated']}", end="\n")
         if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
             self._printed_s = now
             text = f"{self._place()} {_label(run)}: {_how_far(run, news)}{_words(self.left_s())}"

@@ -275,6 +275,9 @@ def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.eager:
         problem = "asks for the whole model as a worker starts to compute: use ranges='whole', or another policy"
         raise ConfigError("sync", run.sync, problem)
+    if run.on_nonfinite == "skip":
+        problem = "a layer's gradient is pushed before that of the next one is known: use stop, or ranges='whole'"
+        raise ConfigError("on_nonfinite", run.on_nonfinite, problem)
     if traits.accumulates:
         problem = "pushes after several gradients, and no layer is ready earlier: use ranges='whole'"
         raise ConfigError("sync", run.sync, problem)

@@ -127,8 +127,8 @@ class Pruner:
         if self._traits.clip is not None:
             gradient = clipped(gradient, self._traits.clip / math.sqrt(self.setting.workers))
         with torch.no_grad():
-            found = [self._layer(number, gradient[start:stop], iteration)
-                     for number, (start, stop) in enumerate(self.layers)]  # fmt: skip
+            found = [piece for number, (start, stop) in enumerate(self.layers)
+                     for piece in self._layer(number, gradient[start:stop], iteration)]  # fmt: skip
         return _joined(found, gradient)
 
     def prune_layer(
@@ -144,7 +144,7 @@ class Pruner:
         start, stop = self.layers[number]
         gradient = self._checked(gradient, stop - start)
         with torch.no_grad():
-            return self._layer(number, gradient, iteration)
+            return _joined(self._layer(number, gradient, iteration), gradient)
 
     def _checked(self, gradient: torch.Tensor, size: int) -> torch.Tensor:
         if gradient.shape != (size,) or gradient.dtype != self.dtype:
@@ -152,7 +152,10 @@ class Pruner:
             raise ValueError(f"a gradient of shape {got[0]}, {got[1]} where {wanted[0]}, {wanted[1]} is expected")
         return checked_finite(gradient)
 
-    def _layer(self, number: int, gradient: torch.Tensor, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _layer(
+        self, number: int, gradient: torch.Tensor, iteration: int
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What is sent of each piece of a layer."""
         at = self._traits.at
         rule: Rule = self.rule if at is None else at(iteration / self.setting.epoch_iterations)
         first, found = self.layers[number][0], []
@@ -167,7 +170,7 @@ class Pruner:
             indices = self._indices(rule, v, number, place.start, iteration)
             self._check_sum(v)
             found.append((indices + place.start, self._taken(v, indices, place)))
-        return _joined(found, gradient)
+        return found
 
     def _summed(self, gradient: torch.Tensor, place: slice) -> select.Vector:
         """The gradient and what the memories have of this place. Compiled loops add it up while they select."""

@@ -48,8 +48,8 @@ def test_a_run_that_begins_again_says_so_and_counts_from_nothing(clock):
     shown = Progress({"a": Run(pushes=100)}, stream=stream)
     shown.begin("a")
     shown.update("a", {"pushes": 90, "seconds": 1.0})
-    shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": True})
-    assert "did not keep the cluster's pace: once again, slower\n" in stream.getvalue()
+    shown.update("a", {"pushes": 0, "seconds": 0.0, "repeated": "once again, slower"})
+    assert "seed 0: once again, slower\n" in stream.getvalue()
     assert shown._shares["a"] == 0.0
 
 

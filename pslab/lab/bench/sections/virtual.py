@@ -16,6 +16,7 @@ from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import Hosts
+from pslab.engines.worker.tensors import NO_BASIS
 from pslab.lab.bench.measure import Row, alternated
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Pull, Push
@@ -23,7 +24,7 @@ from pslab.protocol.server import Reply, Server
 from pslab.protocol.window import Window
 
 SECTION = "4 virtual time"
-BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.1, 1 / 1.7
+BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.08, 1 / 1.8
 EVENT_S, SCALING_BAR = 1 / 200_000, 2.0
 CLUSTER = {"preset": "lab"}
 CROWDS = (4, 16, 64, 256, 1024)
@@ -69,12 +70,12 @@ def _bare(run: Run, cores: int) -> float:
     turns = itertools.cycle(range(run.workers))
     start_s, under_way = time.perf_counter(), [next(turns) for _ in range(run.workers)]
     for worker in under_way:
-        hosts.start(worker, 0, [], 0.0, [])
+        hosts.start(worker, 0, [], 0.0, NO_BASIS)
     for count in range(int(run.pushes or 0)):
         worker = under_way.pop(0)
         hosts.result(worker, lambda: None)
         if count < int(run.pushes or 0) - run.workers:
-            hosts.start(worker, count // run.workers + 1, [], float(count), [])
+            hosts.start(worker, count // run.workers + 1, [], float(count), NO_BASIS)
             under_way.append(worker)
     return time.perf_counter() - start_s
 

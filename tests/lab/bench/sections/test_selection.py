@@ -30,7 +30,7 @@ def test_shares_are_ratios_to_an_iteration(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("density", "n", "expected"),
-    [(0.001, 10**6, 15), (0.01, 25 * 10**6, 4), (0.1, 10**6, 30), (0.05, 25 * 10**6, 8), (0.3, 10**6, None)],
+    [(0.001, 10**6, 4), (0.01, 25 * 10**6, 1.5), (0.1, 10**6, 30), (0.05, 25 * 10**6, 8), (0.3, 10**6, None)],
 )
 def test_bars_depend_on_density_and_size(density: float, n: int, expected: float | None) -> None:
     assert selection.bar(density, n) == expected
