@@ -51,6 +51,9 @@ class Bounds:
         return " and ".join(f"{words} {_shown(end)}" for words, end in ends.items() if end is not None)
 
 
+SHARE = Bounds(above=0, at_most=1)  # of a whole
+
+
 class OneOf(tuple[str, ...]):
     """The strings that a value may be."""
 
@@ -109,6 +112,14 @@ class Parameter:
         only_words = self.choices and self.kinds == (str,)
         return ValueError(nearest(str(value), self.choices) if only_words else f"must be {self.allowed}")
 
+    def _share(self, text: str) -> float:
+        """A share; a whole number without a sign may mean per cent, and is refused."""
+        value = number(text)
+        if text.isdigit() and 1 <= value <= 100:
+            what, everything = ("the whole", ", and everything 100%") if value == 1 else ("more than the whole", "")
+            raise ValueError(f"{text} is {what}; {value:g} in a hundred is {value:g}%{everything}")
+        return value
+
     def read(self, text: str) -> Any:
         """The text as a value of one of the types; ValueError if it is of none."""
         if self.choices and text in self.choices:
@@ -120,7 +131,7 @@ class Parameter:
         if int in self.kinds and (str not in self.kinds or text.lstrip("+-").isdigit()):
             return int(text)
         if float in self.kinds:
-            return number(text)
+            return self._share(text) if self.bounds is SHARE else number(text)
         if str in self.kinds and not self.choices:
             return text
         raise self._error(text)

@@ -49,11 +49,13 @@ def build(kind: str, text: str, field: str = "") -> Any:
     name = split(text)[0]
     if name not in ROWS[kind]:
         raise ConfigError(field or kind, text, f"unknown name {name!r}; {nearest(name, names(kind))}")
-    return make(field or kind, text, ROWS[kind][name].load())
+    return make(field or kind, text, ROWS[kind][name].load(), ROWS[kind][name].example)
 
 
-def make(field: str, text: str, cls: Any) -> Any:
+def make(field: str, text: str, cls: Any, example: str = "") -> Any:
     """An object of `cls` with the parameters of the string; what takes no parameters, such as a function, itself.
+
+    An error gives the `example`, such as "ssp:3".
 
     Raises:
         ConfigError: as `build`.
@@ -79,7 +81,7 @@ def make(field: str, text: str, cls: Any) -> Any:
             raise ConfigError(field, text, f"{key}={value!r} cannot be read: {error}") from None
     missing = [key for key, p in fields.items() if p.default is dataclasses.MISSING and key not in arguments]
     if missing:
-        raise ConfigError(field, text, f"{name} needs {', '.join(missing)}, as in '{name}:VALUE'")
+        raise ConfigError(field, text, f"{name} needs {', '.join(missing)}, as in '{example or f'{name}:VALUE'}'")
     try:
         return cls(**arguments)
     except ValueError as error:
@@ -110,16 +112,19 @@ def import_named(field: str, text: str, load: Callable[[str], Any] = import_modu
         ConfigError: another form, a module that cannot be imported, or no such attribute (with the nearest one).
     """
     path, colon, attributes = text.partition(":")
+    close = get_close_matches(path.strip().lower(), ROWS.get(field, {}), n=1)
+    near = f"; did you mean '{close[0]}{colon}{attributes}'?" if close else ""
     if not colon or not all(part.isidentifier() for part in (*path.split("."), *attributes.split("."))):
-        raise ConfigError(field, text, "must have the form package.module:name")
+        raise ConfigError(field, text, f"must have the form package.module:name{near}")
     try:
         found = load(path)
     except Exception as error:
-        raise ConfigError(field, text, f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        problem = f"{path} cannot be imported: {type(error).__name__}: {error}{near}"
+        raise ConfigError(field, text, problem) from error
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
-            near = get_close_matches(attribute, dir(found), n=3, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+            others = get_close_matches(attribute, dir(found), n=3, cutoff=0.4)
+            hint = f"; did you mean {' or '.join(repr(n) for n in others)}?" if others else ""
             raise ConfigError(field, text, f"{path} has no {attribute!r}{hint}")
         found = getattr(found, attribute)
     return found

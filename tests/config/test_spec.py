@@ -7,8 +7,9 @@ from typing import Annotated
 
 import pytest
 
-from pslab.config.parameters import Bounds, OneOf, check
-from pslab.config.spec import build, describe, make, resolve, split
+from pslab.config.parameters import Bounds, OneOf, check, parameters
+from pslab.config.spec import build, describe, import_named, make, resolve, split
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.policies.sync.ssp import SSP
 
@@ -56,6 +57,48 @@ def test_a_bad_string_is_refused(text, words):
     with pytest.raises(ConfigError, match=words.replace("(", r"\(")) as error:
         make("field", text, Rule)
     assert error.value.field == "field"
+
+
+NEEDY = [row for rows in ROWS.values() for row in rows.values()
+         if any(not p.shown for p in parameters(row.load()).values())]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", NEEDY, ids=[f"{row.kind}-{row.name}" for row in NEEDY])
+def test_a_missing_parameter_is_shown_by_an_example_that_can_be_built(row):
+    with pytest.raises(ConfigError, match="needs") as error:
+        build(row.kind, row.name)
+    example = error.value.problem.rpartition("as in '")[2].rstrip("'")
+    assert example == row.example
+    assert build(row.kind, example)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("static:1", "1 is the whole; 1 in a hundred is 1%, and everything 100%"), ("static:5", "5 in a hundred is 5%"),
+     ("dgc:fraction=1", "1%"), ("dgc:sample=10", "10%")],
+)  # fmt: skip
+def test_a_whole_number_is_no_share(text, words):
+    with pytest.raises(ConfigError, match=words):
+        build("prune", text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("prune", "static:100%"), ("prune", "static:1.0"), ("prune", "static:0.5"), ("schedule", "steps:1"),
+     ("sync", "elastic:15,weight=1")],
+)  # fmt: skip
+def test_a_share_in_per_cent_and_other_numbers_up_to_one_are_read(kind, text):
+    assert build(kind, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "near"),
+    [("model", "mpl:8", "mlp:8"), ("model", "mpl:net", "mlp:net"), ("data", "minst:train=9", "mnist:train=9"),
+     ("data", "fodler:/pictures", "folder:/pictures")],
+)  # fmt: skip
+def test_a_misspelt_name_before_a_colon_is_taken_for_no_package_of_the_users(kind, text, near):
+    with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
+        import_named(kind, text)
 
 
 def test_split_and_describe():

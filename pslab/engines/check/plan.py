@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pslab.config.spec import import_named, resolve
@@ -46,7 +46,7 @@ class Checked:
 
     @property
     def clean(self) -> bool:
-        """Every exploration was completed, and none broke a rule."""
+        """Every exploration was completed, none broke a rule, and each policy's bound could have been broken."""
         return all(each.verdict == "clean" for each in self.explored)
 
     @property
@@ -71,6 +71,10 @@ class Checked:
                 lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
             if any(not each.complete for each in own):
                 lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
+            if not all(each.reached for each in own):
+                most = max(each.iterations for each in own)
+                far = f"nothing was found, and nothing is shown: in {most} iterations no worker gets beyond its bound"
+                lines += ["", f"{policy}: {far}; check it with a smaller one, or raise --iterations"]
         return lines
 
 
@@ -183,17 +187,24 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
     """
     start_s = time.monotonic()
     _positive("processes", processes)
-    tasks: list[Task] = []
+    tasks, reached = list[Task](), list[bool]()
     for given in policies or examples():
         sync = resolve_sync(given)
-        tasks += plan(given if isinstance(given, str) else invariants.name(sync), sync, **narrowed)
+        own = plan(given if isinstance(given, str) else invariants.name(sync), sync, **narrowed)
+        tasks += own
+        reached += [any(map(_reaches, own))] * len(own)
     # the largest first, so that none starts last and runs alone
     order = sorted(range(len(tasks)), key=lambda index: tasks[index].weight, reverse=True)
     done: dict[int, Explored] = {}
     for place, found in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
-        done[order[place]] = found
-        on_explored(found)
+        done[order[place]] = replace(found, reached=reached[order[place]])
+        on_explored(done[order[place]])
     return Checked(tuple(each for _, each in sorted(done.items())), time.monotonic() - start_s)
+
+
+def _reaches(task: Task) -> bool:
+    """Whether a worker can get further ahead of another than the bound allows, if the policy let it."""
+    return task.iterations >= ((task.sync.window or 0) if task.bound is None else task.bound + 1)
 
 
 def _numbers(name: str, value: Sequence[int] | int | None) -> list[int]:

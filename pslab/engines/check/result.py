@@ -90,11 +90,14 @@ class Explored:
     complete: bool = True  #: False if it ended at its limit of states
     symmetric: bool = True  #: False if the policy distinguishes workers, so that each was explored by itself
     bound: int | None = None  #: iterations ahead of the slowest, if not the policy's own bound was checked
+    reached: bool = True  #: False if no exploration of this policy has the iterations that break its bound
 
     @property
     def verdict(self) -> str:
-        """clean, violated, or unfinished."""
-        return "violated" if self.violation else "clean" if self.complete else "unfinished"
+        """clean, violated, unfinished, or bound not reached."""
+        if self.violation or not self.complete:
+            return "violated" if self.violation else "unfinished"
+        return "clean" if self.reached else "bound not reached"
 
 
 def linked(local: Local, link: str, under_way: tuple[int, ...]) -> Local:

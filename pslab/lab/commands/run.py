@@ -12,7 +12,24 @@ from pslab.config.cluster import Cluster
 from pslab.config.metric import metric_of
 from pslab.config.parameters import Parameter, parameters
 from pslab.config.run import FIELDS, NAMED, Run
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
+
+#: Values of fields that neither the table of names nor their own choices give one for, as they are typed.
+EXAMPLES = {
+    "workers": "8", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5", "push_weight": "1", "batch_size": "32",
+    "pushes": "2000", "seconds": "60", "target_accuracy": "0.97", "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
+    "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
+}  # fmt: skip
+
+
+def example(name: str) -> str:
+    """A value of a field that is not its default, as it is typed; the default where none is known."""
+    field = FIELDS[name]
+    if name in NAMED and name in ROWS:
+        names = [row.example or row.name for row in ROWS[name].values()]
+        return next((each for each in names if ":" in each), names[-1])
+    return EXAMPLES.get(name) or next((word for word in field.choices if word != field.default), field.shown)
 
 
 def add(verbs: Any) -> None:
@@ -26,8 +43,9 @@ def add(verbs: Any) -> None:
     parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     for name, field in FIELDS.items():
         allowed = "" if name in NAMED else field.allowed
-        said = "; ".join(filter(None, (field.doc, allowed, f"default: {field.shown}"))).replace("%", "%%")
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper(), help=said)
+        option, such_as = f"--{name.replace('_', '-')}", example(name)
+        parts = field.doc, allowed, f"default: {field.shown}; for example {option} {such_as}"
+        parser.add_argument(option, metavar=name.upper(), help="; ".join(filter(None, parts)).replace("%", "%%"))
 
 
 def main(options: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ from pslab.lab.records import journal
 from pslab.lab.records.atomic_folder import MANIFEST, read_manifest
 from pslab.lab.records.record import emulation_ok
 from pslab.lab.studies.figures import stem
-from pslab.lab.studies.parameters import check, code_cells, of_notebook
+from pslab.lab.studies.parameters import check, check_named, code_cells, of_notebook
 
 PLAN = "batch.yaml"
 DRAWING = ("plots", "records", "runs", "studies")  # the rooms of the lab whose change, or the table's, draws all anew
@@ -142,7 +142,7 @@ def plan(
 
     Raises:
         ConfigError: no such notebook or entry, a parameter that none of the chosen notebooks has, or one that is unlike
-            its default; a batch.yaml that is not a list of entries.
+            its default, or names a policy that does not exist; a batch.yaml that is not a list of entries.
     """
     given = given or {}
     listed = _listed(sources / PLAN)
@@ -165,6 +165,8 @@ def plan(
         values = {**item.get("set", {}), **(item.get("tiny", {}) if tiny else {}),
                   **{name: value for name, value in given.items() if name in own}}  # fmt: skip
         check(item["notebook"], own, values)
+        for name in own.keys() & given.keys():
+            check_named(name, own[name], given[name])
         seconds, megabytes = item.get("takes") or (0.0, 0.0)
         takes = (float(seconds), float(megabytes)) if seconds and not tiny and not given else None
         found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results, takes))

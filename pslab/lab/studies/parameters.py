@@ -16,6 +16,8 @@ from typing import Any
 
 import pslab
 from pslab.config.run import FIELDS, Run
+from pslab.config.spec import build
+from pslab.config.table import KINDS, ROWS, find
 from pslab.errors import ConfigError, nearest
 
 CELL = "# Parameters"
@@ -123,6 +125,39 @@ def check(notebook: str, names: Mapping[str, Any], values: Mapping[str, Any]) ->
         if name not in names:
             raise ConfigError(name, value, f"{notebook} has no such parameter; {nearest(name, names)}")
         _check_value(name, names[name], value)
+
+
+def check_named(name: str, default: Any, value: Any) -> None:
+    """Where a parameter's name or each text of its default is of a kind such as sync, so must be each text of a value.
+
+    What a module of the user's or torchvision has is found when it is used. This loads what is named: torch, perhaps.
+
+    Raises:
+        ConfigError: an unknown name (with the nearest right one), or impossible parameters of it.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_named(str(key), default.get(key, default) if isinstance(default, Mapping) else default, item)
+        return
+    kind = name if name in KINDS else _kind_of(default)
+    for text in _texts(value) if kind else ():
+        if ":" not in text or not KINDS[kind].forms or find(kind, text):
+            build(kind, text, name)
+
+
+def _kind_of(default: Any) -> str:
+    """The one kind of which every text in a default is; "" if there is none."""
+    texts = _texts(default)
+    kinds = [kind for kind, rows in ROWS.items() if texts and all(text.partition(":")[0] in rows for text in texts)]
+    return kinds[0] if len(kinds) == 1 else ""
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts in a value, however deep."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [text for each in inner for text in _texts(each)]
 
 
 def _check_value(name: str, default: Any, value: Any) -> None:

@@ -12,13 +12,12 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 
-from pslab.config.parameters import Bounds, OneOf, check
+from pslab.config.parameters import SHARE, Bounds, OneOf, check
 from pslab.tensors.selection import select
 
 #: The densities of a warm-up: a quarter, then a quarter of the one before (Lin et al., ICLR 2018).
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
 WarmUp = Annotated[int, Bounds(at_least=0), "epochs of larger fractions at the start: 25, 6.25, 1.5625, 0.4, 0.1 %"]
-SHARE = Bounds(above=0, at_most=1)
 
 
 class Rule(Protocol):

@@ -53,6 +53,29 @@ def test_a_narrowed_plan():
     assert [(task.workers, task.ranges) for task in planning.plan("asp", ASP(), workers=4, faults=())] == [(4, 1)]
 
 
+@pytest.mark.parametrize(
+    ("policy", "narrowed", "verdict"),
+    [("ssp:1", {"iterations": 2}, "clean"), ("ssp:2", {"iterations": 2}, "bound not reached"),
+     ("ssp:1000", {"iterations": 1}, "bound not reached"), ("asp", {"iterations": 1}, "clean"),
+     ("ssp:1000", {"iterations": 2, "bound": 1}, "violated"),
+     ("asp", {"iterations": 1, "bound": 1}, "bound not reached")],
+)  # fmt: skip
+def test_a_bound_that_no_exploration_can_break_is_not_called_clean(policy, narrowed, verdict):
+    found = pslab.check(policy, workers=2, faults=(), processes=1, **narrowed)
+    assert [each.verdict for each in found.explored] == [verdict]
+    assert found.clean == (verdict == "clean")
+    words = f"{policy}: nothing was found, and nothing is shown: in {narrowed['iterations']} iterations no worker"
+    assert (words in str(found)) == (verdict == "bound not reached")
+
+
+def test_one_exploration_that_can_break_a_bound_is_enough_for_a_policy():
+    found = pslab.check("ssp:3", workers=[1, 2], faults=["kill"], processes=1)
+    assert {each.verdict for each in found.explored} == {"bound not reached"}
+    both = planning.plan("ssp:3", SSP(3), workers=2)
+    assert {task.iterations for task in both} == {2, 3, 4}  # without faults more than with them
+    assert any(map(planning._reaches, both))
+
+
 def test_from_a_notebook():
     found = pslab.check(NeverWaits(), workers=2, iterations=2, faults=())
     assert not found.clean

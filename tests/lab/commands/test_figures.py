@@ -374,6 +374,7 @@ def test_an_interrupted_batch_says_so(bench: Bench, monkeypatch: pytest.MonkeyPa
     (["--set", "syncs=[1"], "not YAML"),
     (["--set", "pushes=many"], "pushes='many'"),
     (["--set", "syncs=bsp"], "must be a list"),
+    (["--set", "syncs=[bps]"], "syncs='bps': unknown name 'bps'"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_before_anything_is_executed(
     bench: Bench, capsys: pytest.CaptureFixture, arguments: list[str], words: str

@@ -10,7 +10,7 @@ import pytest
 
 from pslab.errors import ConfigError
 from pslab.lab.studies import parameters as module
-from pslab.lab.studies.parameters import check, declared, given, of_notebook, parameters
+from pslab.lab.studies.parameters import check, check_named, declared, given, of_notebook, parameters
 
 CELL = """# Parameters
 families = {"static": ["static:1%"]}  # name: thresholds
@@ -71,6 +71,33 @@ def test_values_like_their_defaults_are_admitted(values: dict[str, Any]):
 def test_other_values_are_refused(values: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
         check("10_pruning", NAMES, values)
+
+
+DEFAULTS = {"policies": ["bsp", "ssp:3"], "families": {"static": ["static:1%"], "none": []}, "model": "mlp",
+            "small": {"model": "mlp:8", "pushes": 3}, "network": "MLP", "both": "constant", "live": None}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("policies", ["bsp", "spp:3"], "policies='spp:3': unknown name 'spp'; .*did you mean 'ssp'"),
+    ("policies", ["ssp"], "needs staleness, as in 'ssp:3'"),
+    ("policies", ["mine:Policy"], "unknown name 'mine'"),
+    ("families", {"std": ["std:2", "sdt:3"]}, "std='sdt:3': unknown name 'sdt'"),
+    ("model", "mpl", "did you mean 'mlp'"),
+    ("model", "mlp:0", "hidden"),
+    ("small", {"model": "mpl"}, "did you mean 'mlp'"),
+])  # fmt: skip
+def test_names_of_policies_that_do_not_exist_are_refused(name: str, value: Any, words: str):
+    with pytest.raises(ConfigError, match=words):
+        check_named(name, DEFAULTS[name], value)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("policies", ["asp", "dssp:3,12"]), ("families", {"mine": ["none", "dgc:0.1%"]}), ("small", {"model": "cnn"}),
+    ("model", "torchvision:resnet18"), ("model", "mine:net"), ("network", "a word"),
+    ("both", "of two kinds"), ("live", "anything"),
+])  # fmt: skip
+def test_names_that_exist_or_cannot_be_known_are_admitted(name: str, value: Any):
+    check_named(name, DEFAULTS[name], value)
 
 
 def test_later_cells_give_values():

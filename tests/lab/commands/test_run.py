@@ -1,0 +1,35 @@
+"""pslab run --help: an example for each field, as it is typed."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+import pytest
+
+from pslab.config.cluster import resolve_cluster
+from pslab.config.run import FIELDS, NAMED, Run
+from pslab.config.spec import build
+from pslab.config.table import KINDS
+from pslab.lab.commands import run as command
+from pslab.tensors.update.optimizers import resolve_optimizer
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_each_field_has_an_example_that_can_be_typed_and_is_not_its_default(name: str):
+    (typed,) = shlex.split(command.example(name))
+    value = command._value(name, typed)
+    assert getattr(Run.of({name: value}), name) != getattr(Run(), name)
+    if name in NAMED and name in KINDS:
+        assert build(name, value) is not None
+    resolve_cluster(value if name == "cluster" else "free")
+    resolve_optimizer(value if name == "optimizer" else "sgd")
+
+
+def test_help_shows_the_example_of_each_field(capsys: pytest.CaptureFixture):
+    verbs = argparse.ArgumentParser().add_subparsers()
+    command.add(verbs)
+    verbs.choices["run"].print_help()
+    words = " ".join(capsys.readouterr().out.split())
+    for name in FIELDS:
+        assert f"for example --{name.replace('_', '-')} {command.example(name)}" in words
