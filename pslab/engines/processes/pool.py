@@ -183,6 +183,7 @@ class Pool:
             if process.is_alive():
                 process.kill()
                 process.join()
+            process.close()  # its descriptors, now: an error that is kept holds its frames, and they the process
         self.processes, self.pipes = {}, {}
         for arena in self._arenas:
             arena.close()
