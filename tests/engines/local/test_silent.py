@@ -92,6 +92,19 @@ def test_the_others_go_on_without_a_silent_worker():
     assert outcome.facts["outcome"] == "budget"
 
 
+class RaisesAlone(Stops):
+    @staticmethod
+    def act():
+        raise ValueError("the model broke here")
+
+
+def test_the_others_go_on_without_a_worker_that_raises():
+    outcome = conduct(model=RaisesAlone, on_death="continue", pushes=60)
+    (death,) = outcome.facts["deaths"]
+    assert (death["worker"], death["how"]) == (1, "ValueError: the model broke here")
+    assert outcome.facts["outcome"] == "budget"
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_after_the_run_is_not_waited_for():
     outcome = conduct(model=Stops, workers=2, pushes=200)  # the other one reaches the budget alone
