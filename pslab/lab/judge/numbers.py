@@ -206,7 +206,7 @@ def evaluations(n: Numbers) -> list[str]:
     found = report(np.flatnonzero(beyond), lambda r: (
         f"the accuracy after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
     order = np.argsort(values["pushes"], kind="stable")
-    lost = np.isnan(values["loss"][order])
+    lost = np.isnan(values["loss"][order]) & (n.facts["outcome"] != "diverged")
     if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < n.least).any():
         found.append("an evaluation has a loss that is too low, or no number before another one is")
     if not n.history.rules.known or n.facts["outcome"] == "interrupted":
