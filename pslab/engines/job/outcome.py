@@ -11,7 +11,8 @@ import numpy as np
 OnProgress = Callable[[dict[str, Any]], None]
 """Gets {"pushes", "seconds", "workers"} now and then, {"pushes", "seconds", "accuracy", "loss"} when a snapshot was
 evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": computing, waiting, transferring or dead,
-"for": [workers], "iteration"}. With "repeated", which says why, the run has begun again.
+"for": [workers], "iteration"}. With "repeated", which says why, the run has begun again;
+"waits" says who waits for whom where no push came for a lease.
 It may raise KeyboardInterrupt to end the run in order."""
 
 

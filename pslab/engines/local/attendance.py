@@ -22,6 +22,7 @@ class Attendance:
         self._owing: list[int] = []
         self._travelling, self._reported_s = True, 0.0
         self._since_s = [0.0] * workers  # when each began to do what it does
+        self._pushes, self._moved_s = -1, 0.0
         self._parked: set[int] = set()  # who has waited for a lease
 
     @property
@@ -55,6 +56,11 @@ class Attendance:
             if then != does:
                 self._since_s[worker] = now
                 self._parked.clear()
+        if body["pushes"] != self._pushes:
+            self._pushes, self._moved_s = body["pushes"], now
+        elif now - self._moved_s > (lease_s := self._pool.watch.lease_s):
+            self._moved_s = now
+            body["waits"] = f"no push came for {lease_s:g} s: {self.told()}"
         return body
 
     def waits(self, number: int) -> None:

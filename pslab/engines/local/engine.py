@@ -128,7 +128,7 @@ class _LocalRun(Coordinator):
     @property
     def _all(self) -> set[int]:
         """The processes that have a role."""
-        return self.workers | {SERVER} | ({self.evaluator} if self.evaluator is not None else set())
+        return self.workers | {SERVER} | (set() if self.evaluator is None else {self.evaluator})
 
     def _owed(self) -> dict[int, str]:
         """Who owes a report; see pslab.engines.processes.watch."""
@@ -147,8 +147,6 @@ class _LocalRun(Coordinator):
                     self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
-
-    # --- the emulation --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _yielding(self, yields: bool) -> Iterator[bool]:
@@ -213,8 +211,8 @@ class _LocalRun(Coordinator):
         """The outcome of another attempt, slower than this one."""
         before = self._emulation()
         self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": AGAIN})
-        given = self.pool, self.experiment, self.on_progress, self.evaluator is not None, self.asked, before
-        return _LocalRun(*given).conduct()
+        beside = self.evaluator is not None
+        return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.asked, before).conduct()
 
     def _prepare(self) -> None:
         job = self.lay_out()
@@ -262,7 +260,7 @@ class _LocalRun(Coordinator):
         if not self.running:
             pools.release(kill=True)
             return None
-        if "outcome" not in self.facts and SERVER not in self.pool.ended:
+        if "outcome" not in self.facts:
             self.pool.order(SERVER, "stop")
         self.hear_out(self._all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
         if "outcome" not in self.facts:

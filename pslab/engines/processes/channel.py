@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import struct
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -21,6 +24,13 @@ class Report(NamedTuple):
     kind: str
     body: dict[str, Any]
     table: np.ndarray  # float64 [rows, columns], perhaps empty
+
+
+def limit_sends(pipe: Connection, limit_s: float) -> None:
+    """Let what is sent raise BlockingIOError once the other end has read nothing for so long: it may be stopped."""
+    with socket.socket(fileno=os.dup(pipe.fileno())) as own:
+        timeval = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1e6))
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
 def order(pipe: Connection, verb: str, argument: Any = None) -> None:

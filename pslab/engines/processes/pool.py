@@ -18,7 +18,7 @@ from pslab.config import sources
 from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
-from pslab.engines.processes.channel import NO_TABLE, Report, await_report, order, order_plain
+from pslab.engines.processes.channel import NO_TABLE, Report, await_report, limit_sends, order, order_plain
 from pslab.engines.processes.spawn import without_main
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
@@ -27,6 +27,7 @@ from pslab.tensors.workload.data import Dataset
 SERVER = -1  # the number of the process to which all others have a pipe; they count from 0
 START_LIMIT_S = 120.0
 HEED_S = 0.1
+ORDER_LIMIT_S = 10.0  # in which a child must begin to read an order that its pipe does not hold
 STOP_LIMIT_S = 2.0
 ARENAS = 5  # of a run's tensors, data and snapshots, and two of the server's tables
 LIMITS = {
@@ -87,14 +88,28 @@ class Pool:
         self.order(number, "start", role, *arguments)
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
-        """Call this method of a child's role; its death is noticed where reports are awaited."""
-        with contextlib.suppress(OSError):
+        """Call this method of a child's role; its death is noticed where reports are awaited.
+
+        Raises:
+            WorkerDied: it does not read.
+        """
+        with self._heeded(number):
             order(self.pipes[number], verb, arguments)
 
     def order_plain(self, number: int, verb: str, *arguments: Any) -> None:
         """The same for orders that come by the thousand, of plain lists and numbers."""
-        with contextlib.suppress(OSError):
+        with self._heeded(number):
             order_plain(self.pipes[number], verb, arguments)
+
+    @contextlib.contextmanager
+    def _heeded(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except BlockingIOError:
+            how = f"has not read its orders for {ORDER_LIMIT_S:g} s"
+            raise WorkerDied(self._names[number], None, how) from None
+        except OSError:
+            pass  # it is gone
 
     def reports(
         self, owed: Phases, timeout_s: float, tolerated: Callable[[int], bool] = lambda number: False
@@ -168,6 +183,7 @@ class Pool:
             if process.is_alive():
                 process.kill()
                 process.join()
+            process.close()  # its descriptors, now: an error that is kept holds its frames, and they the process
         self.processes, self.pipes = {}, {}
         for arena in self._arenas:
             arena.close()
@@ -180,6 +196,7 @@ class Pool:
             for number, pipes in lines.items():
                 self.pipes[number], there = context.Pipe()
                 theirs.enter_context(there)
+                limit_sends(self.pipes[number], ORDER_LIMIT_S)
                 seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots, self.ledger)
                 process = context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
                 process.start()

@@ -78,6 +78,9 @@ def retime(experiment: Experiment, pushes: np.ndarray, diverged: Mapping[str, in
             fitted; several ranges; workers that leave or join.
     """
     run, cluster = experiment.run, experiment.cluster
+    if run.on_nonfinite == "skip":
+        problem = "a record does not have the gradients that were skipped, nor what they took: run it there"
+        raise ConfigError("on_nonfinite", run.on_nonfinite, problem)
     if not experiment.traits.barrier:
         raise ConfigError("sync", run.sync, "without a barrier another cluster means other gradients: run it there")
     if getattr(experiment.prune, "fitted", False):

@@ -15,22 +15,21 @@ from pslab.config.run import FIELDS, NAMED, Run
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 
-#: A value of each field that the table of names does not give one for, as it is typed.
+#: Values of fields that neither the table of names nor their own choices give one for, as they are typed.
 EXAMPLES = {
-    "workers": "8", "pull": "changed", "codec": "varint", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5",
-    "push_weight": "1", "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97",
-    "cluster": "\"{preset: lab, slow: {0: 2.0}}\"", "engine": "virtual", "device": "cuda", "dtype": "float64",
-    "seed": "1", "eval_every": "100", "evaluate": "beside", "on_death": "continue", "keep_weights": "on",
-    "lease_s": "10", "dilation": "4",
+    "workers": "8", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5", "push_weight": "1", "batch_size": "32",
+    "pushes": "2000", "seconds": "60", "target_accuracy": "0.97", "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
+    "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
 }  # fmt: skip
 
 
 def example(name: str) -> str:
-    """A value of a field that is not its default, as it is typed."""
-    if name in EXAMPLES:
-        return EXAMPLES[name]
-    rows = [row.example or row.name for row in ROWS[name].values()]
-    return next((each for each in rows if ":" in each), rows[-1])
+    """A value of a field that is not its default, as it is typed; the default where none is known."""
+    field = FIELDS[name]
+    if name in NAMED and name in ROWS:
+        names = [row.example or row.name for row in ROWS[name].values()]
+        return next((each for each in names if ":" in each), names[-1])
+    return EXAMPLES.get(name) or next((word for word in field.choices if word != field.default), field.shown)
 
 
 def add(verbs: Any) -> None:

@@ -163,12 +163,10 @@ def joints(n: Numbers) -> list[str]:
     p, rules = n.phases, n.history.rules
     rows = np.flatnonzero(~np.isin(p.worker, list(p.movers)) & (p.phase != "compute"))
     if not rules.layered:
-        names = zip(p.phase[rows], p.worker[rows].tolist(), p.iteration[rows].tolist(), p.range[rows].tolist(),
-                    strict=True)  # fmt: skip
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        if twice:
-            return report(range(len(twice)), lambda at: (
-                f"worker {twice[at][1]}'s {twice[at][0]} of iteration {twice[at][2]} is recorded twice"))  # fmt: skip
+        order = rows[np.lexsort((p.range[rows], p.iteration[rows], p.worker[rows], p.phase[rows].astype(str)))]
+        same = [column[order[1:]] == column[order[:-1]] for column in (p.phase, p.worker, p.iteration, p.range)]
+        if (twice := order[1:][np.logical_and.reduce(same)]).size:
+            return report(twice, lambda r: f"{p.name(r)} is recorded twice")
     found = list[str]()
     for before, after, must in _pairs(n):
         ended, began = p.cells(before, "end"), p.cells(after, "begin", np.fmin)
@@ -208,7 +206,7 @@ def evaluations(n: Numbers) -> list[str]:
     found = report(np.flatnonzero(beyond), lambda r: (
         f"the accuracy after {values['pushes'][r]} pushes is {share[r]:g}"))  # fmt: skip
     order = np.argsort(values["pushes"], kind="stable")
-    lost = np.isnan(values["loss"][order])
+    lost = np.isnan(values["loss"][order]) & (n.facts["outcome"] != "diverged")
     if (lost[:-1] & ~lost[1:]).any() or (values["loss"] < n.least).any():
         found.append("an evaluation has a loss that is too low, or no number before another one is")
     if not n.history.rules.known or n.facts["outcome"] == "interrupted":

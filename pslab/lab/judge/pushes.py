@@ -39,7 +39,7 @@ class History:
         Raises:
             Unreadable: nothing can be judged from it.
         """
-        values = columns(table, "pushes", list(COLUMNS.values()), ["seconds"])
+        values = columns(table, "pushes", list(COLUMNS.values()), ["seconds"], may_be_empty=True)
         arrays = {name: values[column] for name, column in COLUMNS.items()}
         return cls(arrivals, rules, seconds=values["seconds"], **arrays)
 

@@ -23,18 +23,19 @@ def report(rows: Iterable[int], words: Callable[[int], str]) -> list[str]:
 
 
 def columns(
-    table: pd.DataFrame | None, name: str, integers: Sequence[str], floats: Sequence[str], objects: Sequence[str] = ()
-) -> dict[str, np.ndarray]:
+    table: pd.DataFrame | None, name: str, integers: Sequence[str], floats: Sequence[str], objects: Sequence[str] = (),
+    *, may_be_empty: bool = False,
+) -> dict[str, np.ndarray]:  # fmt: skip
     """Columns of a table as int64, float64 and object arrays.
 
     Raises:
-        Unreadable: no table, no rows, a missing column, or a value that is not of its type.
+        Unreadable: no table, no rows (unless it may be empty), a missing column, or a value that is not of its type.
     """
     if table is None:
         raise Unreadable(f"there is no table of {name}")
     if missing := [column for column in (*integers, *floats, *objects) if column not in table]:
         raise Unreadable(f"the table of {name} has no column {', '.join(missing)}")
-    if not len(table):
+    if not len(table) and not may_be_empty:
         raise Unreadable(f"the table of {name} is empty")
     try:
         values = {column: table[column].to_numpy(np.float64) for column in (*integers, *floats)}

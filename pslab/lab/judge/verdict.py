@@ -90,6 +90,10 @@ class _Judgement:
             return
         if self.facts["outcome"] == "interrupted":
             self.missing.append("the run was interrupted: how it would have ended is unknown")
+        if not history.size:
+            self.missing.append("the table of pushes is empty")
+            self._replay(history, sync)
+            return
         for name, applied in PUSHES_JUDGED.items():
             if not self._hold(name, applied(history)):
                 return
@@ -102,7 +106,11 @@ class _Judgement:
                 self._numbers(Numbers.of(self.run, cluster, self.facts, history, phases, self.tables))
         except Unreadable as problem:
             self.missing.append(str(problem))
-        if sync is not None and not self.violations:
+        if not self.violations:
+            self._replay(history, sync)
+
+    def _replay(self, history: History, sync: Any) -> None:
+        if sync is not None:
             found = replay(history, sync, self.run.pushes, self.facts)
             self._hold("the policy's decisions, replayed", [found] if found else [])
 

@@ -63,8 +63,8 @@ class Progress:
         self._shares[name] = max(before, _share(run, news))
         self._first = self._first or (now, self._worked())  # what it takes to start processes belongs to no run
         self._note(now)
-        if self._shown and news.get("repeated"):
-            self._print(f"{self._place()} {_label(run)}: {news['repeated']}", end="\n")
+        for words in (news[kind] for kind in ("repeated", "waits") if self._shown and kind in news):
+            self._print(f"{self._place()} {_label(run)}: {words}", end="\n")
         if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
             self._printed_s = now
             text = f"{self._place()} {_label(run)}: {_how_far(run, news)}{_words(self.left_s())}"

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
 HEED_S = 0.1
+UNHEEDED_S = 2.0  # after an interrupt that has no effect another one takes effect at once
+_heeded: weakref.WeakSet[threading.Event] = weakref.WeakSet()
 AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` runs again what was not kept
 
 
@@ -126,11 +129,13 @@ def _noted(stop: threading.Event) -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop  # interrupts are the main thread's
         return
-    received: list[int] = []
+    received: list[tuple[int, float]] = []
 
     def note(number: int, frame: object) -> None:
-        received.append(number)
+        received.append((number, time.monotonic()))
         stop.set()
+        if stop not in _heeded and received[-1][1] - received[0][1] > UNHEEDED_S:  # a policy may loop for ever
+            raise KeyboardInterrupt("interrupted where it was")
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -138,7 +143,7 @@ def _noted(stop: threading.Event) -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if signal.SIGTERM in received:  # what was finished is kept; now it ends as whoever sent it wishes
+        if signal.SIGTERM in [number for number, _ in received]:  # what was finished is kept; now it ends as is wished
             signal.raise_signal(signal.SIGTERM)
     _heed(stop)
 
@@ -269,6 +274,7 @@ def _last(outcome: Outcome) -> float | None:
 
 def _heed(stop: threading.Event) -> None:
     if stop.is_set():
+        _heeded.add(stop)  # what is kept now is not to be torn
         raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
 
 

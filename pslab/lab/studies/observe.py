@@ -72,7 +72,7 @@ class Training:
         run, self.experiment, self.dataset = experiment.run, experiment, experiment.dataset
         self.weights = experiment.weights.clone()
         self.gradient = torch.zeros_like(self.weights)
-        self.module = experiment.shell
+        self.module, self.loss = experiment.shell, placed(experiment.loss, self.weights.device)
         experiment.keyspace.bind(self.module, self.weights, self.gradient)
         self.module.train()
         self.batches = Batches(len(self.dataset.train_y), 1, 0, run.batch_size, run.seed)
@@ -88,7 +88,7 @@ class Training:
         rows = torch.from_numpy(self.batches.at(iteration))
         x = batch(data.train_x[rows], self.weights.dtype, data.mean, data.std).to(self.weights.device)
         y = targets(data.train_y[rows], self.weights.dtype).to(self.weights.device)
-        placed(self.experiment.loss, y.device)(self.module(x), y).backward()
+        self.loss(self.module(x), y).backward()
 
     def step(self, iteration: int) -> None:
         """One step by that gradient."""
@@ -108,7 +108,7 @@ class Training:
         """Continue on a device, from these weights."""
         self.weights = weights.detach().clone().to(device)
         self.gradient = torch.zeros_like(self.weights)
-        self.module = self.module.to(device)
+        self.module, self.loss = self.module.to(device), placed(self.loss, self.weights.device)
         self.experiment.keyspace.bind(self.module, self.weights, self.gradient)
 
 

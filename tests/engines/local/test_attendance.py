@@ -20,7 +20,7 @@ def attendance(*doings, on_death="continue", travelling=False, error=None):
     pool = SimpleNamespace(watch=Watch(), end_of=lambda number: error)
     found = Attendance(pool, len(doings), on_death)
     owing = [worker for worker, does in enumerate(doings) if does is COMPUTES]
-    found.progress({"workers": list(doings), "heard": [], "owing": owing, "travelling": travelling})
+    found.progress({"pushes": 5, "workers": list(doings), "heard": [], "owing": owing, "travelling": travelling})
     return found
 
 
@@ -58,6 +58,18 @@ def test_a_loss_ends_the_run_or_says_how_it_came(error):
     assert going.present == {0}
     with pytest.raises(type(error)):
         going.lose({"worker": 0, "iteration": 4})  # the last one
+
+
+def test_where_no_push_comes_for_a_lease_it_is_told_who_waits_for_whom_once_in_each():
+    going = attendance(WAITS, COMPUTES)
+    body = {"workers": [WAITS, COMPUTES], "heard": [], "owing": [1], "travelling": False}
+    assert "waits" not in going.progress({**body, "pushes": 5})
+    going._moved_s -= 61
+    waits = going.progress({**body, "pushes": 5})["waits"]
+    assert waits.startswith("no push came for 60 s: worker 0 has been waiting for worker 1 on clock 3 for ")
+    assert "waits" not in going.progress({**body, "pushes": 5})
+    going._moved_s -= 61
+    assert "waits" not in going.progress({**body, "pushes": 6})
 
 
 def test_a_loss_after_the_end_is_none():

@@ -92,6 +92,19 @@ def test_the_others_go_on_without_a_silent_worker():
     assert outcome.facts["outcome"] == "budget"
 
 
+class RaisesAlone(Stops):
+    @staticmethod
+    def act():
+        raise ValueError("the model broke here")
+
+
+def test_the_others_go_on_without_a_worker_that_raises():
+    outcome = conduct(model=RaisesAlone, on_death="continue", pushes=60)
+    (death,) = outcome.facts["deaths"]
+    assert (death["worker"], death["how"]) == (1, "ValueError: the model broke here")
+    assert outcome.facts["outcome"] == "budget"
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_after_the_run_is_not_waited_for():
     outcome = conduct(model=Stops, workers=2, pushes=200)  # the other one reaches the budget alone
@@ -178,7 +191,7 @@ def test_long_gradients_are_no_silence(fields):
 @pytest.mark.slow
 @pytest.mark.parametrize("evaluating", [False, True])
 def test_children_are_gone_after_an_error(evaluating):
-    processes = list(pool.acquire(2).processes.values())
+    processes = [process.pid for process in pool.acquire(2).processes.values()]
     with pytest.raises(RunError):
         conduct(model=StopsInEvaluation if evaluating else Stops, sync="bsp")
-    assert not any(process.is_alive() for process in processes)
+    assert [watch.used_by(process) for process in processes] == [("", 0)] * 3

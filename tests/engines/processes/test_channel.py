@@ -7,7 +7,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from pslab.engines.processes.channel import await_order, await_report, order, order_plain, report
+from pslab.engines.processes.channel import await_order, await_report, limit_sends, order, order_plain, report
 
 
 def test_reports_carry_tables():
@@ -38,3 +38,12 @@ def test_a_closed_pipe_ends_the_reports():
     there.close()
     with pytest.raises(EOFError):
         await_report(here)
+
+
+def test_who_does_not_read_is_not_waited_for_without_a_limit():
+    here, there = Pipe()
+    limit_sends(here, 0.05)
+    with pytest.raises(BlockingIOError):
+        here.send_bytes(bytes(2**24))
+    here.close()
+    there.close()

@@ -61,6 +61,12 @@ def test_each_sign_of_life_ends_the_silence(watched: Watched, sign: str):
     assert watched.turn({1: COMPUTING}, LOOKS - 2) == {}
 
 
+@pytest.mark.parametrize("state", ["R", "D"])
+def test_who_gets_no_core_or_waits_for_a_disk_all_the_time_is_not_dead(watched: Watched, state: str):
+    watched.used[1] = (state, 0)
+    assert watched.turn({1: COMPUTING}, 9 * LOOKS) == {}
+
+
 def test_who_owes_nothing_is_never_dead(watched: Watched):
     assert watched.turn({1: "", 2: COMPUTING}, 9 * LOOKS).keys() == {2}
 

@@ -18,7 +18,7 @@ from pslab.lab.commands.finding import PROBLEM
 from pslab.lab.commands.verify import judgement, sums
 from pslab.lab.records.atomic_folder import write_manifest
 from pslab.lab.records.record import load
-from pslab.lab.runs.run import run
+from pslab.lab.runs.run import sweep
 
 SMALL = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 40, "keep_weights": True,
          "cluster": {"preset": "lab", "slow": {0: 2.0}}}  # fmt: skip
@@ -211,8 +211,9 @@ UNNOTICED: dict[str, tuple[str, bool, Falsify]] = {
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("true")
-    return {name: run(Run.of({**SMALL, **fields}), results=place, progress=False).path for name, fields in RUNS.items()}
+    runs = [Run.of({**SMALL, **fields}) for fields in RUNS.values()]
+    done = sweep(runs, results=tmp_path_factory.mktemp("true"), progress=False)
+    return {name: result.path for name, result in zip(RUNS, done, strict=True)}
 
 
 def noticed(folder: Path) -> str:

@@ -28,6 +28,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "started too early": (
         lambda p: plus(plus(p, released_late(p), "end_s", -1e-3), released_late(p), "begin_s", -0.1),
         "had started before"),
+    "recorded twice": (lambda p: pd.concat([p, p.loc[[span(p, "pull")]]]), "is recorded twice"),
     "not recorded": (
         lambda p: p[~((p.worker == 1) & (p.iteration == p.iteration[p.worker == 1].max()))], "was never computed"),
 }  # fmt: skip

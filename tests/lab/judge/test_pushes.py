@@ -42,6 +42,7 @@ def first_of_the_slow(pushes: pd.DataFrame) -> int:
 
 
 CHANGES: dict[str, tuple[Change, str]] = {
+    "none": (lambda p: p[:0], "which the table of pushes lacks"),
     "missing": (lambda p: p.drop(index=7).reset_index(drop=True), "push 9 is where push 8 was expected"),
     "missing, renumbered": (lambda p: renumbered(p.drop(index=7)), "was never applied: its next push"),
     "repeated": (lambda p: repeated(p, 7), "is applied twice: as push 8 and as push 9"),

@@ -12,7 +12,7 @@ import pytest
 from histories import UNEVEN, assert_invalid, assert_valid, forgotten, fresh, history, judged, plus, recorded, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny
+from tiny import Diverges, tiny
 from torch.nn import functional
 
 from pslab.config.spec import build
@@ -86,6 +86,17 @@ def test_a_loss_and_a_metric_of_ones_own_may_be_any_numbers():
     assert_valid(judge(wanted, tables, outcome.facts))
     with_name = wanted.but(loss="cross_entropy", metric="accuracy")
     assert_invalid(judge(with_name, tables, outcome.facts), "has a loss of -")
+
+
+@pytest.mark.parametrize("sync", ["ssp:1", "asp"])
+def test_a_run_that_diverges_is_valid(sync):
+    wanted = tiny(engine="virtual", sync=sync, model=Diverges, cluster={"compute_s": 1.0})
+    outcome = execute(resolve(wanted), lambda news: None)
+    tables = tables_of(wanted, outcome)[0]
+    assert outcome.facts["outcome"] == "diverged"
+    assert_valid(judge(wanted, tables, outcome.facts))
+    lost = tables["pushes"].assign(loss=float("nan"))
+    assert_invalid(judge(wanted, {**tables, "pushes": lost}, outcome.facts), "has a loss of nan")
 
 
 def test_weights_in_place_are_valid(tmp_path):
@@ -223,7 +234,6 @@ def test_missing_pushes_of_a_policy_that_drops_are_counted():
     [(lambda tables, facts: tables.pop("pushes"), "there is no table of pushes"),
      (lambda tables, facts: tables.pop("phases"), "there is no table of phases"),
      (lambda tables, facts: tables.pop("arrivals"), "there is no table of arrivals"),
-     (lambda tables, facts: tables.update(pushes=tables["pushes"][:0]), "the table of pushes is empty"),
      (lambda tables, facts: tables.update(phases=tables["phases"][:0]), "the table of phases is empty"),
      (lambda tables, facts: tables["pushes"].pop("version_pulled"), "the table of pushes has no column version_pulled"),
      (lambda tables, facts: tables["phases"].pop("phase"), "the table of phases has no column phase"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import re
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,39 @@ def test_an_estimate_is_no_more_than_a_record_takes(tmp_path):
     result = run(tiny(), results=tmp_path, progress=False)
     written = sum(path.stat().st_size for path in result.path.iterdir())
     assert 0.3 * written < machine.record_bytes(resolve(tiny())) < written
+
+
+def test_a_second_interrupt_takes_effect_where_the_first_one_is_not_heeded(monkeypatch):
+    """A policy of a virtual run that loops for ever, in this process, never asks."""
+    module = importlib.import_module("pslab.lab.runs.run")
+    clock = iter([0.0, module.UNHEEDED_S / 2, 2 * module.UNHEEDED_S])
+    stop, passed = threading.Event(), []
+
+    def loop():
+        for number in range(3):
+            with monkeypatch.context() as patch:
+                patch.setattr(module.time, "monotonic", lambda: next(clock))
+                signal.raise_signal(signal.SIGINT)
+            passed.append(number)
+
+    with pytest.raises(KeyboardInterrupt, match="interrupted where it was"), module._noted(stop):
+        loop()
+    assert (passed, stop.is_set()) == ([0, 1], True)
+
+
+def test_once_an_interrupt_is_heeded_another_one_does_not_tear_what_is_kept(monkeypatch):
+    module = importlib.import_module("pslab.lab.runs.run")
+    monkeypatch.setattr(module, "UNHEEDED_S", -1.0)
+    stop, passed = threading.Event(), []
+
+    def kept():
+        stop.set()
+        try:
+            module._heed(stop)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            passed.append("kept")
+
+    with pytest.raises(KeyboardInterrupt, match="every run that was finished is recorded"), module._noted(stop):
+        kept()
+    assert passed == ["kept"]

@@ -45,6 +45,9 @@ def test_a_run_whose_gradients_would_differ_is_refused(tmp_path: Path):
     asynchronous = run(tiny(engine="virtual", sync="asp", cluster=FAST), results=tmp_path, progress=False)
     with pytest.raises(ConfigError, match="other gradients"):
         retimed(asynchronous, SLOW)
+    skipping = run(tiny(engine="virtual", on_nonfinite="skip", cluster=FAST), results=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match=r"on_nonfinite='skip'.*that were skipped"):
+        retimed(skipping, SLOW)
     whole = run(tiny(engine="virtual", cluster=FAST), results=tmp_path, progress=False)
     with pytest.raises(ConfigError, match="workers that stay"):
         retimed(whole, {"preset": "lab", "leave": {1: 0.1}})

@@ -16,6 +16,7 @@ from pslab.tensors.workload.objective import (
     loss_sum,
     metric_sum,
     mse,
+    placed,
     resolve_loss,
     resolve_metric,
 )
@@ -89,6 +90,32 @@ def test_the_numbers_of_a_module_are_in_the_dtype_of_the_run():
     assert resolve_loss(weighted, torch.float64).weight.dtype == torch.float64
     assert weighted.weight.dtype == torch.float32
     assert resolve_metric("loss", torch.float32) is None
+
+
+class Counting:
+    """A loss that remembers how often it was called."""
+
+    calls = 0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        return mse(output, target) * self.calls
+
+
+def test_each_process_has_a_loss_of_its_own_on_its_device():
+    weighted, counting = nn.CrossEntropyLoss(weight=torch.ones(2)), Counting()
+    assert placed(weighted, torch.device("meta")).weight.is_meta
+    assert not weighted.weight.is_meta
+    one, other = (placed(counting, torch.device("cpu")) for _ in range(2))
+    assert [float(each(NUMBERS + 1, NUMBERS)) for each in (one, one, other)] == [1.0, 2.0, 1.0]
+    assert counting.calls == 0
+    assert placed(cross_entropy, torch.device("meta")) is cross_entropy  # a name stays what it is
+
+
+def test_trying_a_loss_leaves_it_as_it_was():
+    counting = Counting()
+    check_model(nn.Linear(3, 2), X, NUMBERS, counting, None)
+    assert counting.calls == 0
 
 
 def broadcast(output: Tensor, target: Tensor) -> Tensor:
