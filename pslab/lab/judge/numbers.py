@@ -132,7 +132,10 @@ def bytes_down(n: Numbers) -> list[str]:
 
 
 def computing(n: Numbers) -> list[str]:
-    """In virtual time an iteration's computation takes what the cluster's seeded stream says; on a machine, no less."""
+    """In virtual time an iteration's computation takes what the cluster's seeded stream says; on a machine, no less.
+
+    Nor layer by layer: there a rule's work on one layer's gradient comes before the next layer's pass.
+    """
     p, h = n.phases, n.history
     if not h.rules.known:
         return []
@@ -143,7 +146,7 @@ def computing(n: Numbers) -> list[str]:
     np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1)
     done -= h.rules.layered  # a part of the last one is not recorded
     due_s, skips = spent_s.copy(), {(worker, at): count for worker, at, count in n.facts.get("skips", ())}
-    modelled = np.full(due_s.shape, n.modelled)
+    modelled = np.full(due_s.shape, n.modelled and not h.rules.layered)
     for cell in skips:  # the cluster's costs of what was computed and not sent are in it, too
         modelled[cell] = False
     for worker in np.flatnonzero(done > 0).tolist():
