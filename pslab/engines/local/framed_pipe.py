@@ -37,7 +37,8 @@ def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: flo
 
 
 class Line:
-    """One end. Frames arrive whole and in their order. `late_s` is for how long those lay here that were waited for."""
+    """One end. Frames arrive whole and in their order. `late_s` is for how long the last one that was waited for had
+    been here when it was read."""
 
     def __init__(self, pipe: Connection, spin_s: float = SPIN_S) -> None:
         self._pipe, self._rest, self._spin_s = pipe, b"", spin_s  # who holds the pipe keeps it open
@@ -83,5 +84,5 @@ class Line:
         while True:
             ready((self.descriptor,), spin_s=self._spin_s)
             if found := self.frames():
-                self.late_s += max(0.0, time.monotonic() - max(begin_s, self._sent_s))
+                self.late_s = max(0.0, time.monotonic() - max(begin_s, self._sent_s))
                 return found

@@ -43,7 +43,12 @@ class LocalWorker(Evaluating):
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
         self.clock = WallClock()
-        self.now = self.clock.now
+        # how late it woke for weights: a computation that the cluster models begins when they came, and hides it
+        self.hides, self.lag_s, self.late_s = job.cluster.modelled(job.run.workers) and not job.layered, 0.0, 0.0
+
+    def now(self) -> float:
+        """The instant at which it is, as far as the cluster is concerned."""
+        return self.clock.now() - self.lag_s
 
     @property
     def iteration(self) -> int:
@@ -70,7 +75,7 @@ class LocalWorker(Evaluating):
             self.line.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
         turns = self.driver.turns
-        body = {"overrun_s": self.overrun_s, "late_s": self.line.late_s / self.clock.dilation, "real_s": self.real_s,
+        body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
                 "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
@@ -92,10 +97,11 @@ class LocalWorker(Evaluating):
 
     def _gradient(self, iteration: int, basis: Basis) -> int | None:
         """Compute a gradient and push it, if it is finite."""
-        begin_s, modelled_s = self.now(), self.driver.modelled_s(iteration)
+        begin_s, modelled_s, woke_s = self.now(), self.driver.modelled_s(iteration), self.clock.now()
         loss = self.producer.gradient(iteration, basis)
-        real_s = self.now() - begin_s
+        real_s = self.clock.now() - woke_s
         self._hold_until(begin_s + modelled_s)
+        self.lag_s = 0.0
         computed_s = self.now()
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
         if modelled_s:
@@ -118,7 +124,7 @@ class LocalWorker(Evaluating):
     def _hold_until(self, end_s: float) -> None:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
         sign_s = self.job.run.lease_s / LOOKS
-        while (left_s := end_s - self.now()) > 0:
+        while (left_s := end_s - self.clock.now()) > 0:
             if ready((self.line.descriptor,), min(sign_s, self.clock.real_s(left_s)), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
             elif self.clock.real_s(left_s) > sign_s:
@@ -139,6 +145,11 @@ class LocalWorker(Evaluating):
             messages = [message for frame in self.line.wait() for message in frame]
         except EOFError:
             raise Stopped from None
+        late_s = self.line.late_s / self.clock.dilation
+        if self.hides:
+            self.lag_s = late_s
+        else:
+            self.late_s += late_s
         if any(isinstance(message, Stop) for message in messages):
             raise Stopped
         return messages
