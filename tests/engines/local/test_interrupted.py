@@ -8,6 +8,7 @@ import pytest
 from tiny import tiny
 
 from pslab.engines.job.outcome import Interrupted
+from pslab.engines.local import engine
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool
 from pslab.lab.records.record import find, load
@@ -30,7 +31,13 @@ def interrupt_at(count):
     return calls, on_progress
 
 
-def test_completed_pushes_come_with_the_interrupt():
+@pytest.fixture
+def patient(monkeypatch):
+    """An interrupt may take longer than people wait: other tests may be busy."""
+    monkeypatch.setattr(engine, "INTERRUPT_LIMIT_S", 20.0)
+
+
+def test_completed_pushes_come_with_the_interrupt(patient):
     calls, on_progress = interrupt_at(2)
     with pytest.raises(Interrupted) as interrupt:
         execute(resolve(LONG), on_progress)
@@ -41,7 +48,7 @@ def test_completed_pushes_come_with_the_interrupt():
     assert len(calls) == 2
 
 
-def test_an_interrupted_pool_serves_the_next_run(tmp_path):
+def test_an_interrupted_pool_serves_the_next_run(tmp_path, patient):
     run(tiny(seed=1), results=tmp_path, progress=False)
     before = {p.pid for p in pool.acquire(4).processes.values()}
     with pytest.raises(Interrupted):
