@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from pslab.config.metric import metric_of
+from pslab.engines.job.checkpoint.keeper import Keeper
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
@@ -107,7 +108,7 @@ class WholeRun:
     called = "host {} of a virtual run"
 
     def __init__(self, seat: Seat, experiment: Experiment, shelf: Shelf) -> None:
-        self.start_s, run = time.monotonic(), experiment.run
+        self.start_s, run, self.checkpoints = time.monotonic(), experiment.run, experiment.checkpoints
         experiment = dataclasses.replace(experiment, dataset=shelf.dataset(seat.data))
         layout = Layout.of(experiment)
         self.seat, self.job = seat, Job.of(experiment, layout, shelf)
@@ -137,16 +138,22 @@ class WholeRun:
         """Do the run, evaluate its snapshots, and report what came of it; see `outcome_of`."""
         try:
             begin_s, parent = time.monotonic(), self.seat.parent
-            shard = TensorShard(self.job, self.arena)
-            books = Books(self.job, Ledger(self.job, shard.weights, self.snapshots, self._keep_snapshot))
-            simulator = Simulator(self.job, books, shard, self)
-            simulator.run(lambda news: report(parent, "news", news), lambda: self._stop_at_target(simulator))
-            turning_s = time.monotonic() - begin_s
+            weights = self.arena.tensor(self.job.layout.server, self.job.layout.size, self.job.layout.dtype)
+            given = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot}
+            keeper = Keeper(self.checkpoints, self.job, self.arena, self._say, **given)
+            if (state := keeper.newest()) is not None:
+                simulator = self._restore(state)
+            else:
+                ledger = Ledger(self.job, weights, self.snapshots, self._keep_snapshot)
+                simulator = Simulator(self.job, Books(self.job, ledger), TensorShard(self.job, self.arena), self)
+            simulator.run(lambda news: report(parent, "news", news), lambda: self._after_event(simulator, keeper))
+            turning_s, books = keeper.turned_s, simulator.driver.books
             pushes = books.ledger.close(books.applied, simulator.driver.ended_s)
             self._evaluate()
-            facts = simulator.facts(begin_s - self.start_s, turning_s, time.monotonic() - self.start_s)
+            wall_s = keeper.before_s + time.monotonic() - self.start_s
+            facts = {**simulator.facts(begin_s - self.start_s, turning_s, wall_s), **keeper.facts()}
             accuracy = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
-            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, shard.weights.numpy()[None]
+            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, weights.numpy()[None]
             for name, table in zip(TABLES, tables, strict=True):
                 report(parent, name, table=table)
             report(parent, "facts", facts)
@@ -156,6 +163,25 @@ class WholeRun:
 
     def _keep_snapshot(self, body: dict[str, Any]) -> None:
         self._kept.append((body["pushes"], body["seconds"]))
+
+    def _say(self, words: str) -> None:
+        report(self.seat.parent, "news", {"pushes": 0, "seconds": 0.0, "checkpoint": words})
+
+    def _after_event(self, simulator: Simulator, keeper: Keeper) -> None:
+        self._stop_at_target(simulator)
+        if keeper.due(simulator.pushes) and not simulator.driver.outcome:
+            self._evaluate()  # then no checkpoint needs the weights of a snapshot
+            keeper.keep(simulator.pushes, lambda: {
+                "simulator": simulator, "bodies": self._bodies, "kept": self._kept, "rows": self._rows,
+                "remembered": [producer.remembered() for producer in self.producers],
+            })  # fmt: skip
+
+    def _restore(self, state: dict[str, Any]) -> Simulator:
+        self._bodies, self._kept, self._rows = (state[name] for name in ("bodies", "kept", "rows"))
+        for producer, remembered in zip(self.producers, state["remembered"], strict=True):
+            producer.recall(remembered)
+        simulator: Simulator = state["simulator"]
+        return simulator
 
     def _stop_at_target(self, simulator: Simulator) -> None:
         target = self.job.run.target_accuracy

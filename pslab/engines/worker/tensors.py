@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -90,10 +90,13 @@ class Producer:
         if job.trains:
             own = module_of(job, device) if module is None else module
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
-        kept = {name: zeros(memory, device.place) if module is None
+        kept = {name: zeros(memory, device.place) if device.apart and not memory.scalars
                 else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
                 for name, memory in layout.memories.items()}  # fmt: skip
-        run = job.run
+        if module is None:
+            for memory in kept.values():
+                memory.zero_()
+        self._kept, run = kept, job.run
         epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
         setting = Setting(run.seed, worker, run.workers, epoch_iterations)
         self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, kept)
@@ -105,6 +108,20 @@ class Producer:
         """Once per module, before the run starts."""
         if self._computing is not None:
             self._computing.warm_up()
+
+    def remembered(self) -> dict[str, Any]:
+        """What lasts from one gradient to the next, and does not lie in shared memory."""
+        apart = self._kept.items() if self._device.apart else ()
+        kept = {name: memory.cpu() for name, memory in apart if memory.device.type != "cpu"}
+        return {"kept": kept, "modules": self._computing.remembered() if self._computing else {}}
+
+    def recall(self, remembered: dict[str, Any]) -> None:
+        """Go on from what was remembered, and from what now lies in shared memory."""
+        for name, memory in remembered["kept"].items():
+            self._kept[name].copy_(memory)
+        if self._computing is not None:
+            self._computing.recall(remembered["modules"])
+        self._to_device()
 
     def attend(
         self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
