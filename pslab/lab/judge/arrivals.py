@@ -55,9 +55,9 @@ class Arrivals:
         return int(self.range.max(initial=0)) + 1
 
     def came_s(self, kind: str, iterations: int) -> np.ndarray:
-        """[ranges, workers, iterations]: when the last such message came; NaN where none did."""
+        """[ranges, workers, iterations]: when the first such message came, which counts; NaN where none did."""
         found = np.full((self.ranges, self.workers, iterations), np.nan)
-        rows = np.flatnonzero((self.kind == kind) & (self.iteration < iterations))
+        rows = np.flatnonzero((self.kind == kind) & (self.iteration < iterations))[::-1]
         found[self.range[rows], self.worker[rows], self.iteration[rows]] = self.seconds[rows]
         return found
 
