@@ -5,6 +5,7 @@ PslabError
 ├── ProtocolError      an event that the state machines do not allow: nothing changed
 ├── FrameError         bytes that are not a complete, unchanged frame: nothing was applied
 ├── RecordError        a directory of results that is not what its manifest says
+├── CheckpointError    a run's state that cannot be saved, or bytes that are no such state: nothing was restored
 ├── ExportError        a figure could not be written
 │   └── Unwritable         (a RecordError, too) nothing can be written: no room, no permission
 └── RunError           a run that could not go on
@@ -49,6 +50,10 @@ class FrameError(PslabError):
 
 class RecordError(PslabError):
     """Results on disk that are incomplete."""
+
+
+class CheckpointError(PslabError):
+    """The state of a run cannot be saved, or these bytes are not the state of this run."""
 
 
 class ExportError(PslabError):

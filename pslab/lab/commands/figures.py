@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from pslab.config import plain_yaml
 from pslab.errors import ConfigError, Unwritable
+from pslab.lab.records.atomic_folder import free_bytes
 from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import Entry, folder, plan
 from pslab.lab.studies.claims import PLAIN, RED
@@ -128,9 +128,9 @@ def _announce(todo: Sequence[Entry], images: bool) -> None:
     megabytes = sum(entry.takes[1] for entry in todo if entry.takes and not entry.stamp)
     print(f"to be executed: {', '.join(entry.name for entry in todo)}; {about}"
           + (f", {megabytes:.0f} MB of results" if megabytes else ""), flush=True)  # fmt: skip
-    place = next(folder for folder in (todo[0].results, *todo[0].results.parents) if folder.is_dir())
-    if (free := shutil.disk_usage(place).free / 1e6) < megabytes:
-        raise ConfigError("results", str(place), f"has {free:.0f} MB free, and {megabytes:.0f} MB are needed")
+    place, free = free_bytes(todo[0].results)
+    if free / 1e6 < megabytes:
+        raise ConfigError("results", str(place), f"has {free / 1e6:.0f} MB free, and {megabytes:.0f} MB are needed")
     from pslab.lab.plots.export import browser
 
     if images and not browser():

@@ -144,8 +144,8 @@ def room_at(place: Path) -> str:
 
 
 def free_bytes(place: Path) -> tuple[Path, int]:
-    """The first folder above a place that is there, or the place itself, and the room in it."""
-    folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
+    """The place, or the first folder above it that is there, and the room in it."""
+    folder = next(each for each in (place, *place.absolute().parents) if each.exists())
     return folder, shutil.disk_usage(folder).free
 
 
