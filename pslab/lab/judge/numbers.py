@@ -22,7 +22,7 @@ from pslab.errors import ConfigError
 from pslab.lab.judge.phases import Phases
 from pslab.lab.judge.pushes import History
 from pslab.lab.judge.report import SLACK_S, columns, report, report_cells
-from pslab.tensors.codec.frames import START, frame_bytes, largest_frame_bytes
+from pslab.tensors.codec.frames import START, largest_frame_bytes
 from pslab.tensors.pruning.rules import Dense
 
 FLOATS = ["loss", "density", "bytes_up", "bytes_up_raw", "bytes_down", "bytes_down_raw"]
@@ -123,7 +123,7 @@ def bytes_down(n: Numbers) -> list[str]:
     last[h.predecessors()[1]] = False
     answered = (raw == size * n.itemsize) & (down >= START)
     if n.run.pull == "whole":
-        answered &= down == frame_bytes(0, 0) + size * n.itemsize
+        answered &= down == START + size * n.itemsize
     else:
         answered &= down <= [largest_frame_bytes(int(each), n.itemsize) for each in size]
     wrong = ~(answered | ((raw == 0) & (down == 0) & (last | h.moved)))

@@ -17,9 +17,8 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
 from pslab.errors import ConfigError
-from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals
+from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
-from pslab.lab.judge.faults import faults
 from pslab.lab.judge.numbers import NUMBERS_JUDGED, Numbers
 from pslab.lab.judge.phases import PHASES_JUDGED, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History
