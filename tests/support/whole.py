@@ -39,6 +39,9 @@ class Line:
     def recv_bytes(self) -> bytes:
         return self.sent.pop(0)
 
+    def poll(self) -> bool:
+        return False
+
     def reports(self) -> list[Report]:
         return [await_report(self) for _ in range(len(self.sent))]  # type: ignore[arg-type]
 
