@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from pslab.config import plain_yaml
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.atomic_folder import free_bytes
 from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import Entry, folder, plan
 from pslab.lab.studies.claims import PLAIN, RED
-from pslab.lab.studies.execution import Watch, execute, reason
+from pslab.lab.studies.execution import Watch, execute, reason, unwritable
 
 
 def add(verbs: Any) -> None:
@@ -85,7 +85,7 @@ def _numbers(value: Any) -> Any:
 def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
     """The notebooks one after another, each with its images; then what does not hold."""
     begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done(again=again)]
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     if todo:
         _announce(todo, images)
     if images:
@@ -95,13 +95,17 @@ def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
             try:
                 watch.say(f"{entry.name}: {in_words(execute(entry, watch, again=again))}")
             except Exception as error:  # a cell may raise anything
-                failed.append(entry.name)
                 left = entry.executed.with_suffix(".failed.ipynb")
                 where = f"\n  its cells are in {left}" if left.is_file() else ""
                 watch.say(f"{RED}{entry.name} failed: {reason(error)}{PLAIN}{where}")
+                if unwritable(error):
+                    raise Unwritable(f"nothing can be written any more, so {entry.name} is the last one") from error
+                failed[entry.name] = reason(error).partition("\n")[0]
                 continue
             if images:
                 _export([entry])
+    for name, why in failed.items():
+        print(f"{RED}{name} failed: {why}{PLAIN}", file=sys.stderr)
     wrong = [(entry.name, claim) for entry in entries if entry.name not in failed
              for claim in entry.stamp.get("claims", []) if claim["holds"] is False]  # fmt: skip
     for name, claim in wrong:

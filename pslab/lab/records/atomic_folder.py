@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from pslab.errors import RecordError
+from pslab.errors import RecordError, Unwritable
 from pslab.lab.records import journal
 
 MANIFEST = "manifest.json"
@@ -55,7 +55,7 @@ def written(place: Path) -> Iterator[Path]:
     """A draft to fill, which is moved to its place at the end; if it cannot be written, nothing is left.
 
     Raises:
-        RecordError: the disk is full, or the place cannot be written to.
+        Unwritable: the disk is full, or the place cannot be written to.
     """
     draft = draft_of(place)
     try:
@@ -64,7 +64,7 @@ def written(place: Path) -> Iterator[Path]:
         publish(draft, place)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise RecordError(f"the record of {place.name} cannot be written to {place.parent}: {error}") from error
+        raise Unwritable(f"the record of {place.name} cannot be written to {place.parent}: {error}") from error
 
 
 def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
