@@ -16,7 +16,6 @@ from pslab.engines.job.checkpoint.flatten import flatten
 from pslab.engines.job.checkpoint.graph import Graph, externals_of, modules_of
 from pslab.engines.job.checkpoint.place import Place
 from pslab.engines.job.checkpoint.rebuild import rebuild
-from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.errors import CheckpointError
 
@@ -30,12 +29,12 @@ class Keeper:
     """One run's checkpoints; without a `place` there are none.
 
     A state is a dictionary of what the engine has made for the run, by names of its own; the places in the arena whose
-    content outlasts an event are added here. `externals` are what it is given anew. `say` hears why a checkpoint was
-    passed over, and, once, why there are none any more.
+    content outlasts an event are added here. `job` is a Job, of a room above; `externals` are what else the run is
+    given anew. `say` hears why a checkpoint was passed over, and, once, why there are none any more.
     """
 
     def __init__(
-        self, place: Place | None, job: Job, arena: Arena, say: Callable[[str], None], **externals: Any
+        self, place: Place | None, job: Any, arena: Arena, say: Callable[[str], None], **externals: Any
     ) -> None:
         self._place, self._job, self._arena, self._say = place, job, arena, say
         self._externals, self._modules = externals_of(job, arena=arena, **externals), modules_of(job)
