@@ -38,11 +38,11 @@ class Keeper:
     ) -> None:
         self._place, self._job, self._arena, self._say = place, job, arena, say
         self._externals, self._modules = externals_of(job, arena=arena, **externals), modules_of(job)
-        self._every = job.run.checkpoint_every
+        self._every: int | None = job.run.checkpoint_every
         self._live = job.layout.live(job.sparse)
         self.resumed: list[dict[str, Any]] = []  #: from which checkpoints the run went on: pushes, when it was made
         self.kept, self._spent_s = 0, 0.0
-        self._expected_s = sum(size for _, size in self._live) / DISK_BYTE_S
+        self._expected_s: float = sum(size for _, size in self._live) / DISK_BYTE_S
         self.begin()
 
     def begin(self, pushes: int = 0, before_s: float = 0.0) -> None:

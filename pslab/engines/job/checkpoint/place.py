@@ -9,6 +9,7 @@ used, then none.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
@@ -45,6 +46,9 @@ class Place:
         draft = self.folder / f".{place.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            needed, free = 2 * sum(map(len, pieces)), shutil.disk_usage(self.folder).free
+            if free < needed:  # what is left is the record's
+                raise OSError(errno.ENOSPC, f"{free:,} bytes are free; {needed:,} are wanted, half for what follows")
             with draft.open("wb") as file:
                 for piece in pieces:
                     file.write(piece)
