@@ -99,6 +99,11 @@ class Experiment:
         return known and named and not list(self.shell.buffers()) and not self.device.apart
 
     @property
+    def replaces(self) -> bool:
+        """Whether a worker that dies is replaced, and what it keeps lies where its successor finds it."""
+        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.apart
+
+    @property
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
         return not isinstance(self.prune, Dense)

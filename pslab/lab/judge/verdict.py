@@ -80,7 +80,8 @@ class _Judgement:
         rules = Rules(Traits() if sync is None else traits_of(sync), sync is not None, self._layered())
         cluster, workers = resolve_cluster(self.run.cluster), self.run.workers
         try:
-            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, set(filter(cluster.present, range(workers))))
+            present = set(filter(cluster.present, range(workers)))
+            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, present, self._replaced().keys())
             for name, arrived in ARRIVALS_JUDGED.items():
                 if not self._hold(name, arrived(arrivals)):
                     return  # the other checks read the tables by worker, iteration and version
@@ -150,10 +151,11 @@ class _Judgement:
         return found
 
     def _moves(self, arrivals: Arrivals, cluster: Cluster, phases: Phases) -> list[str]:
-        """Workers leave and join when the cluster says so, or die."""
+        """Workers leave and join when the cluster says so, or die, or where a new process takes their place."""
         found = list[str]()
         died = {int(death["worker"]): float(death["seconds"]) for death in self.facts["deaths"]}
-        due = {"leave": {**cluster.leave, **died}, "join": cluster.join}
+        replaced = self._replaced()
+        due = {"leave": {**cluster.leave, **died, **replaced}, "join": {**cluster.join, **replaced}}
         moves = np.flatnonzero((arrivals.kind == "leave") | (arrivals.kind == "join"))
         for row in moves.tolist():
             planned, at_s = due[arrivals.kind[row]].get(int(arrivals.worker[row])), arrivals.seconds[row]
@@ -166,6 +168,11 @@ class _Judgement:
         last_s = phases.begin[phases.phase == "push"].max(initial=-np.inf)  # sent then, dealt with later
         return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"
                         for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
+
+    def _replaced(self) -> dict[int, float]:
+        """When the first process of a worker ended whose place another one took."""
+        lives = [(float(life["seconds"]), int(life["worker"])) for life in self.facts.get("lives", ())]
+        return {worker: at for at, worker in sorted(lives, reverse=True)}
 
     def _reached(self) -> bool:
         accuracy, target, metric = self.tables.get("accuracy"), self.run.target_accuracy, metric_of(self.run)
