@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from pslab.lab.records.choosing import best, goal
     from pslab.lab.records.record import Result
     from pslab.lab.records.summary import summary
-    from pslab.lab.runs.grid import grid
+    from pslab.lab.runs.grid import grid, tuned
     from pslab.lab.runs.run import run, sweep
-    from pslab.lab.runs.tuning import tuned
     from pslab.lab.studies.claims import claim
     from pslab.lab.studies.figures import save
     from pslab.lab.studies.parameters import parameters
@@ -37,7 +36,7 @@ _LAZY = {
     "save": "pslab.lab.studies.figures",
     "summary": "pslab.lab.records.summary",
     "sweep": "pslab.lab.runs.run",
-    "tuned": "pslab.lab.runs.tuning",
+    "tuned": "pslab.lab.runs.grid",
 }
 
 

@@ -5,19 +5,22 @@ PslabError
 ├── ProtocolError      an event that the state machines do not allow: nothing changed
 ├── FrameError         bytes that are not a complete, unchanged frame: nothing was applied
 ├── RecordError        a directory of results that is not what its manifest says
+├── CheckpointError    a run's state that cannot be saved, or bytes that are no such state: nothing was restored
 ├── ExportError        a figure could not be written
+│   └── Unwritable         (a RecordError, too) nothing can be written: no room, no permission
 └── RunError           a run that could not go on
     ├── WorkerFailed       a worker raised: its number, iteration and traceback
     ├── WorkerDied         a process is gone, or silent beyond its lease
     ├── Stalled            no worker can go on: each one waits
-    └── StartFailed        the processes could not be started
+    ├── StartFailed        the processes could not be started
+    └── SweepFailed        some runs of a sweep failed, each for a reason of its own
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -49,8 +52,16 @@ class RecordError(PslabError):
     """Results on disk that are incomplete."""
 
 
+class CheckpointError(PslabError):
+    """The state of a run cannot be saved, or these bytes are not the state of this run."""
+
+
 class ExportError(PslabError):
     """A figure that could not be written."""
+
+
+class Unwritable(RecordError, ExportError):
+    """Results that cannot be written, and so none of the next ones either."""
 
 
 class RunError(PslabError):
@@ -68,6 +79,16 @@ class RunError(PslabError):
 
 class StartFailed(RunError):
     """The processes of a run could not be started."""
+
+
+class SweepFailed(RunError):
+    """Some runs of a sweep failed; `failures` has their errors, `results` (a Results) the others."""
+
+    def __init__(self, failures: Mapping[str, Exception], results: Sequence[Any]) -> None:
+        self.failures, self.results = dict(failures), results
+        each = "".join(f"\n  {name}: {in_a_sentence(error)}" for name, error in failures.items())
+        count, others = len(failures), "the others are recorded" if results else "none is recorded"
+        super().__init__(f"{count} of {count + len(results)} runs failed; {others}:{each}")
 
 
 class WorkerFailed(RunError):
@@ -88,6 +109,15 @@ class WorkerDied(RunError):
 
 class Stalled(RunError):
     """No worker can go on: each one waits, and nothing is under way to the server or from it."""
+
+
+def in_a_sentence(error: BaseException) -> str:
+    """An error on one line; of a worker's that raised, the last line of its traceback."""
+    if isinstance(error, WorkerFailed):
+        last = error.traceback.strip().rpartition("\n")[2]
+        return "; ".join(filter(None, (f"{error.who} raised in iteration {error.iteration}: {last}", error.kept)))
+    text = str(error).partition("\n")[0]
+    return shortened(text if isinstance(error, PslabError) else f"{type(error).__name__}: {text}".rstrip(": "), str)
 
 
 LONGEST = 1000  # characters of a value in a message

@@ -26,6 +26,7 @@ SEMANTICS = 4  # raise it when the same Run gives other results than before: old
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip
 LATER = ("loss", "metric", "on_nonfinite")  # younger than some records: at their defaults nothing names them
+ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 _PROCESS = os.urandom(4).hex()
@@ -95,6 +96,10 @@ class Run:
     lease_s: Annotated[
         float, Bounds(at_least=0.1, at_most=1e6), "a process without a sign of life for so many real seconds is dead"
     ] = 60.0
+    checkpoint_every: Annotated[
+        int | None, Bounds(at_least=1, at_most=10**12),
+        "pushes between checkpoints, from which the same run goes on; None: as often as they take 2% of its time",
+    ] = None
     dilation: Annotated[
         float | str, Bounds(at_least=1, at_most=64), OneOf("auto"),
         "by how much an emulated cluster runs slower than its own seconds; auto: as this machine needs it",
@@ -137,7 +142,8 @@ class Run:
     def plain(self) -> dict[str, Any]:
         """The fields as JSON can hold them: an object becomes its name and a digest of its content."""
         each = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
-        fields = ((name, value) for name, value, default in each if name not in LATER or value != default)
+        fields = ((name, value) for name, value, default in each
+                  if name not in ASIDE and (name not in LATER or value != default))  # fmt: skip
         return {name: self._objects[name][0] if name in self._objects else _plain(value) for name, value in fields}
 
     @property

@@ -27,6 +27,11 @@ def test_the_digest_names_every_field_and_nothing_else():
     assert len(digests | {base.digest}) == len(changes) + 1
 
 
+def test_how_often_a_run_is_checkpointed_is_no_part_of_what_names_it():
+    assert Run(checkpoint_every=10).digest == Run().digest
+    assert "checkpoint_every" not in Run(checkpoint_every=10).plain()
+
+
 def test_the_digest_is_the_same_in_another_process():
     script = "from pslab.config.run import Run; print(Run(sync='ssp:3', cluster={'b': 1, 'a': 2}).digest)"
     seen = {

@@ -12,10 +12,10 @@ from tiny import tiny
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
+from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import Verdict, judge
 from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import tables_of
 
 UNEVEN = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
 History = tuple[Run, dict[str, pd.DataFrame], dict[str, Any]]

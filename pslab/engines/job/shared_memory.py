@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import tempfile
@@ -43,7 +44,7 @@ class Arena:
         Raises:
             StartFailed: the system does not have them.
         """
-        if os.fstat(self._descriptor).st_size < size_bytes:
+        if self.size_bytes < size_bytes:
             with _wanted(size_bytes):
                 os.ftruncate(self._descriptor, size_bytes)
 
@@ -58,6 +59,45 @@ class Arena:
         end = offset + count * dtype.itemsize
         return torch.frombuffer(self._mapped(end), dtype=dtype, count=count, offset=offset)
 
+    @property
+    def size_bytes(self) -> int:
+        """How much room there is."""
+        return os.fstat(self._descriptor).st_size
+
+    def offset_of(self, tensor: torch.Tensor) -> int | None:
+        """Where a tensor lies that was asked for since the last `reserve` which made room; None if it is no view."""
+        import torch
+
+        if self._map is None:
+            return None
+        begin = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
+        offset = tensor.data_ptr() - begin
+        return offset if offset >= 0 and offset + tensor.nbytes <= len(self._map) else None
+
+    def written(self, offset: int, size_bytes: int) -> Iterator[tuple[int, memoryview]]:
+        """The pieces (offset, bytes) of a place that have been written to; what lies between them is zero."""
+        at, end = offset, offset + size_bytes
+        while at < end:
+            begin, stop = self._piece(at, end)
+            if stop > begin:
+                yield begin, self.bytes(begin, stop - begin)
+            at = stop
+
+    def give_back(self) -> None:
+        """Give its pages back, where the system can: what was written is zero then, and as if it never was."""
+        if hasattr(mmap, "MADV_REMOVE") and (size_bytes := self.size_bytes):
+            with contextlib.suppress(OSError):
+                self._mapped(size_bytes).madvise(mmap.MADV_REMOVE)
+
+    def _piece(self, at: int, end: int) -> tuple[int, int]:
+        try:
+            begin = os.lseek(self._descriptor, at, os.SEEK_DATA)
+            return min(begin, end), min(os.lseek(self._descriptor, begin, os.SEEK_HOLE), end)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing is behind
+                return end, end
+            return at, end  # not every file system tells
+
     def close(self) -> None:
         """Give the descriptor back; views that are still held stay valid."""
         if self._descriptor >= 0:
@@ -67,7 +107,7 @@ class Arena:
 
     def _mapped(self, end: int) -> mmap.mmap:
         if self._map is None or len(self._map) < end:
-            size_bytes = os.fstat(self._descriptor).st_size
+            size_bytes = self.size_bytes
             with _wanted(size_bytes):
                 self._map = mmap.mmap(self._descriptor, size_bytes)
         return self._map

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import multiprocessing as mp
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import NO_TABLE, Report, await_report, limit_sends, order, order_plain
-from pslab.engines.processes.spawn import spawning
+from pslab.engines.processes.spawn import context, spawning
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
@@ -34,7 +33,6 @@ LIMITS = {
     errno.EMFILE: ("RLIMIT_NOFILE", "files", "ulimit -n"),
     errno.EAGAIN: ("RLIMIT_NPROC", "processes", "ulimit -u"),
 }
-_CONTEXT = mp.get_context("spawn")
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
@@ -52,6 +50,7 @@ class Pool:
         self._names: dict[int, str] = {}
         self._held: list[tuple[int, Report]] = []
         self._arenas: list[Arena] = []
+        self._context = context(workers)
         self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
         try:
             for _ in range(ARENAS):
@@ -186,7 +185,7 @@ class Pool:
         self.watch.heard([number])
         try:
             with spawning():
-                server, worker = _CONTEXT.Pipe()
+                server, worker = self._context.Pipe()
                 self._lines[number] = server
                 with worker:
                     self._spawn_one(number, [worker])
@@ -215,7 +214,7 @@ class Pool:
 
     def _spawn(self, heed: Callable[[], None]) -> None:
         with contextlib.ExitStack() as theirs, spawning():
-            ends = [[theirs.enter_context(end) for end in _CONTEXT.Pipe()] for _ in range(self.workers)]
+            ends = [[theirs.enter_context(end) for end in self._context.Pipe()] for _ in range(self.workers)]
             lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
             for number, pipes in lines.items():
                 self._spawn_one(number, pipes)
@@ -229,11 +228,11 @@ class Pool:
 
 
     def _spawn_one(self, number: int, lines: list[Connection]) -> None:
-        self.pipes[number], there = _CONTEXT.Pipe()
+        self.pipes[number], there = self._context.Pipe()
         with there:
             limit_sends(self.pipes[number], ORDER_LIMIT_S)
             seat = child.Seat(number, there, lines, self.arena, self.data, self.snapshots, self.ledger)
-            process = _CONTEXT.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
+            process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
             process.start()
         self.processes[number], self._names[number] = process, _name(number)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,22 @@ class Rows:
     def table(self) -> np.ndarray:
         """All rows, as a copy: float64 [rows, columns]."""
         return _table(self._memory, self._columns)
+
+    def saved(self) -> list[Any]:
+        """For a checkpoint: the rows; of those that lie in an arena, which is there anew, how many."""
+        return [self._columns, self._arena, self.table() if self._arena is None else self.count]
+
+    def restore(self, state: list[Any]) -> None:
+        """To what was saved: rows that an arena has behind them are forgotten."""
+        columns, arena, rows = state
+        self.__init__(columns, arena)  # type: ignore[misc]
+        count = rows if arena is not None else len(rows)
+        while count > self._room:
+            self._grow()
+        if arena is None:
+            self._memory[ALIGNMENT : ALIGNMENT + rows.nbytes] = rows.tobytes()
+        self.count = count
+        COUNT.pack_into(self._memory, 0, count)
 
     def _grow(self) -> None:
         self._room = 2 * self._room or FIRST

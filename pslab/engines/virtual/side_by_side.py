@@ -5,7 +5,9 @@ A run whole in one process leaves the same bits as one with hosts.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,6 +24,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, report
 from pslab.engines.processes.child import Seat
+from pslab.engines.processes.coordinator import EVALUATION_LIMIT_S, INTERRUPT_LIMIT_S
 from pslab.engines.processes.watch import COMPUTING, Watch
 from pslab.engines.server.books import Books
 from pslab.engines.server.evaluate import Evaluator
@@ -31,10 +34,12 @@ from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import body_of
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.worker.tensors import Basis, Producer, Pulled
+from pslab.errors import RunError
 
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
+LEFT = "left"  # what a run that fails has completed
 TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
@@ -43,19 +48,27 @@ def fits(experiment: Experiment) -> bool:
     return experiment.run.engine == "virtual" and experiment.keyspace.size <= LARGEST
 
 
-def conduct(
-    experiments: Iterable[Experiment], heed: Callable[[], None]
-) -> Iterator[tuple[int, dict[str, Any] | Outcome]]:
+News = dict[str, Any] | Outcome | RunError
+
+
+def conduct(experiments: Iterable[Experiment], heed: Callable[[], None]) -> Iterator[tuple[int, News]]:
     """Runs side by side, as (place in `experiments`, what is new): {} when it starts, news, and at last its outcome.
 
-    `heed` is called many times a second; what it raises ends everything, as does what a run raises.
+    A run that fails does not end the others: its last news is the error, whose `outcome` has what it had completed, or
+    is None where that has gone with its process. `heed` is called many times a second; what it raises ends everything.
+    After a KeyboardInterrupt there is, before it goes on, an outcome "interrupted" of each run that was under way and
+    had one within two seconds.
 
     Raises:
-        WorkerFailed, WorkerDied, StartFailed: a child did; the pool is closed then.
+        StartFailed: the children could not be started.
     """
-    pool = pools.acquire(virtual.cores(), heed)
+    running = _SideBySide(heed)
     try:
-        yield from _SideBySide(pool, heed).conduct(experiments)
+        yield from running.conduct(experiments)
+    except KeyboardInterrupt:
+        yield from running.wind_up()
+        pools.release(kill=True)
+        raise
     except BaseException:
         pools.release(kill=True)
         raise
@@ -64,18 +77,21 @@ def conduct(
 class _SideBySide:
     """In the parent: the children, and the experiment that each of them has."""
 
-    def __init__(self, pool: pools.Pool, heed: Callable[[], None]) -> None:
-        self._pool, self._heed = pool, heed
-        self._idle = list(range(virtual.cores()))
+    def __init__(self, heed: Callable[[], None]) -> None:
+        self._heed = heed
+        self._idle: list[int] = []
         self._busy: dict[int, tuple[int, Experiment]] = {}
         self._reported: dict[int, list[Report]] = {}
         self._dataset: Any = None
 
-    def conduct(self, experiments: Iterable[Experiment]) -> Iterator[tuple[int, dict[str, Any] | Outcome]]:
+    def conduct(self, experiments: Iterable[Experiment]) -> Iterator[tuple[int, News]]:
         for place, experiment in enumerate(experiments):
             # there is one place for a dataset, which the runs that are under way read
-            while not self._idle or (self._busy and experiment.dataset is not self._dataset):
+            while self._busy and (not self._idle or experiment.dataset is not self._dataset):
                 yield from self._hear()
+            if not self._idle:  # as at first: of a pool in which a run has failed, the other children end in order
+                self._pool = pools.acquire(virtual.cores(), self._heed)
+                self._idle = list(range(virtual.cores()))
             self._dataset, number = experiment.dataset, self._idle.pop()
             self._busy[number], self._reported[number] = (place, experiment), []
             self._pool.watch = Watch(max(each.run.lease_s for _, each in self._busy.values()))
@@ -87,18 +103,39 @@ class _SideBySide:
         while self._busy:
             yield from self._hear()
 
-    def _hear(self) -> Iterator[tuple[int, dict[str, Any] | Outcome]]:
+    def wind_up(self) -> Iterator[tuple[int, News]]:
+        """What the runs under way have completed, as far as they say it within the limit."""
+        self._heed, until_s = (lambda: None), time.monotonic() + INTERRUPT_LIMIT_S + EVALUATION_LIMIT_S
+        for number in self._busy:
+            self._pool.order(number, "stop")
+        while self._busy and time.monotonic() < until_s:
+            yield from self._hear()
+
+    def _hear(self) -> Iterator[tuple[int, News]]:
         self._heed()
-        for number, found in self._pool.reports(dict.fromkeys(self._busy, COMPUTING), POLL_S):
+        for number, found in self._pool.reports(dict.fromkeys(self._busy, COMPUTING), POLL_S, lambda number: True):
             place, experiment = self._busy[number]
             if found.kind == "news":
                 yield place, found.body
                 continue
             self._reported[number].append(found)
             if found.kind == "facts":
-                del self._busy[number]
-                self._idle.append(number)
+                self._free(number)
                 yield place, outcome_of(experiment, self._reported.pop(number))
+            elif found.kind in pools.ENDS:
+                self._free(number)
+                yield place, self._error(number, experiment)
+
+    def _free(self, number: int) -> None:
+        del self._busy[number]
+        self._idle = [n for n in (*self._idle, number) if not self._pool.ended]  # a pool with a gap is left in order
+
+    def _error(self, number: int, experiment: Experiment) -> RunError:
+        """Why this child has ended, with what it had reported before."""
+        error, reported = self._pool.ended[number], self._reported.pop(number)
+        if LEFT in [found.kind for found in reported]:
+            error.outcome = outcome_of(experiment, reported)
+        return error
 
 
 class WholeRun:
@@ -119,7 +156,7 @@ class WholeRun:
         self.iteration = 0
         self._bodies: dict[int, dict[str, Any]] = {}
         self._kept: list[tuple[int, float]] = []  # pushes and seconds of each snapshot
-        self._rows: list[tuple[float, ...]] = []
+        self._rows: dict[int, tuple[float, ...]] = {}  # of those that are evaluated
 
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
@@ -136,23 +173,54 @@ class WholeRun:
     def conduct(self) -> None:
         """Do the run, evaluate its snapshots, and report what came of it; see `outcome_of`."""
         try:
-            begin_s, parent = time.monotonic(), self.seat.parent
-            shard = TensorShard(self.job, self.arena)
-            books = Books(self.job, Ledger(self.job, shard.weights, self.snapshots, self._keep_snapshot))
-            simulator = Simulator(self.job, books, shard, self)
-            simulator.run(lambda news: report(parent, "news", news), lambda: self._stop_at_target(simulator))
-            turning_s = time.monotonic() - begin_s
-            pushes = books.ledger.close(books.applied, simulator.driver.ended_s)
-            self._evaluate()
-            facts = simulator.facts(begin_s - self.start_s, turning_s, time.monotonic() - self.start_s)
-            accuracy = np.array(self._rows, dtype=np.float64).reshape(-1, 4)
-            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, shard.weights.numpy()[None]
-            for name, table in zip(TABLES, tables, strict=True):
-                report(parent, name, table=table)
-            report(parent, "facts", facts)
+            self._conduct()
         finally:
             for arena in (self.arena, self.snapshots):
                 arena.close()
+
+    def stop(self) -> None:
+        """The order with which a run ends early: `_heed` finds it in the pipe. Here it has come too late."""
+
+    def _conduct(self) -> None:
+        begin_s = time.monotonic()
+        shard = TensorShard(self.job, self.arena)
+        books = Books(self.job, Ledger(self.job, shard.weights, self.snapshots, self._keep_snapshot))
+        simulator = Simulator(self.job, books, shard, self)
+        driver, turning_s = simulator.driver, 0.0
+
+        def hand_over(kind: str) -> None:
+            facts = simulator.facts(begin_s - self.start_s, turning_s, time.monotonic() - self.start_s)
+            rows = [self._rows[index] for index in sorted(self._rows)]
+            accuracy = np.array(rows, dtype=np.float64).reshape(-1, 4)
+            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, shard.weights.numpy()[None]
+            for name, table in zip(TABLES, tables, strict=True):
+                report(self.seat.parent, name, table=table)
+            report(self.seat.parent, kind, facts)
+
+        try:
+            simulator.run(self._report, lambda: self._stop_at_target(simulator))
+            turning_s = time.monotonic() - begin_s
+            pushes = books.ledger.close(books.applied, driver.ended_s)
+            self._evaluate(math.inf)
+            hand_over("facts")
+        except Exception as error:  # what is completed is not lost
+            until_s = time.monotonic() + INTERRUPT_LIMIT_S
+            if not driver.outcome:
+                driver.end("interrupted", simulator.scheduler.now)
+            pushes = books.ledger.close(books.applied, driver.ended_s)
+            with contextlib.suppress(Exception):  # there is one already
+                self._evaluate(until_s)
+            hand_over("facts" if isinstance(error, _Stopped) else LEFT)
+            if not isinstance(error, _Stopped):
+                raise
+
+    def _report(self, news: dict[str, Any]) -> None:
+        report(self.seat.parent, "news", news)
+        self._heed()
+
+    def _heed(self) -> None:
+        if self.seat.parent.poll():
+            raise _Stopped
 
     def _keep_snapshot(self, body: dict[str, Any]) -> None:
         self._kept.append((body["pushes"], body["seconds"]))
@@ -160,17 +228,28 @@ class WholeRun:
     def _stop_at_target(self, simulator: Simulator) -> None:
         target = self.job.run.target_accuracy
         if target is not None and len(self._rows) < len(self._kept):
-            self._evaluate()
-            if metric_of(self.job.run).reaches(self._rows[-1][2], target):
+            self._evaluate(math.inf)
+            if metric_of(self.job.run).reaches(self._rows[len(self._kept) - 1][2], target):
                 simulator.driver.end("target", self._kept[-1][1])
 
-    def _evaluate(self) -> None:
-        for index in range(len(self._rows), len(self._kept)):
-            self._rows.append((*self._kept[index], *self.evaluator.snapshot(index, self.snapshots)))
+    def _evaluate(self, until_s: float) -> None:
+        """What is not evaluated; if there is a limit, the last one first."""
+        todo = [index for index in range(len(self._kept)) if index not in self._rows]
+        for index in todo if until_s == math.inf else todo[::-1]:
+            if until_s == math.inf:
+                self._heed()
+            elif time.monotonic() > until_s:
+                return
+            self._rows[index] = (*self._kept[index], *self.evaluator.snapshot(index, self.snapshots))
+
+
+class _Stopped(Exception):
+    """The parent wants no more of this run."""
 
 
 def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
-    """What a whole run has reported, the facts last."""
+    """What a whole run has reported."""
+    facts = next(found.body for found in reports if found.kind in ("facts", LEFT))
     tables = {found.kind: found.table for found in reports if found.kind in TABLES}
     weights = tables.pop("weights").ravel().astype(experiment.run.dtype)
-    return Outcome(**tables, weights=weights, facts=reports[-1].body)
+    return Outcome(**tables, weights=weights, facts=facts)

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import platform
-import shutil
 import sys
 import tempfile
 import time
@@ -213,17 +212,17 @@ def memory() -> Finding:
 
 def results() -> Finding:
     """Whether records can be written, and on how much free disk."""
+    from pslab.lab.records.atomic_folder import free_bytes
     from pslab.lab.records.record import default_results
 
     place = default_results()
-    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    existing, free = free_bytes(place)
     try:
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"pslab")
     except OSError as error:
         return Finding("results", PROBLEM, f"{place} cannot be written to: {error.strerror or error}",
                        "change its permissions, or name another folder in PSLAB_RESULTS")  # fmt: skip
-    free = shutil.disk_usage(existing).free
     found, advice = f"{place} can be written to; {free / 1e9:.1f} GB free", "free some disk: a record takes megabytes"
     state = PROBLEM if free < FREE_DISK_BYTES[0] else NOTE if free < FREE_DISK_BYTES[1] else OK
     return Finding("results", state, found, "" if state == OK else advice)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from pslab.config import plain_yaml
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, Unwritable
+from pslab.lab.records.atomic_folder import free_bytes
 from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import Entry, folder, plan
 from pslab.lab.studies.claims import PLAIN, RED
-from pslab.lab.studies.execution import Watch, execute, reason
+from pslab.lab.studies.execution import Watch, execute, reason, unwritable
 
 
 def add(verbs: Any) -> None:
@@ -85,7 +85,7 @@ def _numbers(value: Any) -> Any:
 def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
     """The notebooks one after another, each with its images; then what does not hold."""
     begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done(again=again)]
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     if todo:
         _announce(todo, images)
     if images:
@@ -95,13 +95,17 @@ def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
             try:
                 watch.say(f"{entry.name}: {in_words(execute(entry, watch, again=again))}")
             except Exception as error:  # a cell may raise anything
-                failed.append(entry.name)
                 left = entry.executed.with_suffix(".failed.ipynb")
                 where = f"\n  its cells are in {left}" if left.is_file() else ""
                 watch.say(f"{RED}{entry.name} failed: {reason(error)}{PLAIN}{where}")
+                if unwritable(error):
+                    raise Unwritable(f"nothing can be written any more, so {entry.name} is the last one") from error
+                failed[entry.name] = reason(error).partition("\n")[0]
                 continue
             if images:
                 _export([entry])
+    for name, why in failed.items():
+        print(f"{RED}{name} failed: {why}{PLAIN}", file=sys.stderr)
     wrong = [(entry.name, claim) for entry in entries if entry.name not in failed
              for claim in entry.stamp.get("claims", []) if claim["holds"] is False]  # fmt: skip
     for name, claim in wrong:
@@ -124,9 +128,9 @@ def _announce(todo: Sequence[Entry], images: bool) -> None:
     megabytes = sum(entry.takes[1] for entry in todo if entry.takes and not entry.stamp)
     print(f"to be executed: {', '.join(entry.name for entry in todo)}; {about}"
           + (f", {megabytes:.0f} MB of results" if megabytes else ""), flush=True)  # fmt: skip
-    place = next(folder for folder in (todo[0].results, *todo[0].results.parents) if folder.is_dir())
-    if (free := shutil.disk_usage(place).free / 1e6) < megabytes:
-        raise ConfigError("results", str(place), f"has {free:.0f} MB free, and {megabytes:.0f} MB are needed")
+    place, free = free_bytes(todo[0].results)
+    if free / 1e6 < megabytes:
+        raise ConfigError("results", str(place), f"has {free / 1e6:.0f} MB free, and {megabytes:.0f} MB are needed")
     from pslab.lab.plots.export import browser
 
     if images and not browser():

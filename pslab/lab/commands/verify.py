@@ -104,8 +104,8 @@ def rerun(result: Result) -> Finding:
     if result.run.engine == "local":
         return Finding("rerun", NOTE, "none: what real processes measured cannot be measured again")
     from pslab.engines.execute import execute
+    from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
-    from pslab.lab.runs.run import tables_of
 
     try:
         tables, weights, facts = tables_of(result.run, execute(resolve(result.run), lambda news: None))

@@ -17,7 +17,7 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
 from pslab.errors import ConfigError
-from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals
+from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
 from pslab.lab.judge.numbers import NUMBERS_JUDGED, Numbers
 from pslab.lab.judge.phases import PHASES_JUDGED, Phases
@@ -99,6 +99,7 @@ class _Judgement:
             if not self._hold(name, applied(history)):
                 return
         self._hold("the stop rule", self._stop())
+        self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules))
         self.missing += unknown
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))

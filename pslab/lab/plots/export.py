@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
-from pslab.errors import ExportError
+from pslab.errors import Unwritable
 from pslab.lab.plots.page.page import caption_of
 from pslab.lab.plots.page.theme import FONT, PALE
 
@@ -137,7 +137,7 @@ def replace(path: Path, content: bytes) -> Path:
     """Put the content in place at once, whole; a file that holds it already stays as it is.
 
     Raises:
-        ExportError: the disk is full or the directory cannot be written to.
+        Unwritable: the disk is full or the directory cannot be written to.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -149,7 +149,7 @@ def replace(path: Path, content: bytes) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise ExportError(f"{path} ({len(content)} bytes) cannot be written: {error}") from error
+        raise Unwritable(f"{path} ({len(content)} bytes) cannot be written: {error}") from error
     return path
 
 

@@ -195,6 +195,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "evaluate": lambda v: f"evaluated {v} the run",
     "on_death": lambda v: f"on death {v}",
     "on_nonfinite": lambda v: f"on non-finite gradients {v}",
+    "checkpoint_every": lambda v: f"checkpoint every {v} pushes",
     "keep_weights": lambda v: "weights kept" if v else "weights not kept",
     "dilation": lambda v: f"time dilated {v:g} times" if isinstance(v, (int, float)) else "time dilated as needed",
     "lease_s": lambda v: f"lease {v:g}{SPACE}s",

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from pslab.errors import RecordError
+from pslab.errors import RecordError, Unwritable
 from pslab.lab.records import journal
 
 MANIFEST = "manifest.json"
@@ -55,7 +55,7 @@ def written(place: Path) -> Iterator[Path]:
     """A draft to fill, which is moved to its place at the end; if it cannot be written, nothing is left.
 
     Raises:
-        RecordError: the disk is full, or the place cannot be written to.
+        Unwritable: the disk is full, or the place cannot be written to.
     """
     draft = draft_of(place)
     try:
@@ -64,7 +64,7 @@ def written(place: Path) -> Iterator[Path]:
         publish(draft, place)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise RecordError(f"the record of {place.name} cannot be written to {place.parent}: {error}") from error
+        raise Unwritable(f"the record of {place.name} cannot be written to {place.parent}: {error}") from error
 
 
 def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
@@ -144,8 +144,8 @@ def room_at(place: Path) -> str:
 
 
 def free_bytes(place: Path) -> tuple[Path, int]:
-    """The first folder above a place that is there, or the place itself, and the room in it."""
-    folder = next(each for each in (place, *place.absolute().parents) if each.is_dir())
+    """The place, or the first folder above it that is there, and the room in it."""
+    folder = next(each for each in (place, *place.absolute().parents) if each.exists())
     return folder, shutil.disk_usage(folder).free
 
 

@@ -32,7 +32,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.config.run import Run
-from pslab.errors import ConfigError, RecordError
+from pslab.errors import ConfigError, RecordError, Unwritable
 from pslab.lab.records import atomic_folder
 from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 
@@ -127,7 +127,7 @@ class Draft:
         try:
             self.path.mkdir(parents=True)
         except OSError as error:
-            raise RecordError(f"a record cannot be started in {results / 'runs'}: {error}") from error
+            raise Unwritable(f"a record cannot be started in {results / 'runs'}: {error}") from error
         self.note({"digest": run.digest, "run": run.plain()})
 
     def note(self, news: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class Draft:
         """Write a record to its place, or, where that cannot be, where temporary files are kept.
 
         Raises:
-            RecordError: it is not in its place; the message says what room there is, and where it lies instead.
+            Unwritable: it is not in its place; the message says what room there is, and where it lies instead.
         """
         try:
             return self._write(tables, weights, facts, place, kept)
@@ -171,8 +171,8 @@ class Draft:
                 found = self._write(tables, weights, facts, self._aside(self.path.parent), True)
             except OSError as other:
                 self.drop()
-                raise RecordError(f"{problem}; nor to {self.path.parent}: {other}") from error
-            raise RecordError(f"{problem}; what was completed is kept in {found.path}") from error
+                raise Unwritable(f"{problem}; nor to {self.path.parent}: {other}") from error
+            raise Unwritable(f"{problem}; what was completed is kept in {found.path}") from error
 
     def _write(
         self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool

@@ -37,6 +37,13 @@ class Runs(Placed[Run]):
         """The results of these runs, in their order, in the same places."""
         return Results(results, self.columns, self.orders)
 
+    def words(self, index: int) -> str:
+        """What tells this run apart: ``"sync ssp:3, seed 1 (0123456789abcdef)"``."""
+        run, place = self[index], next(iter(self.columns[index]), {})
+        names = [*self.differing(), *(["seed"] if len(self.levels("seed")) > 1 else [])]
+        told = ", ".join(f"{name} {value_of(run, place, name)}" for name in names)
+        return f"{told} ({run.digest})" if told else run.digest
+
 
 class Results(Placed[Result]):
     """Finished runs."""

@@ -1,15 +1,18 @@
-"""grid(base, **axes) -> Runs: every combination of the values on each axis."""
+"""grid(base, **axes): every combination of the values on each axis; tuned(runs): a grid that grows beyond its ends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pslab.config.cluster import COSTS, cluster_fields
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.places import Place, combinations, listed, merged, plain
-from pslab.lab.records.results import Runs
+from pslab.lab.records import choosing
+from pslab.lab.records.places import CHOICE, Place, combinations, listed, merged, plain
+from pslab.lab.records.results import Results, Runs
+from pslab.lab.runs.run import sweep
 
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at")
 
@@ -86,3 +89,39 @@ def alone(run: Run) -> Run:
         if "slow" in cluster:
             cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
     return run.but(workers=1, sync="bsp", prune="none", pull="whole", push_weight=None, cluster=cluster)
+
+
+def tuned(
+    runs: Runs, *, over: str = "learning_rate", goal: float | None = None, measure: str = "seconds_to_goal",
+    rounds: int = 4, results: Path | str | None = None, progress: bool | None = None,
+) -> Results:  # fmt: skip
+    """The results of a grid in which every candidate is tried with the same effort.
+
+    While the best value of `over` (see `best`) of some runs is the smallest or the largest that was tried with them,
+    the next one beyond it is tried too, at the ratio of the last two; at most so many `rounds`, after which figures
+    say how many still lie at an end.
+
+    Args:
+        goal: the accuracy (0 to 1) that counts; None: what `pslab.goal` says of the results so far.
+    """
+    found = sweep(runs, results=results, progress=progress)
+    for _ in range(rounds):
+        at = choosing.goal(found, over=over) if goal is None else goal
+        more = [wider for result, place in _chosen(choosing.best(found, over=over, goal=at, measure=measure))
+                if (wider := _wider(result, place, over)) is not None]  # fmt: skip
+        if not more:
+            break
+        found = found + sweep(sum(more[1:], more[0]), results=results, progress=progress)
+    return Results(found, found.columns, {**found.orders, over: sorted(found.levels(over))})
+
+
+def _chosen(best: Results) -> list[tuple[Any, Any]]:
+    return [(result, place) for result, places in zip(best, best.columns, strict=True) for place in places]
+
+
+def _wider(result: Any, place: Any, over: str) -> Runs | None:
+    """The chosen run with the value beyond the end of its grid; None if it does not lie at one."""
+    if CHOICE not in place or place[CHOICE].beyond is None:
+        return None
+    plain = {name: value for name, value in place.items() if name != CHOICE}
+    return Results([result], [[plain]]).again(**{over: place[CHOICE].beyond})

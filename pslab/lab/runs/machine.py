@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslab.config.run import Run
-from pslab.errors import ConfigError, RecordError
+from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.atomic_folder import free_bytes, in_bytes
 
 if TYPE_CHECKING:
@@ -108,12 +108,12 @@ def check_disk(experiment: Experiment, results: Path) -> None:
     """Refuse a run whose record cannot be written.
 
     Raises:
-        RecordError: it takes more room than there is.
+        Unwritable: it takes more room than there is.
     """
     folder, free = free_bytes(results)
     if (needed := record_bytes(experiment)) > free:
         room = f"{in_bytes(free)} are free in {folder}"
-        raise RecordError(f"the record needs {in_bytes(needed)} at least, {room}: fewer pushes or key ranges need less")
+        raise Unwritable(f"the record needs {in_bytes(needed)} at least, {room}: fewer pushes or key ranges need less")
 
 
 def resident_bytes() -> int | None:

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
+from pslab.errors import in_a_sentence
 from pslab.lab.records import journal
 
 PLAIN_PERIOD_S = 10.0
@@ -78,6 +79,14 @@ class Progress:
             left = _words(self.left_s()) if self._done + 1 < len(self._runs) else ""
             text = f"{self._place()} {_label(self._runs[name])}: {reached} after {seconds:.1f} s{left}"
             self._print(text, end="\n")
+        self._done += 1
+        self._note(time.monotonic(), always=True)
+
+    def fail(self, name: str, error: Exception) -> None:
+        """A run ended without a result."""
+        self._shares[name] = 1.0
+        if self._shown:
+            self._print(f"{self._place()} {_label(self._runs[name])}: failed: {in_a_sentence(error)}", end="\n")
         self._done += 1
         self._note(time.monotonic(), always=True)
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.replay import retime
+from pslab.lab.judge.tables import tables_of
 from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import tables_of
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import signal
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-
 from pslab.config.run import Run
-from pslab.errors import RunError, StartFailed
+from pslab.errors import RecordError, RunError, StartFailed, SweepFailed, Unwritable
 from pslab.lab.records import journal
 from pslab.lab.records.record import Draft, Result, clean, default_results, emulation_ok, find
 from pslab.lab.records.results import Results, Runs
+from pslab.lab.runs.interrupts import HEED_S, heed, noted
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
@@ -29,9 +25,6 @@ if TYPE_CHECKING:
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
-HEED_S = 0.1
-UNHEEDED_S = 2.0  # after an interrupt that has no effect another one takes effect at once
-_heeded: weakref.WeakSet[threading.Event] = weakref.WeakSet()
 AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` runs again what was not kept
 
 
@@ -68,26 +61,36 @@ def sweep(
     With `again`, what is recorded is run again if its emulation was not kept; the old record is moved to
     results/replaced/. None: once in this process, if `pslab figures --again` executes it.
 
-    All of them are checked before the first one starts, and each is recorded as soon as it is finished. `stop`, set
-    from another thread, does what an interrupt does.
+    All of them are checked before the first one starts, and each is recorded as soon as it is finished. One that fails
+    for a reason of its own does not keep the others from being tried. `stop`, set from another thread, does what an
+    interrupt does.
 
     Raises:
-        StartFailed: another thread of this process executes runs. And what `run` raises.
+        SweepFailed: some of several runs failed; it has their errors, and the results of the others.
+        StartFailed: another thread of this process executes runs.
+        Unwritable: nothing can be recorded; what was under way is set aside elsewhere. And what `run` raises.
     """
     wanted = runs if isinstance(runs, Runs) else Runs(runs)
     place = default_results() if results is None else Path(results)
     found = {index: find(each, place) for index, each in enumerate(wanted)}
     missing = [index for index, result in found.items() if result is None or _again(result, again)]
     begun_s = time.monotonic()
+    failed: dict[int, Exception] = {}
     journal.note(asked=[each.digest for each in wanted], missing=len(missing))
     if missing:
-        with _alone(), _noted(stop or threading.Event()) as ended:
+        with _alone(), noted(stop or threading.Event()) as ended:
             clean(place)
-            found |= _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
-    done = [result for _, result in sorted(found.items()) if result is not None]
+            ran, failed = _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
+            found |= ran
+    done = {index: result for index, result in sorted(found.items()) if result is not None and index not in failed}
     journal.note(swept_s=time.monotonic() - begun_s)
-    _warn(done)
-    return wanted.finished(done)
+    _warn(list(done.values()))
+    if len(wanted) == len(failed) == 1:
+        raise failed[0]
+    complete = Results(done.values(), [wanted.columns[index] for index in done], wanted.orders)
+    if failed:
+        raise SweepFailed({wanted.words(index): error for index, error in failed.items()}, complete)
+    return complete
 
 
 _run_again: set[str] = set()  # digests, in this process
@@ -120,53 +123,43 @@ def _alone() -> Iterator[None]:
         _pool_in_use.release()
 
 
-@contextlib.contextmanager
-def _noted(stop: threading.Event) -> Iterator[threading.Event]:
-    """An interrupt sets `stop`, which is checked many times a second; so does SIGTERM, which then takes effect.
-
-    At an arbitrary instruction it would tear a message, a record or the import of torch.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # interrupts are the main thread's
-        return
-    received: list[tuple[int, float]] = []
-
-    def note(number: int, frame: object) -> None:
-        received.append((number, time.monotonic()))
-        stop.set()
-        if stop not in _heeded and received[-1][1] - received[0][1] > UNHEEDED_S:  # a policy may loop for ever
-            raise KeyboardInterrupt("interrupted where it was")
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if signal.SIGTERM in [number for number, _ in received]:  # what was finished is kept; now it ends as is wished
-            signal.raise_signal(signal.SIGTERM)
-    _heed(stop)
-
-
 def _run_missing(
     wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
-) -> dict[int, Result | None]:
+) -> tuple[dict[int, Result], dict[int, Exception]]:
+    """The results of the runs, and why the others have none."""
     _import_torch(stop)  # not needed where everything is recorded
     from pslab.engines.virtual.side_by_side import fits
+    from pslab.lab.runs.machine import check_disk
     from pslab.lab.runs.resolve import resolve
 
     distinct: dict[str, Run] = {}
     crowd: dict[str, Run] = {}
     for index, each in wanted.items():
-        _heed(stop)
+        heed(stop)
         name = str(index) if each.unknown else each.digest
         if name not in distinct:
-            distinct[name] = each
-            crowd |= {name: each} if fits(resolve(each)) else {}
+            distinct[name], experiment = each, resolve(each)
+            check_disk(experiment, place)
+            crowd |= {name: each} if fits(experiment) else {}
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
-    done = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
-    done |= {name: _execute(name, each, place, shown, stop) for name, each in distinct.items() if name not in done}
-    return {index: done[str(index) if each.unknown else each.digest] for index, each in wanted.items()}
+    found = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
+    for name, each in distinct.items():
+        if name not in found:
+            found[name] = _tried(name, each, place, shown, stop)
+    each_of = {index: found[str(index) if each.unknown else each.digest] for index, each in wanted.items()}
+    done = {index: one for index, one in each_of.items() if not isinstance(one, Exception)}
+    return done, {index: one for index, one in each_of.items() if isinstance(one, Exception)}
+
+
+def _tried(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result | Exception:
+    """The result of a run, or its own error. What cannot be written is everybody's."""
+    try:
+        return _execute(name, run, place, shown, stop)
+    except RecordError:
+        raise
+    except Exception as error:
+        shown.fail(name, error)
+        return error
 
 
 def _import_torch(stop: threading.Event) -> None:
@@ -180,16 +173,17 @@ def _import_torch(stop: threading.Event) -> None:
     loading.start()
     while loading.is_alive():
         loading.join(HEED_S)
-        _heed(stop)
+        heed(stop)
 
 
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute
     from pslab.engines.job.outcome import Interrupted
+    from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.machine import check_disk
     from pslab.lab.runs.resolve import resolve
 
-    _heed(stop)
+    heed(stop)
     draft = Draft(run, place, again=find(run, place) is not None)
     _run_again.add(run.digest)
 
@@ -197,7 +191,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
         if news:
             draft.note(news)
             shown.update(name, news)
-        _heed(stop)
+        heed(stop)
 
     begun_s = time.monotonic()
     shown.begin(name)
@@ -210,11 +204,11 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
         if isinstance(error, Interrupted):
             raise KeyboardInterrupt(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
         error.kept = kept and f"the run ended {kept}"
-        _heed(stop)  # an error that an interrupt caused is none
+        heed(stop)  # an error that an interrupt caused is none
         raise
     except BaseException:
         draft.drop()
-        _heed(stop)
+        heed(stop)
         raise
     outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
@@ -224,6 +218,8 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
 
 def _set_aside(draft: Draft, run: Run, error: Interrupted | RunError) -> str:
     """Keep what a run had completed that came to no end; how much that is, and where. "" if it is nothing."""
+    from pslab.lab.judge.tables import tables_of
+
     outcome = error.outcome
     if outcome is None or not outcome.pushes.size:
         draft.drop()
@@ -236,72 +232,66 @@ def _set_aside(draft: Draft, run: Run, error: Interrupted | RunError) -> str:
 
 def _side_by_side(
     runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event
-) -> dict[str, Result | None]:
-    """Virtual runs, several at a time: those that are completed when all are, or when one of them fails.
+) -> dict[str, Result | Exception]:
+    """Virtual runs, several at a time: their results and errors.
 
-    The one that failed fails again when it is executed alone, which shows which one it is.
+    Those without either were under way in a process that is gone, or not begun: alone they come to the same end.
     """
-    from pslab.engines.job.outcome import Outcome
+    from pslab.engines.job.outcome import Interrupted, Outcome
     from pslab.engines.virtual import side_by_side as crowd
+    from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
 
-    names, drafts, done = list(runs), dict[str, Draft](), dict[str, Result | None]()
-    experiments = (resolve(each) for each in runs.values())
-    try:
-        for index, news in crowd.conduct(experiments, lambda: _heed(stop)):
-            name = names[index]
-            if name not in drafts:
-                drafts[name] = Draft(runs[name], place)
-                shown.begin(name)
-            if not isinstance(news, Outcome):
-                if news:
-                    drafts[name].note(news)
-                    shown.update(name, news)
-                continue
+    names, drafts, done = list(runs), dict[str, Draft](), dict[str, Result | Exception]()
+    kept: list[str] = []
+    unwritable: list[RecordError] = []
+
+    def heed_all() -> None:
+        heed(stop)
+        if unwritable:
+            raise KeyboardInterrupt
+
+    def take(name: str, news: crowd.News) -> None:
+        if name not in drafts:
+            drafts[name] = Draft(runs[name], place)
+            shown.begin(name)
+        if isinstance(news, RunError):
+            draft = drafts.pop(name)
+            if news.outcome is None:
+                draft.drop()
+                return
+            where = _set_aside(draft, runs[name], news)
+            news.kept = where and f"the run ended {where}"
+            done[name] = news
+            shown.fail(name, news)
+        elif not isinstance(news, Outcome):
+            if news:
+                drafts[name].note(news)
+                shown.update(name, news)
+        elif news.facts["outcome"] == "interrupted":
+            kept.append(_set_aside(drafts.pop(name), runs[name], Interrupted(news)))
+        else:
             done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
             shown.end(name, news.facts["seconds"], _last(news))
+
+    try:
+        for index, news in crowd.conduct((resolve(each) for each in runs.values()), heed_all):
+            try:
+                take(names[index], news)
+            except RecordError as error:
+                unwritable.append(error)
+    except KeyboardInterrupt as interrupt:
+        if not unwritable:
+            raise KeyboardInterrupt("; ".join([str(interrupt), *filter(None, kept)])) from None
     except RunError:
         pass
     finally:
         for draft in drafts.values():
             draft.drop()
+    if unwritable:
+        raise Unwritable("; ".join(map(str, unwritable)))
     return done
 
 
 def _last(outcome: Outcome) -> float | None:
     return float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None
-
-
-def _heed(stop: threading.Event) -> None:
-    if stop.is_set():
-        _heeded.add(stop)  # what is kept now is not to be torn
-        raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
-
-
-def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
-    """An engine's arrays as tidy tables; the weights; the facts."""
-    from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PUSH_COLUMNS
-    from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
-    from pslab.lab.judge.verdict import judge
-
-    accuracy = pd.DataFrame(outcome.accuracy, columns=["pushes", "seconds", "accuracy", "loss"])
-    accuracy.insert(1, "iteration", accuracy.pushes / run.workers)
-    phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
-    phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
-    pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS)
-    arrivals = pd.DataFrame(outcome.arrivals, columns=ARRIVAL_COLUMNS)
-    arrivals["kind"] = arrivals.kind.astype(int).map(dict(enumerate(ARRIVALS)))
-    floats = ("seconds", "begin_s", "end_s", "loss", "density", "kind", "phase")  # and words
-
-    def typed(table: pd.DataFrame) -> pd.DataFrame:
-        return table.astype({name: int for name in table if name not in floats})
-
-    tables = {
-        "accuracy": accuracy.astype({"pushes": int}),
-        "phases": typed(phases).sort_values("begin_s"),
-        "pushes": typed(pushes),
-        "arrivals": typed(arrivals),
-    }
-    largest = float(np.abs(outcome.weights).max(initial=0.0))
-    judged = judge(run, tables, outcome.facts).facts()
-    return tables, outcome.weights, {**outcome.facts, "largest_weight": largest, **judged}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pslab
-from pslab.errors import PslabError
+from pslab.errors import PslabError, Unwritable
 from pslab.lab.records import journal
 from pslab.lab.runs.progress import in_words
 from pslab.lab.runs.run import AGAIN
@@ -24,6 +25,7 @@ from pslab.lab.studies.batch import SUFFIXES, Entry
 from pslab.lab.studies.figures import VARIANT
 from pslab.lab.studies.parameters import PACKAGE
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
@@ -90,6 +92,12 @@ def reason(error: Exception) -> str:
     cell, name, value = (getattr(error, field, None) for field in ("exec_count", "ename", "evalue"))
     text = f"cell {cell}: {name}: {value}" if name else f"{type(error).__name__}: {error}"
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def unwritable(error: Exception) -> bool:
+    """Whether what ended a notebook would end every other one, too: there is no room for results."""
+    kinds = type(error).__name__, getattr(error, "ename", "")  # here, or in the notebook's kernel
+    return Unwritable.__name__ in kinds or getattr(error, "errno", None) in NO_ROOM
 
 
 @contextlib.contextmanager

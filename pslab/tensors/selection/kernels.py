@@ -43,16 +43,14 @@ def take(x: Array, momentum: Array, indices: Array, values: Array) -> None:
     for j in range(len(indices)):
         values[j] = x[indices[j]]
         x[indices[j]] = 0
-    for j in range(len(indices) if len(momentum) else 0):
-        momentum[indices[j]] = 0
+        if len(momentum):
+            momentum[indices[j]] = 0
 
 
 @loop
 def search(parts: Sum, edge: Any, many: bool, indices: Array, magnitudes: Array, room: int) -> int:
     """Write the indices and magnitudes of |x| > edge. Returns their number, or -1 if they do not fit.
-
-    Whatever does not fit, everything is added that is to be added.
-    """
+    Everything is added that is to be added, also then."""
     places = np.empty(BLOCK + SPARE, np.uint16)
     found = 0
     for first in range(0, len(parts[0]), BLOCK):
@@ -117,8 +115,7 @@ def tails(
     low, high, deep, last = bounds
     magnitudes, band, rest = lists
     room, band_room, rest_room = rooms
-    near = np.empty(2 * BLOCK + SPARE, magnitudes.dtype)
-    top = magnitudes.dtype.type(np.inf)
+    near, top = np.empty(2 * BLOCK + SPARE, magnitudes.dtype), magnitudes.dtype.type(np.inf)
     total = total_lost = low_total = low_lost = 0.0
     count = low_count = found = banded = rested = 0
     for first in range(0, len(parts[0]), 2 * BLOCK):

@@ -100,11 +100,25 @@ class _Range:
         self.parameters = [view.requires_grad_(False) for view in part.views(weights)]
         # plain SGD is one addition, and the first step of torch.optim imports its compiler, which takes a second
         self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
+        self._spec = optimizer
         self.changed_at = np.zeros(part.size, np.int32) if track else None
         self._steps: deque[tuple[int, NDArray[Any]]] = deque()  # the last sparse steps: version, indices
         self._logged, self._since = 0, 0  # indices in them; they are all steps after this version
         self.version = self.dense_version = 0  # of the last step, and of the last dense step
         self.found: tuple[int, int, Entries | None] | None = None  # the last call of `changed`: since, version, answer
+
+    def saved(self) -> dict[str, Any]:
+        """For a checkpoint: everything, of the optimizer what it keeps of each parameter."""
+        kept = None if self.optimizer is None else [dict(self.optimizer.state[p]) for p in self.parameters]
+        return {**vars(self), "optimizer": kept}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """To what was saved."""
+        vars(self).update(state)
+        if state["optimizer"] is not None:
+            self.optimizer = self._spec.make(self.parameters, 1.0)
+            for parameter, kept in zip(self.parameters, state["optimizer"], strict=True):
+                self.optimizer.state[parameter].update(kept)
 
     def mark(self, before: list[torch.Tensor] | None) -> None:
         """Record which elements the last step changed: those that differ from `before`, all if `before` is None."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pslab.engines.job.checkpoint.flatten import flatten
+from pslab.engines.job.checkpoint.rebuild import rebuild
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.server.rows import FIRST, Rows, rows_in
 
@@ -39,3 +41,22 @@ def test_a_table_that_was_taken_does_not_change():
     taken = rows.table()
     rows.put(0, 0, (2,))
     assert taken.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2 * FIRST + 1])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_restored_table_has_the_rows_that_were_saved(count: int, shared: bool):
+    arena = Arena() if shared else None
+    rows = Rows(2, arena)
+    for number in range(count):
+        rows.append((number, 0.5))
+    wanted, graph = rows.table(), flatten(rows, {"arena": arena})
+    for _ in range(FIRST):  # which are to be forgotten
+        rows.append((-1, -1))
+    again = rebuild(graph, {"arena": arena})
+    assert np.array_equal(again.table(), wanted)
+    again.append((7, 8))
+    assert again.table()[-1].tolist() == [7, 8]
+    if arena is not None:
+        assert np.array_equal(rows_in(arena, 2), again.table())
+        arena.close()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import tempfile
 import threading
 from pathlib import Path
 
@@ -11,10 +15,14 @@ from tiny import Diverges, Raises, tiny
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
 from pslab.engines.job.outcome import Outcome
+from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import side_by_side as crowd
 from pslab.engines.virtual.side_by_side import TABLES
-from pslab.errors import WorkerFailed
+from pslab.errors import SweepFailed, Unwritable
+from pslab.lab.records import record
+from pslab.lab.records.record import Result, find, load
+from pslab.lab.runs.progress import Progress
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep
 from pslab.tensors.workload.data import data_root, resolve_data
@@ -87,13 +95,90 @@ def test_local_timing_and_large_runs_do_not_run_side_by_side(monkeypatch: pytest
     assert not crowd.fits(resolve(mine()))
 
 
-@pytest.mark.slow
-def test_a_run_that_fails_is_named_and_leaves_no_record(tmp_path: Path):
-    runs = [mine(seed=0), mine(model=Raises(2)), mine(seed=1)]
-    with pytest.raises(WorkerFailed, match="the model broke here"):
+def kept_of(tmp_path: Path) -> dict[int, Result]:
+    """What was set aside, by seed."""
+    return {found.run.seed: found for found in map(load, (tmp_path / "interrupted").iterdir())}
+
+
+def test_a_run_that_fails_is_named_with_what_it_completed_and_the_others_go_on(tmp_path: Path):
+    runs = [mine(seed=0), mine(seed=1, model=Raises(6), sync="asp"), mine(seed=2), mine(seed=3)]
+    with pytest.raises(SweepFailed) as error:
         sweep(runs, results=tmp_path, progress=False)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {runs[0].digest, runs[2].digest}
-    assert [r.manifest["pushes"] for r in sweep([runs[0], runs[2]], results=tmp_path, progress=False)] == [24, 24]
+    first, *lines = str(error.value).splitlines()
+    assert first == "1 of 4 runs failed; the others are recorded:"
+    (kept,) = kept_of(tmp_path).values()
+    assert kept.run.seed == 1
+    assert 0 < kept.manifest["pushes"] == len(kept.pushes) < 24
+    assert (kept.manifest["outcome"], kept.manifest["verdict"]) == ("interrupted", "unknown")
+    (line,) = lines
+    assert f"seed 1 ({runs[1].digest}): " in line
+    assert "raised in iteration" in line
+    assert f"RuntimeError: the model broke here; the run ended after {len(kept.pushes)} pushes; kept in" in line
+    assert [result.digest for result in error.value.results] == [runs[index].digest for index in (0, 2, 3)]
+    assert all(find(run, tmp_path) for run in (runs[0], runs[2], runs[3]))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_pool")
+def test_a_run_whose_process_dies_is_run_again_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs, struck = [mine(seed=seed, pushes=3000, eval_every=3000) for seed in range(3)], []
+
+    def update(self, name, news):
+        if not struck:
+            struck.append(name)
+            os.kill(pool._kept.processes[virtual.cores() - 1].pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Progress, "update", update)
+    found = sweep(runs, results=tmp_path, progress=False)
+    assert struck
+    for result in found:
+        assert result.weights.tobytes() == execute(resolve(result.run), quiet).weights.tobytes()
+
+
+def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stop, runs, seen = threading.Event(), [mine(seed=seed, pushes=100_000) for seed in range(3)], set()
+
+    def update(self, name, news):
+        seen.add(name)
+        if len(seen) == virtual.cores():
+            stop.set()
+
+    monkeypatch.setattr(Progress, "update", update)
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        sweep(runs, results=tmp_path, progress=False, stop=stop)
+    kept = kept_of(tmp_path)
+    assert len(kept) == len(seen) == virtual.cores()
+    for result in kept.values():
+        assert result.manifest["pushes"] == len(result.pushes) > 0
+        assert len(result.accuracy) > 0
+        assert result.weights.shape == (1930,)
+        assert f"after {len(result.pushes)} pushes; kept in {result.path}" in str(interrupt.value)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_all_of_them_and_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    runs = [mine(seed=0, pushes=8), *(mine(seed=seed, pushes=100_000) for seed in range(1, virtual.cores() + 1))]
+    monkeypatch.setattr(record, "publish", full(record.publish, tmp_path / "results"))
+    with pytest.raises(Unwritable, match="No space left on device") as error:
+        sweep(runs, results=tmp_path / "results", progress=False)
+    there = [load(path) for path in (tmp_path / "elsewhere/pslab/interrupted").iterdir()]
+    assert 2 <= len(there) <= virtual.cores() + 1  # the one that was finished, and those after it
+    for result in there:
+        assert str(result.path) in str(error.value)
+        assert result.manifest["pushes"] == len(result.pushes) > 0
+
+
+def full(publish, place: Path):
+    """As if there were no room in one place."""
+
+    def publish_elsewhere(draft: Path, target: Path, aside: Path | None = None) -> bool:
+        if target.is_relative_to(place):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        return publish(draft, target, aside)
+
+    return publish_elsewhere
 
 
 def test_a_run_that_diverges_is_a_result(tmp_path: Path):

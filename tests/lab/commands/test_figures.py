@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.config.run import Run
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, Unwritable
 from pslab.lab.commands import figures
 from pslab.lab.plots import export
 from pslab.lab.records import journal
@@ -321,6 +322,8 @@ def test_a_failing_notebook_is_reported_and_the_rest_goes_on(bench: Bench, capsy
     out, err = capsys.readouterr()
     assert "one failed: cell 4: WorkerDied: worker 2 died" in err
     assert "two failed: OSError: disk full" in err
+    assert err.rstrip().endswith("one failed: cell 4: WorkerDied: worker 2 died\x1b[0m\n"
+                                 "\x1b[31mtwo failed: OSError: disk full\x1b[0m")  # once more, together
     assert "1 notebooks executed, 0 up to date, 2 failed" in out
     folder = bench.results / "notebooks"
     assert {path.name for path in folder.iterdir()} == {
@@ -329,6 +332,15 @@ def test_a_failing_notebook_is_reported_and_the_rest_goes_on(bench: Bench, capsy
     assert bench() == 0
     assert bench.executed == ["one", "two"]
     assert not list(folder.glob("*failed*"))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), Unwritable("no room")],
+                         ids=["notebook", "record"])  # fmt: skip
+def test_a_full_disk_ends_the_batch(bench: Bench, error: Exception, capsys: pytest.CaptureFixture):
+    bench.fails = {"one": error}
+    assert bench() == 1
+    assert bench.executed == ["one"]
+    assert "nothing can be written any more, so one is the last one" in capsys.readouterr().err
 
 
 def test_half_a_notebook_never_takes_the_place_of_a_whole_one(bench: Bench, first: Callable[..., int]):

@@ -89,7 +89,7 @@ def test_a_record_that_does_not_fit_is_refused_before_a_process_starts(tmp_path,
     monkeypatch.setattr(machine, "free_bytes", lambda place: (place, 0))
     with pytest.raises(RecordError, match=rf"needs \d+\.\d .B at least, 0 bytes are free in {tmp_path}"):
         run(tiny(), results=tmp_path, progress=False)
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_estimate_is_no_more_than_a_record_takes(tmp_path):
@@ -102,7 +102,7 @@ def test_an_estimate_is_no_more_than_a_record_takes(tmp_path):
 
 def test_a_second_interrupt_takes_effect_where_the_first_one_is_not_heeded(monkeypatch):
     """A policy of a virtual run that loops for ever, in this process, never asks."""
-    module = importlib.import_module("pslab.lab.runs.run")
+    module = importlib.import_module("pslab.lab.runs.interrupts")
     clock = iter([0.0, module.UNHEEDED_S / 2, 2 * module.UNHEEDED_S])
     stop, passed = threading.Event(), []
 
@@ -113,24 +113,24 @@ def test_a_second_interrupt_takes_effect_where_the_first_one_is_not_heeded(monke
                 signal.raise_signal(signal.SIGINT)
             passed.append(number)
 
-    with pytest.raises(KeyboardInterrupt, match="interrupted where it was"), module._noted(stop):
+    with pytest.raises(KeyboardInterrupt, match="interrupted where it was"), module.noted(stop):
         loop()
     assert (passed, stop.is_set()) == ([0, 1], True)
 
 
 def test_once_an_interrupt_is_heeded_another_one_does_not_tear_what_is_kept(monkeypatch):
-    module = importlib.import_module("pslab.lab.runs.run")
+    module = importlib.import_module("pslab.lab.runs.interrupts")
     monkeypatch.setattr(module, "UNHEEDED_S", -1.0)
     stop, passed = threading.Event(), []
 
     def kept():
         stop.set()
         try:
-            module._heed(stop)
+            module.heed(stop)
         finally:
             signal.raise_signal(signal.SIGINT)
             passed.append("kept")
 
-    with pytest.raises(KeyboardInterrupt, match="every run that was finished is recorded"), module._noted(stop):
+    with pytest.raises(KeyboardInterrupt, match="every run that was finished is recorded"), module.noted(stop):
         kept()
     assert passed == ["kept"]

@@ -12,9 +12,11 @@ import pytest
 from tiny import tiny
 
 import pslab.engines.local.engine
+import pslab.lab.runs.run
 from pslab.config.run import Run
-from pslab.errors import ConfigError, RecordError
+from pslab.errors import ConfigError, RecordError, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
 from pslab.lab.records.record import load
+from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import AGAIN, NotFoundAgain, run, sweep
 from pslab.policies.sync.asp import ASP
 
@@ -96,6 +98,45 @@ def test_nothing_runs_if_one_of_them_cannot(tmp_path, executed):
     with pytest.raises(ConfigError):
         sweep([tiny(), tiny(sync="bps")], results=tmp_path, progress=False)
     assert executed == []
+
+
+@pytest.mark.parametrize("error", [WorkerFailed("worker 1", 3, "Traceback\nValueError: mine"), MemoryError("of 9 GB"),
+                                   ConfigError("data", "folder:x", "gone"), ZeroDivisionError()],
+                         ids=["raised", "memory", "refused", "policy"])  # fmt: skip
+def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, monkeypatch, error, capsys):
+    real = pslab.engines.local.engine.execute
+
+    def failing(experiment, on_progress):
+        if experiment.run.seed == 1:
+            raise error
+        return real(experiment, on_progress)
+
+    monkeypatch.setattr(pslab.engines.local.engine, "execute", failing)
+    runs = grid(tiny(pushes=8), sync=["bsp", "ssp:1"], seed=[0, 1])
+    with pytest.raises(SweepFailed, match="2 of 4 runs failed; the others are recorded") as failed:
+        sweep(runs, results=tmp_path, progress=True)
+    lines = [f"{{}}, seed 1 ({run.digest}): {in_a_sentence(error)}" for run in (runs[1], runs[3])]
+    wanted = [line.format(f"sync {sync}") for line, sync in zip(lines, ("bsp", "ssp:1"), strict=True)]
+    assert [line.strip() for line in str(failed.value).splitlines()[1:]] == wanted
+    assert all(each is error for each in failed.value.failures.values())
+    assert failed.value.results.levels("sync") == ["bsp", "ssp:1"]
+    assert failed.value.results.levels("seed") == [0]
+    assert "[2/4] bsp none W=4 seed 1: failed: " in capsys.readouterr().err
+    assert not list((tmp_path / "runs").glob(".*"))
+
+
+def test_what_cannot_be_written_ends_a_sweep(tmp_path, executed, monkeypatch):
+    monkeypatch.setattr(pslab.lab.runs.run.Draft, "save", raises(Unwritable("there is no room")))
+    with pytest.raises(Unwritable, match="no room"):
+        sweep([tiny(pushes=8), tiny(pushes=8, seed=1)], results=tmp_path, progress=False)
+    assert len(executed) == 1
+
+
+def raises(error):
+    def refuse(*_):
+        raise error
+
+    return refuse
 
 
 CELL = """

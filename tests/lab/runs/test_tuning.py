@@ -10,9 +10,8 @@ import pytest
 from pslab.config.run import Run
 from pslab.lab.records.choosing import best
 from pslab.lab.records.record import find
-from pslab.lab.runs import tuning
-from pslab.lab.runs.grid import grid
-from pslab.lab.runs.tuning import tuned
+from pslab.lab.runs import grid as tuning
+from pslab.lab.runs.grid import grid, tuned
 
 BEST = {"bsp": 0.8, "asp": 0.1, "ssp:3": 0.2}  # the learning rate at which each policy is soonest
 

@@ -45,7 +45,8 @@ def test_what_a_process_has_sent_arrives_and_what_was_sent_to_it_is_lost():
 
 
 def test_without_links_nothing_is_sent_all_until_the_server_has_taken_it():
-    links = EmulatedLinks(job_without_tensors(resolve(tiny(workers=2, engine="timing", cluster={"compute_s": 1.0}))), Clock())
+    job = job_without_tensors(resolve(tiny(workers=2, engine="timing", cluster={"compute_s": 1.0})))
+    links = EmulatedLinks(job, Clock())
     links.send_up(1, push(1))
     assert (links.sent_all(0), links.sent_all(1)) == (True, False)
     links.take()

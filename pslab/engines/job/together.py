@@ -1,0 +1,164 @@
+"""What the policies of a run need of each other, of its engine and of its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pslab.config.cluster import Cluster
+from pslab.config.run import Run
+from pslab.config.table import ROWS
+from pslab.errors import ConfigError, nearest
+from pslab.policies.orders import FIFO
+from pslab.protocol.traits import traits_of
+from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.pruning.range_rule import Ranges
+from pslab.tensors.pruning.rules import Dense, rule_traits
+from pslab.tensors.update import rate_state
+from pslab.tensors.update.optimizers import resolve_optimizer
+from pslab.tensors.update.store import Part
+
+
+def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> None:
+    """Refuse what cannot be run together.
+
+    Raises:
+        ConfigError: the first thing that does not fit.
+    """
+    if policies["schedule"].needs_budget and run.pushes is None:
+        raise ConfigError("schedule", run.schedule, "a decaying learning rate needs a budget: set pushes")
+    _check_rate(run, policies["rate"])
+    _check_codec(run, policies["prune"])
+    _check_virtual(run, policies["prune"], cluster)
+    _check_dilation(run, cluster)
+    _check_key_ranges(run, policies)
+    if traits_of(policies["sync"]).reads_own:
+        _check_own_writes(run, policies, "sync", "rmw=off")
+    _check_momentum(run, policies["prune"])
+    _check_layers(run, policies)
+    _check_members(run, cluster)
+
+
+def _check_rate(run: Run, rate: Any) -> None:
+    if (needed := rate_state.needs(rate)) not in rate_state.NEEDS:
+        problem = f"needs {needed!r}, which nothing computes; {nearest(needed, filter(None, rate_state.NEEDS))}"
+        raise ConfigError("rate", run.rate, problem)
+    if run.push_weight is not None and not getattr(rate, "weighted", True):
+        users = ", ".join(name for name, row in ROWS["rate"].items() if getattr(row.load(), "weighted", True))
+        problem = f"the rate {run.rate!r} does not read it; leave it None, or use rate: {users}"
+        raise ConfigError("push_weight", run.push_weight, problem)
+
+
+def _check_codec(run: Run, rule: Any) -> None:
+    if isinstance(rule, Dense) and run.codec not in ("auto", "dense"):
+        raise ConfigError("codec", run.codec, "without pruning, gradients are dense: use codec='auto' or 'dense'")
+    if not isinstance(rule, Dense) and run.codec == "dense":
+        sparse = ", ".join(name for name in ROWS["codec"] if name != "dense")
+        raise ConfigError("codec", run.codec, f"pruned gradients are sparse: use {sparse}")
+
+
+def _check_virtual(run: Run, rule: Any, cluster: Cluster) -> None:
+    if run.engine != "local" and not cluster.modelled(run.workers):
+        problem = "virtual time needs a modelled compute time: set compute_s, as every preset but 'free' does"
+        raise ConfigError("cluster", run.cluster, problem)
+    if run.engine != "timing":
+        return
+    if not isinstance(rule, Ranges) and not (isinstance(rule, Dense) and run.pull == "whole"):
+        problem = "without tensors nothing can be pruned: use prune='none' with pull='whole', or a range"
+        raise ConfigError("prune", run.prune, problem)
+    if run.target_accuracy is not None:
+        raise ConfigError("target_accuracy", run.target_accuracy, "without tensors nothing is evaluated")
+
+
+def _check_dilation(run: Run, cluster: Cluster) -> None:
+    """Only what is emulated in real time can be slower than in its own seconds."""
+    if run.dilation in ("auto", 1):
+        return
+    if run.engine != "local":
+        raise ConfigError("dilation", run.dilation, "virtual time waits for any machine: use 'auto' or 1")
+    if not cluster.modelled(run.workers):
+        problem = "workers that compute as fast as this machine do so in real time: set compute_s, or use 'auto' or 1"
+        raise ConfigError("dilation", run.dilation, problem)
+
+
+def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
+    """The keys that are pushed are those that are pulled."""
+    rule = policies["prune"]
+    if isinstance(rule, Ranges) and run.pull != "range":
+        raise ConfigError("pull", run.pull, "ranges are pushed: set pull='range', so that the same keys are pulled")
+    if run.pull == "range" and not isinstance(rule, Ranges):
+        problem = "the keys that were pushed are pulled: set prune='range:300', say, or use whole or changed"
+        raise ConfigError("pull", run.pull, problem)
+    if isinstance(rule, Ranges) and rule.applies:
+        _check_own_writes(run, policies, "prune", "local_apply=off")
+
+
+def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
+    """A message that is larger than the order's credit would never go."""
+    credit = getattr(policies["order"], "credit", None)
+    largest = max(frame_bytes(part.size, itemsize) for part in parts)
+    if credit is not None and isinstance(policies["prune"], Dense) and not policies["order"].admits(0, largest):
+        problem = f"a message of {largest} bytes would never go on a credit of {credit}: use a larger credit"
+        raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
+
+
+def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:
+    """A worker that reads its own writes must know what the server will make of them."""
+    if not resolve_optimizer(run.optimizer).plain_sgd:
+        problem = f"a worker cannot foresee the step of {run.optimizer!r}: use optimizer='sgd', or {instead}"
+        raise ConfigError(field, getattr(run, field), problem)
+    if not getattr(policies["rate"], "predictable", False):
+        problem = f"a worker cannot foresee the rate {run.rate!r}: use another, or {instead}"
+        raise ConfigError(field, getattr(run, field), problem)
+
+
+def _check_momentum(run: Run, rule: Any) -> None:
+    """Momentum at the worker and at the server would be momentum of momentum."""
+    if rule_traits(rule).momentum and not resolve_optimizer(run.optimizer).without_momentum:
+        problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
+        advice = "use optimizer='sgd' or 'sgd:weight_decay=0.0001', or momentum=0 in the rule"
+        raise ConfigError("optimizer", run.optimizer, f"{problem}: {advice}")
+
+
+def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
+    """What cannot be done layer by layer, and what can be done only so."""
+    if not policies["ranges"].layered:
+        if not isinstance(policies["order"], FIFO):
+            problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
+            raise ConfigError("order", run.order, problem)
+        return
+    traits = traits_of(policies["sync"])
+    if isinstance(policies["prune"], Ranges):
+        problem = "pushes ranges of keys in turn, whatever their layers: use ranges='whole', or another rule"
+        raise ConfigError("prune", run.prune, problem)
+    if traits.eager:
+        problem = "asks for the whole model as a worker starts to compute: use ranges='whole', or another policy"
+        raise ConfigError("sync", run.sync, problem)
+    if run.on_nonfinite == "skip":
+        problem = "a layer's gradient is pushed before that of the next one is known: use stop, or ranges='whole'"
+        raise ConfigError("on_nonfinite", run.on_nonfinite, problem)
+    if traits.accumulates:
+        problem = "pushes after several gradients, and no layer is ready earlier: use ranges='whole'"
+        raise ConfigError("sync", run.sync, problem)
+    if rule_traits(policies["prune"]).clip is not None:
+        problem = "clip needs the norm of the whole gradient, which is unknown while layers travel one by one"
+        raise ConfigError("prune", run.prune, f"{problem}: use clip=none, or ranges='whole'")
+
+
+def _check_members(run: Run, cluster: Cluster) -> None:
+    for name in ("slow", "trace", "leave", "join"):
+        if beyond := [worker for worker in getattr(cluster, name) if worker >= run.workers]:
+            problem = f"worker {beyond[0]} of {run.workers} does not exist"
+            raise ConfigError(f"cluster.{name}", dict(getattr(cluster, name)), problem)
+    for name in ("leave", "join", "bandwidth_at"):
+        if run.engine == "local" and (given := getattr(cluster, name)):
+            problem = "is for virtual time: use engine='virtual' or 'timing'"
+            raise ConfigError(f"cluster.{name}", dict(given), problem)
+    for fault in cluster.faults:
+        if (fault.worker or 0) >= run.workers:
+            raise ConfigError("cluster.faults.worker", fault.worker, f"of {run.workers} workers it does not exist")
+        if fault.what == "kill" and run.on_death == "stop":
+            problem = "a fault kills a worker, which would end the run: set on_death='continue'"
+            raise ConfigError("on_death", run.on_death, problem)
+    if not any(map(cluster.present, range(run.workers))):
+        raise ConfigError("cluster.join", dict(cluster.join), "no worker is present when the run starts")

@@ -1,0 +1,49 @@
+"""An interrupt of runs: noted at once, heeded where nothing is torn."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+HEED_S = 0.1
+UNHEEDED_S = 2.0  # after an interrupt that has no effect another one takes effect at once
+_heeded: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def noted(stop: threading.Event) -> Iterator[threading.Event]:
+    """An interrupt sets `stop`, which is checked many times a second; so does SIGTERM, which then takes effect.
+
+    At an arbitrary instruction it would tear a message, a record or the import of torch.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # interrupts are the main thread's
+        return
+    received: list[tuple[int, float]] = []
+
+    def note(number: int, frame: object) -> None:
+        received.append((number, time.monotonic()))
+        stop.set()
+        if stop not in _heeded and received[-1][1] - received[0][1] > UNHEEDED_S:  # a policy may loop for ever
+            raise KeyboardInterrupt("interrupted where it was")
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if signal.SIGTERM in [number for number, _ in received]:  # what was finished is kept; now it ends as is wished
+            signal.raise_signal(signal.SIGTERM)
+    heed(stop)
+
+
+def heed(stop: threading.Event) -> None:
+    """Raise KeyboardInterrupt if an interrupt was noted, or another thread wants an end."""
+    if stop.is_set():
+        _heeded.add(stop)  # what is kept now is not to be torn
+        raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
