@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pslab.config.parameters import Bounds, OneOf, check, parameters
+from pslab.config.parameters import SHARE, Bounds, OneOf, check, parameters
 from pslab.errors import ConfigError, nearest
 
 SECONDS = Bounds(at_least=0, at_most=3600)
@@ -23,6 +23,58 @@ SELECT_FACTORS = {"none": 0.0, "static": 1.0, "std": 1.6, "dynamic": 2.3, "dgc":
 APPLY_FACTORS = {"versions": (1.2, 1.0), "squares": (3.2, 1.6), "directions": (4.9, 3.1), "sgd": (2.2, 6.8),
                  "adam": (5.1, 22.0), "adamw": (5.4, 22.0), "adagrad": (3.3, 13.0), "rmsprop": (3.7, 13.0),
                  "other": (3.7, 13.0)}  # fmt: skip
+
+
+OF_WORKERS, OF_FRAMES = ("kill", "stop"), ("duplicate", "delay", "drop", "corrupt")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong in a cluster, and where: at an iteration's push, from an instant on, or by chance at each push.
+
+    Raises:
+        ConfigError: a value that no fault can have, or not exactly one of `iteration`, `at_s` and `probability`.
+    """
+
+    what: Annotated[str, OneOf(*OF_WORKERS, *OF_FRAMES), "of a worker: kill, stop; of its frames: the others"]
+    worker: Annotated[int | None, Bounds(at_least=0), "whom it meets; None: each one"] = None
+    iteration: Annotated[int | None, Bounds(at_least=0), "whose computation, push, pull or answer it meets"] = None
+    at_s: Annotated[float | None, SECONDS, "when it comes; to frames, the first one from then on"] = None
+    probability: Annotated[float | None, SHARE, "of each computation or frame, from a stream of the run's seed"] = None
+    direction: Annotated[str, OneOf("up", "down", "both"), "of frames: to the server, from it, or both"] = "both"
+    for_s: Annotated[
+        float, Bounds(above=0, at_most=3600),
+        "how long a stop or a delay takes; after how long what was dropped or refused is there again",
+    ] = 0.2
+
+    def __post_init__(self) -> None:
+        check(self, "cluster.faults.")
+        when = {name: getattr(self, name) for name in ("iteration", "at_s", "probability")}
+        if sum(value is not None for value in when.values()) != 1:
+            problem = "a fault comes at an iteration's push, at an instant or by chance: give exactly one of these"
+            raise ConfigError("cluster.faults", when, problem)
+        if self.direction != "both" and self.what in OF_WORKERS:
+            raise ConfigError("cluster.faults.direction", self.direction, f"{self.what} is about a worker, not a frame")
+
+    @classmethod
+    def of(cls, given: Any) -> Fault:
+        """A fault from a mapping of its fields, or one that is."""
+        if isinstance(given, Fault):
+            return given
+        if not isinstance(given, Mapping) or "what" not in given:
+            problem = "must be a list of faults, each a mapping such as {what: drop, probability: 0.01}"
+            raise ConfigError("cluster.faults", given, problem)
+        known: Any = parameters(Fault)
+        for name in given:
+            if name not in known:
+                problem = f"there is no such field; {nearest(str(name), known)}"
+                raise ConfigError(f"cluster.faults.{name}", given[name], problem)
+        return cls(**given)
+
+    def plain(self) -> dict[str, Any]:
+        """The fields that are not at their defaults."""
+        return {name: value for name, field_ in parameters(Fault).items()
+                if (value := getattr(self, name)) != field_.default}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,9 +131,12 @@ class Cluster:
     bandwidth_at: Annotated[Mapping[float, float], "... seconds -> bit/s of each link from then on"] = field(
         default_factory=dict
     )
+    faults: Annotated[Sequence[Any], "what goes wrong: a list of mappings of Fault's fields"] = ()
 
     def __post_init__(self) -> None:
         check(self, "cluster.")
+        faults = self.faults if isinstance(self.faults, (list, tuple)) else (self.faults,)
+        object.__setattr__(self, "faults", tuple(map(Fault.of, faults)))
         for name in BY_WORKER:
             bounds, given = parameters(Cluster)[name].bounds, dict(getattr(self, name))
             plain: Any = _floats if name == "trace" else float
@@ -133,8 +188,9 @@ class Cluster:
 
     @property
     def free(self) -> bool:
-        """Whether messages take no modelled time."""
-        return self.bandwidth_bit_s is None and self.server_bandwidth_bit_s is None and self.latency_s == 0
+        """Whether messages take no modelled time, and nothing happens to them."""
+        limited = self.bandwidth_bit_s is not None or self.server_bandwidth_bit_s is not None or self.latency_s > 0
+        return not limited and not any(fault.what in OF_FRAMES for fault in self.faults)
 
     @property
     def emulated(self) -> bool:
@@ -205,5 +261,6 @@ def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:
     if "preset" not in given:
         return given
     resolved, nothing = resolve_cluster(given), Cluster()
-    return {name: field_ for name in parameters(Cluster)
-            if (field_ := getattr(resolved, name)) != getattr(nothing, name)}  # fmt: skip
+    found = {name: field_ for name in parameters(Cluster)
+             if (field_ := getattr(resolved, name)) != getattr(nothing, name)}  # fmt: skip
+    return found | ({"faults": [fault.plain() for fault in resolved.faults]} if resolved.faults else {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pslab.config.cluster import PRESETS, Cluster, resolve_cluster
+from pslab.config.cluster import PRESETS, Cluster, cluster_fields, resolve_cluster
 from pslab.errors import ConfigError
 
 
@@ -33,6 +33,15 @@ from pslab.errors import ConfigError
         ({"bandwith_bit_s": 1e9}, "bandwith_bit_s"),
         ({"preset": "labs"}, "preset"),
         ({"latency_s": "fast"}, "latency_s"),
+        ({"faults": [{"what": "kil", "iteration": 1}]}, "faults.what"),
+        ({"faults": [{"what": "kill", "iteration": -1}]}, "faults.iteration"),
+        ({"faults": [{"what": "kill", "iteration": 1, "at_s": 1.0}]}, "faults"),
+        ({"faults": [{"what": "drop"}]}, "faults"),
+        ({"faults": [{"what": "drop", "probability": 2}]}, "faults.probability"),
+        ({"faults": [{"what": "stop", "at_s": 1.0, "direction": "up"}]}, "faults.direction"),
+        ({"faults": [{"what": "stop", "at": 1.0}]}, "faults.at"),
+        ({"faults": {"what": "drop", "probability": 0.1, "for_s": 0}}, "faults.for_s"),
+        ({"faults": "drop"}, "faults"),
     ],
 )
 def test_impossible_clusters_are_refused(fields, field):
@@ -47,3 +56,17 @@ def test_every_preset_is_a_cluster_and_a_mapping_can_change_it():
     assert resolve_cluster({"preset": "lab", "latency_s": 0.1}) == Cluster(**{**PRESETS["lab"], "latency_s": 0.1})
     with pytest.raises(ConfigError, match="did you mean 'lab'"):
         resolve_cluster("labb")
+
+
+def test_faults_are_plain_and_a_wrong_name_is_answered_with_the_nearest():
+    given = [{"what": "drop", "probability": 0.01}, {"what": "kill", "worker": 1, "iteration": 3}]
+    assert cluster_fields({"preset": "free", "faults": given}) == {"faults": given}
+    with pytest.raises(ConfigError, match="did you mean 'kill'"):
+        resolve_cluster({"faults": [{"what": "kil", "iteration": 1}]})
+    with pytest.raises(ConfigError, match="did you mean 'probability'"):
+        resolve_cluster({"faults": [{"what": "drop", "probabilty": 0.1}]})
+
+
+def test_links_with_faults_are_links():
+    assert not resolve_cluster({"faults": [{"what": "delay", "at_s": 1.0}]}).free
+    assert resolve_cluster({"faults": [{"what": "stop", "at_s": 1.0}]}).free

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import Any
 
+from pslab.engines.emulation.faults import Faults, place_of
 from pslab.engines.emulation.links import DOWN, UP, Chooser, Network
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import REQUEST_BYTES, Frame
@@ -12,25 +14,60 @@ from pslab.protocol.messages import Ack, Pull
 
 
 class Traffic(Network):
-    """The links of a cluster with limits, for frames. What arrives is (worker, frame, stamp)."""
+    """The links of a cluster with limits or faults, for frames. What arrives is (worker, frame, stamp)."""
 
     def __init__(self, job: Job, chooser: Chooser | None = None) -> None:
         super().__init__(job.cluster, chooser)
-        self._job = job
+        self._job, self.faults = job, Faults(job.cluster, job.run.seed)
+        self._held: list[tuple[float, int, str, tuple[Any, ...]]] = []  # what has crossed its link, and is not there
+        self._crossed = 0
+        self._due_s: dict[tuple[Any, ...], float] = {}  # of a worker's messages of one kind and range, the last one
+
+    def next_s(self) -> float:
+        return min(super().next_s(), self._held[0][0]) if self._held else super().next_s()
+
+    def arrived(self, now: float) -> list[tuple[float, str, Any]]:
+        found = super().arrived(now)
+        if not self.faults.of_frames:
+            return found
+        for at, direction, (worker, frame, stamp, fate) in found:
+            stream = direction, worker, *place_of(frame)[1:]  # as a transport does, it keeps the order of its messages
+            self._due_s[stream] = due_s = max(at + fate.delay_s, self._due_s.get(stream, 0.0))
+            for _ in range(fate.copies):
+                self._crossed += 1
+                heappush(self._held, (due_s, self._crossed, direction, (worker, frame, stamp)))
+        there = []
+        while self._held and self._held[0][0] <= now:
+            at, _, direction, content = heappop(self._held)
+            there.append((at, direction, content))
+        return there
 
     def up(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> int:
-        """A worker hands a frame to its link; returns the number of frames that it travels as."""
-        parts = self._apart(frame)
-        for part in parts:
+        """A worker hands a frame to its link; returns the number of frames that will arrive."""
+        arriving = 0
+        for part in self._apart(frame):
+            content, copies = self._content(UP, worker, part, now, stamp)
+            arriving += copies
             if self._job.layered and type(part[-1]) is Pull:
-                self.fly(UP, (worker, part, stamp), now)
+                self.fly(UP, content, now)
             else:
-                self.send(UP, worker, self._size_bytes(part), (worker, part, stamp), now)
-        return len(parts)
+                self.send(UP, worker, self._size_bytes(part), content, now)
+        return arriving
 
-    def down(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> None:
-        """The server hands a frame to the link."""
-        self.send(DOWN, worker, self._size_bytes(frame), (worker, frame, stamp), now)
+    def down(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> int:
+        """The server hands a frame to the link; returns the number of frames that will arrive."""
+        content, copies = self._content(DOWN, worker, frame, now, stamp)
+        self.send(DOWN, worker, self._size_bytes(frame), content, now)
+        return copies
+
+    def _content(
+        self, direction: str, worker: int, frame: Frame, now: float, stamp: Any
+    ) -> tuple[tuple[Any, ...], int]:
+        """What travels, with its fate if there are faults; and how often it arrives."""
+        if not self.faults.of_frames:
+            return (worker, frame, stamp), 1
+        fate = self.faults.fate(direction, worker, frame, now)
+        return (worker, frame, stamp, fate), fate.copies
 
     def _apart(self, frame: Frame) -> Sequence[Frame]:
         """Requests of a layered worker go one by one; those of an eager one wait for no push's bytes."""

@@ -154,5 +154,11 @@ def _check_members(run: Run, cluster: Cluster) -> None:
         if run.engine == "local" and (given := getattr(cluster, name)):
             problem = "is for virtual time: use engine='virtual' or 'timing'"
             raise ConfigError(f"cluster.{name}", dict(given), problem)
+    for fault in cluster.faults:
+        if (fault.worker or 0) >= run.workers:
+            raise ConfigError("cluster.faults.worker", fault.worker, f"of {run.workers} workers it does not exist")
+        if fault.what == "kill" and run.on_death == "stop":
+            problem = "a fault kills a worker, which would end the run: set on_death='continue'"
+            raise ConfigError("on_death", run.on_death, problem)
     if not any(map(cluster.present, range(run.workers))):
         raise ConfigError("cluster.join", dict(cluster.join), "no worker is present when the run starts")

@@ -6,10 +6,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.links import DOWN, Chooser
 from pslab.engines.emulation.traffic import Traffic
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame
+from pslab.protocol.messages import Weights
 
 Delivery = tuple[int, Frame]  # worker, what it sent or gets
 
@@ -23,6 +25,11 @@ class EmulatedLinks:
         self._inbox: deque[Delivery] = deque()
         self._busy_until_s = 0.0
         self.late_s: list[float] = []  #: how late each frame was delivered
+
+    @property
+    def faults(self) -> Faults | None:
+        """What happened to frames; None where nothing can."""
+        return None if self._traffic is None else self._traffic.faults
 
     def travelling(self, worker: int) -> bool:
         """Whether a frame from or to this worker is on a link, or waits for the server."""
@@ -46,8 +53,9 @@ class EmulatedLinks:
         """The server hands a frame to the link; what of it arrives at once."""
         if self._traffic is None:
             return [(worker, frame)]
-        self._under_way[worker] += 1
-        self._traffic.down(worker, frame, frame[-1].payload.sent_s)
+        last = frame[-1]
+        sent_s = last.payload.sent_s if isinstance(last, Weights) else last.payload.done_s
+        self._under_way[worker] += self._traffic.down(worker, frame, sent_s)
         return []
 
     def collect(self, *, busy: bool = False) -> list[Delivery]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pslab.config.metric import metric_of
+from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
@@ -278,13 +279,16 @@ class _LocalRun(Coordinator):
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
         pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
         if "outcome" in self.facts:
-            facts = {name: value for name, value in self.facts.items() if name not in EMULATED}
+            facts = {name: value for name, value in self.facts.items() if name not in (*EMULATED, "faulted")}
+            facts["refused"] += sum(w["refused"] for w in self.worked.values())
         else:  # the server has not reported its end: no more is known than it had written down
             facts = {"outcome": "interrupted", **reached(pushes, len(self.experiment.parts), self.experiment.traits)}
+        faulted = [row for body in (self.facts, *self.worked.values()) for row in body.get("faulted", ())]
         facts |= {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
             "deaths": self.attendance.deaths,
+            **fault_facts(self.experiment.cluster, [tuple(row) for row in faulted]),
             "dilation": self.dilation,
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,

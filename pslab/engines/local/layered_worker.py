@@ -55,9 +55,11 @@ class LocalLayeredWorker(LocalWorker):
         self.layers_s[layer][1] += self.now() - self.marked_s
         self.until_s += self.total_s * self.job.layer_shares[layer][1]
         self._keep_to_model()
-        computed_s = self.now()
+        computed_s = self._paused(self.iteration, self.marked_s, self.now())
+        self.until_s = max(self.until_s, computed_s)
         payloads, selected_s = self.producer.payloads(self.iteration, loss, layer)
         encoded_s = self.now()
+        self._die_if_killed(self.iteration)
         self.next = self.driver.computed(self.job.ranges_of[layer], payloads, computed_s, self.clock.at(selected_s),
                                          encoded_s)  # fmt: skip
         self.marked_s = self.now()

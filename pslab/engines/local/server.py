@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
@@ -24,6 +25,7 @@ from pslab.engines.server.driver import ServerDriver
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.worker_status import doing
+from pslab.protocol.messages import Weights
 from pslab.protocol.server import Server
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
@@ -52,6 +54,7 @@ class LocalServer:
                         seat.ledger)  # fmt: skip
         self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
         self.deaths: list[dict[str, Any]] = []
+        self.faults = Faults(job.cluster, job.run.seed)
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -174,7 +177,8 @@ class LocalServer:
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
         for worker, frame in self.links.collect(busy=busy):
-            if self.waiting is not None and self.waiting.blocked[worker] == frame[-1].range:
+            arrives = isinstance(frame[-1], Weights)
+            if self.waiting is not None and arrives and self.waiting.blocked[worker] == frame[-1].range:
                 self.waiting.blocked[worker] = None
             self._send(worker, frame)
 
@@ -192,6 +196,10 @@ class LocalServer:
         iteration = min(part.clocks[worker] for part in self.machine.ranges)
         self.deaths.append({"worker": worker, "iteration": iteration, "how": how, "seconds": self.clock.now()})
         report(self.parent, "lost", self.deaths[-1])
+        at = next((at for at in (iteration, iteration + 1) if self.faults.kills(worker, at)), None)  # eager: one more
+        if at is not None or self.faults.kill_s(worker) <= self.clock.now():
+            iteration = iteration if at is None else at
+            self.faults.killed(worker, iteration, self.clock.now())
         if self.run_.on_death == "stop" or len(self.machine.workers) == 1:
             self.driver.end("died", self.clock.now())
         else:
@@ -229,13 +237,14 @@ class LocalServer:
                 "message_s": rest_s / max(frames, 1)}  # fmt: skip
 
     def _report(self, ended_s: float) -> None:
-        late_s, books = np.array(self.links.late_s or [0.0]), self.driver.books
+        late_s, books, frames = np.array(self.links.late_s or [0.0]), self.driver.books, self.links.faults
         body = {
             "outcome": self.driver.outcome,
             "seconds": ended_s,
             "pushes": books.applied,
             "accepted": self.machine.gradients,
-            "refused": self.driver.refused,
+            "refused": self.driver.refused + (frames.refused if frames else 0),
+            "faulted": self.faults.rows + (frames.rows if frames else []),
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
+import signal
 import time
 
 import numpy as np
 
+from pslab.engines.emulation.faults import Faults
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Diverged, Frame, Stop
 from pslab.engines.local.framed_pipe import SPIN_S, Line, ready
@@ -39,6 +43,7 @@ class LocalWorker(Evaluating):
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), self.rows)
         self.producer = Producer(job, self.worker, seat.arena, seat.data)
         self.producer.warm_up()
+        self.faults = Faults(job.cluster, job.run.seed)
         self.layers_s: list[list[float]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
@@ -63,6 +68,7 @@ class LocalWorker(Evaluating):
         """Work until the server says stop, then report the phases."""
         ((go,),) = self.line.wait()
         self.clock.start(dilation, go.zero_s)
+        kill_after(self.clock.real_s(self.faults.kill_s(self.worker) - self.clock.now()))
         try:
             iteration = self.driver.start(self.now())
             while True:
@@ -74,9 +80,11 @@ class LocalWorker(Evaluating):
         except NonFinite:
             self.line.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
+        kill_after(math.inf)
         turns = self.driver.turns
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
+                "refused": self.driver.refused, "faulted": self.faults.rows,
                 "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
 
@@ -106,12 +114,25 @@ class LocalWorker(Evaluating):
         self.real_s, self.modelled_s = self.real_s + real_s, self.modelled_s + modelled_s
         if modelled_s:
             self.overrun_s += max(0.0, computed_s - begin_s - modelled_s)
+        computed_s = self._paused(iteration, begin_s, computed_s)
         used_s = time.thread_time()
         payloads, selected_s = self.producer.payloads(iteration, loss)
         if modelled_s and not self.job.device.apart:  # selecting takes what it takes, but not the time of others
             self.overrun_s += max(0.0, self.now() - computed_s - (time.thread_time() - used_s) / self.clock.dilation)
         ranges = range(len(self.job.parts))
+        self._die_if_killed(iteration)
         return self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
+
+    def _paused(self, iteration: int, begin_s: float, ends_s: float) -> float:
+        """A computation between these instants was stopped for as long as the faults say: when it ends."""
+        if not (paused_s := self.faults.pause_s(self.worker, iteration, begin_s, ends_s)):
+            return ends_s
+        self._hold_until(ends_s + paused_s)
+        return self.now()
+
+    def _die_if_killed(self, iteration: int) -> None:
+        if self.faults.kills(self.worker, iteration):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _install_pulled(self, iteration: int) -> None:
         """The weights that have come while another iteration was computed."""
@@ -142,7 +163,8 @@ class LocalWorker(Evaluating):
 
     def _messages(self) -> Frame:
         try:
-            messages = [message for frame in self.line.wait() for message in frame]
+            frames = self.line.wait()
+            messages = [message for frame in frames if not self.driver.repeated(frame) for message in frame]
         except EOFError:
             raise Stopped from None
         late_s = self.line.late_s / self.clock.dilation
@@ -175,3 +197,12 @@ class LocalWorker(Evaluating):
             return self.driver.installed(message, now, None)
         self.producer.install(Pulled.of(message))
         return self.driver.installed(message, now, self.now())
+
+
+def kill_after(seconds: float) -> None:
+    """Let this process be killed in so many seconds, whatever it does; infinity: not at all."""
+    if seconds == math.inf:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        return
+    signal.signal(signal.SIGALRM, lambda number, frame: os.kill(os.getpid(), signal.SIGKILL))
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))

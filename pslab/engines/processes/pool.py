@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import multiprocessing as mp
 import resource
 import signal
 import time
@@ -19,7 +18,7 @@ from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import NO_TABLE, Report, await_report, limit_sends, order, order_plain
-from pslab.engines.processes.spawn import without_main
+from pslab.engines.processes.spawn import context, without_main
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
@@ -189,16 +188,16 @@ class Pool:
             arena.close()
 
     def _spawn(self, heed: Callable[[], None]) -> None:
-        context = mp.get_context("spawn")
+        spawning = context(self.workers)
         with contextlib.ExitStack() as theirs, without_main(), _deaf():
-            ends = [[theirs.enter_context(end) for end in context.Pipe()] for _ in range(self.workers)]
+            ends = [[theirs.enter_context(end) for end in spawning.Pipe()] for _ in range(self.workers)]
             lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
             for number, pipes in lines.items():
-                self.pipes[number], there = context.Pipe()
+                self.pipes[number], there = spawning.Pipe()
                 theirs.enter_context(there)
                 limit_sends(self.pipes[number], ORDER_LIMIT_S)
                 seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots, self.ledger)
-                process = context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
+                process = spawning.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
                 process.start()
                 self.processes[number], self._names[number] = process, _name(number)
         waiting, until_s = set(self.processes), time.monotonic() + START_LIMIT_S

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing as mp
 import sys
 import types
 from collections.abc import Iterator
+from typing import Any
+
+PRELOADED = "pslab.engines.processes.preload"
+SENT = 200  # the children to which a fork server can hand their descriptors; multiprocessing's limit is 256 of these
+
+
+def context(children: int) -> Any:
+    """How so many children are spawned: by a fork server that has imported torch, where there can be one.
+
+    It is a fresh process without the parent's threads, memory or devices, and each child is a copy of it. Importing
+    torch takes one to two seconds of a core: once for the first pool, not once a child, and never for the next ones.
+    """
+    if children > SENT or "forkserver" not in mp.get_all_start_methods():
+        return mp.get_context("spawn")
+    found = mp.get_context("forkserver")
+    found.set_forkserver_preload([PRELOADED])
+    return found
 
 
 @contextlib.contextmanager

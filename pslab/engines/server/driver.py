@@ -6,7 +6,7 @@ An engine adds a clock, by which work takes time, and a transport, on which fram
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from pslab.engines.emulation.link_queue import Waiting
@@ -14,15 +14,17 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.wire import WHOLE, Answer, Diverged, Frame, Gone, Taken
 from pslab.engines.server.books import Books
 from pslab.engines.server.clock import APPLY, FIND, SEARCH, SERVE, Clock
+from pslab.engines.server.ledger import NOTHING
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
+from pslab.protocol.worker import worker_of
 
 
 class Transport(Protocol):
     """How a server's frames reach its workers."""
 
     def send(self, worker: int, frame: Frame) -> None:
-        """Let these messages travel as one; the last one is the weights of a range."""
+        """Let these messages travel as one; the last one is the weights of a range, or all are acknowledgements."""
 
     def attend(self) -> None:
         """Time has passed: deliver what is due meanwhile."""
@@ -50,9 +52,11 @@ class ServerDriver:
     ) -> None:  # fmt: skip
         self._job, self.machine, self.books, self._shard = job, machine, books, shard
         self._clock, self._transport, self._waiting = clock, transport, waiting
+        self._buffers = worker_of(0, 1, job.sync, layered=job.layered).buffers
         self._outbox: dict[int, Frame] = {worker: [] for worker in range(job.run.workers)}  # goes with the next weights
         self._taken: dict[tuple[int, int], tuple[float, float]] = {}  # of (worker, range) the last push: taken, done
         self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken
+        self._answered: dict[tuple[int, int], int] = {}  # ... the last iteration that it was given weights for
         self.outcome = ""  #: why the run ended
         self.ended_s = 0.0
         self.refused = 0  #: messages that changed nothing
@@ -74,10 +78,7 @@ class ServerDriver:
             if isinstance(message, Push):
                 self._push(message)
             elif isinstance(message, Pull):
-                now = self._clock.now()
-                self.books.ledger.arrived(message, now)
-                self._asked_s[message.worker, message.range] = now
-                self._perform(self.machine.handle(message, now))
+                self._pull(message)
             elif isinstance(message, Gone):
                 self.leave(message.worker)
             elif isinstance(message, Diverged):
@@ -93,6 +94,7 @@ class ServerDriver:
             self._outbox[worker] = []
             for index in range(len(self._job.parts)):
                 self._taken.pop((worker, index), None)
+                self._answered.pop((worker, index), None)
             self._perform(self.machine.leave(worker, now))
 
     def join(self, worker: int, now: float) -> int:
@@ -111,10 +113,24 @@ class ServerDriver:
         """A push is dealt with when the last step that it led to is applied; at once if it led to none."""
         now, key, budget = self._clock.now(), (push.worker, push.range), self._job.run.pushes
         self.books.ledger.arrived(push, now)
-        self._taken[key] = now, now
-        self._perform(self.machine.handle(push, now), key)
+        effects = self.machine.handle(push, now)
+        if not _refused(effects):
+            self._taken[key] = now, now
+        self._perform(effects, key)
         if budget is not None and self.machine.gradients >= budget:
             self.end("budget", self._clock.now())
+
+    def _pull(self, pull: Pull) -> None:
+        """A request is answered once: the place where its weights lie is one that the worker computes on by now."""
+        now, key = self._clock.now(), (pull.worker, pull.range)
+        if pull.iteration <= self._answered.get(key, NOTHING):
+            self.refused += 1
+            return
+        self.books.ledger.arrived(pull, now)
+        effects = self.machine.handle(pull, now)
+        if not _refused(effects):
+            self._asked_s[key] = now
+        self._perform(effects)
 
     def _perform(self, effects: Iterable[Effect], led_by: tuple[int, int] | None = None) -> None:
         """Perform effects, and those that follow from them; a push of this (worker, range) led to them."""
@@ -137,7 +153,7 @@ class ServerDriver:
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
         clock, books, begin_s = self._clock, self.books, self._clock.now()
-        rate = books.rate(step, len(self.machine.workers))
+        rate = books.rate(step)
         self._shard.apply(step, rate, books.computing(step.range))
         clock.spend(APPLY, begin_s, len(step.pushes), self._job.shares[step.range])
         done_s = clock.now()
@@ -148,13 +164,19 @@ class ServerDriver:
             self._acknowledge(push)
 
     def _acknowledge(self, push: Push) -> None:
-        taken = Taken(*self._taken.get((push.worker, push.range), (0.0, 0.0)))
-        self._outbox[push.worker].append(Ack(push.worker, push.range, push.iteration, taken))
+        worker, key = push.worker, (push.worker, push.range)
+        taken = Taken(*self._taken.get(key, (0.0, 0.0)))
+        self._outbox[worker].append(Ack(worker, push.range, push.iteration, taken))
+        # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
+        if push.iteration <= self._answered.get(key, NOTHING) - self._buffers and worker in self.machine.workers:
+            frame, self._outbox[worker] = self._outbox[worker], []
+            self._transport.send(worker, frame)
 
     def _reply(self, reply: Reply) -> None:
         job, pull, released_s = self._job, reply.pull, self._clock.now()
         worker, index = key = pull.worker, pull.range
         self.books.replied(reply)
+        self._answered[key] = pull.iteration
         size_bytes = self._shard.lay(reply)
         on = FIND if size_bytes != WHOLE and job.run.pull == "changed" else SERVE
         self._clock.spend(on, released_s, 1, job.shares[index])
@@ -167,3 +189,7 @@ class ServerDriver:
         if self._waiting is not None:
             self._waiting.answered(reply)
         self._transport.send(worker, frame)
+
+
+def _refused(effects: Sequence[Effect]) -> bool:
+    return bool(effects) and isinstance(effects[0], Refuse)

@@ -13,6 +13,7 @@ from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.driver import ServerDriver, Shard
 from pslab.engines.virtual.scheduler import AT_WORKER, SENT, SERVER, SERVER_FREE, Scheduler
 from pslab.engines.virtual.worker_node import WorkerNode
+from pslab.protocol.messages import Weights
 from pslab.protocol.server import Server
 
 
@@ -43,7 +44,8 @@ class ServerNode:
     def send(self, worker: int, frame: Frame) -> None:
         """Weights are ready to go when what led to them is dealt with."""
         at, departed = self._clock.at, (worker, frame)
-        self._workers[worker].settled(frame[-1], at)
+        if isinstance(frame[-1], Weights):
+            self._workers[worker].settled(frame[-1], at)
         if at > self._scheduler.now:
             self._scheduler.at(at, SENT, worker, self._depart, departed)
         else:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from pslab.engines.emulation.faults import Faults
+from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.links import UP
 from pslab.engines.emulation.traffic import Traffic
@@ -43,6 +45,9 @@ class Simulator:
         machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)
         waiting = Waiting(job, machine) if job.layered and not cluster.free else None
         self._traffic = None if cluster.free else Traffic(job, waiting)
+        self.faults = Faults(cluster, run.seed)  #: of workers; those of frames are the traffic's
+        self._unnoticed: dict[int, dict[str, Any]] = {}  # workers that were killed, of which the server has not heard
+        self.deaths: list[dict[str, Any]] = []
         self.scheduler = scheduler = Scheduler(self._traffic, self._arrived)
         self.rows: list[Row] = []  #: the phases of all workers
         self.workers = [WorkerNode(job, worker, self, scheduler, gradients, self.rows, waiting)
@@ -81,17 +86,18 @@ class Simulator:
 
     def facts(self, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
         """What the manifest says of a run in virtual time; of fitted ranges, the sweeps of each worker."""
-        driver, books = self.driver, self.driver.books
+        driver, books, faults = self.driver, self.driver.books, self.faults
+        frames = faults if self._traffic is None else self._traffic.faults
         sweeps = [list(row) for node in self.workers if node.driver.turns for row in node.driver.turns.sweeps]
         return {
             "outcome": driver.outcome,
             "seconds": driver.ended_s,
             "pushes": books.applied,
             "accepted": driver.machine.gradients,
-            "refused": driver.refused,
+            "refused": driver.refused + sum(node.driver.refused for node in self.workers) + frames.refused,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
-            "deaths": [],
+            "deaths": self.deaths,
             "diverged": driver.diverged,
             "preparation_s": preparation_s,
             "turning_s": turning_s,
@@ -100,6 +106,7 @@ class Simulator:
             "emulation_ok": True,  # virtual time is what the cluster says, whatever the machine does
             "disturbed": False,
             **({"sweeps": sweeps} if sweeps else {}),
+            **fault_facts(self._job.cluster, faults.rows + (frames.rows if frames is not faults else [])),
             **skipped(self._job.run.on_nonfinite, (node.driver.skipped() for node in self.workers)),
         }
 
@@ -112,6 +119,9 @@ class Simulator:
             for worker, at in sorted(instants.items()):
                 if worker < len(self.workers):
                     scheduler.at(at, phase, worker, act, worker)
+        for node in self.workers:
+            if (at := self.faults.kill_s(node.worker)) < math.inf:
+                scheduler.at(at, LEAVES, node.worker, self._dies, node.worker)
         for worker in self.driver.machine.workers:
             self.workers[worker].start(0.0)
 
@@ -129,6 +139,10 @@ class Simulator:
         else:
             self._traffic.up(worker, frame, now, self.scheduler.sequence)
 
+    def kill(self, worker: int, now: float) -> None:
+        """A worker is killed at this instant, once all else has happened in it."""
+        self.scheduler.at(now, LEAVES, worker, self._dies, worker)
+
     def diverge(self, message: Diverged, now: float) -> None:
         """A worker's gradient is not finite."""
         self.driver.diverge(message, now)
@@ -142,13 +156,33 @@ class Simulator:
             self.scheduler.at(now, AT_WORKER, worker, self.workers[worker].arrive, frame)
 
     def _leaves(self, worker: int, now: float) -> None:
-        """A worker leaves, and all that is under way to it and from it is lost."""
+        """A worker leaves, and all that is under way to it and from it is lost. A dead one says nothing."""
+        if worker in self._unnoticed:
+            return
         self.scheduler.life[worker] = math.inf
         self.workers[worker].leave()
         self._server.leave(worker, now)
 
+    def _dies(self, worker: int, now: float) -> None:
+        """A worker is killed: nobody is told, and the server notices when its lease has passed."""
+        if self.scheduler.life[worker] == math.inf:
+            return
+        iteration = self.workers[worker].driver.iteration
+        self.faults.killed(worker, iteration, now)
+        self._unnoticed[worker] = {"worker": worker, "iteration": iteration, "how": "was killed by a fault"}
+        self.scheduler.life[worker] = math.inf
+        self.workers[worker].leave()
+        self.scheduler.at(now + self._job.run.lease_s, LEAVES, worker, self._notice, worker)
+
+    def _notice(self, worker: int, now: float) -> None:
+        """The server gives a killed worker up, unless it is back."""
+        if (death := self._unnoticed.pop(worker, None)) is not None:
+            self.deaths.append({**death, "seconds": now})
+            self._server.leave(worker, now)
+
     def _joins(self, worker: int, now: float) -> None:
         """A worker is present, new or back."""
+        self._notice(worker, now)  # a new life says that the one before is over
         if worker in self.driver.machine.workers:  # the server has not yet heard that it left
             self.scheduler.at(self._server.free_s, JOINS, worker, self._joins, worker)
             return

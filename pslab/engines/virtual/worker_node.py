@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.layer_progress import Pass
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
@@ -33,8 +34,11 @@ class Surroundings(Protocol):
     """What a worker needs of its simulator; see there."""
 
     meanwhile: Callable[[], None]
+    faults: Faults
 
     def send(self, worker: int, frame: Frame, now: float) -> None: ...
+
+    def kill(self, worker: int, now: float) -> None: ...
 
     def diverge(self, message: Diverged, now: float) -> None: ...
 
@@ -87,6 +91,8 @@ class WorkerNode:
     def arrive(self, frame: Frame, now: float) -> None:
         """The server's frame is here."""
         job, driver = self._job, self.driver
+        if driver.repeated(frame):
+            return
         for message in frame:
             if isinstance(message, Ack):
                 self._compute(driver.acknowledged(message, now), now)
@@ -131,11 +137,12 @@ class WorkerNode:
             self._pass = Pass(job, iteration, spent_s)
             self._forward(self._pass, now)
         else:
-            self._until(now + spent_s, 1.0, self._computed, iteration)
+            self._until(now, spent_s, 1.0, self._computed, iteration)
 
-    def _until(self, ends_s: float, share: float, act: Any, content: Any) -> None:
+    def _until(self, now: float, spent_s: float, share: float, act: Any, content: Any) -> None:
         """Computing ends; of this share of the model, gradients are then rated and chosen, and encoded if sparse."""
-        job, costs = self._job, self._job.cluster
+        job, costs, ends_s = self._job, self._job.cluster, now + spent_s
+        ends_s += self._simulator.faults.pause_s(self.worker, self.driver.iteration, now, ends_s)
         selected_s = ends_s + share * costs.select_s * job.select_factor
         encoded_s = selected_s + (share * costs.encode_s if job.sparse else 0.0)
         self._scheduler.at(encoded_s, COMPUTED, self.worker, act, (content, ends_s, selected_s))
@@ -146,7 +153,7 @@ class WorkerNode:
         if body["payloads"] is None and (basis := self.driver.skip(iteration, self._basis)):
             self._basis, self._started = basis, True
             self._gradients.start(self.worker, iteration, [], now, basis)
-            self._until(now + self.driver.modelled_s(iteration), 1.0, self._computed, iteration)
+            self._until(now, self.driver.modelled_s(iteration), 1.0, self._computed, iteration)
             return
         self._ready(body, iteration, range(len(self._job.parts)), ends_s, selected_s, now)
 
@@ -157,6 +164,9 @@ class WorkerNode:
         payloads, loss = body["payloads"], body["loss"]
         if payloads is None:
             self._simulator.diverge(Diverged(self.worker, iteration), now)
+            return False
+        if self._simulator.faults.kills(self.worker, iteration):
+            self._simulator.kill(self.worker, now)
             return False
         found = [Gradient(payloads[index][0], payloads[index][1], loss) for index in ranges]
         self._compute(self.driver.computed(ranges, found, ends_s, selected_s, now), now)
@@ -177,7 +187,7 @@ class WorkerNode:
         if self._waiting is not None:
             self._waiting.blocked[self.worker] = missing
         if missing is None:
-            self._until(now + at.takes_s, 0.0 if at.forward else at.share, self._passed, at)
+            self._until(now, at.takes_s, 0.0 if at.forward else at.share, self._passed, at)
 
     def _passed(self, content: tuple[Pass, float, float], now: float) -> None:
         """A layer's pass has ended; a backward one makes its ranges ready."""

@@ -41,6 +41,8 @@ class WorkerDriver:
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self._burst_s = 0.0  # since when it computes without a wait
         self._ahead = 0  # batches that were skipped
+        self._here: dict[int, int] = {}  # of a range, the last iteration whose weights are here
+        self.refused = 0  #: frames that were here before, and changed nothing
         self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
 
     @property
@@ -57,6 +59,7 @@ class WorkerDriver:
     def join(self, iteration: int, now: float) -> int | None:
         """The worker is present from this iteration on, new or back."""
         self._sent_s.clear()
+        self._here.clear()
         if self.turns:
             self.turns.join(iteration)
         return self._perform(self.machine.join(iteration), now)
@@ -117,6 +120,20 @@ class WorkerDriver:
             self._log.computed(iteration, self._burst_s, now)
 
     # --- receiving ------------------------------------------------------------------------------------------------
+
+    def repeated(self, frame: Frame) -> bool:
+        """Whether a frame that is here was here before: it is refused as a whole, before anything of it is read.
+
+        To be asked once for each, in the order in which they come.
+        """
+        last = frame[-1]
+        if type(last) is Weights:
+            known = last.iteration <= self._here.get(last.range, -1)
+            self._here[last.range] = max(last.iteration, self._here.get(last.range, -1))
+        else:
+            known = type(last) is Ack and (last.range, last.iteration) not in self._sent_s
+        self.refused += known
+        return known
 
     def acknowledged(self, ack: Ack, now: float) -> int | None:
         """A push was dealt with."""

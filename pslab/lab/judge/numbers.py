@@ -17,6 +17,7 @@ from pslab.config.run import Run
 from pslab.config.spec import resolve
 from pslab.config.table import find
 from pslab.engines.emulation.compute_times import ComputeTimes
+from pslab.engines.emulation.faults import Faults
 from pslab.errors import ConfigError
 from pslab.lab.judge.phases import Phases
 from pslab.lab.judge.pushes import History
@@ -149,11 +150,15 @@ def computing(n: Numbers) -> list[str]:
     modelled = np.full(due_s.shape, n.modelled and not h.rules.layered)
     for cell in skips:  # the cluster's costs of what was computed and not sent are in it, too
         modelled[cell] = False
+    faults, began = Faults(n.cluster, n.run.seed), p.first("compute", "begin")
     for worker in np.flatnonzero(done > 0).tolist():
         times = ComputeTimes(n.cluster, n.run.seed, worker)
         for iteration in range(done[worker]):
-            due_s[worker, iteration] = sum(times.draw() for _ in range(h.rules.traits.gradients(iteration)
-                                                                  * (1 + skips.get((worker, iteration), 0))))
+            draws = h.rules.traits.gradients(iteration) * (1 + skips.get((worker, iteration), 0))
+            due_s[worker, iteration] = drawn_s = sum(times.draw() for _ in range(draws))
+            if n.cluster.faults and not h.rules.layered:  # of whose passes a fault may meet any
+                begin_s = float(began[worker, iteration])
+                due_s[worker, iteration] += faults.pause_s(worker, iteration, begin_s, begin_s + drawn_s)
     slack_s = EXACT * (1 + float(p.end.max())) if n.modelled else SLACK_S
     wrong = np.where(modelled, np.abs(spent_s - due_s) > slack_s, spent_s < due_s - slack_s)
     return report_cells(wrong, lambda worker, at: (

@@ -69,8 +69,10 @@ class _Replay:
             if kind == "push":
                 if over:
                     raise Other(f"{a.name(at)} was accepted after the budget of {budget} pushes was used up")
-                self._started(worker, index, iteration, version)
-                self._perform(server.handle(Push(worker, index, iteration, version), now), now, until_s)
+                effects = server.handle(Push(worker, index, iteration, version), now)
+                if not (effects and isinstance(effects[0], Refuse)):
+                    self._started(worker, index, iteration, version)
+                self._perform(effects, now, until_s)
                 over = budget is not None and server.gradients >= budget
             elif kind == "pull":
                 self._perform(server.handle(Pull(worker, index, iteration, version), now), now, until_s)

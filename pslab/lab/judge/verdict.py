@@ -16,8 +16,9 @@ from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
+from pslab.engines.emulation.faults import KILL
 from pslab.errors import ConfigError
-from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals
+from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
 from pslab.lab.judge.numbers import NUMBERS_JUDGED, Numbers
 from pslab.lab.judge.phases import PHASES_JUDGED, Phases
@@ -98,6 +99,7 @@ class _Judgement:
             if not self._hold(name, applied(history)):
                 return
         self._hold("the stop rule", self._stop())
+        self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules))
         self.missing += unknown
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))
@@ -153,17 +155,21 @@ class _Judgement:
         """Workers leave and join when the cluster says so, or die."""
         found = list[str]()
         died = {int(death["worker"]): float(death["seconds"]) for death in self.facts["deaths"]}
-        due = {"leave": {**cluster.leave, **died}, "join": cluster.join}
+        due = {"leave": [*cluster.leave.items(), *died.items()], "join": list(cluster.join.items())}
         moves = np.flatnonzero((arrivals.kind == "leave") | (arrivals.kind == "join"))
         for row in moves.tolist():
-            planned, at_s = due[arrivals.kind[row]].get(int(arrivals.worker[row])), arrivals.seconds[row]
+            name, at_s = (arrivals.kind[row], int(arrivals.worker[row])), arrivals.seconds[row]
+            planned = min((at for worker, at in due[name[0]] if worker == name[1]), default=None)
             if planned is None or at_s < planned - SLACK_S:
                 when = "never" if planned is None else f"not before {planned:.6g} s"
-                found.append(f"the server heard at {at_s:.6g} s {arrivals.name(row)}; it {arrivals.kind[row]}s {when}")
+                found.append(f"the server heard at {at_s:.6g} s {arrivals.name(row)}; it {name[0]}s {when}")
+            else:
+                due[name[0]].remove((name[1], planned))  # once each
         left = set(arrivals.worker[arrivals.kind == "leave"].tolist())
         found += [f"worker {worker} died at {at:.6g} s, and the server never heard of it"
                   for worker, at in died.items() if worker not in left]  # fmt: skip
         last_s = phases.begin[phases.phase == "push"].max(initial=-np.inf)  # sent then, dealt with later
+        left |= {row[2] for row in self.facts.get("faulted", ()) if row[0] == KILL}  # the dead do not take their leave
         return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"
                         for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
 

@@ -99,7 +99,7 @@ class RaisesAlone(Stops):
 
 
 def test_the_others_go_on_without_a_worker_that_raises():
-    outcome = conduct(model=RaisesAlone, on_death="continue", pushes=60)
+    outcome = conduct(model=RaisesAlone, sync="bsp", on_death="continue", pushes=60)
     (death,) = outcome.facts["deaths"]
     assert (death["worker"], death["how"]) == (1, "ValueError: the model broke here")
     assert outcome.facts["outcome"] == "budget"

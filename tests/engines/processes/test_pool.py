@@ -9,8 +9,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnContext
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
 import pytest
@@ -43,8 +43,8 @@ def descriptors():
 @pytest.mark.parametrize(
     ("owner", "name", "count", "error", "words"),
     [(os, "memfd_create", 4, errno.EMFILE, r"Too many open files; at most \d+ files are allowed here: see `ulimit -n`"),
-     (SpawnContext, "Pipe", 2, errno.EMFILE, "Too many open files"),
-     (SpawnContext, "Pipe", 5, errno.EMFILE, "Too many open files"),
+     (BaseContext, "Pipe", 2, errno.EMFILE, "Too many open files"),
+     (BaseContext, "Pipe", 5, errno.EMFILE, "Too many open files"),
      (BaseProcess, "start", 1, errno.EAGAIN, r"temporarily unavailable; at most -?\d+ processes .* `ulimit -u`"),
      (BaseProcess, "start", 3, errno.ENOMEM, "4 processes could not be started: .*Cannot allocate memory")],
     ids=["memory-files", "workers-pipes", "children-pipes", "processes", "memory"],
@@ -52,7 +52,8 @@ def descriptors():
 def test_what_the_system_does_not_have_is_a_failed_start_that_leaves_nothing(
     monkeypatch, owner, name, count, error, words
 ):
-    resource_tracker.ensure_running()  # multiprocessing's own, which stays
+    resource_tracker.ensure_running()  # multiprocessing's own, which stay
+    forkserver.ensure_running()
     before, children = descriptors(), set(multiprocessing.active_children())
     with monkeypatch.context() as patch:
         breaking(patch, owner, name, count, error)

@@ -1,0 +1,139 @@
+"""What goes wrong in a run, as its cluster says it: the one plan that every engine obeys and the judge reads.
+
+Chance is drawn by name, for each frame and each computation by itself: what meets a message depends on no other one,
+nor on the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from pslab.config.cluster import OF_FRAMES, Cluster, Fault
+from pslab.engines.job.wire import Frame
+from pslab.protocol.messages import Ack, Push
+from pslab.tensors.random_streams import seed_of
+
+BOTH = "both"
+NO_RANGE = -1  # of a fault of a worker
+KILL, STOP, DUPLICATE, CORRUPT = "kill", "stop", "duplicate", "corrupt"
+LISTED = 1000  # faults in a manifest, the first ones; all are counted
+
+Row = tuple[str, str, int, int, int, float]  # what, direction or "", worker, iteration, range or NO_RANGE, instant
+
+
+class Fate(NamedTuple):
+    """What becomes of a frame once it has crossed its link."""
+
+    delay_s: float
+    copies: int
+
+
+class Faults:
+    """The faults of one run, and `rows` of those that have happened."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self._seed = seed
+        each = list(enumerate(cluster.faults))
+        self._frames = [(index, fault) for index, fault in each if fault.what in OF_FRAMES]
+        self._stops = sorted(((i, f) for i, f in each if f.what == STOP), key=lambda pair: pair[1].at_s or 0.0)
+        self._kills = [(index, fault) for index, fault in each if fault.what == KILL]
+        self._done: set[tuple[int, ...]] = set()  # faults that come once
+        self.rows: list[Row] = []
+
+    @property
+    def of_frames(self) -> bool:
+        """Whether anything may happen to a frame."""
+        return bool(self._frames)
+
+    @property
+    def refused(self) -> int:
+        """Frames that their sum refused."""
+        return sum(row[0] == CORRUPT for row in self.rows)
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    def fate(self, direction: str, worker: int, frame: Frame, now: float) -> Fate:
+        """What becomes of a frame that is handed to its link now.
+
+        What is dropped, or refused because its sum is wrong, is sent again and is there `for_s` later.
+        """
+        delay_s, copies = 0.0, 1
+        iteration, index, _ = place = place_of(frame)
+        for number, fault in self._frames:
+            if fault.direction not in (direction, BOTH) or fault.worker not in (worker, None):
+                continue
+            if fault.at_s is not None:
+                if now < fault.at_s or not self._first(number, worker):
+                    continue
+            elif not self._meets(number, fault, worker, iteration, direction, *place):
+                continue
+            self.rows.append((fault.what, direction, worker, iteration, index, now))
+            if fault.what == DUPLICATE:
+                copies += 1
+            else:
+                delay_s += fault.for_s
+        return Fate(delay_s, copies)
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def pause_s(self, worker: int, iteration: int, begin_s: float, ends_s: float) -> float:
+        """For how long a computation of an iteration, between these instants, is stopped."""
+        total_s = 0.0
+        for number, fault in self._stops:
+            paused_s = 0.0
+            if fault.worker not in (worker, None):
+                continue
+            if fault.at_s is not None:
+                over_s = fault.at_s + fault.for_s
+                if fault.at_s < ends_s + total_s and begin_s < over_s:
+                    paused_s = min(fault.for_s, over_s - begin_s)
+            elif self._meets(number, fault, worker, iteration, STOP) and self._first(number, worker, iteration):
+                paused_s = fault.for_s
+            if paused_s:
+                total_s += paused_s
+                self.rows.append((STOP, "", worker, iteration, NO_RANGE, max(begin_s, fault.at_s or 0.0)))
+        return total_s
+
+    def kill_s(self, worker: int) -> float:
+        """The instant at which a worker is killed, whatever it does; infinity if it is not."""
+        return min((f.at_s for _, f in self._kills if f.at_s is not None and f.worker in (worker, None)),
+                   default=math.inf)  # fmt: skip
+
+    def kills(self, worker: int, iteration: int) -> bool:
+        """Whether a worker is killed before it can push this iteration; when it is back, it is not killed again."""
+        return any(fault.at_s is None and fault.worker in (worker, None)
+                   and self._meets(number, fault, worker, iteration, KILL) and self._first(number, worker, iteration)
+                   for number, fault in self._kills)  # fmt: skip
+
+    def killed(self, worker: int, iteration: int, now: float) -> None:
+        """A worker was killed."""
+        self.rows.append((KILL, "", worker, iteration, NO_RANGE, now))
+
+    def _first(self, *name: int) -> bool:
+        known = name in self._done
+        self._done.add(name)
+        return not known
+
+    def _meets(self, number: int, fault: Fault, worker: int, iteration: int, *name: str | int) -> bool:
+        """Whether a fault that comes at an iteration or by chance comes here."""
+        if fault.probability is None:
+            return fault.iteration == iteration
+        return seed_of(self._seed, "faults", number, worker, iteration, *name) < fault.probability * 2**63
+
+
+def place_of(frame: Frame) -> tuple[int, int, str]:
+    """What a frame is about: the iteration whose push, request or answer it is, the range and kind of its last
+    message."""
+    last: Any = frame[-1]
+    iteration = last.iteration - (type(last) not in (Push, Ack))
+    return iteration, last.range, type(last).__name__
+
+
+def facts(cluster: Cluster, rows: list[Row]) -> dict[str, Any]:
+    """What a manifest says of the faults that happened: each one, in order of their instants; nothing if none could."""
+    if not cluster.faults:
+        return {}
+    rows = sorted(rows, key=lambda row: row[5])
+    counts = {fault.what: sum(row[0] == fault.what for row in rows) for fault in cluster.faults}
+    return {"faults": counts, "faulted": [list(row) for row in rows[:LISTED]]}

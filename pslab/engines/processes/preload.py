@@ -1,0 +1,28 @@
+"""What every child needs, imported once by the fork server, which has nothing else: children start in milliseconds.
+
+A fork server whose parent is killed meanwhile must not live for the seconds that this takes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+LOOK_S = 0.1
+
+_parent, _imported = os.getppid(), threading.Event()
+
+
+def _die_with_parent() -> None:
+    while not _imported.wait(LOOK_S):
+        if os.getppid() != _parent:
+            os._exit(1)
+
+
+_watcher = threading.Thread(target=_die_with_parent)
+_watcher.start()
+try:
+    import torch  # noqa: F401
+finally:  # no other thread may run when it forks
+    _imported.set()
+    _watcher.join()

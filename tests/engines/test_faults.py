@@ -1,0 +1,123 @@
+"""Faults of the cluster under every policy: runs end, the judge holds them valid, and weights are what was applied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from histories import History, assert_valid, history
+from tiny import tiny
+
+from pslab.config.table import ROWS
+from pslab.engines.execute import execute
+from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge.verdict import judge
+from pslab.lab.runs.resolve import resolve
+
+POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
+LINKS = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
+FAULTS: dict[str, list[dict[str, Any]]] = {
+    "duplicates": [{"what": "duplicate", "probability": 1.0}],
+    "drops": [{"what": "drop", "probability": 0.3, "for_s": 0.5}],
+    "stop at an instant": [{"what": "stop", "worker": 1, "at_s": 2.5, "for_s": 1.5}],
+    "stop at an iteration": [{"what": "stop", "worker": 1, "iteration": 2, "for_s": 4.0}],
+    "kill at an iteration": [{"what": "kill", "worker": 1, "iteration": 2}],
+    "kill at an instant": [{"what": "kill", "worker": 2, "at_s": 4.0}],
+    "all": [{"what": "delay", "probability": 0.3, "for_s": 5.0}, {"what": "corrupt", "probability": 0.1},
+            {"what": "duplicate", "probability": 0.3}, {"what": "stop", "probability": 0.1},
+            {"what": "kill", "worker": 0, "iteration": 4}],
+}  # fmt: skip
+
+
+def faulty(sync: str, faults: list[dict[str, Any]], **fields: Any) -> History:
+    return history(sync, {**LINKS, "faults": faults}, on_death="continue", lease_s=3.0, **fields)
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("sync", POLICIES)
+def test_a_run_with_faults_ends_and_is_valid(sync: str, faults: str):
+    run, tables, facts = faulty(sync, FAULTS[faults])
+    assert facts["outcome"] == "budget"
+    assert set(facts["faults"]) == {fault["what"] for fault in FAULTS[faults]}
+    if sync != "local:8":  # whose iterations are few
+        assert all(facts["faults"].values())
+    assert_valid(judge(run, tables, facts))
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "dssp:1,1", "elastic:2", "backup:1"])
+def test_layer_by_layer_a_run_with_faults_ends_and_is_valid(sync: str):
+    run, tables, facts = faulty(sync, FAULTS["all"], ranges="layers")
+    assert facts["outcome"] == "budget"
+    assert_valid(judge(run, tables, facts))
+
+
+def test_a_kill_is_noticed_after_a_lease():
+    *_, facts = faulty("bsp", FAULTS["kill at an instant"])
+    (death,) = facts["deaths"]
+    assert (death["worker"], death["seconds"]) == (2, 7.0)
+    assert ["kill", "", 2, 1, -1, 4.0] in facts["faulted"]
+
+
+def test_a_worker_that_joins_before_its_death_was_noticed_begins_a_new_life():
+    cluster = {**LINKS, "faults": FAULTS["kill at an instant"], "leave": {2: 4.5}, "join": {2: 5.0}}
+    run, tables, facts = history("asp", cluster, on_death="continue", lease_s=3.0)
+    arrivals = tables["arrivals"]
+    moves = arrivals[arrivals.kind.isin(["leave", "join"])]
+    assert moves[["kind", "worker", "seconds"]].to_numpy().tolist() == [["leave", 2, 5.0], ["join", 2, 5.0]]
+    assert_valid(judge(run, tables, facts))
+
+
+def test_acknowledgements_come_without_weights_where_none_would_bring_them():
+    """An eager worker asks for weights when it starts to compute, for which it may lack a free buffer."""
+    late = [{"what": "delay", "worker": 1, "iteration": 1, "direction": "up", "for_s": 9.0}]
+    run, tables, facts = history("eager:9", {"compute_s": 1.0, "latency_s": 0.01, "faults": late}, workers=2)
+    assert facts["outcome"] == "budget"
+    assert_valid(judge(run, tables, facts))
+
+
+def test_a_worker_that_is_back_before_its_first_push_begins_with_its_first_range():
+    cluster = {"compute_s": 1.0, "latency_s": 0.1, "leave": {1: 0.5}, "join": {1: 0.7}}
+    run, tables, facts = history("asp", cluster, prune="range:7,local_apply=off", pull="range")
+    assert tables["pushes"].query("worker == 1").iteration.min() == 0
+    assert_valid(judge(run, tables, facts))
+
+
+def test_a_worker_that_joins_in_the_midst_of_a_layered_round_does_not_compute_on_it():
+    """Some ranges have ended their round, others not: it waits for these."""
+    cluster = {"compute_s": 0.0137, "slow": {0: 1.24}, "stall_probability": 0.1, "stall_factor": 3.02,
+               "latency_s": 0.00030962, "bandwidth_bit_s": 8.92e8, "duplex": "half", "overhead_s": 0.000108504,
+               "apply_s": 4.521e-05, "serve_s": 0.00015618, "message_s": 0.00022605,
+               "leave": {2: 0.04247, 3: 0.068089}, "join": {2: 0.081515, 3: 0.0694864},
+               "faults": [{"what": "corrupt", "iteration": 8, "for_s": 0.110011}]}  # fmt: skip
+    fields = {"ranges": "layers:1000", "model": "mlp:4", "data": "mnist:train=1024,test=256", "seed": 104}
+    run, tables, facts = history("bsp", cluster, workers=4, pushes=17, **fields)
+    assert facts["outcome"] == "budget"
+    assert_valid(judge(run, tables, facts))
+
+
+@pytest.mark.parametrize("sync", POLICIES)
+def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
+    twice = [{"what": "duplicate", "probability": 1.0}]
+    found = []
+    for faults in ([], twice):
+        cluster = {"compute_s": 1.0, "slow": {0: 3.0}, "compute_sigma": 0.1, "latency_s": 0.01, "faults": faults}
+        outcome = execute(resolve(tiny(engine="virtual", sync=sync, cluster=cluster)), lambda news: None)
+        found.append(outcome)
+    assert np.array_equal(found[0].weights, found[1].weights)
+    assert found[1].facts["refused"] > 30 or sync == "local:8"  # which pushes a few times
+    assert tables_of(tiny(engine="virtual", sync=sync, cluster=cluster), found[1])[2]["verdict"] == "valid"
+
+
+@pytest.mark.parametrize(("sync", "ranges"), [("bsp", "whole"), ("asp", "layers"), ("eager", "whole")])
+def test_real_processes_obey_the_same_plan(sync: str, ranges: str):
+    faults = [{"what": "delay", "probability": 0.2, "for_s": 0.01}, {"what": "corrupt", "iteration": 2, "for_s": 0.01},
+              {"what": "duplicate", "probability": 0.3}, {"what": "stop", "worker": 1, "iteration": 3, "for_s": 0.05},
+              {"what": "drop", "at_s": 0.02, "for_s": 0.02}]  # fmt: skip
+    run = tiny(sync=sync, ranges=ranges, cluster={"faults": faults})
+    outcome = execute(resolve(run), lambda news: None)
+    *_, facts = tables_of(run, outcome)
+    assert facts["outcome"] == "budget"
+    assert all(facts["faults"].values())
+    assert facts["refused"] >= facts["faults"]["corrupt"]
+    assert (facts["verdict"], facts.get("violations")) == ("valid", None)
