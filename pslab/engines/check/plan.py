@@ -75,8 +75,8 @@ class Checked:
             if not all(each.reached for each in own):
                 most = max(each.iterations for each in own)
                 far = f"in {most} iterations no worker gets beyond its bound or plan"
-                lines += ["", f"{policy}: nothing was found, and nothing is shown: {far}; check it with a smaller one, "
-                              "or raise --iterations"]  # fmt: skip
+                how = "check it with a smaller one, or raise --iterations"
+                lines += ["", f"{policy}: nothing was found, and nothing is shown: {far}; {how}"]
         return lines
 
 
