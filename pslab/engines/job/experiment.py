@@ -95,7 +95,7 @@ class Experiment:
         """
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
-        named = find("prune", self.prune) is not None and isinstance(self.run.loss, str)
+        named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
         return known and named and not list(self.shell.buffers()) and not self.device.apart
 
     @property

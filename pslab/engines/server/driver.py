@@ -171,7 +171,7 @@ class ServerDriver:
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
         clock, books, begin_s = self._clock, self.books, self._clock.now()
-        rate = books.rate(step, len(self.machine.workers))
+        rate = books.rate(step)
         self._shard.apply(step, rate, books.computing(step.range))
         clock.spend(APPLY, begin_s, len(step.pushes), self._job.shares[step.range])
         done_s = clock.now()

@@ -16,6 +16,7 @@ from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
+from pslab.engines.emulation.faults import KILL
 from pslab.errors import ConfigError
 from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
@@ -81,7 +82,7 @@ class _Judgement:
         cluster, workers = resolve_cluster(self.run.cluster), self.run.workers
         try:
             present = set(filter(cluster.present, range(workers)))
-            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, present, self._replaced().keys())
+            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, present, dict(self._replaced()))
             for name, arrived in ARRIVALS_JUDGED.items():
                 if not self._hold(name, arrived(arrivals)):
                     return  # the other checks read the tables by worker, iteration and version
@@ -156,24 +157,27 @@ class _Judgement:
         found = list[str]()
         died = {int(death["worker"]): float(death["seconds"]) for death in self.facts["deaths"]}
         replaced = self._replaced()
-        due = {"leave": {**cluster.leave, **died, **replaced}, "join": {**cluster.join, **replaced}}
+        due = {"leave": [*cluster.leave.items(), *died.items(), *replaced], "join": [*cluster.join.items(), *replaced]}
         moves = np.flatnonzero((arrivals.kind == "leave") | (arrivals.kind == "join"))
         for row in moves.tolist():
-            planned, at_s = due[arrivals.kind[row]].get(int(arrivals.worker[row])), arrivals.seconds[row]
+            name, at_s = (arrivals.kind[row], int(arrivals.worker[row])), arrivals.seconds[row]
+            planned = min((at for worker, at in due[name[0]] if worker == name[1]), default=None)
             if planned is None or at_s < planned - SLACK_S:
                 when = "never" if planned is None else f"not before {planned:.6g} s"
-                found.append(f"the server heard at {at_s:.6g} s {arrivals.name(row)}; it {arrivals.kind[row]}s {when}")
+                found.append(f"the server heard at {at_s:.6g} s {arrivals.name(row)}; it {name[0]}s {when}")
+            else:
+                due[name[0]].remove((name[1], planned))  # once each
         left = set(arrivals.worker[arrivals.kind == "leave"].tolist())
         found += [f"worker {worker} died at {at:.6g} s, and the server never heard of it"
                   for worker, at in died.items() if worker not in left]  # fmt: skip
         last_s = phases.begin[phases.phase == "push"].max(initial=-np.inf)  # sent then, dealt with later
+        left |= {row[2] for row in self.facts.get("faulted", ()) if row[0] == KILL}  # the dead do not take their leave
         return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"
                         for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
 
-    def _replaced(self) -> dict[int, float]:
-        """When the first process of a worker ended whose place another one took."""
-        lives = [(float(life["seconds"]), int(life["worker"])) for life in self.facts.get("lives", ())]
-        return {worker: at for at, worker in sorted(lives, reverse=True)}
+    def _replaced(self) -> list[tuple[int, float]]:
+        """The workers whose place a new process took, and when the one before had ended."""
+        return [(int(life["worker"]), float(life["seconds"])) for life in self.facts.get("lives", ())]
 
     def _reached(self) -> bool:
         accuracy, target, metric = self.tables.get("accuracy"), self.run.target_accuracy, metric_of(self.run)

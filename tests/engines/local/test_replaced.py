@@ -78,7 +78,7 @@ def test_a_worker_that_is_killed_at_any_moment_changes_no_bit_under_a_barrier(tm
 def test_a_run_whose_worker_is_replaced_is_valid_under_every_kind_of_policy(tmp_path, fields):
     result = conduct(tmp_path, partial(dying, f"{DRIVER}.computed", 5), **{**fields, "pushes": 200})
     (life,) = result.manifest["lives"]
-    assert life["joined"] - life["iteration"] in (0, 1)
+    assert life["joined"] >= life["iteration"]  # later only where it leaves and joins: an eager one
     assert result.manifest["verdict"] == "valid", result.manifest
 
 
