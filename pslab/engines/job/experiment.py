@@ -97,8 +97,13 @@ class Experiment:
         """
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
-        named = find("prune", self.prune) is not None and isinstance(self.run.loss, str)
+        named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
         return known and named and not list(self.shell.buffers()) and not self.device.apart
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a worker that dies is replaced, and what it keeps lies where its successor finds it."""
+        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.apart
 
     @property
     def sparse(self) -> bool:

@@ -64,6 +64,15 @@ class WorkerDriver:
             self.turns.join(iteration)
         return self._perform(self.machine.join(iteration), now)
 
+    def resume(self, iteration: int) -> None:
+        """This process takes the place of one that has pushed all iterations before this one. The server has asked for
+        its weights."""
+        for before in range(iteration):
+            self.modelled_s(before)
+        if self.turns:
+            self.turns.join(iteration)
+        self.machine.join(iteration)
+
     def begin(self, now: float) -> None:
         """It computes from now on."""
         self._burst_s = now

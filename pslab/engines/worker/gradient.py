@@ -40,21 +40,13 @@ class Computing:
     ) -> None:  # fmt: skip
         run = job.run
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
-        self._weights, self._buffers, self._module, self._shell = weights, buffers, module, job.shell
+        self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])
-        parameters = dict(module.named_parameters())
-
-        def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
-            return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
-
-        self._views = [
-            [(parameters[slot.name], view(weights, slot), view(buffer, slot)) for slot in job.keyspace.parameters]
-            for buffer in buffers
-        ]
+        self._use(buffers)
 
     @property
     def loss(self) -> float:
@@ -120,14 +112,30 @@ class Computing:
                 module._buffers[each] = None if value is None else self._device.to(value)
             vars(module).update(attributes)
 
-    def warm_up(self) -> None:
-        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module."""
+    def warm_up(self, *, aside: bool = False) -> None:
+        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module,
+        nor, if that is to be `aside`, in the buffers."""
+        buffers = self._buffers
+        if aside:
+            self._use([torch.empty_like(self._weights)])
         with _unchanged(self._module):
             self.gradient(0, 0)
             if self._layered:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
                 self.layerwise = layerwise
+        self._use(buffers)
+
+    def _use(self, buffers: list[torch.Tensor]) -> None:
+        """Gradients go into these buffers."""
+        parameters = dict(self._module.named_parameters())
+
+        def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
+            return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
+
+        self._buffers = buffers
+        self._views = [[(parameters[slot.name], view(self._weights, slot), view(buffer, slot))
+                        for slot in self._keyspace.parameters] for buffer in buffers]  # fmt: skip
 
 
 def _own(module: nn.Module) -> dict[str, Any]:
