@@ -12,7 +12,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gradient
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
 from pslab.engines.worker.driver import WorkerDriver
-from pslab.engines.worker.phases import Row
+from pslab.engines.worker.phases import Log
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
 
@@ -48,7 +48,7 @@ class WorkerNode:
 
     def __init__(
         self, job: Job, worker: int, simulator: Surroundings, scheduler: Scheduler, gradients: Gradients,
-        rows: list[Row], waiting: Waiting | None,
+        rows: Log, waiting: Waiting | None,
     ) -> None:  # fmt: skip
         self._job, self.worker, self._simulator, self._scheduler = job, worker, simulator, scheduler
         self._gradients, self._waiting = gradients, waiting
