@@ -113,7 +113,7 @@ class Simulator:
             "refused": driver.refused + sum(node.driver.refused for node in self.workers) + frames.refused,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
-            "deaths": self.deaths,
+            "deaths": [death for death in self.deaths if self._heard(death["worker"])],
             "diverged": driver.diverged,
             "preparation_s": preparation_s,
             "turning_s": turning_s,
@@ -125,6 +125,10 @@ class Simulator:
             **fault_facts(self._job.cluster, faults.rows + (frames.rows if frames is not faults else [])),
             **skipped(self._job.run.on_nonfinite, (node.driver.skipped() for node in self.workers)),
         }
+
+    def _heard(self, worker: int) -> bool:
+        """Whether the server has dealt with a worker's death; it may have been busy until the end."""
+        return worker not in self.driver.machine.workers or self.scheduler.life[worker] < math.inf
 
     def _start(self) -> None:
         """Every worker that is present starts iteration 0."""
