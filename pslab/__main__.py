@@ -21,6 +21,7 @@ VERBS = {
     "trace": "pslab.lab.commands.trace",
     "verify": "pslab.lab.commands.verify",
     "bench": "pslab.lab.bench.command",
+    "chaos": "pslab.lab.chaos.command",
     "doctor": "pslab.lab.commands.doctor",
 }
 PIPE_CLOSED = 141  # as a shell says of a process that wrote to a closed pipe

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pslab.errors import ConfigError
 
-LOWER = ":lower"  # behind the name of a user's metric in a record, where lower is better
+LOWER = ":lower"  # behind the name of a user's metric, where lower is better: records are read without its module
 SLACK = 1e-11  # of a goal, which may be the quotient of two numbers
 
 
@@ -66,6 +66,9 @@ def metric_of(run: Measured) -> Metric:
     name, own, rest = given.partition("#")
     if own:
         return Metric(_words(name), rest.endswith(LOWER), share=False)
+    _, colon, path = given.removesuffix(LOWER).partition(":")
+    if colon:
+        return Metric(_words(path.rpartition(".")[2]), given.endswith(LOWER), share=False)
     return ACCURACY if name.strip().lower() == ACCURACY.name else Metric("loss", lower=True, share=False)
 
 

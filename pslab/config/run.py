@@ -27,7 +27,7 @@ NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "
          "cluster")  # fmt: skip
 LATER = ("loss", "metric", "on_nonfinite")  # younger than some records: at their defaults nothing names them
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
-USERS = ("model", "data")  # which may be named as package.module:name
+USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 _PROCESS = os.urandom(4).hex()
 
@@ -50,8 +50,12 @@ class Run:
 
     model: Annotated[Named, "a name, package.module:factory, or a callable that returns an nn.Module"] = "mlp"
     data: Annotated[Named, "a name, folder:PATH, torchvision:NAME, package.module:function, or a callable"] = "mnist"
-    loss: Annotated[Named, "what is minimized: a name, or a callable loss(output, target) -> scalar"] = "cross_entropy"
-    metric: Annotated[Named, "what an evaluation says: a name, or a callable metric(output, target)"] = "accuracy"
+    loss: Annotated[
+        Named, "what is minimized: a name, package.module:name, or a callable loss(output, target) -> scalar"
+    ] = "cross_entropy"
+    metric: Annotated[
+        Named, "what an evaluation says: a name, package.module:name[:lower], or a callable metric(output, target)"
+    ] = "accuracy"
     workers: Annotated[int, Bounds(at_least=1, at_most=1024), "that compute gradients"] = 4
     sync: Annotated[Named, "when a worker may start its next iteration, and when a push is applied"] = "bsp"
     prune: Annotated[Named, "which entries of a gradient are pushed"] = "none"
@@ -84,7 +88,10 @@ class Run:
     evaluate: Annotated[
         str, OneOf("after", "beside"), "the timed run, or beside it: curves grow live, but the run is disturbed"
     ] = "after"
-    on_death: Annotated[str, OneOf("stop", "continue"), "what the run does when a worker's process dies"] = "stop"
+    on_death: Annotated[
+        str, OneOf("stop", "continue", "restart"),
+        "what the run does when a process dies: end, go on without this worker, or put a new process in its place",
+    ] = "stop"
     on_nonfinite: Annotated[
         str, OneOf("stop", "skip"),
         "what a worker does with a gradient that is not finite: end the run, or compute its next batch instead",

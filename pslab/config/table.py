@@ -70,10 +70,11 @@ KINDS: dict[str, Kind] = {
     "codec": Kind(),
     "model": Kind(forms=("package.module:factory", "torchvision:NAME"), objects="a callable, an nn.Module"),
     "data": Kind(forms=("package.module:function", "torchvision:NAME"), objects="a callable, a Dataset"),
-    "loss": Kind(objects="a callable loss(output, target) that returns a scalar with a gradient"),
-    "metric": Kind(objects=(
+    "loss": Kind(forms=("package.module:name",), objects=(
+        "a callable loss(output, target) that returns a scalar with a gradient")),
+    "metric": Kind(forms=("package.module:name", "package.module:name:lower"), objects=(
         "a callable metric(output, target) that returns a value for each example, or their mean; higher is better "
-        "unless its attribute lower_is_better is True")),
+        "unless its attribute lower_is_better is True, or its name ends with :lower")),
     "engine": Kind(),
 }  # fmt: skip
 

@@ -11,9 +11,9 @@ from tiny import tiny
 
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
+from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import tables_of
 
 POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
 LINKS = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
@@ -72,6 +72,28 @@ def test_acknowledgements_come_without_weights_where_none_would_bring_them():
     """An eager worker asks for weights when it starts to compute, for which it may lack a free buffer."""
     late = [{"what": "delay", "worker": 1, "iteration": 1, "direction": "up", "for_s": 9.0}]
     run, tables, facts = history("eager:9", {"compute_s": 1.0, "latency_s": 0.01, "faults": late}, workers=2)
+    assert facts["outcome"] == "budget"
+    assert_valid(judge(run, tables, facts))
+
+
+def test_a_worker_that_is_back_before_its_first_push_begins_with_its_first_range():
+    cluster = {"compute_s": 1.0, "latency_s": 0.1, "leave": {1: 0.5}, "join": {1: 0.7}}
+    run, tables, facts = history("asp", cluster, prune="range:7,local_apply=off", pull="range")
+    assert tables["pushes"].query("worker == 1").iteration.min() == 0
+    assert_valid(judge(run, tables, facts))
+
+
+def test_a_worker_that_joins_in_the_midst_of_a_layered_round_does_not_compute_on_it():
+    """Some ranges have ended their round, others not: it waits for these."""
+    cluster = {"compute_s": 0.0137, "slow": {0: 1.24}, "stall_probability": 0.1, "stall_factor": 3.02,
+               "latency_s": 0.00030962, "bandwidth_bit_s": 8.92e8, "duplex": "half", "overhead_s": 0.000108504,
+               "apply_s": 4.521e-05, "serve_s": 0.00015618, "message_s": 0.00022605,
+               "leave": {2: 0.04247, 3: 0.068089}, "join": {2: 0.081515, 3: 0.0694864},
+               "faults": [{"what": "stop", "worker": 2, "iteration": 4, "for_s": 0.00121519},
+                          {"what": "corrupt", "probability": 0.03, "for_s": 0.039456},
+                          {"what": "corrupt", "iteration": 8, "for_s": 0.110011}]}  # fmt: skip
+    fields = {"ranges": "layers:1000", "model": "mlp:4", "data": "mnist:train=1024,test=256", "seed": 104}
+    run, tables, facts = history("bsp", cluster, workers=4, pushes=17, **fields)
     assert facts["outcome"] == "budget"
     assert_valid(judge(run, tables, facts))
 

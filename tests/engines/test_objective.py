@@ -10,12 +10,15 @@ import torch
 from tiny import tiny
 from torch import Tensor, nn
 
+from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.virtual import side_by_side
+from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
+from pslab.lab.records.record import load
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import run
+from pslab.lab.runs.run import run, sweep
 from pslab.tensors.workload.data import Dataset, resolve_data
 
 
@@ -83,6 +86,50 @@ def test_real_processes_and_virtual_time_learn_with_the_same_bits(name):
         assert np.array_equal(local.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])
     first, last = local.accuracy[0], local.accuracy[-1]
     assert last[3] < first[3]
+
+
+def test_a_loss_and_a_metric_go_by_their_path_to_the_same_bits(tmp_path):
+    named = wanted("own", engine="virtual", loss=f"{__name__}:huber", metric=f"{__name__}:worst_error:lower")
+    one, other = (run(each, results=tmp_path, progress=False) for each in (named, wanted("own", engine="virtual")))
+    assert one.digest != other.digest
+    assert one.manifest["weights_sha256"] == other.manifest["weights_sha256"]
+    assert one.accuracy.equals(other.accuracy)
+    assert one.manifest["verdict"] == "valid"
+    (again,) = sweep([Run.of(named.plain() | {"model": line, "data": numbers})], results=tmp_path, progress=False)
+    assert again.cached
+    assert metric_of(load(one.path).run) == metric_of(other.run)
+
+
+def test_the_digest_knows_the_file_that_a_loss_comes_from(tmp_path, monkeypatch):
+    found = []
+    for number, weight in enumerate((1, 2)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "pslab_own_loss.py").write_text(f"def loss(output, target):\n    return {weight} * output.mean()\n")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(folder)
+            found.append(tiny(loss="pslab_own_loss:loss").digest)
+    assert found[0] != found[1]
+
+
+def test_a_path_that_hides_that_lower_is_better_is_refused():
+    with pytest.raises(ConfigError, match=f"lower is better.*write '{__name__}:worst_error:lower'") as error:
+        resolve(wanted("own", metric=f"{__name__}:worst_error"))
+    assert error.value.field == "metric"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [("mes", "did you mean 'mse'"), ("mse:3", "mse takes no parameters"), ("os:getcwdd", "did you mean 'getcwd'"),
+     ("absent_module:loss", "cannot be imported: ModuleNotFoundError"), ("torch.nn:MSELoss", "is a class"),
+     ("os:sep", "must be one of .*package.module:name"), ("os:path.", "form package.module:name")],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["loss", "metric"])
+def test_a_path_that_leads_to_no_loss_or_metric_is_refused(kind, value, problem):
+    if kind == "metric":
+        value, problem = ({"mes": "los", "mse:3": "loss:3"}.get(value, value), problem.replace("mse", "loss"))
+    with pytest.raises(ConfigError, match=problem):
+        resolve(tiny(**{kind: value}))
 
 
 def test_an_evaluation_is_the_loss_and_the_metric_of_the_whole_test_set():

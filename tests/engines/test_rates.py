@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from replay import replay
 from tiny import tiny
 from wanted import given, weights
 
 from pslab.engines.execute import execute
+from pslab.lab.chaos.replay import replay
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.rates import AdaGrad, Applied, Split

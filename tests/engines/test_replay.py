@@ -7,12 +7,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from replay import replay
 from tiny import tiny
 
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
 from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.lab.chaos.replay import replay
 from pslab.lab.runs.resolve import resolve
 
 PRUNED = {"prune": "static:5%", "pull": "changed"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pslab.config.spec import import_named, resolve
-from pslab.config.table import ROWS
+from pslab.config.table import ROWS, find
 from pslab.engines.check import invariants
 from pslab.engines.check.parallel import Task, explore_all
 from pslab.engines.check.result import Explored
@@ -30,6 +30,7 @@ WHOLE = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 1))
 #: ... of one that counts several gradients per push: its decisions are those of another policy, which is explored.
 COUNTS = ((3, 3, 3, 1), (3, 3, 1, 1), (3, 1, 0, 0))
 PLANS_AFTER = 2  # iterations of every worker
+PLANS_MAX = 1000  # that one search may return
 BOUND_MAX = 5  # iterations without faults that a bound may need
 STATES_MAX = 3_000_000  # of one exploration: a few gigabytes
 HEAD = f"{'policy':<16}{'W':>3}{'ranges':>8}{'iterations':>12}  {'faults':<11}{'states':>10}{'seconds':>9}  verdict"
@@ -73,8 +74,9 @@ class Checked:
                 lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
             if not all(each.reached for each in own):
                 most = max(each.iterations for each in own)
-                far = f"nothing was found, and nothing is shown: in {most} iterations no worker gets beyond its bound"
-                lines += ["", f"{policy}: {far}; check it with a smaller one, or raise --iterations"]
+                far = f"in {most} iterations no worker gets beyond its bound or plan"
+                how = "check it with a smaller one, or raise --iterations"
+                lines += ["", f"{policy}: nothing was found, and nothing is shown: {far}; {how}"]
         return lines
 
 
@@ -140,12 +142,23 @@ def plan(
     if bound is not None and bound < 0:
         raise ConfigError("bound", bound, "must be 0 or more iterations ahead of the slowest")
     several_max = 2 if traits_of(sync).plans else len(FAULTS)
-    return [
+    tasks = [
         Task(name, sync, w, r, iterations or allowed, each,
              faults_max or (several_max if r == 1 else 2), states_max, bound, layered)
         for w, r in narrowed or CLUSTERS for each in _fault_sets(faults)
         if (allowed := iterations_for(sync, w, r, each, bound) or int(bool(narrowed)))
     ]  # fmt: skip
+    if _plans(sync) ** (most := max((task.workers for task in tasks), default=0)) > PLANS_MAX:
+        problem = f"may place barriers in {_plans(sync)} ways for each of {most} workers, too many to be explored"
+        row = find("sync", sync)
+        such = f", such as {row.small}" if row is not None and row.small else ""
+        raise ConfigError("sync", name, f"{problem}: check a smaller plan, by the same rules{such}")
+    return tasks
+
+
+def _plans(sync: Any) -> int:
+    """In how many ways a policy may plan one worker's barrier, and so how far ahead at least; 0: it plans none."""
+    return len(sync.variants(1)) if traits_of(sync).plans else 0
 
 
 def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], bound: int | None = None) -> int:
@@ -203,8 +216,10 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
 
 
 def _reaches(task: Task) -> bool:
-    """Whether a worker can get further ahead of another than the bound allows, if the policy let it."""
-    return task.iterations >= ((task.sync.window or 0) if task.bound is None else task.bound + 1)
+    """Whether a worker can get further ahead of another than the bound allows, if the policy let it, and to every
+    barrier that may be planned."""
+    planned = plans + PLANS_AFTER + 1 if (plans := _plans(task.sync)) else 0
+    return task.iterations >= max(planned, (task.sync.window or 0) if task.bound is None else task.bound + 1)
 
 
 def _numbers(name: str, value: Sequence[int] | int | None) -> list[int]:

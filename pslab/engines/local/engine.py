@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,16 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
-from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, STARVED, Pace, emulation, kept, larger
+from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
+from pslab.engines.local.recovery import Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
-from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
-from pslab.engines.processes.pool import SERVER, Pool
+from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S
+from pslab.engines.processes.pool import ENDS, SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
-from pslab.engines.processes.watch import EVALUATING, REHEARSING
+from pslab.engines.processes.watch import EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
@@ -33,7 +33,6 @@ from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import RunError
 
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
-STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 
 
 def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | None = None) -> Outcome:
@@ -75,19 +74,19 @@ def rehearse(experiment: Experiment) -> Pace:
         raise
 
 
-class _LocalRun(Coordinator):
+class _LocalRun(Rehearsing):
     """A run in wall-clock time."""
 
     def __init__(
         self, pool: Pool, experiment: Experiment, on_progress: OnProgress, beside: bool, yields: bool | None,
         before: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(pool, experiment, on_progress)
-        self.asked, self.before = yields, before  # `before`: the emulation of an attempt that was not kept
-        self.yields, self.dilation, self.pace = bool(yields), 1.0, Pace(0.0, 0.0)
+        super().__init__(pool, experiment, on_progress, yields, before)
         self.attendance = Attendance(pool, self.run.workers, self.run.on_death)
-        self.workers, self.lost = self.attendance.workers, self.attendance.lost
+        self.lost = self.attendance.lost
+        self.recovery = Recovery(pool, self.attendance, self.run.on_death, lambda worker: self._give_role(worker, True))
         self.evaluator = self.run.workers if beside else None
+        self.all = self.workers | {SERVER} | ({self.run.workers} if beside else set())
         self.facts: dict[str, Any] = {}
         self.phases: list[np.ndarray] = []
         self.worked: dict[int, dict[str, Any]] = {}
@@ -111,7 +110,7 @@ class _LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        if self.pool.ended:  # the survivors are well, but the next run needs all processes
+        if self.pool.ended or self.lost:  # the survivors are well, but the next run needs all processes
             pools.release(kill=True)
         return outcome
 
@@ -126,15 +125,11 @@ class _LocalRun(Coordinator):
         """Whether the server or a worker has not yet reported its end."""
         return "outcome" not in self.facts or bool(self.workers - self.lost - set(self.worked))
 
-    @property
-    def _all(self) -> set[int]:
-        """The processes that have a role."""
-        return self.workers | {SERVER} | (set() if self.evaluator is None else {self.evaluator})
-
     def _owed(self) -> dict[int, str]:
         """Who owes a report; see pslab.engines.processes.watch."""
         owed = self.attendance.owed("outcome" in self.facts, set(self.worked))
-        return dict.fromkeys(self._all, "") | owed | dict.fromkeys(self.busy, EVALUATING)
+        preparing = dict.fromkeys(self.recovery.preparing, PREPARING)
+        return dict.fromkeys(self.all, "") | owed | preparing | dict.fromkeys(self.busy, EVALUATING)
 
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
@@ -148,47 +143,6 @@ class _LocalRun(Coordinator):
                     self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
-
-    @contextlib.contextmanager
-    def _yielding(self, yields: bool) -> Iterator[bool]:
-        """Those that compute let the server first, if the system can: no message is late because others compute."""
-        try:
-            yield yields and let_others_first(self._computing, True)
-        finally:
-            let_others_first(self._computing, False)
-
-    @property
-    def _computing(self) -> list[int]:
-        """The processes that compute, by their numbers in the system."""
-        return [self.pool.processes[number].pid for number in self._all - {SERVER} - self.pool.ended.keys()]
-
-    def _rehearse(self) -> None:
-        """Find out whether workers may let others first, and how slowly the cluster must run."""
-        begin_s = time.monotonic()
-        self.pace = self._measured()
-        if self.asked is not False:
-            with self._yielding(True) as done:
-                pace = self._measured(max(STARVING_LIMIT_S, 2 * (time.monotonic() - begin_s)))
-            self.yields = done and (bool(self.asked) or pace.gradient_s <= STARVED * self.pace.gradient_s)
-            self.pace = pace if self.yields else self.pace
-        if isinstance(self.run.dilation, float):
-            self.dilation = self.run.dilation
-        else:
-            self.dilation = self.pace.dilation(self.experiment, larger(self.before) if self.before else 1.0)
-
-    def _measured(self, limit_s: float = math.inf) -> Pace:
-        """The pace while all workers compute side by side; after so long as usual, if they let others first."""
-        until_s = time.monotonic() + limit_s
-        for number in sorted(self.workers | {SERVER}):
-            self.pool.order(number, "rehearse")
-
-        def meanwhile() -> None:
-            if time.monotonic() > until_s:
-                let_others_first(self._computing, False)
-
-        reports = self.await_reports(self.workers | {SERVER}, REHEARSING, meanwhile)
-        gradients_s = [report.body.get("gradient_s", 0.0) for report in reports]
-        return Pace(max(gradients_s), sum(report.body.get("late_s", 0.0) for report in reports))
 
     def _emulation(self) -> dict[str, Any]:
         """How well the emulation was kept, and what was measured before."""
@@ -216,18 +170,22 @@ class _LocalRun(Coordinator):
         return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.asked, before).conduct()
 
     def _prepare(self) -> None:
-        job = self.lay_out()
+        self.job = job = self.lay_out()
         self.pool.start(SERVER, LocalServer, job)
         for worker in sorted(self.workers):
-            self.pool.start(worker, LocalLayeredWorker if job.layered else LocalWorker, job)
+            self._give_role(worker)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
-        self.await_prepared(self._all)
+        self.await_prepared(self.all)
+
+    def _give_role(self, worker: int, successor: bool = False) -> None:
+        role = LocalLayeredWorker if self.job.layered else LocalWorker
+        self.pool.start(worker, role, self.job, successor)
 
     def tolerated(self, number: int) -> bool:
         """While the run is under way the server notices, and knows the iteration."""
         going = self.running and self._under_way
-        return number in self.workers and (going or self.run.on_death == "continue")
+        return number in self.workers and (going or self.run.on_death != "stop")
 
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)
@@ -238,7 +196,16 @@ class _LocalRun(Coordinator):
         elif report.kind == "failed" and self.run.on_death == "stop":
             raise self.pool.ended[number]
         elif report.kind == "lost":
-            self.attendance.lose(report.body)
+            self.recovery.lost(report.body)
+        elif report.kind in ENDS:
+            self.recovery.ended(number)
+        elif report.kind == "prepared" and number in self.recovery.preparing:
+            self.pool.order(number, "run", self.dilation)
+            self.recovery.prepared(number)
+        elif report.kind == "joined":
+            self.recovery.joined(report.body)
+            if self.yields:
+                let_others_first(self._computing, True)
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
@@ -263,10 +230,10 @@ class _LocalRun(Coordinator):
             return None
         if "outcome" not in self.facts:
             self.pool.order(SERVER, "stop")
-        self.hear_out(self._all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
+        self.hear_out(self.all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
         if "outcome" not in self.facts:
             self.pool.processes[SERVER].kill()  # the workers' lines end
-        self.hear_out(self._all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
+        self.hear_out(self.all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
         if evaluating and self.worked:
             with contextlib.suppress(RunError):
                 self.evaluate(self.unevaluated[::-1], self.worked, until_s)  # the last one first
@@ -274,6 +241,10 @@ class _LocalRun(Coordinator):
         if self._under_way or self.busy or self.pool.ended:
             pools.release(kill=True)
         return outcome
+
+    @property
+    def _partly_recorded(self) -> set[int]:
+        return (self.workers - set(self.worked)) | self.recovery.replaced
 
     def _outcome(self) -> Outcome:
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
@@ -293,7 +264,8 @@ class _LocalRun(Coordinator):
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
             **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
-            **({"phases_lost": sorted(lost)} if (lost := self.workers - set(self.worked)) else {}),
+            **({"phases_lost": sorted(lost)} if (lost := self._partly_recorded) else {}),
+            **({"lives": self.recovery.lives} if self.recovery.lives else {}),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()

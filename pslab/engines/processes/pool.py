@@ -6,11 +6,11 @@ import atexit
 import contextlib
 import errno
 import resource
-import signal
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from typing import Any
 
 from pslab.config import sources
@@ -18,7 +18,7 @@ from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import NO_TABLE, Report, await_report, limit_sends, order, order_plain
-from pslab.engines.processes.spawn import context, without_main
+from pslab.engines.processes.spawn import context, spawning
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
@@ -50,6 +50,8 @@ class Pool:
         self._names: dict[int, str] = {}
         self._held: list[tuple[int, Report]] = []
         self._arenas: list[Arena] = []
+        self._context = context(workers)
+        self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
         try:
             for _ in range(ARENAS):
                 self._arenas.append(Arena())
@@ -170,36 +172,52 @@ class Pool:
         self.ended[number] = error
         self.processes[number].kill()
 
+    def replace(self, number: int) -> None:
+        """A new process in the place of one that has ended; its line to the server comes with `attach`.
+
+        Raises:
+            StartFailed: it could not be spawned.
+        """
+        self.processes[number].kill()
+        _closed(self.processes.pop(number))
+        self.pipes.pop(number).close()
+        del self.ended[number]
+        self.watch.heard([number])
+        try:
+            with spawning():
+                server, worker = self._context.Pipe()
+                self._lines[number] = server
+                with worker:
+                    self._spawn_one(number, [worker])
+        except (OSError, MemoryError) as error:
+            self.ended[number] = StartFailed(f"no new process for {_name(number)}: {error}{_limit(error)}")
+            raise self.ended[number] from error
+
+    def attach(self, number: int) -> None:
+        """Hand the server its end of a new process's line, behind the order "attach"."""
+        with self._lines.pop(number) as line, self._heeded(SERVER):
+            order_plain(self.pipes[SERVER], "attach", [number])
+            send_handle(self.pipes[SERVER], line.fileno(), self.processes[SERVER].pid)
+
     def close(self, *, kill: bool = False) -> None:
         """End every process: in order if they are well, at once if not."""
-        for pipe in self.pipes.values():
+        for pipe in (*self.pipes.values(), *self._lines.values()):
             pipe.close()
         for process in self.processes.values():
             if kill:
                 process.kill()
         for process in self.processes.values():
-            process.join(STOP_LIMIT_S)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            process.close()  # its descriptors, now: an error that is kept holds its frames, and they the process
-        self.processes, self.pipes = {}, {}
+            _closed(process)
+        self.processes, self.pipes, self._lines = {}, {}, {}
         for arena in self._arenas:
             arena.close()
 
     def _spawn(self, heed: Callable[[], None]) -> None:
-        spawning = context(self.workers)
-        with contextlib.ExitStack() as theirs, without_main(), _deaf():
-            ends = [[theirs.enter_context(end) for end in spawning.Pipe()] for _ in range(self.workers)]
+        with contextlib.ExitStack() as theirs, spawning():
+            ends = [[theirs.enter_context(end) for end in self._context.Pipe()] for _ in range(self.workers)]
             lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
             for number, pipes in lines.items():
-                self.pipes[number], there = spawning.Pipe()
-                theirs.enter_context(there)
-                limit_sends(self.pipes[number], ORDER_LIMIT_S)
-                seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots, self.ledger)
-                process = spawning.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
-                process.start()
-                self.processes[number], self._names[number] = process, _name(number)
+                self._spawn_one(number, pipes)
         waiting, until_s = set(self.processes), time.monotonic() + START_LIMIT_S
         while waiting:
             heed()
@@ -207,6 +225,24 @@ class Pool:
             if not reports and time.monotonic() > until_s:
                 raise StartFailed(f"{', '.join(map(_name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
+
+
+    def _spawn_one(self, number: int, lines: list[Connection]) -> None:
+        self.pipes[number], there = self._context.Pipe()
+        with there:
+            limit_sends(self.pipes[number], ORDER_LIMIT_S)
+            seat = child.Seat(number, there, lines, self.arena, self.data, self.snapshots, self.ledger)
+            process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
+            process.start()
+        self.processes[number], self._names[number] = process, _name(number)
+
+
+def _closed(process: Any) -> None:
+    process.join(STOP_LIMIT_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    process.close()  # its descriptors, now: an error that is kept holds its frames, and they the process
 
 
 def _waits(report: Report, phase: str) -> bool:
@@ -224,16 +260,6 @@ def _limit(error: BaseException) -> str:
 
 def _name(number: int) -> str:
     return "server" if number == SERVER else f"worker {number}"
-
-
-@contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Children inherit a blocked interrupt: one of a whole process group must not end them before they ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _kept: Pool | None = None

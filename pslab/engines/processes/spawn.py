@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
+import signal
 import sys
 import types
 from collections.abc import Iterator
@@ -38,3 +39,14 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def spawning() -> Iterator[None]:
+    """Children inherit a blocked interrupt: one of a whole process group must not end them before they ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with without_main():
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

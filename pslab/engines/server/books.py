@@ -24,21 +24,21 @@ class Books:
         self.applied = 0  #: gradients of which every range has been applied
         self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
 
-    def rate(self, step: Step, workers: int) -> float:
-        """The learning rate of a step, while so many workers are alive. Its workers compute no more.
+    def rate(self, step: Step) -> float:
+        """The learning rate of a step. Its workers compute no more.
 
         Raises:
             ProtocolError: a policy with a barrier steps while a worker may compute.
         """
         run, job = self._job.run, self._job
-        if job.layout.in_place and len(step.pushes) < workers:
-            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
         before, computing = step.version - 1, self._computing[step.range]
         stale = before - min([push.version for push in step.pushes])
         stalest = max(stale, before - next(iter(computing.values()), before))
         seen = max([push.seen for push in step.pushes]) if job.traits.eager else stale
         for push in step.pushes:
             computing.pop((push.worker, push.iteration), None)
+        if job.layout.in_place and computing:
+            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
         applied = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, stale, stalest, seen)
         return job.learning_rate(self.applied) * job.rate.scale(applied)
 
@@ -56,8 +56,9 @@ class Books:
 
     def replied(self, reply: Reply) -> None:
         """A worker gets the weights of a range, and will compute on them."""
-        pull = reply.pull
-        self._computing[pull.range][pull.worker, pull.iteration] = reply.version
+        pull, computing = reply.pull, self._computing[reply.pull.range]
+        computing.pop((pull.worker, pull.iteration), None)  # its process may be a new one, which begins again
+        computing[pull.worker, pull.iteration] = reply.version
 
     def discard(self, discard: Discard) -> None:
         """A push is not applied: it was sent for nothing."""

@@ -60,7 +60,7 @@ class Turns:
         self._joined = iteration
         for known in (self._asked_s, self._pushed_s, self._pulls_s, self._taken_s, self._begins):
             known.clear()
-        if iteration:
+        if iteration or self._next:  # or it has been here before
             self._resume(iteration)
 
     def keys(self, iteration: int) -> KeyRange:

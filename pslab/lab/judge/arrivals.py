@@ -30,6 +30,7 @@ class Arrivals:
 
     workers: int
     present: frozenset[int]  #: the workers at the start
+    replaced: frozenset[int]  #: those that had more than one process
     kind: np.ndarray
     worker: np.ndarray
     range: np.ndarray
@@ -38,14 +39,16 @@ class Arrivals:
     seconds: np.ndarray
 
     @classmethod
-    def of(cls, table: pd.DataFrame | None, workers: int, present: Collection[int]) -> Arrivals:
+    def of(
+        cls, table: pd.DataFrame | None, workers: int, present: Collection[int], replaced: Collection[int] = ()
+    ) -> Arrivals:
         """Read the table.
 
         Raises:
             Unreadable: nothing can be judged from it.
         """
         values = columns(table, "arrivals", ["worker", "range", "iteration", "version"], ["seconds"], ["kind"])
-        return cls(workers, frozenset(present), **values)
+        return cls(workers, frozenset(present), frozenset(replaced), **values)
 
     @property
     def size(self) -> int:
@@ -54,9 +57,9 @@ class Arrivals:
 
     @cached_property
     def movers(self) -> frozenset[int]:
-        """The workers that were not present all the time: what they did between two stays is not recorded."""
+        """The workers that were not present all the time, in one process: what they did in between is not recorded."""
         moved = self.worker[(self.kind == "leave") | (self.kind == "join")]
-        return frozenset(moved.tolist()) | (frozenset(range(self.workers)) - self.present)
+        return frozenset(moved.tolist()) | self.replaced | (frozenset(range(self.workers)) - self.present)
 
     @cached_property
     def ranges(self) -> int:

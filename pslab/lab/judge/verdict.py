@@ -16,6 +16,7 @@ from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
+from pslab.engines.emulation.faults import KILL
 from pslab.errors import ConfigError
 from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
@@ -80,7 +81,8 @@ class _Judgement:
         rules = Rules(Traits() if sync is None else traits_of(sync), sync is not None, self._layered())
         cluster, workers = resolve_cluster(self.run.cluster), self.run.workers
         try:
-            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, set(filter(cluster.present, range(workers))))
+            present = set(filter(cluster.present, range(workers)))
+            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, present, dict(self._replaced()))
             for name, arrived in ARRIVALS_JUDGED.items():
                 if not self._hold(name, arrived(arrivals)):
                     return  # the other checks read the tables by worker, iteration and version
@@ -151,22 +153,31 @@ class _Judgement:
         return found
 
     def _moves(self, arrivals: Arrivals, cluster: Cluster, phases: Phases) -> list[str]:
-        """Workers leave and join when the cluster says so, or die."""
+        """Workers leave and join when the cluster says so, or die, or where a new process takes their place."""
         found = list[str]()
         died = {int(death["worker"]): float(death["seconds"]) for death in self.facts["deaths"]}
-        due = {"leave": {**cluster.leave, **died}, "join": cluster.join}
+        replaced = self._replaced()
+        due = {"leave": [*cluster.leave.items(), *died.items(), *replaced], "join": [*cluster.join.items(), *replaced]}
         moves = np.flatnonzero((arrivals.kind == "leave") | (arrivals.kind == "join"))
         for row in moves.tolist():
-            planned, at_s = due[arrivals.kind[row]].get(int(arrivals.worker[row])), arrivals.seconds[row]
+            name, at_s = (arrivals.kind[row], int(arrivals.worker[row])), arrivals.seconds[row]
+            planned = min((at for worker, at in due[name[0]] if worker == name[1]), default=None)
             if planned is None or at_s < planned - SLACK_S:
                 when = "never" if planned is None else f"not before {planned:.6g} s"
-                found.append(f"the server heard at {at_s:.6g} s {arrivals.name(row)}; it {arrivals.kind[row]}s {when}")
+                found.append(f"the server heard at {at_s:.6g} s {arrivals.name(row)}; it {name[0]}s {when}")
+            else:
+                due[name[0]].remove((name[1], planned))  # once each
         left = set(arrivals.worker[arrivals.kind == "leave"].tolist())
         found += [f"worker {worker} died at {at:.6g} s, and the server never heard of it"
                   for worker, at in died.items() if worker not in left]  # fmt: skip
         last_s = phases.begin[phases.phase == "push"].max(initial=-np.inf)  # sent then, dealt with later
+        left |= {row[2] for row in self.facts.get("faulted", ()) if row[0] == KILL}  # the dead do not take their leave
         return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"
                         for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
+
+    def _replaced(self) -> list[tuple[int, float]]:
+        """The workers whose place a new process took, and when the one before had ended."""
+        return [(int(life["worker"]), float(life["seconds"])) for life in self.facts.get("lives", ())]
 
     def _reached(self) -> bool:
         accuracy, target, metric = self.tables.get("accuracy"), self.run.target_accuracy, metric_of(self.run)

@@ -50,7 +50,7 @@ class ElasticBSP:
     Source: Zhao et al. (ICDM 2019).
     """
 
-    iterations: Annotated[int, Bounds(at_least=1), "predicted for each worker (R)"] = 15
+    iterations: Annotated[int, Bounds(at_least=1, at_most=100_000), "predicted for each worker (R)"] = 15
     search: Annotated[str, OneOf(*ZIPLINES), "the variant of ZipLine; all find the same plan"] = "sweep"
     predict: Annotated[
         str, OneOf("last", "median", "ewma"),

@@ -19,9 +19,8 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
-from pslab.tensors.workload.models import import_named
 from pslab.tensors.workload.objective import described
-from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
+from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
 TENSORS = ("train_x", "train_y", "test_x", "test_y")

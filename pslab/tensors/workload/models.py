@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from pslab.config import spec
 from pslab.config.parameters import Bounds, check
 from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy, placed, try_loss, try_metric
-from pslab.tensors.workload.torchvision_ops import torchvision, with_operators
+from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
 Factory = Callable[[], nn.Module]
 
@@ -213,11 +211,6 @@ def check_sent(shell: nn.Module) -> None:
             name, owner = type(shell).__name__, f"module {path} ({type(module).__name__})" if path else "it"
             problem = f"{owner} cannot be sent to a worker's process: {str(error).splitlines()[0]}"
             raise ConfigError("model", name, f"{problem}; use plain modules, whose weights are parameters") from error
-
-
-def import_named(field: str, text: str) -> Any:
-    """As `pslab.config.spec.import_named`, of a module that may import torchvision."""
-    return spec.import_named(field, text, lambda path: with_operators(lambda: importlib.import_module(path)))
 
 
 def _by_name(text: str) -> object:

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pslab.config.metric import LOWER
 from pslab.config.spec import build
-from pslab.config.table import KINDS, names
+from pslab.config.table import KINDS, find, names
 from pslab.errors import ConfigError
+from pslab.tensors.workload.torchvision_ops import import_named
 
 Loss = Callable[[Any, Tensor], Tensor]
 Metric = Callable[[Any, Tensor], Any]
@@ -85,10 +87,11 @@ def described(x: Any) -> str:
 
 
 def resolve_loss(value: object, dtype: torch.dtype) -> Loss:
-    """The loss of a Run's `loss`: of a name of the table, or a callable; the numbers of an nn.Module become `dtype`.
+    """The loss of a Run's `loss`: a name of the table, "package.module:name", or a callable; an nn.Module's numbers
+    become `dtype`.
 
     Raises:
-        ConfigError: neither, a class, or a module with parameters, which nothing would train.
+        ConfigError: none of these, a class, or a module with parameters, which nothing would train.
     """
     found: Loss = _resolved("loss", value, dtype)
     return found
@@ -98,15 +101,20 @@ def resolve_metric(value: object, dtype: torch.dtype) -> Metric | None:
     """The metric of a Run's `metric`, likewise; None stands for the mean loss.
 
     Raises:
-        ConfigError: as `resolve_loss`.
+        ConfigError: as `resolve_loss`; lower is better, and its path does not say so.
     """
     found = _resolved("metric", value, dtype)
+    if isinstance(value, str) and getattr(found, "lower_is_better", False) and not value.endswith(LOWER):
+        problem = f"lower is better, and records must say so without its module: write '{value}{LOWER}'"
+        raise ConfigError("metric", value, problem)
     return found if callable(found) else None
 
 
 def _resolved(kind: str, value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, str):
-        return build(kind, value)
+        if ":" not in value or find(kind, value) is not None:
+            return build(kind, value)
+        value = import_named(kind, value.removesuffix(LOWER) if kind == "metric" else value)
     if isinstance(value, type):
         raise ConfigError(kind, value.__name__, f"is a class: give an object of it, such as {value.__name__}()")
     if not callable(value):

@@ -12,9 +12,11 @@ import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+
+from pslab.config import spec
 
 T = TypeVar("T")
 MISSING = re.compile(r"operator (torchvision::\w+) does not exist")
@@ -39,6 +41,11 @@ def with_operators(load: Callable[[], T]) -> T:
             for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
                 del sys.modules[name]
             torch.library.define(missing[1], SCHEMA)
+
+
+def import_named(field: str, text: str) -> Any:
+    """As `pslab.config.spec.import_named`, of a module that may import torchvision."""
+    return spec.import_named(field, text, lambda path: with_operators(lambda: importlib.import_module(path)))
 
 
 def torchvision() -> ModuleType:

@@ -68,6 +68,19 @@ def test_a_bound_that_no_exploration_can_break_is_not_called_clean(policy, narro
     assert (words in str(found)) == (verdict == "bound not reached")
 
 
+@pytest.mark.parametrize(("iterations", "verdict"), [(4, "bound not reached"), (5, "clean")])
+def test_a_planned_barrier_that_no_exploration_reaches_is_not_called_clean(iterations, verdict):
+    found = pslab.check("elastic:2", workers=1, faults=(), processes=1, iterations=iterations)
+    assert [each.verdict for each in found.explored] == [verdict]
+
+
+def test_more_plans_than_can_be_explored_are_refused():
+    with pytest.raises(ConfigError, match=r"in 1000 ways for each of 3 workers.*such as elastic:2") as error:
+        check("elastic:1000")
+    assert error.value.field == "sync"
+    check("elastic:3", workers=1, iterations=2, faults=(), processes=1)
+
+
 def test_one_exploration_that_can_break_a_bound_is_enough_for_a_policy():
     found = pslab.check("ssp:3", workers=[1, 2], faults=["kill"], processes=1)
     assert {each.verdict for each in found.explored} == {"bound not reached"}

@@ -99,3 +99,11 @@ def test_a_worker_that_joins_forgets_its_pushes_and_asks_for_weights():
     assert setup.driver.join(5, 9.0) is None
     assert setup.sent[-1] == (9.0, [Pull(1, 0, 5, 0, Wanted(0, 0, 9.0))])
     assert setup.driver.installed(weights(5), 9.5, 9.5) == 5
+
+
+def test_a_successor_goes_on_with_an_iteration_whose_weights_others_have_asked_for():
+    setup, undisturbed = Setup(sync="asp", seed=3), Setup(sync="asp", seed=3)
+    setup.driver.resume(2)
+    assert setup.sent == []
+    assert setup.driver.installed(weights(2), 4.0, 4.0) == 2
+    assert setup.driver.modelled_s(2) == [undisturbed.driver.modelled_s(n) for n in range(3)][-1]

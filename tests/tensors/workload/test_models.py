@@ -16,7 +16,8 @@ from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import generator, seed_of
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, import_named, resolve_model
+from pslab.tensors.workload.models import CNN, MLP, build_model, check_model, resolve_model
+from pslab.tensors.workload.torchvision_ops import import_named
 
 SOURCE = """
 import torch

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 import torch
 from torch.nn import functional
@@ -9,7 +12,7 @@ from torch.nn import functional
 from pslab.engines.job.experiment import Experiment
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Push
-from pslab.protocol.server import Step
+from pslab.protocol.server import Step, first_step
 from pslab.tensors.pruning.pruner import Pruner, Setting
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Store
@@ -35,30 +38,32 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     server = rate_state.at_server(experiment.rate, experiment.parts, layers, dtype)
     squares = [rate_state.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
 
-    def compute(worker: int, iteration: int, version: int):
+    def compute(worker: int, iteration: int, version: int) -> Any:
         held.copy_(versions[version])
         gradient.zero_()
         rows = torch.from_numpy(batches[worker].at(iteration))
         x = batch(data.train_x[rows], dtype, data.mean, data.std)
-        functional.cross_entropy(experiment.shell(x), data.train_y[rows]).backward()
-        if squares[worker] is not None:
-            squares[worker].divide(gradient, out=gradient)
+        functional.cross_entropy(experiment.shell(x), data.train_y[rows]).backward()  # type: ignore[no-untyped-call]
+        if (sums := squares[worker]) is not None:
+            sums.divide(gradient, out=gradient)
         if not experiment.sparse:
             return gradient.clone()
         return experiment.parts[0].inside(*(found.numpy() for found in pruners[worker].prune(gradient, iteration)))
 
-    torch.set_num_threads(1)
+    first = first_step(experiment.sync, run.workers)
+    aggregate = first is not None and first.aggregate
     applied, anybody = 0, range(len(pushes) + 1)  # nobody is known to be the last to push for a version
-    for version, group in pushes.groupby("version_applied", sort=True):
-        gradients = [compute(p.worker, p.iteration, p.version_pulled) for p in group.itertuples()]
-        aggregate = run.sync == "bsp"
+    for version in sorted({int(made) for made in pushes.version_applied}):
+        group = pushes[pushes.version_applied == version]
+        names = group[["worker", "iteration", "version_pulled"]].to_numpy(int).tolist()
+        gradients: Sequence[Any] = [compute(*name) for name in names]
         stale = int(group.staleness.max())
         told = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stalest=stale, seen=stale)
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
         factor = experiment.schedule.factor(progress, applied * run.batch_size / len(data.train_y))
         rate = run.learning_rate * factor * experiment.rate.scale(told)
         if server is not None:
-            messages = tuple(Push(p.worker, 0, p.iteration, p.version_pulled) for p in group.itertuples())
+            messages = tuple(Push(worker, 0, iteration, pulled) for worker, iteration, pulled in names)
             gradients = server.adjust(Step(0, messages, aggregate, version), gradients, anybody)
         store.step(0, gradients, rate)
         versions[version] = store.weights.clone()

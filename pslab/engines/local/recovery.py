@@ -1,0 +1,74 @@
+"""New processes in the places of those that have ended: the parent's part of `Run.on_death` "restart".
+
+The server keeps a worker's place while a process is spawned and prepared for it (torch's import is most of that: one to
+three seconds), takes what the former one has sent, and answers the new one. It goes on with the iteration that the
+server has not yet a push of, on the same batch, with what its predecessor kept after the one before: at most one
+iteration is computed twice. Under a barrier the run ends with the bits of an undisturbed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pslab.engines.local.attendance import Attendance, how_of
+from pslab.engines.processes.pool import SERVER, Pool
+from pslab.errors import StartFailed
+
+LIVES = 3  # new processes in a worker's place, after which the run goes on without it
+
+
+class Recovery:
+    """The workers of one run whose processes are replaced. `start` gives a new one its role."""
+
+    def __init__(self, pool: Pool, attendance: Attendance, on_death: str, start: Callable[[int], None]) -> None:
+        self._pool, self._attendance, self._start, self._on_death = pool, attendance, start, on_death
+        #: that ended: worker, iteration, how and when; with which iteration the next one goes on, and what was kept
+        self.lives: list[dict[str, Any]] = []
+        self.preparing: set[int] = set()  #: new processes that do not have their role yet
+
+    @property
+    def replaced(self) -> set[int]:
+        """Workers that have had more than one process."""
+        return {life["worker"] for life in self.lives}
+
+    def lost(self, death: dict[str, Any]) -> None:
+        """The server has lost a worker, in an iteration, or after the run's end.
+
+        Raises:
+            WorkerFailed, WorkerDied: a run that is not `over` cannot go on without it.
+        """
+        worker = death["worker"]
+        if self._on_death != "restart" or death.get("over"):
+            self._attendance.lose(death)
+            return
+        how = how_of(self._pool.end_of(worker))
+        if [life["worker"] for life in self.lives].count(worker) < LIVES:
+            self.lives.append({**death, "how": how, "joined": None, "kept": None})
+            try:
+                self._pool.replace(worker)
+            except StartFailed as error:
+                self.lives[-1]["how"] += f"; {error}"
+            else:
+                self.preparing.add(worker)
+                self._start(worker)
+                return
+        self._pool.order_plain(SERVER, "abandon", worker)
+        self._attendance.lose(death)
+
+    def prepared(self, worker: int) -> None:
+        """A new process has its role: the server may have it."""
+        self.preparing.discard(worker)
+        self._pool.attach(worker)
+
+    def ended(self, worker: int) -> None:
+        """A process has ended; while it prepared, no server knows of it. The news may be of the one before."""
+        if worker in self.preparing and worker in self._pool.ended:
+            self.preparing.discard(worker)
+            life = next(life for life in reversed(self.lives) if life["worker"] == worker)
+            self.lost({name: life[name] for name in ("worker", "iteration", "seconds")})
+
+    def joined(self, body: dict[str, Any]) -> None:
+        """A new process goes on: with which iteration, and with what of that which its predecessor kept."""
+        life = next(life for life in reversed(self.lives) if life["worker"] == body["worker"])
+        life |= {"joined": body["joined"], "kept": body["kept"]}

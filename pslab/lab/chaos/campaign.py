@@ -1,0 +1,125 @@
+"""One run of a campaign, and what must hold of it: it ends, it is judged valid, its weights are what was applied."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.outcome import Interrupted, Outcome
+from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.engines.virtual.timing import exchange, job_without_tensors
+from pslab.lab.chaos.draw import drawn
+from pslab.lab.chaos.replay import replay
+from pslab.lab.chaos.sums import SumGradients, SumShard, replayed
+from pslab.lab.judge.tables import tables_of
+from pslab.lab.runs.resolve import resolve
+from pslab.tensors.pruning.range_rule import Ranges
+
+VIRTUAL, LOCAL = "virtual", "local"
+LIMIT_S = {VIRTUAL: 60.0, LOCAL: 120.0}  # for one run; the longest takes a second
+ENDS = ("budget", "died")
+
+
+class Endless(KeyboardInterrupt):
+    """A run has not ended within its limit."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What is wrong with a run, and how to see it again."""
+
+    seed: int
+    number: int
+    engine: str
+    words: str
+    run: Run
+
+    def __str__(self) -> str:
+        again = f"python -m pslab chaos --seed {self.seed} --first {self.number} --runs 1 --engine {self.engine}"
+        fields = {name: value for name, value in self.run.plain().items() if name in SHOWN}
+        return f"run {self.number}: {self.words}\n  {json.dumps(fields)}\n  again: {again}"
+
+
+SHOWN = ("sync", "workers", "ranges", "order", "prune", "pull", "optimizer", "rate", "codec", "pushes", "cluster",
+         "lease_s")  # fmt: skip
+
+
+def campaign(seed: int, numbers: Iterator[int] | range, engine: str) -> Iterator[tuple[Outcome | None, list[str], Run]]:
+    """Each run's outcome, and what is wrong with it."""
+    for number in numbers:
+        run = drawn(seed, number, "timing" if engine == VIRTUAL else LOCAL)
+        yield *performed(run), run
+
+
+def performed(run: Run) -> tuple[Outcome | None, list[str]]:
+    """A run's outcome, if it has one, and what is wrong with it."""
+    engine = LOCAL if run.engine == LOCAL else VIRTUAL
+    until_s = time.monotonic() + LIMIT_S[engine]
+
+    def on_progress(news: dict[str, Any]) -> None:
+        if time.monotonic() > until_s:
+            raise Endless
+
+    try:
+        return (_on_processes if engine == LOCAL else _in_virtual_time)(run, on_progress)
+    except (Endless, Interrupted):
+        if time.monotonic() < until_s:
+            raise
+        return None, [f"it had not ended after {LIMIT_S[engine]:g} s"]
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return None, [f"{type(error).__name__}: {error} ({last.filename.rpartition('/')[2]}, line {last.lineno})"]
+
+
+def _in_virtual_time(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tuple[Outcome, list[str]]:
+    job = job_without_tensors(resolve(run))
+    shard = SumShard(job)
+    outcome = exchange(job, shard, SumGradients(job, shard), on_progress)
+    found = _judged(run, outcome)
+    if not found and shard.weights != replayed(outcome.pushes, len(job.parts)):
+        found.append("the weights are not what a sequential replay of the applied pushes leaves")
+    return outcome, found
+
+
+def _on_processes(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tuple[Outcome, list[str]]:
+    experiment = resolve(run)
+    outcome = execute(experiment, on_progress)
+    found = _judged(run, outcome)
+    if not found and replayable(experiment):
+        pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            if not np.array_equal(replay(experiment, pushes).numpy(), outcome.weights):
+                found.append("the weights are not what a sequential replay of the applied pushes leaves")
+        finally:
+            torch.set_num_threads(threads)
+    return outcome, found
+
+
+def _judged(run: Run, outcome: Outcome) -> list[str]:
+    _, _, facts = tables_of(run, outcome)
+    found = [str(words) for words in facts.get("violations", ())]
+    if facts["verdict"] == "unknown" and facts["pushes"]:
+        found += [f"not judged: {words}" for words in facts["unjudged"]]
+    if facts["outcome"] not in ENDS:
+        found.append(f"it ended as {facts['outcome']}")
+    return found
+
+
+def replayable(experiment: Experiment) -> bool:
+    """Whether the table of pushes alone says what the weights are: not what a worker computed and never pushed."""
+    traits = experiment.traits
+    whole = len(experiment.parts) == 1 and not isinstance(experiment.prune, Ranges) and not traits.accumulates
+    return whole and not traits.eager and not (traits.whole and experiment.sparse)

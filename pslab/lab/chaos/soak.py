@@ -1,0 +1,88 @@
+"""A soak: run after run on real processes with faults, and whether memory or descriptors grow.
+
+Samples are taken after a run without faults, always the same, so that the same processes have done the same last.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pslab.config.run import Run
+from pslab.lab.chaos.draw import DATA, MODEL
+
+PERIOD = 5  # runs with faults between two samples
+WARM_UP = 0.2  # of the samples, in which caches fill
+MIB, TEN_MINUTES_S = 2**20, 600.0
+
+
+def still() -> Run:
+    """The run that is sampled after."""
+    return Run.of({"model": MODEL, "data": DATA, "batch_size": 16, "pushes": 20, "eval_every": 1000, "dilation": 1})
+
+
+@dataclass
+class Samples:
+    """What was measured: seconds, bytes of all processes in memory, descriptors of all of them, and of this one."""
+
+    rows: list[tuple[float, int, int, int, int]] = field(default_factory=list)
+
+    def take(self, now: float) -> None:
+        """One more."""
+        own, children = os.getpid(), [child.pid for child in mp.active_children() if child.pid]
+        counted = [own, *children]
+        self.rows.append((now, sum(map(resident_bytes, counted)), sum(map(descriptors, counted)), descriptors(own),
+                          resident_bytes(own)))  # fmt: skip
+
+    def slope(self, column: int) -> float:
+        """MiB in ten minutes by a linear fit, without the first part; NaN of fewer than three samples."""
+        rows = np.array(self.rows[int(len(self.rows) * WARM_UP) :], dtype=np.float64)
+        if len(rows) < 3:
+            return float("nan")
+        return float(np.polyfit(rows[:, 0], rows[:, column], 1)[0]) * TEN_MINUTES_S / MIB
+
+    def words(self) -> str:
+        """The figures in a few lines."""
+        if not self.rows:
+            return "no sample was taken"
+        own = sorted({row[3] for row in self.rows})
+        every = sorted({row[2] for row in self.rows})
+        return (f"memory: {self.rows[-1][1] / MIB:.0f} MiB in all processes, {self.slope(1):+.2f} MiB in 10 minutes "
+                f"(of the parent alone {self.slope(4):+.2f})\n"
+                f"descriptors: {every[0]} to {every[-1]} in all processes, {own[0]} to {own[-1]} in the parent, "
+                f"{self.rows[-1][3]} at the end\nsamples: {len(self.rows)}")  # fmt: skip
+
+
+def soak(minutes: float, each: Callable[[int], None], quiet: Callable[[], None]) -> Samples:
+    """Call `each` with 0, 1, ... for so long, and `quiet` before each sample."""
+    samples, begin_s, number = Samples(), time.monotonic(), 0
+    while (now := time.monotonic() - begin_s) < minutes * 60 or not samples.rows:
+        if number % PERIOD == 0:
+            quiet()
+            samples.take(now)
+        each(number)
+        number += 1
+    return samples
+
+
+def resident_bytes(process: int) -> int:
+    """Memory of a process that no other one shares; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{process}/statm").read_text().split()
+    except OSError:
+        return 0
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(process: int) -> int:
+    """How many a process has open; 0 if it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{process}/fd"))
+    except OSError:
+        return 0

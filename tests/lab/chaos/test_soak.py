@@ -1,0 +1,45 @@
+"""What a soak measures: a slope by a linear fit, and descriptors."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from pslab.lab.chaos import soak as soaks
+from pslab.lab.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak
+
+
+def test_the_slope_is_that_of_a_line_in_ten_minutes():
+    samples = Samples([(60.0 * at, int((100 + 0.3 * at) * MIB), 50, 7, 0) for at in range(20)])
+    assert samples.slope(1) == pytest.approx(3.0, abs=1e-3)
+    assert "+3.00 MiB in 10 minutes" in samples.words()
+    assert "50 to 50 in all processes, 7 to 7 in the parent" in samples.words()
+
+
+def test_the_first_part_is_left_out():
+    rows = [(60.0 * at, (90 if at < 2 else 100) * MIB, 50, 7, 0) for at in range(10)]
+    assert Samples(rows).slope(1) == pytest.approx(0.0, abs=1e-6)
+    assert math.isnan(Samples(rows[:2]).slope(1))
+
+
+def test_descriptors_and_memory_of_a_process_are_counted():
+    own = os.getpid()
+    before = descriptors(own)
+    read, write = os.pipe()
+    assert descriptors(own) == before + 2
+    os.close(read)
+    os.close(write)
+    assert resident_bytes(own) > MIB
+    assert (descriptors(2**30), resident_bytes(2**30)) == (0, 0)
+
+
+def test_runs_go_on_until_the_time_is_over_with_samples_between_them(monkeypatch: pytest.MonkeyPatch):
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(soaks.time, "monotonic", lambda: float(next(clock)))
+    done, quiet = list[int](), list[int]()
+    samples = soak(2.0, done.append, lambda: quiet.append(len(done)))
+    assert done == list(range(11))
+    assert quiet == [0, 5, 10]
+    assert len(samples.rows) == 3
