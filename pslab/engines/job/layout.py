@@ -45,6 +45,20 @@ class Layout:
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
 
+    def live(self, sparse: bool) -> tuple[tuple[int, int], ...]:
+        """The places (offset, bytes) whose content may be read after an event that wrote it.
+
+        Where frames travel a dense gradient is read by no other; where they do not, there are none.
+        """
+        flat, room = self.size * self.dtype.itemsize, sum(self.frames[-1])
+        pushes, length = (self.up, room) if sparse else (self.gradients, flat)
+        places = {self.server: flat, **dict.fromkeys((*self.weights, *self.used), flat)}
+        for each, size in ((pushes, length), (self.down, room), (self.arrivals, flat)):
+            places |= {at: size for own in each for at in own}
+        places |= {at: self.memories[name].entries * self.memories[name].dtype.itemsize
+                   for own in self.kept for name, at in own.items()}  # fmt: skip
+        return tuple(sorted(places.items()))
+
     @property
     def kept_bytes(self) -> int:
         """Of all that a worker keeps, which lies together."""

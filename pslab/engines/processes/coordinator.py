@@ -42,6 +42,7 @@ class Coordinator:
         """Weights and data into shared memory; the job of it."""
         experiment, pool = self.experiment, self.pool
         layout = Layout.of(experiment)
+        pool.arena.give_back()  # what an earlier run has left there is no part of a checkpoint
         pool.arena.reserve(layout.end)
         self.weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
         self.weights.copy_(experiment.weights)

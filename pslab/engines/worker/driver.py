@@ -13,7 +13,7 @@ from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Gradient, Wanted
 from pslab.engines.worker.own_pushes import own_writes
-from pslab.engines.worker.phases import PhaseLog, Row
+from pslab.engines.worker.phases import Log, PhaseLog
 from pslab.engines.worker.range_schedule import turns_of
 from pslab.engines.worker.tensors import Basis
 from pslab.protocol.messages import Ack, Pull, Push, Weights
@@ -33,7 +33,7 @@ def skipped(on_nonfinite: str, rows: Iterable[list[list[int]]]) -> dict[str, Any
 class WorkerDriver:
     """One run at one of its workers. What returns `int | None` returns the iteration to be computed now, if any."""
 
-    def __init__(self, job: Job, worker: int, send: Send, rows: list[Row]) -> None:
+    def __init__(self, job: Job, worker: int, send: Send, rows: Log) -> None:
         self._job, self._send, self._log = job, send, PhaseLog(worker, rows)
         self.machine = worker_of(worker, len(job.parts), job.sync, layered=job.layered)
         self.turns = turns_of(job, worker)

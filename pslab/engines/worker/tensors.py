@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -100,10 +100,12 @@ class Producer:
         self._successor, self._kept = successor, Kept.of(job, worker, arena) if module is None else None
         if self._kept is not None and not successor:
             self._kept.clear()
-        kept = {name: zeros(memory, device.place) if module is None and self._kept is None
+        kept = {name: zeros(memory, device.place) if device.apart and not memory.scalars
                 else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
                 for name, memory in layout.memories.items()}  # fmt: skip
-        run = job.run
+        for memory in kept.values() if module is None and not successor else ():
+            memory.zero_()
+        self._memories, run = kept, job.run
         epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
         setting = Setting(run.seed, worker, run.workers, epoch_iterations)
         self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, kept)
@@ -122,6 +124,20 @@ class Producer:
         if not self._job.layout.memories:
             return NOTHING
         return RESTORED if self._kept is not None and self._kept.resume(iteration) else ZERO
+
+    def remembered(self) -> dict[str, Any]:
+        """What lasts from one gradient to the next, and does not lie in shared memory."""
+        apart = self._memories.items() if self._device.apart else ()
+        kept = {name: memory.cpu() for name, memory in apart if memory.device.type != "cpu"}
+        return {"kept": kept, "modules": self._computing.remembered() if self._computing else {}}
+
+    def recall(self, remembered: dict[str, Any]) -> None:
+        """Go on from what was remembered, and from what now lies in shared memory."""
+        for name, memory in remembered["kept"].items():
+            self._memories[name].copy_(memory)
+        if self._computing is not None:
+            self._computing.recall(remembered["modules"])
+        self._to_device()
 
     def attend(
         self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
