@@ -27,6 +27,7 @@ class Seat(NamedTuple):
     data: Arena
     snapshots: Arena
     ledger: tuple[Arena, Arena]  #: the tables of the server's
+    checkpoints: tuple[Arena, Arena]  #: two generations of the server's state
 
 
 def main(seat: Seat) -> None:

@@ -69,6 +69,12 @@ class Kept:
                     return state
         return None
 
+    def put(self, state: np.ndarray | None, iteration: int) -> None:
+        """The worker's successor is to find this state after an iteration, and no other; none if it is not known."""
+        self._numbers[:] = TORN
+        if state is not None:
+            self._put(0, state, iteration)
+
     def _put(self, place: int, state: np.ndarray, number: int) -> None:
         self._numbers[place] = TORN
         self._states[place][:] = state
