@@ -17,6 +17,7 @@ from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
 from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
@@ -97,7 +98,7 @@ class _LocalRun(Rehearsing):
         start_s = time.monotonic()
         try:
             self._prepare()
-            if self.experiment.trains and self.experiment.cluster.emulated:
+            if self.experiment.trains and self.experiment.cluster.emulated and not self.disk.resumed:
                 self._rehearse()
             self.preparation_s = time.monotonic() - start_s
             self._follow()
@@ -194,9 +195,11 @@ class _LocalRun(Rehearsing):
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
         Generations(self.pool.checkpoints).clear()
-        self.pool.start(SERVER, LocalServer, job)
+        self.disk = Disk(self, job)
+        resumed = self.disk.resume()
+        self.pool.start(SERVER, LocalServer, job, resumed)
         for worker in sorted(self.workers):
-            self._give_role(worker)
+            self._give_role(worker, resumed)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
         self.await_prepared(self.all)
@@ -234,6 +237,7 @@ class _LocalRun(Rehearsing):
                 let_others_first(self._computing, True)
         elif report.kind == "checkpoint":
             self.recovery.problem = report.body["problem"]
+            self.disk.keep()
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
@@ -295,6 +299,7 @@ class _LocalRun(Rehearsing):
             **({"phases_lost": sorted(lost)} if (lost := self._partly_recorded) else {}),
             **({"lives": self.recovery.lives} if self.recovery.lives else {}),
             **({"rewinds": self.recovery.rewinds} if self.recovery.rewinds else {}),
+            **self.disk.keeper.facts(),
             **({"no_checkpoints": self.recovery.problem} if self.recovery.problem else {}),
         }
         if "outcome" in self.facts and self.worked:
