@@ -32,6 +32,38 @@ def flatten(value: Any, externals: Externals, arena: Arena | None = None, module
     return Graph(writer.nodes, writer.arrays)
 
 
+class Constant:
+    """Objects of the user's that are taken for constants: policies, rules. A run with one that changes is refused."""
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self._objects = dict(objects)
+        self._before = {name: _content(value) for name, value in self._objects.items()}
+
+    def check(self) -> None:
+        """They are as they were.
+
+        Raises:
+            CheckpointError: one of them has changed itself.
+        """
+        for name, value in self._objects.items():
+            if _content(value) != self._before[name]:
+                words = f"its {name}, a {type(value).__name__}, keeps state of its own in its attributes"
+                raise CheckpointError(f"this run cannot be checkpointed: {words}")
+
+
+def _content(value: Any) -> dict[str, Any]:
+    """What an object's attributes are: by value, or, where that cannot be, the objects themselves."""
+    found: dict[str, Any] = {}
+    for name, each in attributes(value).items():
+        try:
+            nodes, arrays = flatten(each, {})
+        except CheckpointError:
+            found[name] = id(each)
+        else:
+            found[name] = nodes, [array.tobytes() for array in arrays]
+    return found
+
+
 class _Unknown(Exception):
     """Something that cannot be saved, and the way to it."""
 
