@@ -270,10 +270,6 @@ class _LocalRun(Rehearsing):
             pools.release(kill=True)
         return outcome
 
-    @property
-    def _partly_recorded(self) -> set[int]:
-        return (self.workers - set(self.worked)) | self.recovery.replaced
-
     def _outcome(self) -> Outcome:
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
         pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
@@ -292,10 +288,7 @@ class _LocalRun(Rehearsing):
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
             **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
-            **({"phases_lost": sorted(lost)} if (lost := self._partly_recorded) else {}),
-            **({"lives": self.recovery.lives} if self.recovery.lives else {}),
-            **({"rewinds": self.recovery.rewinds} if self.recovery.rewinds else {}),
-            **({"no_checkpoints": self.recovery.problem} if self.recovery.problem else {}),
+            **self.recovery.facts(self.workers - set(self.worked)),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()

@@ -11,8 +11,8 @@ import pytest
 from sabotage import Sabotaged, dying
 from tiny import Dies, tiny
 
-from pslab.engines.local.recovery import replacing
 from pslab.engines.local.attendance import Attendance
+from pslab.engines.local.recovery import replacing
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.processes import pool
 from pslab.errors import StartFailed, WorkerDied

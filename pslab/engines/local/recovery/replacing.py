@@ -38,6 +38,12 @@ class Recovery:
         """Workers that have had more than one process."""
         return {life["worker"] for life in self.lives}
 
+    def facts(self, lost: set[int]) -> dict[str, Any]:
+        """What a manifest says; all phases of the `lost` workers are."""
+        found = {"phases_lost": sorted(lost | self.replaced), "lives": self.lives, "rewinds": self.rewinds,
+                 "no_checkpoints": self.problem}  # fmt: skip
+        return {name: value for name, value in found.items() if value}
+
     def lost(self, death: dict[str, Any]) -> None:
         """The server has lost a worker, in an iteration, or after the run's end.
 
