@@ -26,7 +26,7 @@ from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
 from pslab.errors import RunError, WorkerDied
 
-RESUMED = ("simulator", "snapshots", "evaluated")  # what a checkpoint has of a run, beside its hosts
+RESUMED: dict[str, type] = {"simulator": Simulator, "snapshots": dict, "evaluated": dict}  # in a checkpoint
 
 
 def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None = None) -> Outcome:
@@ -84,7 +84,7 @@ class _VirtualRun(Coordinator):
             self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
             given = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot}
             self.keeper = Keeper(self.experiment.checkpoints, job, arena, self._say, **given)
-            if (state := self.keeper.newest()) is not None:
+            if (state := self.keeper.newest(**RESUMED, hosts=dict)) is not None:
                 simulator, self.snapshots, self.evaluated = (state[name] for name in RESUMED)
                 self.hosts.restore(state["hosts"])
             else:
@@ -115,11 +115,11 @@ class _VirtualRun(Coordinator):
         self._stop_at_target()
         simulator = self.simulator
         if simulator is not None and self.keeper.due(pushes := simulator.pushes) and not simulator.driver.outcome:
-            self.hosts.settle(math.inf)
             self.evaluate(self.unevaluated, self.hosts.numbers)  # then no checkpoint needs the weights of a snapshot
             self.keeper.keep(pushes, self._state)
 
     def _state(self) -> dict[str, Any]:
+        self.hosts.settle(math.inf)
         return {**{name: getattr(self, name) for name in RESUMED}, "hosts": self.hosts.saved()}
 
     def _stop_at_target(self) -> None:

@@ -41,6 +41,8 @@ POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
 LEFT = "left"  # what a run that fails has completed
+#: What a checkpoint has of a whole run.
+RESUMED: dict[str, type] = {"simulator": Simulator, "bodies": dict, "kept": list, "rows": dict, "remembered": list}
 TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
@@ -187,7 +189,7 @@ class WholeRun:
         begin_s = time.monotonic()
         given = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot}
         keeper = Keeper(self.checkpoints, self.job, self.arena, self._say, **given)
-        state = keeper.newest()
+        state = keeper.newest(**RESUMED)
         simulator = self._fresh() if state is None else self._restore(state)
         driver, books, turning_s = simulator.driver, simulator.driver.books, 0.0
 
@@ -246,7 +248,7 @@ class WholeRun:
         return Simulator(self.job, Books(self.job, ledger), TensorShard(self.job, self.arena), self)
 
     def _restore(self, state: dict[str, Any]) -> Simulator:
-        self._bodies, self._kept, self._rows = (state[name] for name in ("bodies", "kept", "rows"))
+        self._bodies, self._kept, self._rows = state["bodies"], state["kept"], state["rows"]
         for producer, remembered in zip(self.producers, state["remembered"], strict=True):
             producer.recall(remembered)
         simulator: Simulator = state["simulator"]

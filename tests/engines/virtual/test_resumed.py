@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from whole import conduct, killed, same
 
 from pslab.config.run import Run
 from pslab.config.table import ROWS
+from pslab.engines.job.checkpoint.keeper import Keeper
+from pslab.engines.job.checkpoint.place import Place
+from pslab.engines.job.outcome import Interrupted
+from pslab.engines.virtual import engine as virtual
+from pslab.lab.runs.resolve import resolve
 
 MOVES = {**LAB, "leave": {1: 0.15, 2: 0.2}, "join": {1: 0.3, 3: 0.1}}
 PRUNED = {"prune": "static:5%", "pull": "changed"}
@@ -65,6 +71,36 @@ def test_a_resumed_run_leaves_the_bits_of_an_undisturbed_one(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     resumed(fields, 1, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"sync": "asp", "model": Noisy}, {"sync": "bsp", "model": batch_norm}, {"sync": "eager", **PRUNED}],
+    ids=in_words,
+)  # fmt: skip
+def test_a_run_with_hosts_goes_on_with_another_number_of_them(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = mine(**fields)
+    experiment = dataclasses.replace(resolve(run), checkpoints=Place(tmp_path))
+    alone = virtual.execute(resolve(run), quiet, hosts=2)
+
+    def kept(self: Any, pushes: int, state: Any) -> None:
+        keep(self, pushes, state)
+        raise KeyboardInterrupt
+
+    keep = Keeper.keep
+    with monkeypatch.context() as patched:
+        patched.setattr(Keeper, "keep", kept)
+        with pytest.raises(Interrupted):
+            virtual.execute(experiment, quiet, hosts=2)
+    found = virtual.execute(experiment, quiet, hosts=1)
+    assert found.facts["resumed"]
+    # without the accuracy: what a user's own model remembers, its evaluation may remember, too
+    same(found, alone, without=("accuracy",) if run.model is Noisy else ())
+
+
+def quiet(news: dict[str, Any]) -> None:
+    """No one listens."""
 
 
 @pytest.mark.slow

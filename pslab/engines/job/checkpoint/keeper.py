@@ -55,14 +55,15 @@ class Keeper:
         """Since the run started, without what was lost."""
         return self.before_s + time.monotonic() - self._begun_s
 
-    def newest(self) -> State | None:
-        """The state of the newest whole checkpoint, if there is one; the arena has what belongs to it then."""
+    def newest(self, **kinds: type) -> State | None:
+        """The state of the newest whole checkpoint, if there is one, with values of these types by name; the arena has
+        what belongs to it then."""
         for facts, graph in () if self._place is None else self._place.newest(self._say):
             try:
                 pushes, made, before_s, resumed = (facts[name] for name in ("pushes", "made", "turned_s", "resumed"))
                 self.resumed = [*resumed, {"pushes": int(pushes), "made": str(made)}]
                 self.begin(int(pushes), float(before_s))
-                state = self.restored(graph)
+                state = self.restored(graph, **kinds)
             except (CheckpointError, KeyError, TypeError, ValueError) as error:
                 self._say(f"checkpoint {facts['number']} was passed over: {error}")
                 continue
@@ -112,7 +113,7 @@ class Keeper:
                   for at, piece in self._arena.written(offset, size)]  # fmt: skip
         return flatten([state, memory], self._externals, self._arena, self._modules)
 
-    def restored(self, graph: Graph) -> State:
+    def restored(self, graph: Graph, **kinds: type) -> State:
         """The state of a graph; the arena has its content then.
 
         Raises:
@@ -120,9 +121,10 @@ class Keeper:
         """
         try:
             state, memory = rebuild(graph, self._externals, self._arena, self._modules)
-            inside = all(at >= 0 and at + len(content) <= self._job.layout.end and content.dtype == np.uint8
-                         for at, content in memory)  # fmt: skip
-            if not isinstance(state, dict) or not inside:
+            inside = all(isinstance(content, np.ndarray) and content.dtype == np.uint8 and content.ndim == 1
+                         and at >= 0 and at + len(content) <= self._job.layout.end for at, content in memory)
+            known = isinstance(state, dict) and all(isinstance(state.get(name), kinds[name]) for name in kinds)
+            if not known or not inside:
                 raise CheckpointError("it is the state of something else")
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"it is the state of something else: {error}") from error
@@ -131,7 +133,8 @@ class Keeper:
                 piece[:] = bytes(len(piece))
         for at, content in memory:
             self._arena.bytes(at, len(content))[:] = content.data
-        return state
+        found: State = state
+        return found
 
     def _end(self, why: str) -> None:
         self._place = None
