@@ -115,11 +115,11 @@ class _VirtualRun(Coordinator):
         self._stop_at_target()
         simulator = self.simulator
         if simulator is not None and self.keeper.due(pushes := simulator.pushes) and not simulator.driver.outcome:
-            self.hosts.settle(math.inf)
             self.evaluate(self.unevaluated, self.hosts.numbers)  # then no checkpoint needs the weights of a snapshot
             self.keeper.keep(pushes, self._state)
 
     def _state(self) -> dict[str, Any]:
+        self.hosts.settle(math.inf)
         return {**{name: getattr(self, name) for name in RESUMED}, "hosts": self.hosts.saved()}
 
     def _stop_at_target(self) -> None:
