@@ -16,7 +16,6 @@ from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
-from pslab.engines.local.recovery.checkpoints import Generations
 from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.local.server import LocalServer
@@ -194,12 +193,10 @@ class _LocalRun(Rehearsing):
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
-        Generations(self.pool.checkpoints).clear()
         self.disk = Disk(self, job)
-        resumed = self.disk.resume()
-        self.pool.start(SERVER, LocalServer, job, resumed)
+        self.pool.start(SERVER, LocalServer, job, self.disk.resume())
         for worker in sorted(self.workers):
-            self._give_role(worker, resumed)
+            self._give_role(worker, self.disk.resumed)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
         self.await_prepared(self.all)
@@ -236,8 +233,7 @@ class _LocalRun(Rehearsing):
             if self.yields:
                 let_others_first(self._computing, True)
         elif report.kind == "checkpoint":
-            self.recovery.problem = report.body["problem"]
-            self.disk.keep()
+            self.disk.keep(report.body["problem"])
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
@@ -274,10 +270,6 @@ class _LocalRun(Rehearsing):
             pools.release(kill=True)
         return outcome
 
-    @property
-    def _partly_recorded(self) -> set[int]:
-        return (self.workers - set(self.worked)) | self.recovery.replaced
-
     def _outcome(self) -> Outcome:
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
         pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
@@ -296,11 +288,7 @@ class _LocalRun(Rehearsing):
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
             **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
-            **({"phases_lost": sorted(lost)} if (lost := self._partly_recorded) else {}),
-            **({"lives": self.recovery.lives} if self.recovery.lives else {}),
-            **({"rewinds": self.recovery.rewinds} if self.recovery.rewinds else {}),
-            **self.disk.keeper.facts(),
-            **({"no_checkpoints": self.recovery.problem} if self.recovery.problem else {}),
+            **self.recovery.facts(self.workers - set(self.worked)), **self.disk.keeper.facts(),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()

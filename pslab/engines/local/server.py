@@ -12,24 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.emulation.faults import Faults
-from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
-from pslab.engines.local.recovery.checkpoints import Checkpoints, Generations
+from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
 from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
-from pslab.engines.server.books import Books
 from pslab.engines.server.clock import MESSAGE, WallClock
-from pslab.engines.server.driver import ServerDriver
-from pslab.engines.server.ledger import Ledger
-from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.worker_status import doing
 from pslab.protocol.messages import Weights
-from pslab.protocol.server import Server
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
 WAKES, WAKE_S, WAKING_S = 60, 1e-3, 0.2  # a rehearsal: how often the server sleeps, how long each time and in all
@@ -49,24 +42,14 @@ class LocalServer:
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
         self.whose[self.parent.fileno()] = None  # what is listened to
         self.clock = WallClock()
-        self.checkpoints = Checkpoints(
-            job, seat.arena, Generations(seat.checkpoints), server=self, clock=self.clock, snapshots=seat.snapshots,
-            on_snapshot=self._report_snapshot, rows=seat.ledger[0], arrivals=seat.ledger[1],
-        )  # fmt: skip
+        self.checkpoints = Checkpoints(job, seat, self, self.clock)
         self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
         if successor:
-            self.resumed, state = self.checkpoints.restore()
+            self.resumed, self.state = self.checkpoints.restore()
         else:
-            machine = Server(range(job.run.workers), len(job.parts), job.sync)
-            waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
-            shard = TensorShard(job, seat.arena)
-            ledger = Ledger(job, shard.weights, seat.snapshots, self._report_snapshot, seat.ledger)
-            driver = ServerDriver(job, machine, Books(job, ledger), shard, self.clock, self, waiting)
-            state = {"driver": driver, "waiting": waiting, "left": set(), "faults": Faults(job.cluster, job.run.seed)}
-        self.state = state
-        self.driver: ServerDriver = state["driver"]
-        self.machine, self.waiting, self.faults = self.driver.machine, state["waiting"], state["faults"]
-        self.left: set[int] = state["left"]  # workers without which the run goes on
+            self.state = first_state(job, seat, self, self.clock)
+        self.driver, self.waiting, self.faults, self.left = self.state
+        self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting)
         self.heard: set[int] = set()  # workers whose messages came since the last report
@@ -138,7 +121,7 @@ class LocalServer:
             self._attach_due()
             self._deliver()
             self._take_one()
-            if self.checkpoints.due(self.machine.gradients) and self.machine.at_rest:
+            if self.checkpoints.due(self.machine):
                 self._checkpoint()
             if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
                 self._end("seconds")
@@ -163,15 +146,8 @@ class LocalServer:
         report(self.parent, "progress", body)
 
     def _checkpoint(self) -> None:
-        machine, ledger = self.machine, self.driver.books.ledger
-        clocks = [min(part.clocks[worker] for part in machine.ranges) if worker in machine.workers else None
-                  for worker in range(self.run_.workers)]  # fmt: skip
-        facts = {"seconds": self.clock.now(), "zero_s": self.clock.zero_s, "clocks": clocks, "snapshots": ledger.taken}
-        self.checkpoints.save(machine.gradients, facts, self.state)
+        self.checkpoints.save(self.state, self.clock)
         report(self.parent, "checkpoint", {"problem": self.checkpoints.problem})
-
-    def _report_snapshot(self, body: dict[str, Any]) -> None:
-        report(self.parent, "snapshot", body)
 
     def _obey(self) -> None:
         verb, arguments = await_order(self.parent)
@@ -304,7 +280,7 @@ class LocalServer:
                     waiting.discard(sender)
 
     def _report(self, ended_s: float) -> None:
-        late_s, books, frames = np.array(self.links.late_s or [0.0]), self.driver.books, self.links.faults
+        books, frames = self.driver.books, self.links.faults
         body = {
             "outcome": self.driver.outcome,
             "seconds": ended_s,
@@ -315,9 +291,7 @@ class LocalServer:
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,
-            "late_s_mean": float(late_s.mean()),
-            "late_s_99th": float(np.quantile(late_s, 0.99)),
-            "messages": len(self.links.late_s),
+            **self.links.facts(),
             "stalled_s": self.stalled_s,
             "costs": self.clock.costs(),
         }

@@ -29,6 +29,12 @@ class Seat(NamedTuple):
     ledger: tuple[Arena, Arena]  #: the tables of the server's
     checkpoints: tuple[Arena, Arena]  #: two generations of the server's state
 
+    def report_snapshot(self, body: dict[str, Any]) -> None:
+        """A snapshot of the weights was taken."""
+        from pslab.engines.processes.channel import report
+
+        report(self.parent, "snapshot", body)
+
 
 def main(seat: Seat) -> None:
     """Serve orders until the parent closes the pipe or is gone.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
-import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
@@ -18,7 +16,7 @@ from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import NO_TABLE, Report, await_report, limit_sends, order, order_plain
-from pslab.engines.processes.spawn import context, spawning
+from pslab.engines.processes.spawn import context, limit, spawning
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
@@ -29,10 +27,6 @@ HEED_S = 0.1
 ORDER_LIMIT_S = 10.0  # in which a child must begin to read an order that its pipe does not hold
 STOP_LIMIT_S = 2.0
 ARENAS = 7  # of a run's tensors, data and snapshots, two of the server's tables, two of its checkpoints
-LIMITS = {
-    errno.EMFILE: ("RLIMIT_NOFILE", "files", "ulimit -n"),
-    errno.EAGAIN: ("RLIMIT_NPROC", "processes", "ulimit -u"),
-}
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
@@ -60,7 +54,7 @@ class Pool:
             self._spawn(range(workers), heed)
         except (OSError, MemoryError) as error:
             self.close(kill=True)
-            raise StartFailed(f"{workers + 1} processes could not be started: {error}{_limit(error)}") from error
+            raise StartFailed(f"{workers + 1} processes could not be started: {error}{limit(error)}") from error
         except BaseException:
             self.close(kill=True)
             raise
@@ -213,7 +207,7 @@ class Pool:
             yield
         except (OSError, MemoryError) as error:
             names = ", ".join(map(_name, numbers))
-            failed = StartFailed(f"{names} could not be started: {error}{_limit(error)}")
+            failed = StartFailed(f"{names} could not be started: {error}{limit(error)}")
             self.ended.update(dict.fromkeys(numbers, failed))
             raise failed from error
 
@@ -272,14 +266,6 @@ def _closed(process: Any) -> None:
 def _waits(report: Report, phase: str) -> bool:
     """Whether a child is silent since it waits for others, as far as can be seen."""
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
-
-
-def _limit(error: BaseException) -> str:
-    """What limit a system call has met, and how it is raised; "" if that is not known."""
-    name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
-    if not name:
-        return ""
-    return f"; at most {resource.getrlimit(getattr(resource, name))[0]} {what} are allowed here: see `{command}`"
 
 
 def _name(number: int) -> str:

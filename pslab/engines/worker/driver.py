@@ -41,7 +41,7 @@ class WorkerDriver:
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self._burst_s = 0.0  # since when it computes without a wait
         self._ahead = 0  # batches that were skipped
-        self._here: dict[int, int] = {}  # of a range, the last iteration whose weights are here
+        self._here: dict[tuple[type, int], int] = {}  # of frames of a kind and a range, the last one's iteration
         self.refused = 0  #: frames that were here before, and changed nothing
         self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
 
@@ -136,11 +136,11 @@ class WorkerDriver:
         To be asked once for each, in the order in which they come.
         """
         last = frame[-1]
-        if type(last) is Weights:
-            known = last.iteration <= self._here.get(last.range, -1)
-            self._here[last.range] = max(last.iteration, self._here.get(last.range, -1))
-        else:
-            known = type(last) is Ack and (last.range, last.iteration) not in self._sent_s
+        if type(last) not in (Weights, Ack):
+            return False
+        stream = type(last), last.range
+        known: bool = last.iteration <= self._here.get(stream, -1)
+        self._here[stream] = max(last.iteration, self._here.get(stream, -1))
         self.refused += known
         return known
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pslab.engines.job.checkpoint.flatten import Constant
+from pslab.engines.job.checkpoint.flatten import Fixed
 from pslab.engines.job.job import Job
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.tensors.device import Device
@@ -44,7 +44,7 @@ class Computing:
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
-        self._constant = Constant({"prune": job.prune, "loss": job.loss})
+        self._constant = Fixed({"prune": job.prune, "loss": job.loss})
         self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])

@@ -100,7 +100,8 @@ class _Judgement:
             if not self._hold(name, applied(history)):
                 return
         self._hold("the stop rule", self._stop())
-        self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules))
+        if not self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules)):
+            return
         self.missing += unknown
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))

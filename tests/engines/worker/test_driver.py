@@ -107,3 +107,13 @@ def test_a_successor_goes_on_with_an_iteration_whose_weights_others_have_asked_f
     assert setup.sent == []
     assert setup.driver.installed(weights(2), 4.0, 4.0) == 2
     assert setup.driver.modelled_s(2) == [undisturbed.driver.modelled_s(n) for n in range(3)][-1]
+
+
+def test_a_frame_that_is_here_was_here_before_even_if_both_are_read_at_once():
+    driver = Setup(sync="eager").driver
+    alone: Frame = [Ack(1, 0, 2, Taken(1.0, 1.5))]
+    brought: Frame = [Ack(1, 0, 3, Taken(2.0, 2.5)), weights(5)]
+    assert [driver.repeated(frame) for frame in (alone, alone, brought, brought)] == [False, True, False, True]
+    assert driver.refused == 2
+    driver.join(5, 9.0)
+    assert not driver.repeated(brought)  # of a new life

@@ -227,7 +227,7 @@ def test_a_sweep_that_is_killed_at_random_moments_has_the_table_of_an_undisturbe
     runs = [{**FIELDS, "pushes": 1500, "checkpoint_every": 60, "seed": seed} for seed in range(4)]
     wanted = sweep([tiny(**fields) for fields in runs], results=tmp_path / "undisturbed", progress=False)
     chance, kills = random.Random(0), 0
-    while in_process(tmp_path / "killed", "-", chance.randrange(100, 3000), *runs):
+    while in_process(tmp_path / "killed", "-", chance.randrange(500, 8000), *runs):
         kills += 1
         assert kills < 40
     found = sweep([tiny(**fields) for fields in runs], results=tmp_path / "killed", progress=False)

@@ -9,21 +9,29 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from pslab.engines.emulation.faults import Faults
+from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.checkpoint.file import pack, unpack
 from pslab.engines.job.checkpoint.flatten import flatten
 from pslab.engines.job.checkpoint.graph import Graph, externals_of, modules_of
 from pslab.engines.job.checkpoint.rebuild import rebuild
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import ALIGNMENT, Arena
+from pslab.engines.processes.child import Seat
+from pslab.engines.server.books import Books
+from pslab.engines.server.clock import WallClock
+from pslab.engines.server.driver import ServerDriver, Transport
+from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.shard import TensorShard
 from pslab.engines.worker.kept import Kept
 from pslab.errors import CheckpointError
+from pslab.protocol.server import Server
 
 HEAD = struct.Struct("<QQ")  # of a generation: its number, 0 while it is not whole, and its length in bytes
 SHARE = 0.02  # of a run's time that checkpoints may take, unless the run says how often they are made
 PERIOD_S = 1.0  # ... and at least between two of them
-State = dict[str, Any]
 
 
 class Generations:
@@ -65,44 +73,70 @@ class Generations:
         return number, size
 
 
+class State(NamedTuple):
+    """What a server is, beside memory that others map: what a new one goes on from."""
+
+    driver: ServerDriver
+    waiting: Waiting | None  #: what waits for the links, where an order chooses among it
+    faults: Faults
+    left: set[int]  #: workers without which the run goes on
+
+
+def first_state(job: Job, seat: Seat, transport: Transport, clock: WallClock) -> State:
+    """The state of a server whose run has not started."""
+    machine = Server(range(job.run.workers), len(job.parts), job.sync)
+    waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
+    shard = TensorShard(job, seat.arena)
+    ledger = Ledger(job, shard.weights, seat.snapshots, seat.report_snapshot, seat.ledger)
+    driver = ServerDriver(job, machine, Books(job, ledger), shard, clock, transport, waiting)
+    return State(driver, waiting, Faults(job.cluster, job.run.seed), set())
+
+
 class Checkpoints:
     """What a server keeps of itself, and when.
 
-    `externals` are what a new server is given anew; see pslab.engines.job.checkpoint.graph. A state that cannot be
-    saved ends checkpoints, and not the run: `problem` says why.
+    A state that cannot be saved ends checkpoints, and not the run: `problem` says why.
     """
 
-    def __init__(self, job: Job, arena: Arena, generations: Generations, **externals: Any) -> None:
-        self._job, self._arena, self._generations = job, arena, generations
-        self._externals, self._modules = externals_of(job, arena=arena, **externals), modules_of(job)
-        self._kept = [Kept.of(job, worker, arena) for worker in range(job.run.workers)]
-        self._weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
+    def __init__(self, job: Job, seat: Seat, transport: Transport, clock: WallClock) -> None:
+        self._job, self._arena, self._generations = job, seat.arena, Generations(seat.checkpoints)
+        self._externals = externals_of(
+            job, arena=seat.arena, transport=transport, clock=clock, snapshots=seat.snapshots, seat=seat,
+            on_snapshot=seat.report_snapshot, rows=seat.ledger[0], arrivals=seat.ledger[1],
+        )  # fmt: skip
+        self._modules = modules_of(job)
+        self._kept = [Kept.of(job, worker, seat.arena) for worker in range(job.run.workers)]
+        layout = job.layout
+        self._weights = seat.arena.tensor(layout.server, layout.size, layout.dtype).numpy()
         self._last_s, self._spent_s, self._pushes = time.monotonic(), 0.0, 0  # when, how long, and at how many pushes
         self.problem = "" if job.run.on_death == "restart" else "the run does not replace its processes"
 
-    def due(self, pushes: int) -> bool:
-        """Whether one is to be made after so many pushes: every so many, or as often as SHARE of the time allows."""
-        if self.problem:
+    def due(self, machine: Server) -> bool:
+        """Whether one is to be made: every so many pushes, or as often as SHARE of the time allows; while workers'
+        buffers have nothing that is still to be applied."""
+        if self.problem or not machine.at_rest:
             return False
         if (every := self._job.run.checkpoint_every) is not None:
-            return pushes >= self._pushes + every
-        now = time.monotonic()
-        return pushes > self._pushes and now >= self._last_s + PERIOD_S + self._spent_s / SHARE
+            return machine.gradients >= self._pushes + every
+        due_s = self._last_s + PERIOD_S + self._spent_s / SHARE
+        return machine.gradients > self._pushes and time.monotonic() >= due_s
 
-    def save(self, pushes: int, facts: Mapping[str, Any], state: State) -> None:
-        """Keep a state between two frames, the weights, and what workers have kept after their last pushes.
-
-        The facts have the worker's "clocks", None where there is no worker. Those may compute meanwhile.
-        """
-        begun_s = time.monotonic()
+    def save(self, state: State, clock: WallClock) -> None:
+        """Keep a state between two frames, the weights, and what workers have kept after their last pushes; those may
+        compute meanwhile."""
+        begun_s, machine, ledger = time.monotonic(), state.driver.machine, state.driver.books.ledger
+        clocks = [min(part.clocks[worker] for part in machine.ranges) if worker in machine.workers else None
+                  for worker in range(self._job.run.workers)]  # fmt: skip
+        facts = {"pushes": machine.gradients, "seconds": clock.now(), "zero_s": clock.zero_s, "clocks": clocks,
+                 "snapshots": ledger.taken}  # fmt: skip
         kept = [None if own is None or clock is None else own.after(clock - 1)
-                for own, clock in zip(self._kept, facts["clocks"], strict=True)]  # fmt: skip
+                for own, clock in zip(self._kept, clocks, strict=True)]  # fmt: skip
         try:
-            graph = flatten([state, self._weights, kept], self._externals, self._arena, self._modules)
-            self._generations.write(pack({"pushes": pushes, **facts}, graph))
+            graph = flatten([*state, self._weights, kept], self._externals, self._arena, self._modules)
+            self._generations.write(pack(facts, graph))
         except CheckpointError as error:
             self.problem = str(error)
-        self._last_s, self._pushes = time.monotonic(), pushes
+        self._last_s, self._pushes = time.monotonic(), machine.gradients
         self._spent_s = self._last_s - begun_s
 
     def restore(self) -> tuple[Mapping[str, Any], State]:
@@ -115,10 +149,10 @@ class Checkpoints:
         if found is None:
             raise CheckpointError("there is no whole checkpoint")
         facts, graph = found
-        state, weights, kept = rebuild(graph, self._externals, self._arena, self._modules)
+        *state, weights, kept = rebuild(graph, self._externals, self._arena, self._modules)
         self._weights[:] = weights
         for clock, own, before in zip(facts["clocks"], self._kept, kept, strict=True):
             if own is not None and clock is not None:
                 own.put(before, clock - 1)
         self._pushes = facts["pushes"]
-        return facts, state
+        return facts, State(*state)

@@ -48,14 +48,16 @@ class Disk:
 
     def __init__(self, owner: Owner, job: Job) -> None:
         self._owner, self._job, self._generations = owner, job, Generations(owner.pool.checkpoints)
+        self._generations.clear()  # of those of another run
         place = owner.experiment.checkpoints if job.run.on_death == "restart" else None
         if place is not None and owner.before is not None:  # what was too fast is of no use
             place.clear()
         self.keeper = Keeper(place, job, owner.pool.arena, self._say, beside=False)
         self.resumed = False  #: whether the run goes on from the disk
 
-    def keep(self) -> None:
-        """The server has kept a checkpoint: if one is due here, too, it goes to the disk."""
+    def keep(self, problem: str) -> None:
+        """The server has kept a checkpoint, or says why not: if one is due here, too, it goes to the disk."""
+        self._owner.recovery.problem = problem
         found = self._generations.newest()
         if found is not None and self.keeper.due(pushes := found[0]["pushes"]):
             self.keeper.keep(pushes, lambda: self._state(b"".join(pack(*found))))

@@ -39,6 +39,12 @@ class Recovery:
         """Workers that have had more than one process."""
         return {life["worker"] for life in self.lives}
 
+    def facts(self, lost: set[int]) -> dict[str, Any]:
+        """What a manifest says; all phases of the `lost` workers are."""
+        found = {"phases_lost": sorted(lost | self.replaced), "lives": self.lives, "rewinds": self.rewinds,
+                 "no_checkpoints": self.problem}  # fmt: skip
+        return {name: value for name, value in found.items() if value}
+
     def lost(self, death: dict[str, Any]) -> None:
         """The server has lost a worker, in an iteration, or after the run's end.
 
@@ -85,7 +91,8 @@ class Recovery:
         found = Generations(self._pool.checkpoints).newest()
         if found is None:
             raise fallen
-        facts, how, now = found[0], f"server {how_of(fallen)}", time.monotonic() - found[0]["zero_s"]
+        facts, how = found[0], f"server {how_of(fallen)}"
+        now = facts["seconds"] if facts["zero_s"] is None else time.monotonic() - facts["zero_s"]
         self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
                              "to_seconds": facts["seconds"]})  # fmt: skip
         self.preparing.clear()
