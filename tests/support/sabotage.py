@@ -51,19 +51,39 @@ def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKIL
     replaced(where, made)
 
 
+def once(marker: Path | None, process: str) -> bool:
+    """Whether this is that process, and nothing has been done there in this run."""
+    if marker is None or multiprocessing.current_process().name != process:
+        return False
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+class SabotagedServer:
+    """A policy that does what another one does; once in a run `act` happens in the server's process, at its first
+    step."""
+
+    def __init__(self, like: Any, marker: Path | None, act: Callable[[], None] | None) -> None:
+        self.like, self.marker, self.act = like, marker, act
+        self.window, self.barrier, self.initial = like.window, bool(getattr(like, "barrier", False)), like.initial
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        if self.act is not None and once(self.marker, "pslab-server"):
+            self.act()
+        return self.like.step(state, event, clocks)
+
+
 class Sabotaged(nn.Module):
     """Once in a run, `act` happens in worker 1's process, at its first batch; `marker` says that it has."""
 
-    def __init__(self, marker: Path | None, act: Callable[[], None]) -> None:
+    def __init__(self, marker: Path | None, act: Callable[[], None] | None) -> None:
         super().__init__()
         self.net, self.marker, self.act = net(), marker, act
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and self.marker and multiprocessing.current_process().name == "pslab-worker 1":
-            try:
-                self.marker.touch(exist_ok=False)
-            except FileExistsError:
-                self.marker = None
-            else:
-                self.act()
+        if self.training and self.act is not None and once(self.marker, "pslab-worker 1"):
+            self.act()
         return self.net(x)

@@ -16,7 +16,8 @@ from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
-from pslab.engines.local.recovery import Recovery
+from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
@@ -110,7 +111,7 @@ class _LocalRun(Rehearsing):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        if self.pool.ended or self.lost:  # the survivors are well, but the next run needs all processes
+        if self.pool.ended or self.lost or self.recovery.rewinds:  # the next run needs all processes, and their lines
             pools.release(kill=True)
         return outcome
 
@@ -134,15 +135,36 @@ class _LocalRun(Rehearsing):
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
         with self._yielding(self.yields):
-            for number in (*sorted(self.workers), SERVER):
-                self.pool.order(number, "run", self.dilation)
+            self._run()
             self.running = True
             while self._under_way:
                 self.hear(self._owed(), POLL_S)
+                if SERVER in self.pool.ended:
+                    self._rewind()
                 if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
                     self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
+
+    def _run(self) -> None:
+        for number in (*sorted(self.workers), SERVER):
+            self.pool.order(number, "run", self.dilation)
+
+    def _rewind(self) -> None:
+        """The server has ended: all go on from its newest checkpoint."""
+        until_s = time.monotonic() + LAST_WORDS_S  # workers whose line has ended tell their phases
+        self.hear_out(self.workers, lambda: not self.workers - self.lost - set(self.worked), until_s)
+        facts = self.recovery.rewind(self.pool.ended[SERVER], len(rows_in(self.pool.ledger[0], len(PUSH_COLUMNS))))
+        end = PHASE_COLUMNS.index("end_s")
+        self.phases = [rows[rows[:, end] <= facts["seconds"]] for rows in self.phases if rows.size]
+        self.worked.clear()
+        self.forget_snapshots(facts["snapshots"])
+        self.pool.start(SERVER, LocalServer, self.job, True)
+        for worker in sorted(self.workers):
+            self._give_role(worker, True)
+        self.await_prepared(self.workers | {SERVER})
+        self._run()
+        self.on_progress({"pushes": facts["pushes"], "seconds": facts["seconds"]})
 
     def _emulation(self) -> dict[str, Any]:
         """How well the emulation was kept, and what was measured before."""
@@ -171,6 +193,7 @@ class _LocalRun(Rehearsing):
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
+        Generations(self.pool.checkpoints).clear()
         self.pool.start(SERVER, LocalServer, job)
         for worker in sorted(self.workers):
             self._give_role(worker)
@@ -185,6 +208,9 @@ class _LocalRun(Rehearsing):
     def tolerated(self, number: int) -> bool:
         """While the run is under way the server notices, and knows the iteration."""
         going = self.running and self._under_way
+        if number == SERVER:
+            may = self.run.on_death == "restart" and len(self.recovery.rewinds) < LIVES
+            return may and self.running and "outcome" not in self.facts
         return number in self.workers and (going or self.run.on_death != "stop")
 
     def take(self, number: int, report: Report) -> None:
@@ -206,6 +232,8 @@ class _LocalRun(Rehearsing):
             self.recovery.joined(report.body)
             if self.yields:
                 let_others_first(self._computing, True)
+        elif report.kind == "checkpoint":
+            self.recovery.problem = report.body["problem"]
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
@@ -228,10 +256,10 @@ class _LocalRun(Rehearsing):
         if not self.running:
             pools.release(kill=True)
             return None
-        if "outcome" not in self.facts:
+        if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.order(SERVER, "stop")
         self.hear_out(self.all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
-        if "outcome" not in self.facts:
+        if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.processes[SERVER].kill()  # the workers' lines end
         self.hear_out(self.all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
         if evaluating and self.worked:
@@ -241,10 +269,6 @@ class _LocalRun(Rehearsing):
         if self._under_way or self.busy or self.pool.ended:
             pools.release(kill=True)
         return outcome
-
-    @property
-    def _partly_recorded(self) -> set[int]:
-        return (self.workers - set(self.worked)) | self.recovery.replaced
 
     def _outcome(self) -> Outcome:
         phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
@@ -264,8 +288,7 @@ class _LocalRun(Rehearsing):
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
             **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
-            **({"phases_lost": sorted(lost)} if (lost := self._partly_recorded) else {}),
-            **({"lives": self.recovery.lives} if self.recovery.lives else {}),
+            **self.recovery.facts(self.workers - set(self.worked)),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()

@@ -5,33 +5,27 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from typing import Any
 
 import numpy as np
 
-from pslab.engines.emulation.faults import Faults
-from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
 from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
-from pslab.engines.server.books import Books
-from pslab.engines.server.clock import APPLY, FIND, SERVE, WallClock
-from pslab.engines.server.driver import ServerDriver
-from pslab.engines.server.ledger import Ledger
-from pslab.engines.server.shard import TensorShard
+from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.worker_status import doing
 from pslab.protocol.messages import Weights
-from pslab.protocol.server import Server
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
 WAKES, WAKE_S, WAKING_S = 60, 1e-3, 0.2  # a rehearsal: how often the server sleeps, how long each time and in all
-MESSAGE = "message"  # what the clock spends on a frame as a whole
 
 
 class LocalServer:
@@ -39,7 +33,7 @@ class LocalServer:
 
     called = "server"
 
-    def __init__(self, seat: Seat, job: Job) -> None:
+    def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
         self.job, self.run_, self.parent = job, job.run, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self.pipes = seat.pipes  # also of the next run
@@ -48,16 +42,16 @@ class LocalServer:
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
         self.whose[self.parent.fileno()] = None  # what is listened to
         self.clock = WallClock()
-        self.machine = Server(range(job.run.workers), len(job.parts), job.sync)
-        self.waiting = Waiting(job, self.machine) if job.layered and not job.cluster.free else None
+        self.checkpoints = Checkpoints(job, seat, self, self.clock)
+        self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
+        if successor:
+            self.resumed, self.state = self.checkpoints.restore()
+        else:
+            self.state = first_state(job, seat, self, self.clock)
+        self.driver, self.waiting, self.faults, self.left = self.state
+        self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting)
-        shard = TensorShard(job, seat.arena)
-        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body),
-                        seat.ledger)  # fmt: skip
-        self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
-        self.left: set[int] = set()  # workers without which the run goes on
-        self.faults = Faults(job.cluster, job.run.seed)
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -76,10 +70,17 @@ class LocalServer:
 
     def run(self, dilation: float) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
-        self.clock.start(dilation)
-        self.driver.start()
-        for worker in range(self.run_.workers):
-            self._send(worker, [Go(self.clock.zero_s)])
+        if self.resumed is None:
+            self.clock.start(dilation)
+            self.driver.start()
+            if not self.checkpoints.problem:
+                self._checkpoint()
+            for worker in range(self.run_.workers):
+                self._send(worker, [Go(self.clock.zero_s)])
+        else:  # time has gone on
+            self.clock.start(dilation, self.resumed["zero_s"])
+            lines, self.lines, self.whose = self.lines, [None] * len(self.lines), {self.parent.fileno(): None}
+            self.coming = {w: line for w, line in enumerate(lines) if line is not None and w not in self.left}
         self._loop()
         ended_s = self.clock.now()
         self._dismiss()
@@ -117,6 +118,8 @@ class LocalServer:
             self._attach_due()
             self._deliver()
             self._take_one()
+            if self.checkpoints.due(self.machine):
+                self._checkpoint()
             if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
                 self._end("seconds")
             self._progress()
@@ -138,6 +141,10 @@ class LocalServer:
                 "owing": sorted(awaited), "travelling": not math.isinf(links.next_s())}  # fmt: skip
         self.heard.clear()
         report(self.parent, "progress", body)
+
+    def _checkpoint(self) -> None:
+        self.checkpoints.save(self.state, self.clock)
+        report(self.parent, "checkpoint", {"problem": self.checkpoints.problem})
 
     def _obey(self) -> None:
         verb, arguments = await_order(self.parent)
@@ -269,16 +276,8 @@ class LocalServer:
                 if frames is None or any(isinstance(message, Stop) for frame in frames for message in frame):
                     waiting.discard(sender)
 
-    def _costs(self) -> dict[str, float]:
-        """Mean seconds: to apply a push, to lay a reply ready, and for the rest of a frame's handling."""
-        spent = {on: self.clock.spent.get(on, [0.0, 0]) for on in (APPLY, SERVE, FIND, MESSAGE)}
-        (apply_s, pushes), (serve_s, whole), (find_s, encoded), (all_s, frames) = spent.values()
-        rest_s = max(0.0, all_s - apply_s - serve_s - find_s)
-        return {"apply_s": apply_s / max(pushes, 1), "serve_s": (serve_s + find_s) / max(whole + encoded, 1),
-                "message_s": rest_s / max(frames, 1)}  # fmt: skip
-
     def _report(self, ended_s: float) -> None:
-        late_s, books, frames = np.array(self.links.late_s or [0.0]), self.driver.books, self.links.faults
+        books, frames = self.driver.books, self.links.faults
         body = {
             "outcome": self.driver.outcome,
             "seconds": ended_s,
@@ -289,11 +288,9 @@ class LocalServer:
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,
-            "late_s_mean": float(late_s.mean()),
-            "late_s_99th": float(np.quantile(late_s, 0.99)),
-            "messages": len(self.links.late_s),
+            **self.links.facts(),
             "stalled_s": self.stalled_s,
-            "costs": self._costs(),
+            "costs": self.clock.costs(),
         }
         books.ledger.close(books.applied, ended_s)  # the parent maps the rows
         report(self.parent, "served", body)

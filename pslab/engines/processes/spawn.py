@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing as mp
+import resource
 import signal
 import sys
 import types
@@ -12,6 +14,11 @@ from typing import Any
 
 PRELOADED = "pslab.engines.processes.preload"
 SENT = 200  # the children to which a fork server can hand their descriptors; multiprocessing's limit is 256 of these
+
+LIMITS = {
+    errno.EMFILE: ("RLIMIT_NOFILE", "files", "ulimit -n"),
+    errno.EAGAIN: ("RLIMIT_NPROC", "processes", "ulimit -u"),
+}
 
 
 def context(children: int) -> Any:
@@ -50,3 +57,11 @@ def spawning() -> Iterator[None]:
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def limit(error: BaseException) -> str:
+    """What limit a system call has met, and how it is raised; "" if that is not known."""
+    name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
+    if not name:
+        return ""
+    return f"; at most {resource.getrlimit(getattr(resource, name))[0]} {what} are allowed here: see `{command}`"

@@ -56,6 +56,11 @@ class Ledger:
         self._arrivals.append((JOINED, worker, NOTHING, iteration, NOTHING, now))
 
     @property
+    def taken(self) -> int:
+        """The number of snapshots."""
+        return self._taken
+
+    @property
     def arrivals(self) -> np.ndarray:
         """[arrivals, ARRIVAL_COLUMNS]: what the server was handed, in the order in which it dealt with it."""
         return self._arrivals.table()

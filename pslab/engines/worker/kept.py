@@ -51,8 +51,9 @@ class Kept:
         self._numbers[0] = iteration
 
     def resume(self, iteration: int) -> bool:
-        """Go on with this iteration: with the state after the one before, or all zero; whether that state was here."""
-        state = self.after(iteration - 1)
+        """Go on with this iteration: with the last whole state before it, or all zero; whether there was one."""
+        whole = [number for number in self._numbers.tolist() if TORN < number < iteration]
+        state = self.after(max(whole)) if whole else None
         self._put(0, np.zeros_like(self._states[0]) if state is None else state, iteration - 1)
         self._numbers[1:] = TORN
         return state is not None
@@ -68,6 +69,12 @@ class Kept:
                 if self._numbers[place] == iteration:
                     return state
         return None
+
+    def put(self, state: np.ndarray | None, iteration: int) -> None:
+        """The worker's successor is to find this state after an iteration, and no other; none if it is not known."""
+        self._numbers[:] = TORN
+        if state is not None:
+            self._put(0, state, iteration)
 
     def _put(self, place: int, state: np.ndarray, number: int) -> None:
         self._numbers[place] = TORN

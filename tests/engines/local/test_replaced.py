@@ -11,9 +11,9 @@ import pytest
 from sabotage import Sabotaged, dying
 from tiny import Dies, tiny
 
-from pslab.engines.local import recovery
 from pslab.engines.local.attendance import Attendance
-from pslab.engines.local.recovery import LIVES, Recovery
+from pslab.engines.local.recovery import replacing
+from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.processes import pool
 from pslab.errors import StartFailed, WorkerDied
 from pslab.lab.runs.run import run
@@ -92,7 +92,7 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path, undisturbed):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "LIVES", 1)
+    monkeypatch.setattr(replacing, "LIVES", 1)
     wanted = tiny(model=Dies, sync="ssp:1", on_death="restart", workers=2, pushes=200)
     result = run(wanted, results=tmp_path, progress=False)
     assert [life["worker"] for life in result.manifest["lives"]] == [1]

@@ -6,6 +6,8 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.links import DOWN, Chooser
 from pslab.engines.emulation.traffic import Traffic
@@ -44,6 +46,12 @@ class EmulatedLinks:
         """Another process takes a worker's place: what is on its way to the one before is lost."""
         self._lives[worker] += 1
         self._down[worker] = 0
+
+    def facts(self) -> dict[str, float]:
+        """How late frames were delivered, and how many."""
+        late_s = np.array(self.late_s or [0.0])
+        return {"late_s_mean": float(late_s.mean()), "late_s_99th": float(np.quantile(late_s, 0.99)),
+                "messages": len(self.late_s)}  # fmt: skip
 
     def next_s(self) -> float:
         """The instant at which there is something to do; infinity if nothing is under way."""
