@@ -88,7 +88,10 @@ class Run:
     evaluate: Annotated[
         str, OneOf("after", "beside"), "the timed run, or beside it: curves grow live, but the run is disturbed"
     ] = "after"
-    on_death: Annotated[str, OneOf("stop", "continue"), "what the run does when a worker's process dies"] = "stop"
+    on_death: Annotated[
+        str, OneOf("stop", "continue", "restart"),
+        "what the run does when a process dies: end, go on without this worker, or put a new process in its place",
+    ] = "stop"
     on_nonfinite: Annotated[
         str, OneOf("stop", "skip"),
         "what a worker does with a gradient that is not finite: end the run, or compute its next batch instead",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pslab.config.parameters import Bounds, check
 from pslab.policies.planning.tictac import Operation, least, weights
@@ -26,6 +26,8 @@ class FIFO:
 
     Source: Tsai (thesis report 2018).
     """
+
+    in_turn: ClassVar[bool] = True  #: it chooses nothing, and so suits a worker with one push and one pull
 
     def pick(self, ready: Ready, view: View) -> Request:
         return ready[0]

@@ -39,7 +39,7 @@ from pslab.protocol.messages import (
     SyncEvent,
 )
 from pslab.protocol.scope import Range, Scope, scopes_of
-from pslab.protocol.traits import Sync, traits_of
+from pslab.protocol.traits import OfPolicy, Sync, traits_of
 
 
 class Step(NamedTuple):
@@ -80,7 +80,7 @@ class Refuse(NamedTuple):
 Effect = Step | Discard | Reply | Refuse | Searched
 
 
-class Server:
+class Server(OfPolicy):
     """The machine: `handle` a message, `answered` after each reply, `leave` and `join` for workers."""
 
     def __init__(self, workers: Iterable[int], ranges: int, sync: Sync) -> None:
@@ -174,6 +174,11 @@ class Server:
             if scope.complete is not None:
                 scope.complete.join(iteration)
         return iteration
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is held: what workers have pushed is in the weights."""
+        return not any(part.held or part.deferred for part in self.ranges)
 
     def waits_for(self, index: int) -> tuple[int, ...]:
         """The workers whose clock is at the low bound of a range: those that are held wait for them."""

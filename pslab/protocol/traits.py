@@ -79,3 +79,19 @@ def traits_of(sync: Sync) -> Traits:
         plans=hasattr(sync, "variants"),
         gradients_before=getattr(sync, "gradients_before", one_each),
     )
+
+
+class OfPolicy:
+    """A machine whose `traits` follow from its policy: a checkpoint has all else."""
+
+    sync: Sync
+    traits: Traits
+
+    def saved(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {name: value for name, value in vars(self).items() if name != "traits"}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """To what was saved."""
+        vars(self).update(state)
+        self.traits = traits_of(self.sync)

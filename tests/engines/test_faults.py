@@ -89,7 +89,9 @@ def test_a_worker_that_joins_in_the_midst_of_a_layered_round_does_not_compute_on
                "latency_s": 0.00030962, "bandwidth_bit_s": 8.92e8, "duplex": "half", "overhead_s": 0.000108504,
                "apply_s": 4.521e-05, "serve_s": 0.00015618, "message_s": 0.00022605,
                "leave": {2: 0.04247, 3: 0.068089}, "join": {2: 0.081515, 3: 0.0694864},
-               "faults": [{"what": "corrupt", "iteration": 8, "for_s": 0.110011}]}  # fmt: skip
+               "faults": [{"what": "stop", "worker": 2, "iteration": 4, "for_s": 0.00121519},
+                          {"what": "corrupt", "probability": 0.03, "for_s": 0.039456},
+                          {"what": "corrupt", "iteration": 8, "for_s": 0.110011}]}  # fmt: skip
     fields = {"ranges": "layers:1000", "model": "mlp:4", "data": "mnist:train=1024,test=256", "seed": 104}
     run, tables, facts = history("bsp", cluster, workers=4, pushes=17, **fields)
     assert facts["outcome"] == "budget"

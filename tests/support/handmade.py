@@ -92,7 +92,8 @@ def arrived(phases: pd.DataFrame, pushes: pd.DataFrame, *, eager: bool = False) 
             version_pulled = version.get((span.worker, span.iteration, index), 0)
             rows.append(("push", span.worker, index, span.iteration, version_pulled, span.begin_s))
         if span.phase == ("wait" if eager else "apply"):
-            rows.append(("pull", span.worker, index, span.iteration + 1, 0, span.begin_s + 0.1 * (not eager)))
+            held = version.get((span.worker, span.iteration, index), 0)
+            rows.append(("pull", span.worker, index, span.iteration + 1, held, span.begin_s + 0.1 * (not eager)))
     return pd.DataFrame(rows, columns=ARRIVAL_COLUMNS).sort_values("seconds", kind="stable", ignore_index=True)
 
 

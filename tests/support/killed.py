@@ -1,14 +1,17 @@
-"""A run whose process kills itself, as if by `kill -9`, at the n-th call of a named function; for test_killed.py.
+"""Runs whose process kills itself, as if by `kill -9`, at the n-th call of a named function.
 
-python killed.py RESULTS MODULE:ATTRIBUTE N
+python killed.py RESULTS MODULE:ATTRIBUTE N [FIELDS ...]    JSON of each run; one that is long without
+python killed.py RESULTS - MILLISECONDS [FIELDS ...]        once the first run has begun
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import sys
+import threading
 from functools import reduce
 from typing import Any
 
@@ -31,10 +34,22 @@ def kill_at(where: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    results, where, count = sys.argv[1:]
-    kill_at(where, int(count))
+    results, where, count, *runs = sys.argv[1:]
     from tiny import tiny
 
-    from pslab.lab.runs.run import run
+    from pslab.lab.runs.run import sweep
 
-    run(tiny(pushes=200, cluster={"compute_s": 0.005}), results=results, progress=False)
+    if where == "-":
+        from pslab.lab.records.record import Draft
+
+        begin = Draft.__init__
+
+        def begun(self: Any, *given: Any, **named: Any) -> None:
+            begin(self, *given, **named)
+            threading.Timer(int(count) / 1000, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+        Draft.__init__ = begun  # type: ignore[method-assign]
+    else:
+        kill_at(where, int(count))
+    fields = map(json.loads, runs) if runs else [{"pushes": 200, "cluster": {"compute_s": 0.005}}]
+    sweep([tiny(**each) for each in fields], results=results, progress=False)

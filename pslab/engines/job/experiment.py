@@ -13,6 +13,7 @@ from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.config.table import find
 from pslab.engines.job import costs
+from pslab.engines.job.checkpoint.place import Place
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
@@ -56,6 +57,7 @@ class Experiment:
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
+    checkpoints: Place | None = None  #: where they lie, if there are to be any
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
     @cached_property
@@ -98,6 +100,11 @@ class Experiment:
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
         named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
         return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.apart
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a worker that dies is replaced, and what it keeps lies where its successor finds it."""
+        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.apart
 
     @property
     def sparse(self) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
 
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.shared_memory import aligned
+from pslab.engines.job.shared_memory import ALIGNMENT, aligned
 from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
 from pslab.tensors.codec.frames import largest_frame_bytes
 from pslab.tensors.pruning.pruner import Memory
 
 T = TypeVar("T")
+
+HEAD_BYTES = ALIGNMENT  # of a worker's states: their numbers
 
 
 def in_turn(places: Sequence[T], iteration: int) -> T:
@@ -38,8 +40,33 @@ class Layout:
     memories: dict[str, Memory]  #: what each worker keeps from one gradient to the next
     kept: tuple[dict[str, int], ...]  #: per worker: where that lies, if any process may compute for it
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
+    states: tuple[int, ...] = ()  #: per worker: its last states of what it keeps, if another may take its place
+    copies: int = 0  #: of them, beside the one at work
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
+
+    def live(self, sparse: bool) -> tuple[tuple[int, int], ...]:
+        """The places (offset, bytes) whose content may be read after an event that wrote it.
+
+        Where frames travel a dense gradient is read by no other; where they do not, there are none.
+        """
+        flat, room = self.size * self.dtype.itemsize, sum(self.frames[-1])
+        pushes, length = (self.up, room) if sparse else (self.gradients, flat)
+        places = {self.server: flat, **dict.fromkeys((*self.weights, *self.used), flat)}
+        for each, size in ((pushes, length), (self.down, room), (self.arrivals, flat)):
+            places |= {at: size for own in each for at in own}
+        places |= {at: self.memories[name].entries * self.memories[name].dtype.itemsize
+                   for own in self.kept for name, at in own.items()}  # fmt: skip
+        return tuple(sorted(places.items()))
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of all that a worker keeps, which lies together."""
+        return sum(aligned(memory.entries * memory.dtype.itemsize) for memory in self.memories.values())
+
+    def kept_at(self, worker: int) -> int:
+        """Where all that a worker keeps begins."""
+        return min(self.kept[worker].values())
 
     @classmethod
     def of(cls, experiment: Experiment) -> Layout:
@@ -71,4 +98,9 @@ class Layout:
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
         used = tuple(take(flat) if eager or experiment.own else own for own in weights)
         places = server, weights, gradients, up, arrivals, used, down, memories, kept
-        return cls(size, dtype, *places, frames=tuple(frames), end=at, in_place=in_place)
+        made = cls(size, dtype, *places, frames=tuple(frames), in_place=in_place)
+        states: tuple[int, ...] = ()
+        copies = len(buffers) if eager else 1
+        if experiment.replaces and memories:
+            states = tuple(take(HEAD_BYTES + copies * made.kept_bytes) for _ in range(workers))
+        return replace(made, states=states, copies=copies, end=at)

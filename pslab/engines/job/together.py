@@ -9,7 +9,6 @@ from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
-from pslab.policies.orders import FIFO
 from pslab.protocol.traits import traits_of
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.pruning.range_rule import Ranges
@@ -123,7 +122,7 @@ def _check_momentum(run: Run, rule: Any) -> None:
 def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     """What cannot be done layer by layer, and what can be done only so."""
     if not policies["ranges"].layered:
-        if not isinstance(policies["order"], FIFO):
+        if not getattr(policies["order"], "in_turn", False):
             problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
             raise ConfigError("order", run.order, problem)
         return

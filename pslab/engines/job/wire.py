@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
+FIRST = -1  # the iteration of a Go to those that start with the run
 WHOLE = -1  # size_bytes of a payload that lies in shared memory as it is, not encoded
 REQUEST_BYTES = 87  # of a pull on an emulated link: a figure of the emulation, not the length of its record
 
@@ -59,9 +60,13 @@ class Taken(NamedTuple):
 
 
 class Go(NamedTuple):
-    """Server -> worker: the run starts; its zero on the machine's monotonic clock."""
+    """Server -> worker: the run starts; its zero on the machine's monotonic clock.
+
+    A process that takes another's place goes on with `iteration`, whose weights the server has asked for in its name.
+    """
 
     zero_s: float
+    iteration: int = FIRST
 
 
 class Stop(NamedTuple):
@@ -123,7 +128,7 @@ _KINDS: tuple[tuple[Any, ...], ...] = (
     (Pull, "HIqqqqd", Wanted),
     (Weights, "HIqqqhdddddq", Answer),
     (Ack, "HIqdd", Taken),
-    (Go, "d"),
+    (Go, "dq"),
     (Stop, "h"),
     (Diverged, "Hq"),
     (Blocked, "HI"),

@@ -63,6 +63,15 @@ class Attendance:
             body["waits"] = f"no push came for {lease_s:g} s: {self.told()}"
         return body
 
+    def rewind(self, present: set[int], seconds: float) -> None:
+        """The run goes on from an instant at which these workers were present."""
+        self.lost.clear()
+        self.lost.update(self.workers - present)
+        self.deaths[:] = [death for death in self.deaths if death["seconds"] <= seconds]
+        self._doings, self._owing, self._travelling = [], [], True
+        self._reported_s = self._moved_s = time.monotonic()
+        self._parked.clear()
+
     def waits(self, number: int) -> None:
         """A worker has waited for a lease, and nothing was under way.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,17 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
-from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, STARVED, Pace, emulation, kept, larger
+from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
+from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
-from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
-from pslab.engines.processes.pool import SERVER, Pool
+from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S
+from pslab.engines.processes.pool import ENDS, SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
-from pslab.engines.processes.watch import EVALUATING, REHEARSING
+from pslab.engines.processes.watch import EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
@@ -33,7 +34,6 @@ from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import RunError
 
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
-STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 
 
 def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | None = None) -> Outcome:
@@ -75,19 +75,19 @@ def rehearse(experiment: Experiment) -> Pace:
         raise
 
 
-class _LocalRun(Coordinator):
+class _LocalRun(Rehearsing):
     """A run in wall-clock time."""
 
     def __init__(
         self, pool: Pool, experiment: Experiment, on_progress: OnProgress, beside: bool, yields: bool | None,
         before: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(pool, experiment, on_progress)
-        self.asked, self.before = yields, before  # `before`: the emulation of an attempt that was not kept
-        self.yields, self.dilation, self.pace = bool(yields), 1.0, Pace(0.0, 0.0)
+        super().__init__(pool, experiment, on_progress, yields, before)
         self.attendance = Attendance(pool, self.run.workers, self.run.on_death)
-        self.workers, self.lost = self.attendance.workers, self.attendance.lost
+        self.lost = self.attendance.lost
+        self.recovery = Recovery(pool, self.attendance, self.run.on_death, lambda worker: self._give_role(worker, True))
         self.evaluator = self.run.workers if beside else None
+        self.all = self.workers | {SERVER} | ({self.run.workers} if beside else set())
         self.facts: dict[str, Any] = {}
         self.phases: list[np.ndarray] = []
         self.worked: dict[int, dict[str, Any]] = {}
@@ -111,7 +111,7 @@ class _LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        if self.pool.ended:  # the survivors are well, but the next run needs all processes
+        if self.pool.ended or self.lost or self.recovery.rewinds:  # the next run needs all processes, and their lines
             pools.release(kill=True)
         return outcome
 
@@ -126,69 +126,45 @@ class _LocalRun(Coordinator):
         """Whether the server or a worker has not yet reported its end."""
         return "outcome" not in self.facts or bool(self.workers - self.lost - set(self.worked))
 
-    @property
-    def _all(self) -> set[int]:
-        """The processes that have a role."""
-        return self.workers | {SERVER} | (set() if self.evaluator is None else {self.evaluator})
-
     def _owed(self) -> dict[int, str]:
         """Who owes a report; see pslab.engines.processes.watch."""
         owed = self.attendance.owed("outcome" in self.facts, set(self.worked))
-        return dict.fromkeys(self._all, "") | owed | dict.fromkeys(self.busy, EVALUATING)
+        preparing = dict.fromkeys(self.recovery.preparing, PREPARING)
+        return dict.fromkeys(self.all, "") | owed | preparing | dict.fromkeys(self.busy, EVALUATING)
 
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
         with self._yielding(self.yields):
-            for number in (*sorted(self.workers), SERVER):
-                self.pool.order(number, "run", self.dilation)
+            self._run()
             self.running = True
             while self._under_way:
                 self.hear(self._owed(), POLL_S)
+                if SERVER in self.pool.ended:
+                    self._rewind()
                 if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
                     self.order_evaluation(self.evaluator, todo[0], "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
 
-    @contextlib.contextmanager
-    def _yielding(self, yields: bool) -> Iterator[bool]:
-        """Those that compute let the server first, if the system can: no message is late because others compute."""
-        try:
-            yield yields and let_others_first(self._computing, True)
-        finally:
-            let_others_first(self._computing, False)
+    def _run(self) -> None:
+        for number in (*sorted(self.workers), SERVER):
+            self.pool.order(number, "run", self.dilation)
 
-    @property
-    def _computing(self) -> list[int]:
-        """The processes that compute, by their numbers in the system."""
-        return [self.pool.processes[number].pid for number in self._all - {SERVER} - self.pool.ended.keys()]
-
-    def _rehearse(self) -> None:
-        """Find out whether workers may let others first, and how slowly the cluster must run."""
-        begin_s = time.monotonic()
-        self.pace = self._measured()
-        if self.asked is not False:
-            with self._yielding(True) as done:
-                pace = self._measured(max(STARVING_LIMIT_S, 2 * (time.monotonic() - begin_s)))
-            self.yields = done and (bool(self.asked) or pace.gradient_s <= STARVED * self.pace.gradient_s)
-            self.pace = pace if self.yields else self.pace
-        if isinstance(self.run.dilation, float):
-            self.dilation = self.run.dilation
-        else:
-            self.dilation = self.pace.dilation(self.experiment, larger(self.before) if self.before else 1.0)
-
-    def _measured(self, limit_s: float = math.inf) -> Pace:
-        """The pace while all workers compute side by side; after so long as usual, if they let others first."""
-        until_s = time.monotonic() + limit_s
-        for number in sorted(self.workers | {SERVER}):
-            self.pool.order(number, "rehearse")
-
-        def meanwhile() -> None:
-            if time.monotonic() > until_s:
-                let_others_first(self._computing, False)
-
-        reports = self.await_reports(self.workers | {SERVER}, REHEARSING, meanwhile)
-        gradients_s = [report.body.get("gradient_s", 0.0) for report in reports]
-        return Pace(max(gradients_s), sum(report.body.get("late_s", 0.0) for report in reports))
+    def _rewind(self) -> None:
+        """The server has ended: all go on from its newest checkpoint."""
+        until_s = time.monotonic() + LAST_WORDS_S  # workers whose line has ended tell their phases
+        self.hear_out(self.workers, lambda: not self.workers - self.lost - set(self.worked), until_s)
+        facts = self.recovery.rewind(self.pool.ended[SERVER], len(rows_in(self.pool.ledger[0], len(PUSH_COLUMNS))))
+        end = PHASE_COLUMNS.index("end_s")
+        self.phases = [rows[rows[:, end] <= facts["seconds"]] for rows in self.phases if rows.size]
+        self.worked.clear()
+        self.forget_snapshots(facts["snapshots"])
+        self.pool.start(SERVER, LocalServer, self.job, True)
+        for worker in sorted(self.workers):
+            self._give_role(worker, True)
+        self.await_prepared(self.workers | {SERVER})
+        self._run()
+        self.on_progress({"pushes": facts["pushes"], "seconds": facts["seconds"]})
 
     def _emulation(self) -> dict[str, Any]:
         """How well the emulation was kept, and what was measured before."""
@@ -216,18 +192,26 @@ class _LocalRun(Coordinator):
         return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.asked, before).conduct()
 
     def _prepare(self) -> None:
-        job = self.lay_out()
+        self.job = job = self.lay_out()
+        Generations(self.pool.checkpoints).clear()
         self.pool.start(SERVER, LocalServer, job)
         for worker in sorted(self.workers):
-            self.pool.start(worker, LocalLayeredWorker if job.layered else LocalWorker, job)
+            self._give_role(worker)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
-        self.await_prepared(self._all)
+        self.await_prepared(self.all)
+
+    def _give_role(self, worker: int, successor: bool = False) -> None:
+        role = LocalLayeredWorker if self.job.layered else LocalWorker
+        self.pool.start(worker, role, self.job, successor)
 
     def tolerated(self, number: int) -> bool:
         """While the run is under way the server notices, and knows the iteration."""
         going = self.running and self._under_way
-        return number in self.workers and (going or self.run.on_death == "continue")
+        if number == SERVER:
+            may = self.run.on_death == "restart" and len(self.recovery.rewinds) < LIVES
+            return may and self.running and "outcome" not in self.facts
+        return number in self.workers and (going or self.run.on_death != "stop")
 
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)
@@ -238,7 +222,18 @@ class _LocalRun(Coordinator):
         elif report.kind == "failed" and self.run.on_death == "stop":
             raise self.pool.ended[number]
         elif report.kind == "lost":
-            self.attendance.lose(report.body)
+            self.recovery.lost(report.body)
+        elif report.kind in ENDS:
+            self.recovery.ended(number)
+        elif report.kind == "prepared" and number in self.recovery.preparing:
+            self.pool.order(number, "run", self.dilation)
+            self.recovery.prepared(number)
+        elif report.kind == "joined":
+            self.recovery.joined(report.body)
+            if self.yields:
+                let_others_first(self._computing, True)
+        elif report.kind == "checkpoint":
+            self.recovery.problem = report.body["problem"]
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
@@ -261,12 +256,12 @@ class _LocalRun(Coordinator):
         if not self.running:
             pools.release(kill=True)
             return None
-        if "outcome" not in self.facts:
+        if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.order(SERVER, "stop")
-        self.hear_out(self._all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
-        if "outcome" not in self.facts:
+        self.hear_out(self.all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
+        if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.processes[SERVER].kill()  # the workers' lines end
-        self.hear_out(self._all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
+        self.hear_out(self.all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
         if evaluating and self.worked:
             with contextlib.suppress(RunError):
                 self.evaluate(self.unevaluated[::-1], self.worked, until_s)  # the last one first
@@ -293,7 +288,7 @@ class _LocalRun(Coordinator):
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
             **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
-            **({"phases_lost": sorted(lost)} if (lost := self.workers - set(self.worked)) else {}),
+            **self.recovery.facts(self.workers - set(self.worked)),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()

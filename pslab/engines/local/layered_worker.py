@@ -15,8 +15,8 @@ class LocalLayeredWorker(LocalWorker):
     sooner than the model says. A pass that takes longer than modelled may be caught up with by those behind it.
     """
 
-    def __init__(self, seat: Seat, job: Job) -> None:
-        super().__init__(seat, job)
+    def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
+        super().__init__(seat, job, successor)
         self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # what each one's passes really took
         self.producer.attend(self._needs, self._turns, self._layer_ready)
 

@@ -6,8 +6,10 @@ slower than in its own seconds: to it the machine is k times faster.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,12 @@ import torch
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
+from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.shared_memory import Arena
+from pslab.engines.processes.coordinator import Coordinator
+from pslab.engines.processes.pool import SERVER, Pool
+from pslab.engines.processes.precedence import let_others_first
+from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
 
 KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
@@ -25,6 +32,7 @@ MESSAGES = 2  # of an iteration, each of which may be late
 DRAWN = 64  # modelled gradients of each worker that stand for all of them
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
 STARVED = 1.25  # workers that let others first may compute so much longer
+STARVING_LIMIT_S = 0.5  # for which a rehearsal may starve workers that let others first
 AGAIN = "the machine did not keep the cluster's pace: once again, slower"
 EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # what the server reports for `emulation` alone
 
@@ -104,3 +112,63 @@ def gradients_s(job: Job, worker: int, arena: Arena, data: Arena) -> float:
         spent_s.append(time.monotonic() - begin_s)
     counted = spent_s[1:] or spent_s
     return sum(counted) / len(counted)
+
+
+class Rehearsing(Coordinator):
+    """A run whose processes find out, before it starts, at what pace they can go.
+
+    Args:
+        asked: whether workers let others first; None: unless that starves them.
+        before: the emulation of an attempt that was not kept.
+    """
+
+    def __init__(
+        self, pool: Pool, experiment: Experiment, on_progress: OnProgress, asked: bool | None,
+        before: Mapping[str, Any] | None,
+    ) -> None:  # fmt: skip
+        super().__init__(pool, experiment, on_progress)
+        self.asked, self.before = asked, before
+        self.yields, self.dilation, self.pace = bool(asked), 1.0, Pace(0.0, 0.0)
+        self.workers = set(range(self.run.workers))
+        self.all = self.workers | {SERVER}  #: the processes that have a role
+
+    @contextlib.contextmanager
+    def _yielding(self, yields: bool) -> Iterator[bool]:
+        """Those that compute let the server first, if the system can: no message is late because others compute."""
+        try:
+            yield yields and let_others_first(self._computing, True)
+        finally:
+            let_others_first(self._computing, False)
+
+    @property
+    def _computing(self) -> list[int]:
+        """The processes that compute, by their numbers in the system."""
+        return [self.pool.processes[number].pid for number in self.all - {SERVER} - self.pool.ended.keys()]
+
+    def _rehearse(self) -> None:
+        """Find out whether workers may let others first, and how slowly the cluster must run."""
+        begin_s = time.monotonic()
+        self.pace = self._measured()
+        if self.asked is not False:
+            with self._yielding(True) as done:
+                pace = self._measured(max(STARVING_LIMIT_S, 2 * (time.monotonic() - begin_s)))
+            self.yields = done and (bool(self.asked) or pace.gradient_s <= STARVED * self.pace.gradient_s)
+            self.pace = pace if self.yields else self.pace
+        if isinstance(self.run.dilation, float):
+            self.dilation = self.run.dilation
+        else:
+            self.dilation = self.pace.dilation(self.experiment, larger(self.before) if self.before else 1.0)
+
+    def _measured(self, limit_s: float = math.inf) -> Pace:
+        """The pace while all workers compute side by side; after so long as usual, if they let others first."""
+        until_s = time.monotonic() + limit_s
+        for number in sorted(self.workers | {SERVER}):
+            self.pool.order(number, "rehearse")
+
+        def meanwhile() -> None:
+            if time.monotonic() > until_s:
+                let_others_first(self._computing, False)
+
+        reports = self.await_reports(self.workers | {SERVER}, REHEARSING, meanwhile)
+        gradients_s = [report.body.get("gradient_s", 0.0) for report in reports]
+        return Pace(max(gradients_s), sum(report.body.get("late_s", 0.0) for report in reports))

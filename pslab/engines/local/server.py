@@ -5,32 +5,27 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from typing import Any
 
 import numpy as np
 
-from pslab.engines.emulation.faults import Faults
-from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
-from pslab.engines.local.emulated_links import EmulatedLinks
-from pslab.engines.local.framed_pipe import SPIN_S, Line, ready
-from pslab.engines.processes.channel import report
+from pslab.engines.local.lines.emulated_links import EmulatedLinks
+from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
+from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
-from pslab.engines.server.books import Books
-from pslab.engines.server.clock import APPLY, FIND, SERVE, WallClock
-from pslab.engines.server.driver import ServerDriver
-from pslab.engines.server.ledger import Ledger
-from pslab.engines.server.shard import TensorShard
+from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.worker_status import doing
 from pslab.protocol.messages import Weights
-from pslab.protocol.server import Server
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
 WAKES, WAKE_S, WAKING_S = 60, 1e-3, 0.2  # a rehearsal: how often the server sleeps, how long each time and in all
-MESSAGE = "message"  # what the clock spends on a frame as a whole
 
 
 class LocalServer:
@@ -38,23 +33,25 @@ class LocalServer:
 
     called = "server"
 
-    def __init__(self, seat: Seat, job: Job) -> None:
+    def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
         self.job, self.run_, self.parent = job, job.run, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
-        self.lines = [Line(pipe) for pipe in seat.pipes[: job.run.workers]]
-        self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines)}
+        self.pipes = seat.pipes  # also of the next run
+        self.lines: list[Line | None] = [Line(pipe) for pipe in seat.pipes[: job.run.workers]]
+        self.coming: dict[int, Line] = {}  # of workers whose former process has sent what is still on its way
+        self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
         self.whose[self.parent.fileno()] = None  # what is listened to
         self.clock = WallClock()
-        self.machine = Server(range(job.run.workers), len(job.parts), job.sync)
-        self.waiting = Waiting(job, self.machine) if job.layered and not job.cluster.free else None
+        self.checkpoints = Checkpoints(job, seat, self, self.clock)
+        self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
+        if successor:
+            self.resumed, self.state = self.checkpoints.restore()
+        else:
+            self.state = first_state(job, seat, self, self.clock)
+        self.driver, self.waiting, self.faults, self.left = self.state
+        self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting)
-        shard = TensorShard(job, seat.arena)
-        ledger = Ledger(job, shard.weights, seat.snapshots, lambda body: report(self.parent, "snapshot", body),
-                        seat.ledger)  # fmt: skip
-        self.driver = ServerDriver(job, self.machine, Books(job, ledger), shard, self.clock, self, self.waiting)
-        self.deaths: list[dict[str, Any]] = []
-        self.faults = Faults(job.cluster, job.run.seed)
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -73,17 +70,39 @@ class LocalServer:
 
     def run(self, dilation: float) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
-        self.clock.start(dilation)
-        self.driver.start()
-        for worker in range(self.run_.workers):
-            self._send(worker, [Go(self.clock.zero_s)])
+        if self.resumed is None:
+            self.clock.start(dilation)
+            self.driver.start()
+            if not self.checkpoints.problem:
+                self._checkpoint()
+            for worker in range(self.run_.workers):
+                self._send(worker, [Go(self.clock.zero_s)])
+        else:  # time has gone on
+            self.clock.start(dilation, self.resumed["zero_s"])
+            lines, self.lines, self.whose = self.lines, [None] * len(self.lines), {self.parent.fileno(): None}
+            self.coming = {w: line for w, line in enumerate(lines) if line is not None and w not in self.left}
         self._loop()
         ended_s = self.clock.now()
         self._dismiss()
         self._report(ended_s)
 
+    # --- orders while it runs, which may come when it has ended by itself ------------------------------------------
+
     def stop(self) -> None:
-        """The order to stop came when the run had ended by itself."""
+        """End the run."""
+        self._end("interrupted")
+
+    def attach(self, worker: int) -> None:
+        """A new process takes a worker's place; its line comes behind this order."""
+        pipe = Connection(recv_handle(self.parent))
+        if not self.driver.outcome:  # else its end tells it
+            self.pipes[worker] = pipe
+            self.coming[worker] = Line(pipe, self.spin_s)
+
+    def abandon(self, worker: int) -> None:
+        """No process takes this worker's place any more."""
+        if not self.driver.outcome:
+            self._leave(worker)
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -93,12 +112,14 @@ class LocalServer:
             for source in ready(list(self.whose), self._patience_s(), spin_s=self.spin_s):
                 worker = self.whose[source]
                 if worker is None:
-                    self.parent.recv_bytes()  # the only order that a serving server gets is to stop
-                    self._end("interrupted")
+                    self._obey()
                 else:
                     self._hear(worker)
+            self._attach_due()
             self._deliver()
             self._take_one()
+            if self.checkpoints.due(self.machine):
+                self._checkpoint()
             if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
                 self._end("seconds")
             self._progress()
@@ -121,6 +142,24 @@ class LocalServer:
         self.heard.clear()
         report(self.parent, "progress", body)
 
+    def _checkpoint(self) -> None:
+        self.checkpoints.save(self.state, self.clock)
+        report(self.parent, "checkpoint", {"problem": self.checkpoints.problem})
+
+    def _obey(self) -> None:
+        verb, arguments = await_order(self.parent)
+        getattr(self, verb)(*arguments)
+
+    def _attach_due(self) -> None:
+        """Processes that take the place of others go on, once all that those have sent is dealt with."""
+        for worker in [worker for worker in self.coming if self.links.sent_all(worker)]:
+            line = self.coming.pop(worker)
+            self.lines[worker], self.whose[line.descriptor] = line, worker
+            self.links.renew(worker)
+            iteration, frame = self.driver.succeed(worker)
+            self._send(worker, [Go(self.clock.zero_s, iteration)])
+            self.driver.receive(frame)
+
     def _end(self, outcome: str) -> None:
         """The run is over, unless it was before."""
         if not self.driver.outcome:
@@ -133,11 +172,9 @@ class LocalServer:
 
     def _hear(self, worker: int) -> None:
         """Read what a worker has sent, or that it is gone."""
-        try:
-            frames = self.lines[worker].frames()
-        except (EOFError, OSError):
-            del self.whose[self.lines[worker].descriptor]
-            self._lose(worker, "is gone")
+        frames = self._frames(worker)
+        if frames is None:
+            self._lose(worker)
             return
         self.heard.add(worker)
         for frame in frames:
@@ -150,6 +187,17 @@ class LocalServer:
             else:
                 self.links.send_up(worker, frame)
 
+    def _frames(self, worker: int) -> list[Frame] | None:
+        """What has come on a worker's line; None if its process is gone."""
+        line = self.lines[worker]
+        assert line is not None  # it is listened to
+        try:
+            return line.frames()
+        except (EOFError, OSError):
+            del self.whose[line.descriptor]
+            self.lines[worker] = None
+            return None
+
     def _take_one(self) -> None:
         """Deal with one frame that has arrived; weights may fall due meanwhile."""
         taken = self.links.take()
@@ -157,7 +205,7 @@ class LocalServer:
             return
         worker, frame = taken
         now, used_s = self.clock.now(), time.thread_time()
-        if worker not in self._dead:
+        if worker not in self.left:
             self.driver.receive(frame)
             self.clock.spend(MESSAGE, now)
         self.stalled_s += max(0.0, self.clock.now() - now - (time.thread_time() - used_s) / self.clock.dilation)
@@ -183,31 +231,35 @@ class LocalServer:
             self._send(worker, frame)
 
     def _send(self, worker: int, frame: Frame) -> None:
-        with contextlib.suppress(OSError):  # a dead worker is noticed where its pipe is read
-            self.lines[worker].send(frame)
+        if (line := self.lines[worker]) is not None:
+            with contextlib.suppress(OSError):  # a dead worker is noticed where its line is read
+                line.send(frame)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    @property
-    def _dead(self) -> set[int]:
-        return {death["worker"] for death in self.deaths}
-
-    def _lose(self, worker: int, how: str) -> None:
+    def _lose(self, worker: int) -> None:
+        """A worker's process is gone: where another may take its place, the parent says whether one does."""
         iteration = min(part.clocks[worker] for part in self.machine.ranges)
-        self.deaths.append({"worker": worker, "iteration": iteration, "how": how, "seconds": self.clock.now()})
-        report(self.parent, "lost", self.deaths[-1])
+        report(self.parent, "lost", {"worker": worker, "iteration": iteration, "seconds": self.clock.now()})
         at = next((at for at in (iteration, iteration + 1) if self.faults.kills(worker, at)), None)  # eager: one more
         if at is not None or self.faults.kill_s(worker) <= self.clock.now():
-            iteration = iteration if at is None else at
-            self.faults.killed(worker, iteration, self.clock.now())
+            self.faults.killed(worker, iteration if at is None else at, self.clock.now())
+        if self.run_.on_death != "restart":
+            self._leave(worker)
+
+    def _leave(self, worker: int) -> None:
+        self.left.add(worker)
         if self.run_.on_death == "stop" or len(self.machine.workers) == 1:
-            self.driver.end("died", self.clock.now())
+            self._end("died")
         else:
             self.driver.leave(worker)
 
     def _dismiss(self) -> None:
         """Stop the workers, and read each one's line to its last message: the next run begins with empty lines."""
-        waiting = set(range(self.run_.workers)) - self._dead
+        waiting = {worker for worker, line in enumerate(self.lines) if line is not None}
+        for worker in set(range(self.run_.workers)) - waiting - self.left:  # it waits for a process: for none, now
+            report(self.parent, "lost", {"worker": worker, "over": True})
+        self.coming.clear()
         for worker in waiting:
             self._send(worker, [Stop(worker)])
         while waiting and self.driver.outcome != "died":
@@ -215,29 +267,17 @@ class LocalServer:
             for source in ready(list(self.whose), PROGRESS_PERIOD_S):
                 sender = self.whose[source]
                 if sender is None:
-                    self.parent.recv_bytes()
+                    self._obey()
                     continue
                 self.heard.add(sender)
-                try:
-                    frames = self.lines[sender].frames()
-                    last = any(isinstance(message, Stop) for frame in frames for message in frame)
-                except (EOFError, OSError):  # it died with the run already over: nothing of it is missing
-                    last = True
-                    del self.whose[source]
+                frames = self._frames(sender)
+                if frames is None:  # it died with the run already over: nothing of it is missing
                     report(self.parent, "lost", {"worker": sender, "over": True})
-                if last:
+                if frames is None or any(isinstance(message, Stop) for frame in frames for message in frame):
                     waiting.discard(sender)
 
-    def _costs(self) -> dict[str, float]:
-        """Mean seconds: to apply a push, to lay a reply ready, and for the rest of a frame's handling."""
-        spent = {on: self.clock.spent.get(on, [0.0, 0]) for on in (APPLY, SERVE, FIND, MESSAGE)}
-        (apply_s, pushes), (serve_s, whole), (find_s, encoded), (all_s, frames) = spent.values()
-        rest_s = max(0.0, all_s - apply_s - serve_s - find_s)
-        return {"apply_s": apply_s / max(pushes, 1), "serve_s": (serve_s + find_s) / max(whole + encoded, 1),
-                "message_s": rest_s / max(frames, 1)}  # fmt: skip
-
     def _report(self, ended_s: float) -> None:
-        late_s, books, frames = np.array(self.links.late_s or [0.0]), self.driver.books, self.links.faults
+        books, frames = self.driver.books, self.links.faults
         body = {
             "outcome": self.driver.outcome,
             "seconds": ended_s,
@@ -248,11 +288,9 @@ class LocalServer:
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,
-            "late_s_mean": float(late_s.mean()),
-            "late_s_99th": float(np.quantile(late_s, 0.99)),
-            "messages": len(self.links.late_s),
+            **self.links.facts(),
             "stalled_s": self.stalled_s,
-            "costs": self._costs(),
+            "costs": self.clock.costs(),
         }
         books.ledger.close(books.applied, ended_s)  # the parent maps the rows
         report(self.parent, "served", body)

@@ -12,8 +12,8 @@ import numpy as np
 
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Diverged, Frame, Stop
-from pslab.engines.local.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
+from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
 from pslab.engines.local.pace import gradients_s
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
@@ -36,12 +36,12 @@ class LocalWorker(Evaluating):
 
     called = "worker {}"
 
-    def __init__(self, seat: Seat, job: Job) -> None:
+    def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
         super().__init__(seat, job)
         self.worker, self.line = seat.number, Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
         self.rows: list[Row] = []
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), self.rows)
-        self.producer = Producer(job, self.worker, seat.arena, seat.data)
+        self.producer = Producer(job, self.worker, seat.arena, seat.data, successor=successor)
         self.producer.warm_up()
         self.faults = Faults(job.cluster, job.run.seed)
         self.layers_s: list[list[float]] = []
@@ -66,11 +66,8 @@ class LocalWorker(Evaluating):
 
     def run(self, dilation: float) -> None:
         """Work until the server says stop, then report the phases."""
-        ((go,),) = self.line.wait()
-        self.clock.start(dilation, go.zero_s)
-        kill_after(self.clock.real_s(self.faults.kill_s(self.worker) - self.clock.now()))
         try:
-            iteration = self.driver.start(self.now())
+            iteration = self._start(dilation)
             while True:
                 while iteration is not None:
                     iteration = self._compute(iteration)
@@ -87,6 +84,22 @@ class LocalWorker(Evaluating):
                 "refused": self.driver.refused, "faulted": self.faults.rows,
                 "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
+
+    def _start(self, dilation: float) -> int | None:
+        """Start with the run, or take the place of another process: the iteration to be computed now, if any."""
+        self.clock.start(dilation)
+        go, *others = self._messages()
+        self.clock.start(dilation, go.zero_s)
+        left_s = self.faults.kill_s(self.worker) - self.clock.now()
+        if go.iteration == FIRST:
+            kill_after(self.clock.real_s(left_s))
+            return self.driver.start(self.now())
+        if not self.faults.kills(self.worker, go.iteration) and left_s > 0:  # what has killed the one before is over
+            kill_after(self.clock.real_s(left_s))
+        self.driver.resume(go.iteration)
+        body = {"worker": self.worker, "joined": go.iteration, "kept": self.producer.resume(go.iteration)}
+        report(self.seat.parent, "joined", body)
+        return self._deal_with(others)
 
     # --- computing ------------------------------------------------------------------------------------------------
 
@@ -155,8 +168,11 @@ class LocalWorker(Evaluating):
 
     def _receive(self) -> int | None:
         """Wait for messages and deal with them; the iteration to be computed now, if any."""
+        return self._deal_with(self._messages())
+
+    def _deal_with(self, messages: Frame) -> int | None:
         iteration = None
-        for message in self._messages():
+        for message in messages:
             found = self._received(message)
             iteration = iteration if found is None else found
         return iteration

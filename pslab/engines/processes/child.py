@@ -27,6 +27,13 @@ class Seat(NamedTuple):
     data: Arena
     snapshots: Arena
     ledger: tuple[Arena, Arena]  #: the tables of the server's
+    checkpoints: tuple[Arena, Arena]  #: two generations of the server's state
+
+    def report_snapshot(self, body: dict[str, Any]) -> None:
+        """A snapshot of the weights was taken."""
+        from pslab.engines.processes.channel import report
+
+        report(self.parent, "snapshot", body)
 
 
 def main(seat: Seat) -> None:

@@ -42,6 +42,7 @@ class Coordinator:
         """Weights and data into shared memory; the job of it."""
         experiment, pool = self.experiment, self.pool
         layout = Layout.of(experiment)
+        pool.arena.give_back()  # what an earlier run has left there is no part of a checkpoint
         pool.arena.reserve(layout.end)
         self.weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
         self.weights.copy_(experiment.weights)
@@ -74,7 +75,8 @@ class Coordinator:
         if report.kind == "snapshot":
             self.keep_snapshot(body)
         elif report.kind == "evaluated":
-            self.busy.pop(number, None)
+            if self.busy.pop(number, None) != body["index"]:
+                return  # the run has gone back behind that snapshot
             self.evaluated[body["index"]] = (body["accuracy"], body["loss"])
             pushes, seconds = self.snapshots[body["index"]]
             self.news.append({"pushes": pushes, "seconds": seconds, **body})
@@ -84,6 +86,13 @@ class Coordinator:
     def keep_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken, which is to be evaluated."""
         self.snapshots[body["index"]] = (body["pushes"], body["seconds"])
+
+    def forget_snapshots(self, count: int) -> None:
+        """The run goes on from where it had taken so many: others come in the places of those behind."""
+        for found in (self.snapshots, self.evaluated):
+            for index in [index for index in found if index >= count]:
+                del found[index]
+        self.busy = {number: index if index < count else -1 for number, index in self.busy.items()}
 
     def hear(self, owed: Phases, timeout_s: float) -> None:
         """Take the reports that there are, then pass on what is new: its receiver may raise."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
-import resource
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from typing import Any
 
 from pslab.config import sources
@@ -18,7 +16,7 @@ from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import NO_TABLE, Report, await_report, limit_sends, order, order_plain
-from pslab.engines.processes.spawn import context, without_main
+from pslab.engines.processes.spawn import context, limit, spawning
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
@@ -28,11 +26,7 @@ START_LIMIT_S = 120.0
 HEED_S = 0.1
 ORDER_LIMIT_S = 10.0  # in which a child must begin to read an order that its pipe does not hold
 STOP_LIMIT_S = 2.0
-ARENAS = 5  # of a run's tensors, data and snapshots, and two of the server's tables
-LIMITS = {
-    errno.EMFILE: ("RLIMIT_NOFILE", "files", "ulimit -n"),
-    errno.EAGAIN: ("RLIMIT_NPROC", "processes", "ulimit -u"),
-}
+ARENAS = 7  # of a run's tensors, data and snapshots, two of the server's tables, two of its checkpoints
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
@@ -50,15 +44,17 @@ class Pool:
         self._names: dict[int, str] = {}
         self._held: list[tuple[int, Report]] = []
         self._arenas: list[Arena] = []
+        self._context = context(workers)
+        self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
         try:
             for _ in range(ARENAS):
                 self._arenas.append(Arena())
-            self.arena, self.data, self.snapshots, *tables = self._arenas
-            self.ledger = tables[0], tables[1]
-            self._spawn(heed)
+            self.arena, self.data, self.snapshots, *others = self._arenas
+            self.ledger, self.checkpoints = (others[0], others[1]), (others[2], others[3])
+            self._spawn(range(workers), heed)
         except (OSError, MemoryError) as error:
             self.close(kill=True)
-            raise StartFailed(f"{workers + 1} processes could not be started: {error}{_limit(error)}") from error
+            raise StartFailed(f"{workers + 1} processes could not be started: {error}{limit(error)}") from error
         except BaseException:
             self.close(kill=True)
             raise
@@ -170,37 +166,77 @@ class Pool:
         self.ended[number] = error
         self.processes[number].kill()
 
+    def replace(self, number: int) -> None:
+        """A new process in the place of one that has ended; its line to the server comes with `attach`.
+
+        Raises:
+            StartFailed: it could not be spawned.
+        """
+        self._clear([number])
+        with self._starting([number]), spawning():
+            self._lines[number], worker = self._context.Pipe()
+            with worker:
+                self._spawn_one(number, [worker])
+
+    def renew(self, workers: Sequence[int]) -> None:
+        """New processes for the server and these workers, with new lines; all others of the pool have none then.
+
+        Raises:
+            StartFailed: they could not be spawned.
+        """
+        self._clear([SERVER, *workers])
+        with self._starting([SERVER, *workers]):
+            self._spawn(workers)
+
+    def _clear(self, numbers: Sequence[int]) -> None:
+        """End these, and forget that they have been."""
+        for number in numbers:
+            self.processes[number].kill()
+        for number in numbers:
+            _closed(self.processes.pop(number))
+            self.pipes.pop(number).close()
+            self.ended.pop(number, None)
+            if number in self._lines:
+                self._lines.pop(number).close()
+        self.watch.heard(numbers)
+        self._held = [(number, report) for number, report in self._held if number not in numbers]
+
+    @contextlib.contextmanager
+    def _starting(self, numbers: Sequence[int]) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, MemoryError) as error:
+            names = ", ".join(map(_name, numbers))
+            failed = StartFailed(f"{names} could not be started: {error}{limit(error)}")
+            self.ended.update(dict.fromkeys(numbers, failed))
+            raise failed from error
+
+    def attach(self, number: int) -> None:
+        """Hand the server its end of a new process's line, behind the order "attach"."""
+        with self._lines.pop(number) as line, self._heeded(SERVER):
+            order_plain(self.pipes[SERVER], "attach", [number])
+            send_handle(self.pipes[SERVER], line.fileno(), self.processes[SERVER].pid)
+
     def close(self, *, kill: bool = False) -> None:
         """End every process: in order if they are well, at once if not."""
-        for pipe in self.pipes.values():
+        for pipe in (*self.pipes.values(), *self._lines.values()):
             pipe.close()
         for process in self.processes.values():
             if kill:
                 process.kill()
         for process in self.processes.values():
-            process.join(STOP_LIMIT_S)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            process.close()  # its descriptors, now: an error that is kept holds its frames, and they the process
-        self.processes, self.pipes = {}, {}
+            _closed(process)
+        self.processes, self.pipes, self._lines = {}, {}, {}
         for arena in self._arenas:
             arena.close()
 
-    def _spawn(self, heed: Callable[[], None]) -> None:
-        spawning = context(self.workers)
-        with contextlib.ExitStack() as theirs, without_main(), _deaf():
-            ends = [[theirs.enter_context(end) for end in spawning.Pipe()] for _ in range(self.workers)]
-            lines = {SERVER: [server for server, _ in ends]} | {w: [worker] for w, (_, worker) in enumerate(ends)}
+    def _spawn(self, workers: Sequence[int], heed: Callable[[], None] = lambda: None) -> None:
+        with contextlib.ExitStack() as theirs, spawning():
+            ends = {w: [theirs.enter_context(end) for end in self._context.Pipe()] for w in workers}
+            lines = {SERVER: [server for server, _ in ends.values()]} | {w: [end] for w, (_, end) in ends.items()}
             for number, pipes in lines.items():
-                self.pipes[number], there = spawning.Pipe()
-                theirs.enter_context(there)
-                limit_sends(self.pipes[number], ORDER_LIMIT_S)
-                seat = child.Seat(number, there, pipes, self.arena, self.data, self.snapshots, self.ledger)
-                process = spawning.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
-                process.start()
-                self.processes[number], self._names[number] = process, _name(number)
-        waiting, until_s = set(self.processes), time.monotonic() + START_LIMIT_S
+                self._spawn_one(number, pipes)
+        waiting, until_s = set(lines), time.monotonic() + START_LIMIT_S
         while waiting:
             heed()
             reports = self.reports(dict.fromkeys(waiting, ""), HEED_S)
@@ -208,32 +244,32 @@ class Pool:
                 raise StartFailed(f"{', '.join(map(_name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
 
+    def _spawn_one(self, number: int, lines: list[Connection]) -> None:
+        self.pipes[number], there = self._context.Pipe()
+        with there:
+            limit_sends(self.pipes[number], ORDER_LIMIT_S)
+            seat = child.Seat(number, there, lines, self.arena, self.data, self.snapshots, self.ledger,
+                              self.checkpoints)  # fmt: skip
+            process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
+            process.start()
+        self.processes[number], self._names[number] = process, _name(number)
+
+
+def _closed(process: Any) -> None:
+    process.join(STOP_LIMIT_S)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    process.close()  # its descriptors, now: an error that is kept holds its frames, and they the process
+
 
 def _waits(report: Report, phase: str) -> bool:
     """Whether a child is silent since it waits for others, as far as can be seen."""
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
-def _limit(error: BaseException) -> str:
-    """What limit a system call has met, and how it is raised; "" if that is not known."""
-    name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
-    if not name:
-        return ""
-    return f"; at most {resource.getrlimit(getattr(resource, name))[0]} {what} are allowed here: see `{command}`"
-
-
 def _name(number: int) -> str:
     return "server" if number == SERVER else f"worker {number}"
-
-
-@contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Children inherit a blocked interrupt: one of a whole process group must not end them before they ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _kept: Pool | None = None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing as mp
+import resource
+import signal
 import sys
 import types
 from collections.abc import Iterator
@@ -11,6 +14,11 @@ from typing import Any
 
 PRELOADED = "pslab.engines.processes.preload"
 SENT = 200  # the children to which a fork server can hand their descriptors; multiprocessing's limit is 256 of these
+
+LIMITS = {
+    errno.EMFILE: ("RLIMIT_NOFILE", "files", "ulimit -n"),
+    errno.EAGAIN: ("RLIMIT_NPROC", "processes", "ulimit -u"),
+}
 
 
 def context(children: int) -> Any:
@@ -38,3 +46,22 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def spawning() -> Iterator[None]:
+    """Children inherit a blocked interrupt: one of a whole process group must not end them before they ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with without_main():
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def limit(error: BaseException) -> str:
+    """What limit a system call has met, and how it is raised; "" if that is not known."""
+    name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
+    if not name:
+        return ""
+    return f"; at most {resource.getrlimit(getattr(resource, name))[0]} {what} are allowed here: see `{command}`"

@@ -56,8 +56,9 @@ class Books:
 
     def replied(self, reply: Reply) -> None:
         """A worker gets the weights of a range, and will compute on them."""
-        pull = reply.pull
-        self._computing[pull.range][pull.worker, pull.iteration] = reply.version
+        pull, computing = reply.pull, self._computing[reply.pull.range]
+        computing.pop((pull.worker, pull.iteration), None)  # its process may be a new one, which begins again
+        computing[pull.worker, pull.iteration] = reply.version
 
     def discard(self, discard: Discard) -> None:
         """A push is not applied: it was sent for nothing."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from pslab.engines.job.job import Job
 
 APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
+MESSAGE = "message"  # ... on a frame as a whole, on a machine
 
 
 class Clock(Protocol):
@@ -50,6 +51,14 @@ class WallClock:
         spent = self.spent.setdefault(on, [0.0, 0])
         spent[0] += self.now() - since_s
         spent[1] += count
+
+    def costs(self) -> dict[str, float]:
+        """Mean seconds: to apply a push, to lay a reply ready, and for the rest of a frame's handling."""
+        spent = {on: self.spent.get(on, [0.0, 0]) for on in (APPLY, SERVE, FIND, MESSAGE)}
+        (apply_s, pushes), (serve_s, whole), (find_s, encoded), (all_s, frames) = spent.values()
+        rest_s = max(0.0, all_s - apply_s - serve_s - find_s)
+        return {"apply_s": apply_s / max(pushes, 1), "serve_s": (serve_s + find_s) / max(whole + encoded, 1),
+                "message_s": rest_s / max(frames, 1)}  # fmt: skip
 
 
 class VirtualClock:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
-from pslab.engines.job.wire import WHOLE, Answer, Diverged, Frame, Gone, Taken
+from pslab.engines.job.wire import WHOLE, Answer, Diverged, Frame, Gone, Taken, Wanted
 from pslab.engines.server.books import Books
 from pslab.engines.server.clock import APPLY, FIND, SEARCH, SERVE, Clock
 from pslab.engines.server.ledger import NOTHING
@@ -102,6 +102,24 @@ class ServerDriver:
         iteration = self.machine.join(worker)
         self.books.ledger.joined(worker, iteration, now)
         return iteration
+
+    def succeed(self, worker: int) -> tuple[int, Frame]:
+        """Another process takes a worker's place, once all that the one before has sent is dealt with: the iteration
+        that it goes on with, and what is to be received in its name when it has heard that.
+
+        The policy sees the same worker, which asks again for weights that its former process may have had. Only where
+        that one asked ahead, or has pushed a part of an iteration, the worker leaves and joins.
+        """
+        now, ranges = self._clock.now(), self.machine.ranges
+        iteration = ranges[0].clocks[worker]
+        for index in range(len(ranges)):
+            self._answered.pop((worker, index), None)  # that was the process before
+        if self.machine.traits.eager or any(part.clocks[worker] != iteration for part in ranges):
+            self.leave(worker)
+            iteration = self.join(worker, now)
+        wanted = Wanted(0, self._job.keyspace.keys, now)
+        return iteration, [Pull(worker, index, iteration, 0, wanted) for index, part in enumerate(ranges)
+                           if worker not in part.asked]  # fmt: skip
 
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""

@@ -56,6 +56,11 @@ class Ledger:
         self._arrivals.append((JOINED, worker, NOTHING, iteration, NOTHING, now))
 
     @property
+    def taken(self) -> int:
+        """The number of snapshots."""
+        return self._taken
+
+    @property
     def arrivals(self) -> np.ndarray:
         """[arrivals, ARRIVAL_COLUMNS]: what the server was handed, in the order in which it dealt with it."""
         return self._arrivals.table()
@@ -104,8 +109,7 @@ class Ledger:
             return
         layout, index = self._job.layout, self._taken
         size_bytes = layout.size * self._itemsize
-        if index % SNAPSHOT_CHUNK == 0:
-            self._snapshots.reserve((index + SNAPSHOT_CHUNK) * size_bytes)
+        self._snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * size_bytes)
         self._snapshots.tensor(index * size_bytes, layout.size, layout.dtype).copy_(self._weights)
         self._taken, self._last = index + 1, pushes
         self._on_snapshot({"index": index, "pushes": pushes, "seconds": now})

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from pslab.config.metric import metric_of
+from pslab.engines.job.checkpoint.keeper import Keeper
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
@@ -24,6 +25,8 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
 from pslab.errors import RunError, WorkerDied
+
+RESUMED: dict[str, type] = {"simulator": Simulator, "snapshots": dict, "evaluated": dict}  # in a checkpoint
 
 
 def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None = None) -> Outcome:
@@ -78,13 +81,19 @@ class _VirtualRun(Coordinator):
             job = self.lay_out()
             self.hosts = Hosts(self.pool, self.count, job)
             self.await_prepared(self.hosts.numbers)
-            self.preparation_s = time.monotonic() - self.start_s
-            shard = TensorShard(job, self.pool.arena)
-            ledger = Ledger(job, shard.weights, self.pool.snapshots, self.keep_snapshot)
-            simulator = self.simulator = Simulator(job, Books(job, ledger), shard, self.hosts)
-            turning_s = time.monotonic()
-            simulator.run(self.on_progress, self._stop_at_target)
-            self.turning_s = time.monotonic() - turning_s
+            self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
+            given = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot}
+            self.keeper = Keeper(self.experiment.checkpoints, job, arena, self._say, **given)
+            if (state := self.keeper.newest(**RESUMED, hosts=dict)) is not None:
+                simulator, self.snapshots, self.evaluated = (state[name] for name in RESUMED)
+                self.hosts.restore(state["hosts"])
+            else:
+                shard = TensorShard(job, arena)
+                ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
+                simulator = Simulator(job, Books(job, ledger), shard, self.hosts)
+            self.simulator = simulator
+            simulator.run(self.on_progress, self._after_event)
+            self.turning_s = self.keeper.turned_s
             pushes = self._close(simulator)
             self.hosts.settle(math.inf)
             self.evaluate(self.unevaluated, self.hosts.numbers)
@@ -98,6 +107,20 @@ class _VirtualRun(Coordinator):
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)
         self.hosts.take(number, report)
+
+    def _say(self, words: str) -> None:
+        self.on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})
+
+    def _after_event(self) -> None:
+        self._stop_at_target()
+        simulator = self.simulator
+        if simulator is not None and self.keeper.due(pushes := simulator.pushes) and not simulator.driver.outcome:
+            self.evaluate(self.unevaluated, self.hosts.numbers)  # then no checkpoint needs the weights of a snapshot
+            self.keeper.keep(pushes, self._state)
+
+    def _state(self) -> dict[str, Any]:
+        self.hosts.settle(math.inf)
+        return {**{name: getattr(self, name) for name in RESUMED}, "hosts": self.hosts.saved()}
 
     def _stop_at_target(self) -> None:
         """A snapshot is evaluated at its instant, so where a run stops does not depend on the machine."""
@@ -129,6 +152,7 @@ class _VirtualRun(Coordinator):
         return books.ledger.close(books.applied, simulator.driver.ended_s)
 
     def _outcome(self, simulator: Simulator, pushes: np.ndarray) -> Outcome:
-        facts: dict[str, Any] = simulator.facts(self.preparation_s, self.turning_s, time.monotonic() - self.start_s)
+        wall_s = self.keeper.before_s + time.monotonic() - self.start_s
+        facts = {**simulator.facts(self.preparation_s, self.turning_s, wall_s), **self.keeper.facts()}
         arrivals = simulator.driver.books.ledger.arrivals
         return Outcome(self.accuracy(), simulator.phases(), pushes, arrivals, self.weights.numpy().copy(), facts)

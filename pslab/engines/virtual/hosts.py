@@ -13,6 +13,11 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+import numpy as np
+
+from pslab.engines.job.checkpoint.file import pack, unpack
+from pslab.engines.job.checkpoint.flatten import flatten
+from pslab.engines.job.checkpoint.rebuild import rebuild
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import Report, report
@@ -23,6 +28,7 @@ from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
 from pslab.engines.worker.range_schedule import Turn
 from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write
+from pslab.errors import CheckpointError
 from pslab.tensors.pruning.pruner import NonFinite
 
 WAIT_S = 0.1
@@ -56,6 +62,22 @@ class Host(Evaluating):
         body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled], given)
         report(self.seat.parent, "produced", {"worker": worker, **body})
 
+    def remember(self) -> None:
+        """Report what lasts in each virtual worker that lives here: the state, as the bytes of a checkpoint."""
+        for worker, producer in self._producers.items():
+            try:
+                content, problem = b"".join(pack({}, flatten(producer.remembered(), {}))), ""
+            except CheckpointError as error:
+                content, problem = b"", str(error)
+            table = np.frombuffer(content.ljust(-len(content) % 8 + len(content), b"\0"), np.float64)
+            body = {"worker": worker, "size_bytes": len(content), "problem": problem}
+            report(self.seat.parent, "remembered", body, table)
+
+    def recall(self, worker: int, content: bytes) -> None:
+        """Go on from what was reported."""
+        self._producer(worker).recall(rebuild(unpack(content)[1], {}))
+        report(self.seat.parent, "recalled", {"worker": worker})
+
     def _producer(self, worker: int) -> Producer:
         found = self._producers.get(worker)
         if found is None:
@@ -88,6 +110,7 @@ class Hosts:
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
         self._started: set[int] = set()
+        self._told: dict[int, tuple[str, bytes]] = {}  # of each worker what cannot be saved, and what is remembered
         if job.portable:
             self._lay_out(pool.arena, job)
         for number in self.numbers:
@@ -117,8 +140,35 @@ class Hosts:
             self._hear()
         return not self._started - set(self._done)
 
+    def saved(self) -> dict[str, Any]:
+        """For a checkpoint, once they are settled: what was computed and not yet taken, and what they remember.
+
+        Raises:
+            CheckpointError: a model remembers what cannot be saved.
+        """
+        self._told = {}
+        for number in () if self._portable else sorted(self.numbers):
+            self._pool.order_plain(number, "remember")
+        while not self._portable and len(self._told) < len(self._host):
+            self._hear()
+        for worker, (problem, _) in self._told.items():
+            if problem:
+                raise CheckpointError(f"{problem} (worker {worker}'s model)")
+        return {"done": self._done, "started": self._started, "told": {w: told for w, (_, told) in self._told.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """To what was saved, in hosts that are prepared for the same run."""
+        self._done, self._started, told, self._told = state["done"], state["started"], state["told"], {}
+        for worker, content in told.items():
+            self._pool.order(self._host[worker], "recall", worker, content)
+        while len(self._told) < len(told):
+            self._hear()
+
     def take(self, number: int, found: Report) -> None:
         """A host has reported."""
+        if found.kind in ("remembered", "recalled"):
+            content = found.table.tobytes()[: found.body.get("size_bytes", 0)]
+            self._told[found.body["worker"]] = found.body.get("problem", ""), content
         if found.kind == "produced":
             self._done[found.body["worker"]] = found.body
             self._busy[number] -= 1

@@ -55,7 +55,9 @@ class ServerNode:
         """What is due is an event of its own."""
 
     def _take(self, content: None, now: float) -> None:
-        """It is free: deal with the frames that are here, until one takes time."""
+        """Deal with the frames that are here, until one takes time; unless one that came at this instant has before."""
+        if self.free_s > now:
+            return
         while self._inbox and not self.driver.outcome:
             self._clock.at = now + self._message_s
             self.driver.receive(self._inbox.popleft()[1])

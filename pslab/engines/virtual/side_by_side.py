@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from pslab.config.metric import metric_of
+from pslab.engines.job.checkpoint.keeper import Keeper
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
@@ -40,6 +41,8 @@ POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
 LEFT = "left"  # what a run that fails has completed
+#: What a checkpoint has of a whole run.
+RESUMED: dict[str, type] = {"simulator": Simulator, "bodies": dict, "kept": list, "rows": dict, "remembered": list}
 TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
@@ -144,13 +147,14 @@ class WholeRun:
     called = "host {} of a virtual run"
 
     def __init__(self, seat: Seat, experiment: Experiment, shelf: Shelf) -> None:
-        self.start_s, run = time.monotonic(), experiment.run
+        self.start_s, run, self.checkpoints = time.monotonic(), experiment.run, experiment.checkpoints
         experiment = dataclasses.replace(experiment, dataset=shelf.dataset(seat.data))
         layout = Layout.of(experiment)
         self.seat, self.job = seat, Job.of(experiment, layout, shelf)
         self.arena, self.snapshots = Arena(), Arena()
         self.arena.reserve(layout.end)
-        self.arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
+        self._weights = self.arena.tensor(layout.server, layout.size, layout.dtype)
+        self._weights.copy_(experiment.weights)
         self.producers = [Producer(self.job, worker, self.arena, seat.data) for worker in range(run.workers)]
         self.evaluator = Evaluator(self.job, seat.data, torch.device(run.device))
         self.iteration = 0
@@ -183,23 +187,25 @@ class WholeRun:
 
     def _conduct(self) -> None:
         begin_s = time.monotonic()
-        shard = TensorShard(self.job, self.arena)
-        books = Books(self.job, Ledger(self.job, shard.weights, self.snapshots, self._keep_snapshot))
-        simulator = Simulator(self.job, books, shard, self)
-        driver, turning_s = simulator.driver, 0.0
+        given = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot}
+        keeper = Keeper(self.checkpoints, self.job, self.arena, self._say, **given)
+        state = keeper.newest(**RESUMED)
+        simulator = self._fresh() if state is None else self._restore(state)
+        driver, books, turning_s = simulator.driver, simulator.driver.books, 0.0
 
         def hand_over(kind: str) -> None:
-            facts = simulator.facts(begin_s - self.start_s, turning_s, time.monotonic() - self.start_s)
+            wall_s = keeper.before_s + time.monotonic() - self.start_s
+            facts = {**simulator.facts(begin_s - self.start_s, turning_s, wall_s), **keeper.facts()}
             rows = [self._rows[index] for index in sorted(self._rows)]
             accuracy = np.array(rows, dtype=np.float64).reshape(-1, 4)
-            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, shard.weights.numpy()[None]
+            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, self._weights.numpy()[None]
             for name, table in zip(TABLES, tables, strict=True):
                 report(self.seat.parent, name, table=table)
             report(self.seat.parent, kind, facts)
 
         try:
-            simulator.run(self._report, lambda: self._stop_at_target(simulator))
-            turning_s = time.monotonic() - begin_s
+            simulator.run(self._report, lambda: self._after_event(simulator, keeper))
+            turning_s = keeper.turned_s
             pushes = books.ledger.close(books.applied, driver.ended_s)
             self._evaluate(math.inf)
             hand_over("facts")
@@ -224,6 +230,29 @@ class WholeRun:
 
     def _keep_snapshot(self, body: dict[str, Any]) -> None:
         self._kept.append((body["pushes"], body["seconds"]))
+
+    def _say(self, words: str) -> None:
+        report(self.seat.parent, "news", {"pushes": 0, "seconds": 0.0, "checkpoint": words})
+
+    def _after_event(self, simulator: Simulator, keeper: Keeper) -> None:
+        self._stop_at_target(simulator)
+        if keeper.due(simulator.pushes) and not simulator.driver.outcome:
+            self._evaluate(math.inf)  # then no checkpoint needs the weights of a snapshot
+            keeper.keep(simulator.pushes, lambda: {
+                "simulator": simulator, "bodies": self._bodies, "kept": self._kept, "rows": self._rows,
+                "remembered": [producer.remembered() for producer in self.producers],
+            })  # fmt: skip
+
+    def _fresh(self) -> Simulator:
+        ledger = Ledger(self.job, self._weights, self.snapshots, self._keep_snapshot)
+        return Simulator(self.job, Books(self.job, ledger), TensorShard(self.job, self.arena), self)
+
+    def _restore(self, state: dict[str, Any]) -> Simulator:
+        self._bodies, self._kept, self._rows = state["bodies"], state["kept"], state["rows"]
+        for producer, remembered in zip(self.producers, state["remembered"], strict=True):
+            producer.recall(remembered)
+        simulator: Simulator = state["simulator"]
+        return simulator
 
     def _stop_at_target(self, simulator: Simulator) -> None:
         target = self.job.run.target_accuracy

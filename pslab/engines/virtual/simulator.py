@@ -25,12 +25,13 @@ from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.wire import Diverged, Frame
 from pslab.engines.server.books import Books
 from pslab.engines.server.driver import Shard
+from pslab.engines.server.rows import Rows
 from pslab.engines.server.worker_status import doing
 from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES, Scheduler
 from pslab.engines.virtual.server_node import ServerNode
 from pslab.engines.virtual.worker_node import Gradients, WorkerNode
 from pslab.engines.worker.driver import skipped
-from pslab.engines.worker.phases import PHASE_COLUMNS, Row
+from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.protocol.server import Server
 
 PROGRESS_PERIOD_S = 0.2
@@ -49,12 +50,13 @@ class Simulator:
         self._unnoticed: dict[int, dict[str, Any]] = {}  # workers that were killed, of which the server has not heard
         self.deaths: list[dict[str, Any]] = []
         self.scheduler = scheduler = Scheduler(self._traffic, self._arrived)
-        self.rows: list[Row] = []  #: the phases of all workers
+        self.rows = Rows(len(PHASE_COLUMNS))  #: the phases of all workers
         self.workers = [WorkerNode(job, worker, self, scheduler, gradients, self.rows, waiting)
                         for worker in range(run.workers)]  # fmt: skip
         self._server = ServerNode(job, machine, books, shard, waiting, scheduler, self._traffic, self.workers)
         self.driver = self._server.driver
         self.meanwhile: Callable[[], None] = lambda: None  #: called while a gradient is waited for
+        self._started = False
 
     def run(self, on_progress: OnProgress, after: Callable[[], None] = lambda: None) -> None:
         """Let every event happen, report progress now and then, and call `after` after each event."""
@@ -70,7 +72,8 @@ class Simulator:
         self.meanwhile = report
         seconds = math.inf if self._job.run.seconds is None else self._job.run.seconds
         with _uncollected():
-            self._start()
+            if not self._started:  # if it does not go on from a checkpoint
+                self._start()
             while not self.driver.outcome:
                 if not self.scheduler.turn(seconds):
                     idle = "stalled" if self.driver.machine.workers else "died"
@@ -80,9 +83,22 @@ class Simulator:
                 if events % EVENTS == 0:
                     report()
 
+    @property
+    def pushes(self) -> int:
+        """Gradients that have been applied."""
+        return self.driver.books.applied
+
+    def saved(self) -> dict[str, Any]:
+        """For a checkpoint: all but what `run` sets anew."""
+        return {name: value for name, value in vars(self).items() if name != "meanwhile"}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """To what was saved; `run` then goes on."""
+        vars(self).update(state, meanwhile=lambda: None)
+
     def phases(self) -> np.ndarray:
         """The phases of all workers; see Outcome."""
-        return np.array(self.rows, dtype=np.float64).reshape(-1, len(PHASE_COLUMNS))
+        return self.rows.table()
 
     def facts(self, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
         """What the manifest says of a run in virtual time; of fitted ranges, the sweeps of each worker."""
@@ -97,7 +113,7 @@ class Simulator:
             "refused": driver.refused + sum(node.driver.refused for node in self.workers) + frames.refused,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
-            "deaths": self.deaths,
+            "deaths": [death for death in self.deaths if self._heard(death["worker"])],
             "diverged": driver.diverged,
             "preparation_s": preparation_s,
             "turning_s": turning_s,
@@ -110,9 +126,13 @@ class Simulator:
             **skipped(self._job.run.on_nonfinite, (node.driver.skipped() for node in self.workers)),
         }
 
+    def _heard(self, worker: int) -> bool:
+        """Whether the server has dealt with a worker's death; it may have been busy until the end."""
+        return worker not in self.driver.machine.workers or self.scheduler.life[worker] < math.inf
+
     def _start(self) -> None:
         """Every worker that is present starts iteration 0."""
-        scheduler, cluster = self.scheduler, self._job.cluster
+        scheduler, cluster, self._started = self.scheduler, self._job.cluster, True
         self.driver.start()
         scheduler.life = {node.worker: 0.0 if cluster.present(node.worker) else math.inf for node in self.workers}
         for phase, act, instants in ((LEAVES, self._leaves, cluster.leave), (JOINS, self._joins, cluster.join)):

@@ -12,7 +12,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gradient
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
 from pslab.engines.worker.driver import WorkerDriver
-from pslab.engines.worker.phases import Row
+from pslab.engines.worker.phases import Log
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
 
@@ -48,12 +48,13 @@ class WorkerNode:
 
     def __init__(
         self, job: Job, worker: int, simulator: Surroundings, scheduler: Scheduler, gradients: Gradients,
-        rows: list[Row], waiting: Waiting | None,
+        rows: Log, waiting: Waiting | None,
     ) -> None:  # fmt: skip
         self._job, self.worker, self._simulator, self._scheduler = job, worker, simulator, scheduler
         self._gradients, self._waiting = gradients, waiting
         self.driver = WorkerDriver(job, worker, self._send, rows)
         self._pass: Pass | None = None  # of a layered worker: where it is in its iteration
+        self._present = False
         self._pulled: list[Pulled] = []  # for the next iteration
         self._settled = 0  # ranges whose weights for it the server has read
         self._basis = Basis([])  # of the gradient that was started last
@@ -66,23 +67,28 @@ class WorkerNode:
 
     def start(self, now: float) -> None:
         """The run starts."""
+        self._present = True
         self._compute(self.driver.start(now), now)
 
     def leave(self) -> None:
         """It has left, and with it all that it was doing."""
         if self._started:
             self._result()  # no worker wants it
-        self._pulled, self._settled, self._pass = [], 0, None
+        self._present, self._pulled, self._settled, self._pass = False, [], 0, None
 
     def join(self, iteration: int, now: float) -> None:
         """It is present, new or back, and asks for the weights."""
+        self._present = True
         self._compute(self.driver.join(iteration, now), now)
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
     def settled(self, weights: Weights, now: float) -> None:
         """The server has read weights for this worker. With those of the last range its next gradient can be computed
-        while they travel. An eager worker is still computing the one before."""
+        while they travel. An eager worker is still computing the one before; one that has left, of which the server has
+        not yet heard, computes nothing."""
+        if not self._present:
+            return
         self._pulled.append(Pulled.of(weights))
         self._settled += 1
         if self._settled == len(self._job.parts) and not self._late:

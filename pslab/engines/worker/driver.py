@@ -13,7 +13,7 @@ from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Gradient, Wanted
 from pslab.engines.worker.own_pushes import own_writes
-from pslab.engines.worker.phases import PhaseLog, Row
+from pslab.engines.worker.phases import Log, PhaseLog
 from pslab.engines.worker.range_schedule import turns_of
 from pslab.engines.worker.tensors import Basis
 from pslab.protocol.messages import Ack, Pull, Push, Weights
@@ -33,7 +33,7 @@ def skipped(on_nonfinite: str, rows: Iterable[list[list[int]]]) -> dict[str, Any
 class WorkerDriver:
     """One run at one of its workers. What returns `int | None` returns the iteration to be computed now, if any."""
 
-    def __init__(self, job: Job, worker: int, send: Send, rows: list[Row]) -> None:
+    def __init__(self, job: Job, worker: int, send: Send, rows: Log) -> None:
         self._job, self._send, self._log = job, send, PhaseLog(worker, rows)
         self.machine = worker_of(worker, len(job.parts), job.sync, layered=job.layered)
         self.turns = turns_of(job, worker)
@@ -41,7 +41,7 @@ class WorkerDriver:
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self._burst_s = 0.0  # since when it computes without a wait
         self._ahead = 0  # batches that were skipped
-        self._here: dict[int, int] = {}  # of a range, the last iteration whose weights are here
+        self._here: dict[tuple[type, int], int] = {}  # of frames of a kind and a range, the last one's iteration
         self.refused = 0  #: frames that were here before, and changed nothing
         self.skips: dict[int, int] = {}  #: of an iteration: gradients that were not finite
 
@@ -63,6 +63,15 @@ class WorkerDriver:
         if self.turns:
             self.turns.join(iteration)
         return self._perform(self.machine.join(iteration), now)
+
+    def resume(self, iteration: int) -> None:
+        """This process takes the place of one that has pushed all iterations before this one. The server has asked for
+        its weights."""
+        for before in range(iteration):
+            self.modelled_s(before)
+        if self.turns:
+            self.turns.join(iteration)
+        self.machine.join(iteration)
 
     def begin(self, now: float) -> None:
         """It computes from now on."""
@@ -127,11 +136,11 @@ class WorkerDriver:
         To be asked once for each, in the order in which they come.
         """
         last = frame[-1]
-        if type(last) is Weights:
-            known = last.iteration <= self._here.get(last.range, -1)
-            self._here[last.range] = max(last.iteration, self._here.get(last.range, -1))
-        else:
-            known = type(last) is Ack and (last.range, last.iteration) not in self._sent_s
+        if type(last) not in (Weights, Ack):
+            return False
+        stream = type(last), last.range
+        known: bool = last.iteration <= self._here.get(stream, -1)
+        self._here[stream] = max(last.iteration, self._here.get(stream, -1))
         self.refused += known
         return known
 

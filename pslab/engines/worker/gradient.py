@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,21 +41,13 @@ class Computing:
     ) -> None:  # fmt: skip
         run = job.run
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
-        self._weights, self._buffers, self._module = weights, buffers, module
+        self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])
-        parameters = dict(module.named_parameters())
-
-        def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
-            return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
-
-        self._views = [
-            [(parameters[slot.name], view(weights, slot), view(buffer, slot)) for slot in job.keyspace.parameters]
-            for buffer in buffers
-        ]
+        self._use(buffers)
 
     @property
     def loss(self) -> float:
@@ -100,14 +93,60 @@ class Computing:
         self._buffers[buffer].copy_(total)
         return sum(losses) / len(losses)
 
-    def warm_up(self) -> None:
-        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module."""
+    def remembered(self) -> dict[str, dict[str, Any]]:
+        """What the modules remember of the gradients so far, by name: buffers, and attributes of the user's layers."""
+        shells, found = dict(self._shell.named_modules()), dict[str, dict[str, Any]]()
+        for name, module in self._module.named_modules():
+            own = _own(module) if _of_user(module) else {}
+            before = vars(shells[name])
+            changed = {each: value for each, value in own.items() if before.get(each, self) is not value}
+            buffers = {each: None if b is None else b.detach().cpu().clone() for each, b in module._buffers.items()}
+            found[name] = {**changed, "_buffers": buffers}
+        return found
+
+    def recall(self, remembered: dict[str, dict[str, Any]]) -> None:
+        """Go on from what was remembered."""
+        for name, module in self._module.named_modules():
+            attributes = dict(remembered[name])
+            for each, value in attributes.pop("_buffers").items():
+                module._buffers[each] = None if value is None else self._device.to(value)
+            vars(module).update(attributes)
+
+    def warm_up(self, *, aside: bool = False) -> None:
+        """The first backward pass allocates and compiles: not what a run measures. It leaves no trace in the module,
+        nor, if that is to be `aside`, in the buffers."""
+        buffers = self._buffers
+        if aside:
+            self._use([torch.empty_like(self._weights)])
         with _unchanged(self._module):
             self.gradient(0, 0)
             if self._layered:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
                 self.layerwise = layerwise
+        self._use(buffers)
+
+    def _use(self, buffers: list[torch.Tensor]) -> None:
+        """Gradients go into these buffers."""
+        parameters = dict(self._module.named_parameters())
+
+        def view(flat: torch.Tensor, slot: Slot) -> torch.Tensor:
+            return flat[slot.offset : slot.offset + slot.size].view(slot.shape)
+
+        self._buffers = buffers
+        self._views = [[(parameters[slot.name], view(self._weights, slot), view(buffer, slot))
+                        for slot in self._keyspace.parameters] for buffer in buffers]  # fmt: skip
+
+
+def _own(module: nn.Module) -> dict[str, Any]:
+    """A module's attributes beside those of every module."""
+    base = vars(nn.Module()).keys()
+    return {name: value for name, value in vars(module).items() if name not in base}
+
+
+def _of_user(module: nn.Module) -> bool:
+    """Whether it may remember in attributes: torch's layers have buffers for that."""
+    return type(module).__module__.split(".")[:2] not in (["torch", "nn"], ["pslab", "tensors"])
 
 
 @contextmanager
@@ -115,7 +154,7 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
     """Restore what modules remember of a pass afterwards: buffers, and attributes of their own."""
     each = list(module.modules())
     base = vars(nn.Module()).keys() - {"_buffers"}
-    own = [{name: value for name, value in vars(m).items() if name not in base} for m in each]
+    own = [{**_own(m), "_buffers": m._buffers} for m in each]
     before = copy.deepcopy(own, {id(x): x for x in (*each, *module.parameters())})  # of these, only what they hold
     yield
     for owner, kept in zip(each, before, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pslab.engines.job.wire import Answer
 from pslab.protocol.messages import NO_WORKER, Weights
 
@@ -13,10 +15,16 @@ COMPUTE, SELECT, ENCODE, PUSH, APPLY, WAIT, SERVE, PULL, DECODE = map(float, ran
 Row = tuple[float, ...]  # in the columns of PHASE_COLUMNS
 
 
+class Log(Protocol):
+    """What takes rows: a list, or a table in memory that others may map."""
+
+    def append(self, row: Row, /) -> None: ...
+
+
 class PhaseLog:
     """One worker's rows, in the order in which they are known."""
 
-    def __init__(self, worker: int, rows: list[Row]) -> None:
+    def __init__(self, worker: int, rows: Log) -> None:
         self._worker, self._rows = worker, rows
 
     def computed(self, iteration: int, begin_s: float, end_s: float) -> None:

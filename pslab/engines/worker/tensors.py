@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from pslab.engines.job.layout import in_turn
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.job.wire import WHOLE, Gradient
 from pslab.engines.worker.gradient import Computing, module_of
+from pslab.engines.worker.kept import Kept
 from pslab.engines.worker.range_schedule import Turn
 from pslab.protocol.messages import Weights
 from pslab.tensors.codec.frames import Entries, decode, encode_into
@@ -59,15 +60,21 @@ class Pulled(NamedTuple):
 
 NO_BASIS = Basis([])
 
+NOTHING, RESTORED, ZERO = "nothing kept", "restored", "zero"  # what became of what a predecessor kept
+
 
 class Producer:
     """One worker's tensors in a run, in shared memory and on its device.
 
     With a `module` that several workers share, all that lasts from one gradient to the next lies in shared memory,
-    where the parent has laid it out: then another process may compute the next one.
+    where the parent has laid it out: then another process may compute the next one. A `successor` takes the place of a
+    process whose pushes may not yet be applied.
     """
 
-    def __init__(self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None) -> None:
+    def __init__(
+        self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *,
+        successor: bool = False,
+    ) -> None:  # fmt: skip
         layout = job.layout
         self._job, self._worker = job, worker
         self._device = device = job.device.of(worker)
@@ -90,21 +97,47 @@ class Producer:
         if job.trains:
             own = module_of(job, device) if module is None else module
             self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
-        kept = {name: zeros(memory, device.place) if module is None
+        self._successor, self._kept = successor, Kept.of(job, worker, arena) if module is None else None
+        if self._kept is not None and not successor:
+            self._kept.clear()
+        kept = {name: zeros(memory, device.place) if device.apart and not memory.scalars
                 else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
                 for name, memory in layout.memories.items()}  # fmt: skip
-        run = job.run
+        for memory in kept.values() if module is None and not successor else ():
+            memory.zero_()
+        self._memories, run = kept, job.run
         epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
         setting = Setting(run.seed, worker, run.workers, epoch_iterations)
         self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, kept)
                         if job.sparse else None)  # fmt: skip
+        self._rated = 0  # ranges of this iteration
         self._came: list[Entries] = []  # of a range, since the last gradient
         self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
         """Once per module, before the run starts."""
         if self._computing is not None:
-            self._computing.warm_up()
+            self._computing.warm_up(aside=self._successor)
+
+    def resume(self, iteration: int) -> str:
+        """A successor goes on with this iteration: what became of what its predecessor kept."""
+        if not self._job.layout.memories:
+            return NOTHING
+        return RESTORED if self._kept is not None and self._kept.resume(iteration) else ZERO
+
+    def remembered(self) -> dict[str, Any]:
+        """What lasts from one gradient to the next, and does not lie in shared memory."""
+        apart = self._memories.items() if self._device.apart else ()
+        kept = {name: memory.cpu() for name, memory in apart if memory.device.type != "cpu"}
+        return {"kept": kept, "modules": self._computing.remembered() if self._computing else {}}
+
+    def recall(self, remembered: dict[str, Any]) -> None:
+        """Go on from what was remembered, and from what now lies in shared memory."""
+        for name, memory in remembered["kept"].items():
+            self._memories[name].copy_(memory)
+        if self._computing is not None:
+            self._computing.recall(remembered["modules"])
+        self._to_device()
 
     def attend(
         self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
@@ -156,6 +189,8 @@ class Producer:
         job, buffer = self._job, self._buffer(iteration)
         ranges = range(len(job.parts)) if layer is None else job.ranges_of[layer]
         span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
+        if self._kept is not None:
+            self._kept.begin(iteration)
         gradient = self._gradients[buffer][span]
         if self._squares is not None:
             checked_finite(gradient)  # they are for ever
@@ -166,6 +201,7 @@ class Producer:
             if self._device.apart:
                 (here,) = self._device.fetch(gradient)
                 self._shared_gradients[buffer][span].copy_(here)
+            self._whole(iteration, len(ranges))
             return [Gradient(WHOLE, job.parts[i].size, loss) for i in ranges], time.monotonic()
         pruner, step = self._pruner, job.traits.gradients_before(iteration)
         if layer is None or isinstance(pruner, RangePruner):
@@ -181,6 +217,7 @@ class Producer:
             if self._turn is not None and self._reads_own:
                 # until weights of these keys come that have it
                 job.parts[index].add(self._held, entries, -self._turn.rate)
+        self._whole(iteration, len(ranges))
         return found, selected_s
 
     def install(self, pulled: Pulled) -> None:
@@ -240,6 +277,12 @@ class Producer:
             for there, here in zip(*((part.views(w) if part else [w]) for w in (self._weights, self._shared_weights)),
                                    strict=True):  # fmt: skip
                 self._device.put(here, there)
+
+    def _whole(self, iteration: int, ranges: int) -> None:
+        """So many more ranges of an iteration are rated and pruned; with the last one, what is kept is whole again."""
+        self._rated = (self._rated + ranges) % len(self._job.parts)
+        if self._kept is not None and not self._rated:
+            self._kept.end(iteration)
 
     def _buffer(self, iteration: int) -> int:
         return iteration % len(self._gradients)

@@ -42,6 +42,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
     parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
+    parser.add_argument("--fresh", action="store_true", help="from the beginning, and not from a checkpoint")
     for name, field in FIELDS.items():
         allowed = "" if name in NAMED else field.allowed
         option, such_as = f"--{name.replace('_', '-')}", example(name)
@@ -57,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
     given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     fields = {**_read(options.file), **given} if options.file else given
     wanted = Run.of({name: _value(name, value) for name, value in fields.items()})
-    result = run(wanted, results=options.results, again=options.again)
+    result = run(wanted, results=options.results, again=options.again, fresh=options.fresh)
     manifest, reached = result.manifest, "ended"
     if manifest["outcome"] == "diverged":
         reached = "diverged"
@@ -66,6 +67,8 @@ def main(options: argparse.Namespace) -> int:
     slower = f" (emulated {k:g} times slower)" if (k := manifest.get("dilation", 1.0)) > 1 else ""
     kept = "" if emulation_ok(manifest) else " (the machine was too slow for this cluster: --again)"
     again = " (from the record)" if result.cached else ""
+    if resumed := manifest.get("resumed"):
+        again += f" (went on at push {resumed[-1]['pushes']} from the checkpoint of {resumed[-1]['made']})"
     print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{slower}{kept}{again}")
     print(result.path)
     return 0

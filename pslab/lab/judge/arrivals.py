@@ -14,10 +14,10 @@ import pandas as pd
 
 from pslab.config.cluster import OF_FRAMES, Cluster, Fault
 from pslab.config.run import Run
-from pslab.engines.emulation.faults import BOTH, KILL, LISTED, NO_RANGE, Faults, Row
+from pslab.engines.emulation.faults import BOTH, DUPLICATE, KILL, LISTED, NO_RANGE, Faults, Row
 from pslab.engines.emulation.links import UP
 from pslab.lab.judge.capabilities import Rules
-from pslab.lab.judge.report import SLACK_S, columns, report
+from pslab.lab.judge.report import REPORTED, SLACK_S, columns, report
 from pslab.protocol.messages import Pull, Push
 
 KINDS = ("push", "pull", "leave", "join")
@@ -30,6 +30,7 @@ class Arrivals:
 
     workers: int
     present: frozenset[int]  #: the workers at the start
+    replaced: frozenset[int]  #: those that had more than one process
     kind: np.ndarray
     worker: np.ndarray
     range: np.ndarray
@@ -38,14 +39,16 @@ class Arrivals:
     seconds: np.ndarray
 
     @classmethod
-    def of(cls, table: pd.DataFrame | None, workers: int, present: Collection[int]) -> Arrivals:
+    def of(
+        cls, table: pd.DataFrame | None, workers: int, present: Collection[int], replaced: Collection[int] = ()
+    ) -> Arrivals:
         """Read the table.
 
         Raises:
             Unreadable: nothing can be judged from it.
         """
         values = columns(table, "arrivals", ["worker", "range", "iteration", "version"], ["seconds"], ["kind"])
-        return cls(workers, frozenset(present), **values)
+        return cls(workers, frozenset(present), frozenset(replaced), **values)
 
     @property
     def size(self) -> int:
@@ -54,9 +57,9 @@ class Arrivals:
 
     @cached_property
     def movers(self) -> frozenset[int]:
-        """The workers that were not present all the time: what they did between two stays is not recorded."""
+        """The workers that were not present all the time, in one process: what they did in between is not recorded."""
         moved = self.worker[(self.kind == "leave") | (self.kind == "join")]
-        return frozenset(moved.tolist()) | (frozenset(range(self.workers)) - self.present)
+        return frozenset(moved.tolist()) | self.replaced | (frozenset(range(self.workers)) - self.present)
 
     @cached_property
     def ranges(self) -> int:
@@ -115,7 +118,7 @@ def faults(run: Run, cluster: Cluster, facts: Mapping[str, Any], arrivals: Arriv
     try:
         happened = Counter(str(row[0]) for row in rows)
         wrong = [row for row in rows if not _planned(cluster, row)]
-        if len(rows) < LISTED and happened != Counter(counts):
+        if len(rows) < LISTED and happened != +Counter(counts):
             return [f"the manifest counts {counts} as faults; it lists {dict(happened)}"]
     except (TypeError, ValueError, IndexError):
         return ["the list of faults cannot be read"]
@@ -124,12 +127,43 @@ def faults(run: Run, cluster: Cluster, facts: Mapping[str, Any], arrivals: Arriv
         killed = {row[2] for row in rows if row[0] == KILL}
         found += [f"worker {death['worker']} died at {death['seconds']:.6g} s, and no fault killed it"
                   for death in facts["deaths"] if death["worker"] not in killed]  # fmt: skip
-    if len(rows) == LISTED or not rules.known:
+    if found or len(rows) == LISTED or not rules.known:
         return found
     missing = sorted(_due(run, cluster, arrivals, rules) - {row[:5] for row in rows})
-    return found + report(range(len(missing)), lambda at: (
+    found += report(range(len(missing)), lambda at: (
         f"worker {missing[at][2]}'s frame of iteration {missing[at][3]} came; by the cluster's plan it was to meet "
         f"a fault, {missing[at][0]}, of which the record says nothing"))  # fmt: skip
+    survived = sorted(_to_die(run, cluster, arrivals) - {row[2:4] for row in rows if row[0] == KILL})
+    found += report(range(len(survived)), lambda at: (
+        f"worker {survived[at][0]} pushed iteration {survived[at][1]}, before which a fault was to kill it"))
+    return found + _performed(cluster, rows, arrivals, rules)
+
+
+def _to_die(run: Run, cluster: Cluster, arrivals: Arrivals) -> set[tuple[int, int]]:
+    """(worker, iteration) of pushes that came, though their workers were to be killed before."""
+    plan, rows = Faults(cluster, run.seed), np.flatnonzero(arrivals.kind == "push")
+    names = sorted({(int(arrivals.worker[row]), int(arrivals.iteration[row])) for row in rows})
+    return {name for name in names if plan.kills(*name)}
+
+
+def _performed(cluster: Cluster, rows: list[Row], arrivals: Arrivals, rules: Rules) -> list[str]:
+    """What is recorded of a frame with a push shows in when and how often that came."""
+    if rules.layered or rules.traits.eager:  # pushes and requests are frames of their own there
+        return []
+    iterations, found = int(arrivals.iteration.max(initial=0)) + 2, list[str]()
+    came, asked = (arrivals.came_s(kind, iterations)[0] for kind in ("push", "pull"))
+    pushes = Counter(zip(*(column[(arrivals.kind == "push") & (arrivals.range == 0)].tolist()
+                           for column in (arrivals.worker, arrivals.iteration)), strict=True))  # fmt: skip
+    for what, direction, worker, at, _, now in rows:
+        if direction != UP or worker in arrivals.movers or not 0 <= at < iterations - 2:
+            continue
+        least_s = min(fault.for_s for fault in cluster.faults if fault.what == what)
+        if what == DUPLICATE and not np.isnan(came[worker, at + 1]) and pushes[worker, at] < 2:
+            found.append(f"worker {worker}'s push of iteration {at} was duplicated, and came once")
+        elif what != DUPLICATE and asked[worker, at + 1] < now + least_s - SLACK_S:
+            found.append(f"worker {worker}'s frame of iteration {at} met a {what} at {now:.6g} s, and came at "
+                         f"{asked[worker, at + 1]:.6g} s, sooner than {least_s:.6g} s later")  # fmt: skip
+    return found[:REPORTED]
 
 
 def _planned(cluster: Cluster, row: Row) -> bool:

@@ -17,7 +17,7 @@ from pslab.config.run import Run
 from pslab.config.spec import resolve
 from pslab.config.table import find
 from pslab.engines.emulation.compute_times import ComputeTimes
-from pslab.engines.emulation.faults import Faults
+from pslab.engines.emulation.faults import LISTED, Faults
 from pslab.errors import ConfigError
 from pslab.lab.judge.phases import Phases
 from pslab.lab.judge.pushes import History
@@ -102,7 +102,7 @@ def bytes_up(n: Numbers) -> list[str]:
     wrong = (np.abs(entries - k) > EXACT * size) | (k < 0) | (k > size)
     found = report(np.flatnonzero(wrong), lambda r: (
         f"{h.name(r)} has a density of {p['density'][r]:g}: no whole number of the {size[r]:g} entries"))  # fmt: skip
-    if not n.trained or n.sparse is None or found:
+    if n.sparse is None or found or (n.sparse and not n.trained):
         return found
     if not n.sparse:
         least = most = np.where(k == size, START + size * n.itemsize, np.nan)  # all of them, always
@@ -143,9 +143,8 @@ def computing(n: Numbers) -> list[str]:
     rows = np.flatnonzero((p.phase == "compute") & ~np.isin(p.worker, list(p.movers)))
     spent_s = np.zeros((p.workers, p.iterations))
     np.add.at(spent_s, (p.worker[rows], p.iteration[rows]), p.end[rows] - p.begin[rows])
-    done = np.zeros(p.workers, np.int64)
-    np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1)
-    done -= h.rules.layered  # a part of the last one is not recorded
+    done = np.full(p.workers, -int(h.rules.layered))  # layer by layer, a part of the last one is not recorded
+    np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1 - h.rules.layered)
     due_s, skips = spent_s.copy(), {(worker, at): count for worker, at, count in n.facts.get("skips", ())}
     modelled = np.full(due_s.shape, n.modelled and not h.rules.layered)
     for cell in skips:  # the cluster's costs of what was computed and not sent are in it, too
@@ -157,8 +156,11 @@ def computing(n: Numbers) -> list[str]:
             draws = h.rules.traits.gradients(iteration) * (1 + skips.get((worker, iteration), 0))
             due_s[worker, iteration] = drawn_s = sum(times.draw() for _ in range(draws))
             if n.cluster.faults and not h.rules.layered:  # of whose passes a fault may meet any
-                begin_s = float(began[worker, iteration])
-                due_s[worker, iteration] += faults.pause_s(worker, iteration, begin_s, begin_s + drawn_s)
+                at_s = float(began[worker, iteration])
+                due_s[worker, iteration] += faults.pause_s(worker, iteration, at_s, at_s + drawn_s)
+    lost = {row[2:4] for row in faults.rows} - {(row[2], row[3]) for row in n.facts.get("faulted", ())}
+    if n.modelled and lost and sum(n.facts["faults"].values()) < LISTED:
+        return [f"worker {worker} stood still in iteration {at}: the record says nothing of it" for worker, at in lost]
     slack_s = EXACT * (1 + float(p.end.max())) if n.modelled else SLACK_S
     wrong = np.where(modelled, np.abs(spent_s - due_s) > slack_s, spent_s < due_s - slack_s)
     return report_cells(wrong, lambda worker, at: (

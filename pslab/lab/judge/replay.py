@@ -50,6 +50,7 @@ class _Replay:
     refused: int = 0
     row: int = 0  #: the next one of the table of pushes
     got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
+    held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: ... -> version that its worker named
     parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
 
     def run(self, budget: int | None, refused: int) -> None:
@@ -72,13 +73,16 @@ class _Replay:
                 effects = server.handle(Push(worker, index, iteration, version), now)
                 if not (effects and isinstance(effects[0], Refuse)):
                     self._started(worker, index, iteration, version)
+                    self._named(worker, index, iteration, version)
                 self._perform(effects, now, until_s)
                 over = budget is not None and server.gradients >= budget
             elif kind == "pull":
+                self._named(worker, index, iteration - 1, version)
                 self._perform(server.handle(Pull(worker, index, iteration, version), now), now, until_s)
             elif (kind == "leave") != (worker in server.workers):
                 raise Other(f"worker {worker} {kind}s at {now:.6g} s, when it is {'not ' * (kind == 'leave')}present")
             elif kind == "leave":
+                self.held = {name: held for name, held in self.held.items() if name[0] != worker}
                 self._perform(server.leave(worker, now), now, until_s)
             elif (joined := server.join(worker)) != iteration:
                 raise Other(f"worker {worker} joins with iteration {iteration}; it is to join with {joined}")
@@ -99,6 +103,12 @@ class _Replay:
         if got != version:
             does = "does not start it" if got is None else f"starts it on version {got}"
             raise Other(f"worker {worker} started iteration {iteration} on version {version}; the policy {does}")
+
+    def _named(self, worker: int, index: int, iteration: int, version: int) -> None:
+        """A worker's push of an iteration and its request for the next one name the weights that it holds."""
+        if (held := self.held.setdefault((worker, index, iteration), version)) != version:
+            raise Other(f"worker {worker} holds version {held} and version {version} in iteration {iteration}, as its "
+                        "push and its request for the next one say")  # fmt: skip
 
     def _perform(self, effects: Iterable[Effect], now: float, until_s: float) -> None:
         pending = deque(effects)

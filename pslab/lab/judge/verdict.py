@@ -81,7 +81,8 @@ class _Judgement:
         rules = Rules(Traits() if sync is None else traits_of(sync), sync is not None, self._layered())
         cluster, workers = resolve_cluster(self.run.cluster), self.run.workers
         try:
-            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, set(filter(cluster.present, range(workers))))
+            present = set(filter(cluster.present, range(workers)))
+            arrivals = Arrivals.of(self.tables.get("arrivals"), workers, present, dict(self._replaced()))
             for name, arrived in ARRIVALS_JUDGED.items():
                 if not self._hold(name, arrived(arrivals)):
                     return  # the other checks read the tables by worker, iteration and version
@@ -99,7 +100,8 @@ class _Judgement:
             if not self._hold(name, applied(history)):
                 return
         self._hold("the stop rule", self._stop())
-        self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules))
+        if not self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules)):
+            return
         self.missing += unknown
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))
@@ -152,10 +154,11 @@ class _Judgement:
         return found
 
     def _moves(self, arrivals: Arrivals, cluster: Cluster, phases: Phases) -> list[str]:
-        """Workers leave and join when the cluster says so, or die."""
+        """Workers leave and join when the cluster says so, or die, or where a new process takes their place."""
         found = list[str]()
         died = {int(death["worker"]): float(death["seconds"]) for death in self.facts["deaths"]}
-        due = {"leave": [*cluster.leave.items(), *died.items()], "join": list(cluster.join.items())}
+        replaced = self._replaced()
+        due = {"leave": [*cluster.leave.items(), *died.items(), *replaced], "join": [*cluster.join.items(), *replaced]}
         moves = np.flatnonzero((arrivals.kind == "leave") | (arrivals.kind == "join"))
         for row in moves.tolist():
             name, at_s = (arrivals.kind[row], int(arrivals.worker[row])), arrivals.seconds[row]
@@ -172,6 +175,10 @@ class _Judgement:
         left |= {row[2] for row in self.facts.get("faulted", ()) if row[0] == KILL}  # the dead do not take their leave
         return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"
                         for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
+
+    def _replaced(self) -> list[tuple[int, float]]:
+        """The workers whose place a new process took, and when the one before had ended."""
+        return [(int(life["worker"]), float(life["seconds"])) for life in self.facts.get("lives", ())]
 
     def _reached(self) -> bool:
         accuracy, target, metric = self.tables.get("accuracy"), self.run.target_accuracy, metric_of(self.run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import signal
 import threading
 import time
@@ -47,3 +48,17 @@ def heed(stop: threading.Event) -> None:
     if stop.is_set():
         _heeded.add(stop)  # what is kept now is not to be torn
         raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
+
+
+def import_torch(stop: threading.Event) -> None:
+    """In a thread, which goes on if the cell is interrupted: half an import of torch cannot be completed later."""
+
+    def load() -> None:
+        with contextlib.suppress(Exception):  # an error is raised again where it is used
+            importlib.import_module("pslab.lab.runs.resolve")
+
+    loading = threading.Thread(target=load, daemon=True)
+    loading.start()
+    while loading.is_alive():
+        loading.join(HEED_S)
+        heed(stop)

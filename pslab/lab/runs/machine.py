@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import platform
 import statistics
 import time
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.atomic_folder import free_bytes, in_bytes
+from pslab.lab.records.record import environment
 
 if TYPE_CHECKING:
+    from pslab.engines.job.checkpoint.place import Place
     from pslab.engines.job.experiment import Experiment
 
 ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
@@ -114,6 +120,41 @@ def check_disk(experiment: Experiment, results: Path) -> None:
     if (needed := record_bytes(experiment)) > free:
         room = f"{in_bytes(free)} are free in {folder}"
         raise Unwritable(f"the record needs {in_bytes(needed)} at least, {room}: fewer pushes or key ranges need less")
+
+
+def with_checkpoints(experiment: Experiment, results: Path) -> Experiment:
+    """An experiment that is checkpointed among these results, and goes on from there."""
+    return dataclasses.replace(experiment, checkpoints=checkpoints(experiment.run, results))
+
+
+def forget_checkpoints(run: Run, results: Path) -> None:
+    """A run's checkpoints are of no use any more."""
+    if (kept := checkpoints(run, results)) is not None:
+        kept.clear()
+
+
+def checkpoints(run: Run, results: Path) -> Place | None:
+    """Where the checkpoints of a run lie, for this machine and this source; None if nothing names the run.
+
+    The last bits of a gradient depend on torch, NumPy and the processor's instructions.
+    """
+    from pslab.engines.job.checkpoint.place import Place
+
+    if run.unknown:
+        return None
+    here = {name: value for name, value in environment().items() if name != "cores"}
+    facts = {"digest": run.digest, **here, "numpy": version("numpy"), "source": _source()}
+    return Place(results / "checkpoints" / run.digest, facts)
+
+
+@lru_cache(maxsize=1)
+def _source() -> str:
+    """What is behind the state of a run: a digest of the files whose classes it is made of."""
+    package, found = Path(__file__).parents[2], hashlib.sha256()
+    for room in ("config", "protocol", "policies", "tensors", "engines"):
+        for file in sorted((package / room).rglob("*.py")):
+            found.update(file.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def resident_bytes() -> int | None:

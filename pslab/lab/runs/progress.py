@@ -64,7 +64,7 @@ class Progress:
         self._shares[name] = max(before, _share(run, news))
         self._first = self._first or (now, self._worked())  # what it takes to start processes belongs to no run
         self._note(now)
-        for words in (news[kind] for kind in ("repeated", "waits") if self._shown and kind in news):
+        for words in (news[kind] for kind in ("repeated", "waits", "checkpoint") if self._shown and kind in news):
             self._print(f"{self._place()} {_label(run)}: {words}", end="\n")
         if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
             self._printed_s = now

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import threading
 import time
@@ -17,7 +16,8 @@ from pslab.errors import RecordError, RunError, StartFailed, SweepFailed, Unwrit
 from pslab.lab.records import journal
 from pslab.lab.records.record import Draft, Result, clean, default_results, emulation_ok, find
 from pslab.lab.records.results import Results, Runs
-from pslab.lab.runs.interrupts import HEED_S, heed, noted
+from pslab.lab.runs.interrupts import heed, import_torch, noted
+from pslab.lab.runs.machine import forget_checkpoints, with_checkpoints
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ class NotFoundAgain(UserWarning):
 
 
 def run(
-    run: Run, *, results: Path | str | None = None, progress: bool | None = None, again: bool | None = None
-) -> Result:
+    run: Run, *, results: Path | str | None = None, progress: bool | None = None, again: bool | None = None,
+    fresh: bool = False,
+) -> Result:  # fmt: skip
     """The result of one run; what is recorded is not run again, unless `sweep` is told to.
 
     Raises:
@@ -46,12 +47,12 @@ def run(
         RunError: a worker raised or died; what was completed is kept, the message says where.
         KeyboardInterrupt: within two seconds; what was completed is kept, the message says where.
     """
-    return sweep([run], results=results, progress=progress, again=again)[0]
+    return sweep([run], results=results, progress=progress, again=again, fresh=fresh)[0]
 
 
 def sweep(
     runs: Iterable[Run], *, results: Path | str | None = None, progress: bool | None = None,
-    stop: threading.Event | None = None, again: bool | None = None,
+    stop: threading.Event | None = None, again: bool | None = None, fresh: bool = False,
 ) -> Results:  # fmt: skip
     """The results of many runs, in their order and with the columns of their grid.
 
@@ -60,6 +61,9 @@ def sweep(
 
     With `again`, what is recorded is run again if its emulation was not kept; the old record is moved to
     results/replaced/. None: once in this process, if `pslab figures --again` executes it.
+
+    A run that was ended before its time, however that was, goes on from its newest checkpoint, unless it is to begin
+    `fresh`.
 
     All of them are checked before the first one starts, and each is recorded as soon as it is finished. One that fails
     for a reason of its own does not keep the others from being tried. `stop`, set from another thread, does what an
@@ -80,6 +84,8 @@ def sweep(
     if missing:
         with _alone(), noted(stop or threading.Event()) as ended:
             clean(place)
+            for index in missing if fresh else ():
+                forget_checkpoints(wanted[index], place)
             ran, failed = _run_missing({index: wanted[index] for index in missing}, place, progress, ended)
             found |= ran
     done = {index: result for index, result in sorted(found.items()) if result is not None and index not in failed}
@@ -127,7 +133,7 @@ def _run_missing(
     wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
 ) -> tuple[dict[int, Result], dict[int, Exception]]:
     """The results of the runs, and why the others have none."""
-    _import_torch(stop)  # not needed where everything is recorded
+    import_torch(stop)  # not needed where everything is recorded
     from pslab.engines.virtual.side_by_side import fits
     from pslab.lab.runs.machine import check_disk
     from pslab.lab.runs.resolve import resolve
@@ -162,20 +168,6 @@ def _tried(name: str, run: Run, place: Path, shown: Progress, stop: threading.Ev
         return error
 
 
-def _import_torch(stop: threading.Event) -> None:
-    """In a thread, which goes on if the cell is interrupted: half an import of torch cannot be completed later."""
-
-    def load() -> None:
-        with contextlib.suppress(Exception):  # an error is raised again where it is used
-            importlib.import_module("pslab.lab.runs.resolve")
-
-    loading = threading.Thread(target=load, daemon=True)
-    loading.start()
-    while loading.is_alive():
-        loading.join(HEED_S)
-        heed(stop)
-
-
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute
     from pslab.engines.job.outcome import Interrupted
@@ -196,7 +188,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     begun_s = time.monotonic()
     shown.begin(name)
     try:
-        experiment = resolve(run)
+        experiment = with_checkpoints(resolve(run), place)
         check_disk(experiment, place)
         outcome = execute(experiment, on_progress)
     except (Interrupted, RunError) as error:
@@ -212,6 +204,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
         raise
     outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
+    forget_checkpoints(run, place)
     shown.end(name, outcome.facts["seconds"], _last(outcome))
     return result
 
@@ -272,10 +265,11 @@ def _side_by_side(
             kept.append(_set_aside(drafts.pop(name), runs[name], Interrupted(news)))
         else:
             done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
+            forget_checkpoints(runs[name], place)
             shown.end(name, news.facts["seconds"], _last(news))
 
     try:
-        for index, news in crowd.conduct((resolve(each) for each in runs.values()), heed_all):
+        for index, news in crowd.conduct((with_checkpoints(resolve(each), place) for each in runs.values()), heed_all):
             try:
                 take(names[index], news)
             except RecordError as error:

@@ -133,3 +133,27 @@ def test_what_arrived_is_noted_in_the_order_in_which_it_was_dealt_with():
     rows = [(ARRIVALS[int(kind)], *map(int, rest), at) for kind, *rest, at in setup.books.ledger.arrivals]
     assert rows == [("push", 0, 0, 0, 0, 1.0), ("pull", 0, 0, 1, 0, 1.5), ("leave", 0, -1, -1, -1, 2.0),
                     ("join", 0, -1, 1, -1, 3.0)]  # fmt: skip
+
+
+def test_a_successor_is_given_what_is_asked_for_in_its_name_once():
+    setup = Setup(sync="bsp")
+    setup.iteration(1, 1.0)  # worker 1 has pushed, asked, and died
+    iteration, frame = setup.driver.succeed(1)
+    assert (iteration, frame) == (1, [])  # what it has asked for is still to be answered
+    assert setup.driver.succeed(0) == (0, [Pull(0, 0, 0, 0, Wanted(0, setup.job.keyspace.keys, setup.clock.at))])
+    setup.driver.receive(setup.driver.succeed(0)[1])
+    assert [(worker, frame[-1].iteration) for worker, frame in setup.record.sent] == [(0, 0)]
+    setup.iteration(0, 4.0)
+    assert [(worker, frame[-1].iteration) for worker, frame in setup.record.sent[1:]] == [(1, 1), (0, 1)]
+    assert setup.record.left == []
+    assert setup.driver.refused == 0
+
+
+def test_a_successor_of_a_worker_that_has_pushed_a_part_of_an_iteration_leaves_and_joins():
+    setup = Setup(sync="asp", ranges="layers")
+    setup.driver.receive([Push(1, 0, 0, 0, Gradient(WHOLE, setup.job.parts[0].size, 0.5))])
+    iteration, frame = setup.driver.succeed(1)
+    assert (iteration, [pull.range for pull in frame]) == (1, [0, 1])
+    kinds = [ARRIVALS[int(row[0])] for row in setup.books.ledger.arrivals]
+    assert kinds == ["push", "leave", "join"]
+    assert setup.record.left == [1]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import Diverges, Noisy, net, tiny
+from tiny import Diverges, Noisy, tiny
+from virtual_cases import LAB, PORTABLE, batch_norm, in_words
 from virtual_digest import digests
 
 from pslab.config.run import Run
@@ -19,35 +20,6 @@ from pslab.engines.virtual import engine as virtual
 from pslab.lab.runs.resolve import resolve
 
 TESTS = Path(__file__).parents[2] / "support"
-LAB = {"preset": "lab", "slow": {0: 2.0}}
-THIN = {"pull": "range", "cluster": {**LAB, "bandwidth_bit_s": 2e6}}
-
-
-def dropping() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Dropout(0.5), net())
-
-
-PORTABLE: list[dict[str, Any]] = [
-    {"sync": "asp"},
-    {"sync": "asp", "ranges": "layers", "order": "fifo"},
-    {"sync": "asp", "model": dropping, "cluster": {"compute_s": 0.01, "slow": {0: 2.0}}},
-    *({"sync": sync, "prune": prune, "pull": "changed"}
-      for prune in ("dgc:5%,warm_up=1", "static:5%,mode=frozen", "dynamic:mode=ratchet", "dynamic:mode=decay,warm_up=1")
-      for sync in ("bsp", "asp")),
-    *({"sync": "asp", "rate": rate, **more} for rate in ("adagrad", "split", "dynsgd")
-      for more in ({}, {"prune": "static:5%", "pull": "changed"})),
-    *({"sync": sync, **more}
-      for sync in ("eager", "eager:1", "local:3", "backup:1")
-      for more in ({}, {"prune": "static:5%", "pull": "changed"})),
-    *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
-]  # fmt: skip
-
-
-def in_words(fields: dict[str, Any]) -> str:
-    """The name of a case, without the address of a function: the same in every process."""
-    return " ".join(str(getattr(value, "__name__", value)) for value in fields.values())
-
-
 class Largest:
     """A rule of the user's: the largest entry of every layer."""
 
@@ -55,10 +27,6 @@ class Largest:
 
     def select(self, v: torch.Tensor) -> torch.Tensor:
         return v.abs().argmax().view(1)
-
-
-def batch_norm() -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(49), torch.nn.Linear(49, 10))
 
 
 def left_on(monkeypatch: pytest.MonkeyPatch, run: Run, hosts: int) -> list[bytes]:

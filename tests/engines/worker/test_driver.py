@@ -99,3 +99,21 @@ def test_a_worker_that_joins_forgets_its_pushes_and_asks_for_weights():
     assert setup.driver.join(5, 9.0) is None
     assert setup.sent[-1] == (9.0, [Pull(1, 0, 5, 0, Wanted(0, 0, 9.0))])
     assert setup.driver.installed(weights(5), 9.5, 9.5) == 5
+
+
+def test_a_successor_goes_on_with_an_iteration_whose_weights_others_have_asked_for():
+    setup, undisturbed = Setup(sync="asp", seed=3), Setup(sync="asp", seed=3)
+    setup.driver.resume(2)
+    assert setup.sent == []
+    assert setup.driver.installed(weights(2), 4.0, 4.0) == 2
+    assert setup.driver.modelled_s(2) == [undisturbed.driver.modelled_s(n) for n in range(3)][-1]
+
+
+def test_a_frame_that_is_here_was_here_before_even_if_both_are_read_at_once():
+    driver = Setup(sync="eager").driver
+    alone: Frame = [Ack(1, 0, 2, Taken(1.0, 1.5))]
+    brought: Frame = [Ack(1, 0, 3, Taken(2.0, 2.5)), weights(5)]
+    assert [driver.repeated(frame) for frame in (alone, alone, brought, brought)] == [False, True, False, True]
+    assert driver.refused == 2
+    driver.join(5, 9.0)
+    assert not driver.repeated(brought)  # of a new life

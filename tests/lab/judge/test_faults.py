@@ -45,6 +45,47 @@ def test_a_list_that_is_not_the_plan_is_invalid(change: Any, words: str):
     assert_invalid(judged(change), words)
 
 
+def arrivals(change: Callable[[Any], Any], faults: list[dict[str, Any]], words: str) -> None:
+    """A history with these faults is valid, and with its arrivals changed it is not."""
+    run, tables, facts = history("asp", {**UNEVEN, "faults": faults}, on_death="continue", lease_s=1.0)
+    assert_valid(judge(run, tables, facts))
+    assert_invalid(judge(run, {**tables, "arrivals": change(tables["arrivals"].copy())}, facts), words)
+
+
+def test_what_was_delayed_came_later():
+    def sooner(table: Any) -> Any:
+        table.loc[(table.kind == "pull") & (table.worker == 1) & (table.iteration == 3), "seconds"] -= 0.5
+        return table.sort_values("seconds", kind="stable")
+
+    arrivals(sooner, [{"what": "delay", "worker": 1, "iteration": 2, "for_s": 0.6}], "sooner than 0.6 s later")
+
+
+def test_what_was_duplicated_came_twice():
+    def once(table: Any) -> Any:
+        return table.drop_duplicates(["kind", "worker", "iteration"])
+
+    arrivals(once, [{"what": "duplicate", "worker": 1, "iteration": 2}], "was duplicated, and came once")
+
+
+def test_who_was_to_be_killed_pushes_no_more():
+    run, tables, facts = history("asp")
+    doomed = run.but(cluster={**UNEVEN, "faults": [{"what": "kill", "worker": 1, "iteration": 4}]}, on_death="continue")
+    assert_invalid(judge(doomed, tables, {**facts, "faults": {"kill": 0}, "faulted": []}), "was to kill it")
+
+
+def test_a_stop_is_recorded():
+    stop = [{"what": "stop", "worker": 1, "iteration": 2}]
+    run, tables, facts = history("asp", {**UNEVEN, "faults": stop})
+    assert_invalid(judge(run, tables, {**facts, "faults": {"stop": 0}, "faulted": []}), "says nothing of it")
+
+
+def test_a_request_names_the_weights_that_the_push_was_computed_on():
+    run, tables, facts = history("asp")
+    table = tables["arrivals"].copy()
+    table.loc[(table.kind == "pull") & (table.worker == 1) & (table.iteration == 3), "version"] -= 1
+    assert_invalid(judge(run, {**tables, "arrivals": table}, facts), "as its push and its request for the next one say")
+
+
 def test_counts_are_those_of_the_list():
     assert_invalid(judge(RUN, TABLES, {**FACTS, "faults": {**FACTS["faults"], "drop": 1}}), "it lists")
 

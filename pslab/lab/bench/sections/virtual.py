@@ -3,15 +3,20 @@ the protocol costs by the number of workers."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.engines.execute import execute
+from pslab.engines.job.checkpoint.keeper import PERIOD_S, SHARE
+from pslab.engines.job.checkpoint.place import Place
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual import engine as virtual
@@ -34,7 +39,8 @@ def rows(quick: bool) -> list[Row]:
     """Dense runs with gradients, without evaluation; runs without tensors; the server's machine alone."""
     pushes, repeats = (160, 1) if quick else (480, 3)
     events = 5_000 if quick else 40_000
-    return [*_gradients(pushes, repeats), *_events(events, repeats), *_messages(events, repeats)]
+    return [*_gradients(pushes, repeats), *_checkpoints(pushes, repeats), *_events(events, repeats),
+            *_messages(events, repeats)]  # fmt: skip
 
 
 def _gradients(pushes: int, repeats: int) -> list[Row]:
@@ -58,6 +64,27 @@ def _gradients(pushes: int, repeats: int) -> list[Row]:
 def _whole(run: Run, cores: int) -> float:
     experiment = resolve(run)
     return float(virtual.execute(experiment, _ignore, cores).facts["turning_s"])
+
+
+def _checkpoints(pushes: int, repeats: int) -> list[Row]:
+    """What one takes of a run's time where they are made as often as by default: at most SHARE, and a period apart."""
+    found = []
+    for sync, prune in (("bsp", "none"), ("asp", "static:1%")):
+        run = Run(engine="virtual", sync=sync, prune=prune, pushes=pushes, checkpoint_every=pushes // 4,
+                  cluster=CLUSTER)  # fmt: skip
+        name = f"checkpoints, {sync}, prune {prune}, W=4, at the default period"
+        spent_s = alternated({name: partial(checkpoint_s, run)}, repeats)[name]
+        share = spent_s / max(PERIOD_S, spent_s / SHARE)
+        note = f"{1e3 * spent_s:.3g} ms each"
+        found.append(Row(SECTION, name, 100 * share, "%", "what they may take", share / SHARE, 1.0, note))
+    return found
+
+
+def checkpoint_s(run: Run) -> float:
+    """Seconds for one, with the wait for the gradients that are under way, and until it is on the disk."""
+    with TemporaryDirectory() as folder:
+        facts = execute(dataclasses.replace(resolve(run), checkpoints=Place(Path(folder))), _ignore).facts
+    return float(facts["checkpoints_s"]) / int(facts["checkpoints"])
 
 
 def _bare(run: Run, cores: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiny import tiny
 
 from pslab.lab.bench.sections import virtual
 
@@ -31,3 +32,16 @@ def test_what_is_measured_answers_every_worker_in_every_round(monkeypatch: pytes
     monkeypatch.setattr(virtual, "Server", Counting)
     virtual.message_s(policy, workers=4, count=24)
     assert len(answered) == 3 * 4
+
+
+def test_checkpoints_are_measured_at_the_period_that_is_the_default(monkeypatch: pytest.MonkeyPatch):
+    for spent_s, percent in ((0.05, 0.5), (0.1, 1.0), (30.0, 2.0)):
+        monkeypatch.setattr(virtual, "checkpoint_s", lambda run, spent_s=spent_s: spent_s)
+        rows = virtual._checkpoints(80, 1)
+        assert [round(row.value, 9) for row in rows] == [percent, percent]
+        assert [round(row.ratio, 9) for row in rows] == [percent / 2, percent / 2]
+
+
+def test_a_checkpoint_takes_time_and_leaves_nothing():
+    run = tiny(engine="virtual", cluster="lab", pushes=40, checkpoint_every=10)
+    assert virtual.checkpoint_s(run) > 0

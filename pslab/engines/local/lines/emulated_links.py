@@ -6,6 +6,8 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.links import DOWN, Chooser
 from pslab.engines.emulation.traffic import Traffic
@@ -21,7 +23,8 @@ class EmulatedLinks:
 
     def __init__(self, job: Job, clock: Callable[[], float], chooser: Chooser | None = None) -> None:
         self._traffic, self._clock = None if job.cluster.free else Traffic(job, chooser), clock
-        self._under_way = dict.fromkeys(range(job.run.workers), 0)
+        self._up, self._down = (dict.fromkeys(range(job.run.workers), 0) for _ in range(2))  # frames under way
+        self._lives = dict.fromkeys(range(job.run.workers), 0)  # the processes that a worker has had before
         self._inbox: deque[Delivery] = deque()
         self._busy_until_s = 0.0
         self.late_s: list[float] = []  #: how late each frame was delivered
@@ -33,7 +36,22 @@ class EmulatedLinks:
 
     def travelling(self, worker: int) -> bool:
         """Whether a frame from or to this worker is on a link, or waits for the server."""
-        return self._under_way[worker] > 0
+        return self._up[worker] + self._down[worker] > 0
+
+    def sent_all(self, worker: int) -> bool:
+        """Whether the server has taken every frame that this worker has sent."""
+        return self._up[worker] == 0
+
+    def renew(self, worker: int) -> None:
+        """Another process takes a worker's place: what is on its way to the one before is lost."""
+        self._lives[worker] += 1
+        self._down[worker] = 0
+
+    def facts(self) -> dict[str, float]:
+        """How late frames were delivered, and how many."""
+        late_s = np.array(self.late_s or [0.0])
+        return {"late_s_mean": float(late_s.mean()), "late_s_99th": float(np.quantile(late_s, 0.99)),
+                "messages": len(self.late_s)}  # fmt: skip
 
     def next_s(self) -> float:
         """The instant at which there is something to do; infinity if nothing is under way."""
@@ -44,10 +62,10 @@ class EmulatedLinks:
     def send_up(self, worker: int, frame: Frame) -> None:
         """A worker has handed a frame to its link."""
         if self._traffic is None:
-            self._under_way[worker] += 1
+            self._up[worker] += 1
             self._inbox.append((worker, frame))
         else:
-            self._under_way[worker] += self._traffic.up(worker, frame, frame[-1].payload.sent_s)
+            self._up[worker] += self._traffic.up(worker, frame, frame[-1].payload.sent_s)
 
     def send_down(self, worker: int, frame: Frame) -> list[Delivery]:
         """The server hands a frame to the link; what of it arrives at once."""
@@ -55,7 +73,7 @@ class EmulatedLinks:
             return [(worker, frame)]
         last = frame[-1]
         sent_s = last.payload.sent_s if isinstance(last, Weights) else last.payload.done_s
-        self._under_way[worker] += self._traffic.down(worker, frame, sent_s)
+        self._down[worker] += self._traffic.down(worker, frame, sent_s, self._lives[worker])
         return []
 
     def collect(self, *, busy: bool = False) -> list[Delivery]:
@@ -66,11 +84,12 @@ class EmulatedLinks:
         if self._traffic is None:
             return []
         now, down = self._clock(), []
-        for due_s, direction, (worker, frame, _) in self._traffic.arrived(now):
+        for due_s, direction, (worker, frame, life) in self._traffic.arrived(now):
             if direction == DOWN:
-                self.late_s.append(self._clock() - due_s)
-                self._under_way[worker] -= 1
-                down.append((worker, frame))
+                if life == self._lives[worker]:
+                    self.late_s.append(self._clock() - due_s)
+                    self._down[worker] -= 1
+                    down.append((worker, frame))
             else:
                 self.late_s.append(0.0 if busy else max(0.0, now - max(due_s, self._busy_until_s)))
                 self._inbox.append((worker, frame))
@@ -81,7 +100,7 @@ class EmulatedLinks:
         if not self._inbox:
             return None
         worker, frame = self._inbox.popleft()
-        self._under_way[worker] -= 1
+        self._up[worker] -= 1
         return worker, frame
 
     def handled(self) -> None:

@@ -8,8 +8,8 @@ from multiprocessing import Pipe
 import pytest
 
 from pslab.engines.job.wire import Blocked, Gradient, Message, Stop, pack
-from pslab.engines.local import framed_pipe
-from pslab.engines.local.framed_pipe import HEADER, Line, ready
+from pslab.engines.local.lines import framed_pipe
+from pslab.engines.local.lines.framed_pipe import HEADER, Line, ready
 from pslab.protocol.messages import Push
 
 FRAMES = [[Push(1, 0, 7, 3, Gradient(-1, 5, 0.25))], [Stop(1), Blocked(2, 1)], [Stop(3)]]

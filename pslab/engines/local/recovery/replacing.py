@@ -1,0 +1,108 @@
+"""New processes in the places of those that have ended: the parent's part of `Run.on_death` "restart".
+
+The server keeps a worker's place while a process is spawned and prepared for it (torch's import is most of that: one to
+three seconds), takes what the former one has sent, and answers the new one. It goes on with the iteration that the
+server has not yet a push of, on the same batch, with what its predecessor kept after the one before: at most one
+iteration is computed twice. Under a barrier the run ends with the bits of an undisturbed one.
+
+Where the server ends, all begin again at its newest checkpoint, in new processes: what it had taken since is forgotten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pslab.engines.local.attendance import Attendance, how_of
+from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.processes.pool import SERVER, Pool
+from pslab.errors import RunError, StartFailed
+
+LIVES = 3  # new processes in a worker's place, after which the run goes on without it; new servers of a run
+
+
+class Recovery:
+    """The workers of one run whose processes are replaced. `start` gives a new one its role."""
+
+    def __init__(self, pool: Pool, attendance: Attendance, on_death: str, start: Callable[[int], None]) -> None:
+        self._pool, self._attendance, self._start, self._on_death = pool, attendance, start, on_death
+        #: that ended: worker, iteration, how and when; with which iteration the next one goes on, and what was kept
+        self.lives: list[dict[str, Any]] = []
+        self.problem = ""  #: why there are no checkpoints
+        self.rewinds: list[dict[str, Any]] = []  #: when and how the server ended; from which pushes back to which
+        self.preparing: set[int] = set()  #: new processes that do not have their role yet
+
+    @property
+    def replaced(self) -> set[int]:
+        """Workers that have had more than one process."""
+        return {life["worker"] for life in self.lives}
+
+    def facts(self, lost: set[int]) -> dict[str, Any]:
+        """What a manifest says; all phases of the `lost` workers are."""
+        found = {"phases_lost": sorted(lost | self.replaced), "lives": self.lives, "rewinds": self.rewinds,
+                 "no_checkpoints": self.problem}  # fmt: skip
+        return {name: value for name, value in found.items() if value}
+
+    def lost(self, death: dict[str, Any]) -> None:
+        """The server has lost a worker, in an iteration, or after the run's end.
+
+        Raises:
+            WorkerFailed, WorkerDied: a run that is not `over` cannot go on without it.
+        """
+        worker = death["worker"]
+        if self._on_death != "restart" or death.get("over"):
+            self._attendance.lose(death)
+            return
+        how = how_of(self._pool.end_of(worker))
+        spent = [life["worker"] for life in self.lives].count(worker) - len(self.rewinds)
+        if spent < LIVES:
+            self.lives.append({**death, "how": how, "joined": None, "kept": None})
+            try:
+                self._pool.replace(worker)
+            except StartFailed as error:
+                self.lives[-1]["how"] += f"; {error}"
+            else:
+                self.preparing.add(worker)
+                self._start(worker)
+                return
+        self._pool.order_plain(SERVER, "abandon", worker)
+        self._attendance.lose(death)
+
+    def prepared(self, worker: int) -> None:
+        """A new process has its role: the server may have it."""
+        self.preparing.discard(worker)
+        self._pool.attach(worker)
+
+    def ended(self, worker: int) -> None:
+        """A process has ended; while it prepared, no server knows of it. The news may be of the one before."""
+        if worker in self.preparing and worker in self._pool.ended:
+            self.preparing.discard(worker)
+            life = next(life for life in reversed(self.lives) if life["worker"] == worker)
+            self.lost({name: life[name] for name in ("worker", "iteration", "seconds")})
+
+    def rewind(self, fallen: RunError, reached: int) -> Mapping[str, Any]:
+        """The server has ended: new processes for it and its workers; the facts of the checkpoint that they go on from.
+
+        Raises:
+            RunError: `fallen`, if there is no checkpoint. StartFailed: they could not be spawned.
+        """
+        found = Generations(self._pool.checkpoints).newest()
+        if found is None:
+            raise fallen
+        facts, how, now = found[0], f"server {how_of(fallen)}", time.monotonic() - found[0]["zero_s"]
+        present = {worker for worker, clock in enumerate(facts["clocks"]) if clock is not None}
+        self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
+                             "to_seconds": facts["seconds"]})  # fmt: skip
+        self._attendance.rewind(present, facts["seconds"])
+        self.preparing.clear()
+        for worker in sorted(present):
+            self.lives.append({"worker": worker, "iteration": facts["clocks"][worker], "seconds": facts["seconds"],
+                               "how": how, "joined": None, "kept": None})  # fmt: skip
+        self._pool.renew(range(len(facts["clocks"])))
+        return facts
+
+    def joined(self, body: dict[str, Any]) -> None:
+        """A new process goes on: with which iteration, and with what of that which its predecessor kept."""
+        life = next(life for life in reversed(self.lives) if life["worker"] == body["worker"])
+        life |= {"joined": body["joined"], "kept": body["kept"]}

@@ -1,0 +1,67 @@
+"""The traffic of a partition: how many workers use each key, and what their pushes and pulls weigh.
+
+A key that λ workers use travels λ times a pass from servers on nodes of their own, and λ - 1 times where its server is
+on one of these workers' nodes (Li et al., KDD workshop 2015, "Parsa"; Duan, Wang and Wu).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.tensors.codec.frames import CODECS, START
+from pslab.tensors.sparse.rows import SparseRows
+
+Array = NDArray[Any]
+VALUE_BYTES = 4  # float32
+
+
+def used(rows: SparseRows, parts: Array, workers: int) -> tuple[Array, Array]:
+    """Which keys each worker uses: (starts [workers + 1], keys), by worker, keys increasing."""
+    pairs = np.unique(parts[rows.row_of].astype(np.int64) * rows.key_count + rows.keys)
+    starts = np.searchsorted(pairs, np.arange(workers + 1, dtype=np.int64) * rows.key_count)
+    return starts, pairs % rows.key_count
+
+
+def spread(rows: SparseRows, parts: Array, workers: int) -> Array:
+    """λ: the number of workers that use each key (int64 [keys])."""
+    return np.bincount(used(rows, parts, workers)[1], minlength=rows.key_count)
+
+
+def remote(spreads: Array) -> int:
+    """Σ(λ - 1): the keys that travel in one pass, if each lies with one of its users."""
+    return int(np.maximum(spreads - 1, 0).sum())
+
+
+def of_batches(rows: SparseRows, batches: Iterable[Array], owner: Array | None = None, worker: int = -1) -> int:
+    """The keys that one worker's batches of rows ask for; those that `worker` itself owns do not travel."""
+    found = 0
+    for batch in batches:
+        keys = np.unique(rows.take(np.asarray(batch)).keys)
+        found += len(keys) if owner is None else int((owner[keys] != worker).sum())
+    return found
+
+
+def push_bytes(keys: Array, count: int) -> int:
+    """What a push of these keys to a server of `count` keys weighs: nothing if there are none.
+
+    The keys are numbered from 0 in that server, and increase.
+    """
+    return START + len(keys) * VALUE_BYTES + _places(keys, count) if len(keys) else 0
+
+
+def request_bytes(keys: Array, count: int) -> int:
+    """What a request for these keys weighs: their places alone."""
+    return START + _places(keys, count) if len(keys) else 0
+
+
+def reply_bytes(keys: Array) -> int:
+    """What the answer weighs: values in the request's order, without places."""
+    return START + len(keys) * VALUE_BYTES if len(keys) else 0
+
+
+def _places(keys: Array, count: int) -> int:
+    return 0 if len(keys) == count else min(each.size_bytes(keys, count, 8 * count + 8) for each in CODECS.values())

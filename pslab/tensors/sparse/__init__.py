@@ -1,0 +1,1 @@
+"""Rows that hold few of many keys, and where they come from."""

@@ -1,0 +1,97 @@
+"""One row for each function of the interpreter's own library: real text on every machine, without a download.
+
+The keys are the names and words of a function, without its docstring; its label says whether it had one. The files are
+read where they are (licence: PSF); another release of Python is another data set, and has another name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from pslab.errors import ConfigError
+from pslab.tensors.sparse.rows import SparseRows, rows_of
+
+WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+TEST_SHARE = 5  # a fifth of the rows, by their names
+# what not every interpreter of one version has: tests, programs, what a distribution adds, and what was removed
+_LEFT_OUT = """
+    test tests idlelib idle_test tkinter turtledemo turtle ensurepip venv lib2to3 distutils pydoc_data macholib site
+    sitecustomize usercustomize sysconfig _pyrepl _distutils_system_mod _bootsubprocess __phello__ __hello__
+    site-packages dist-packages __pycache__ lib-dynload aifc asynchat asyncore audioop cgi cgitb chunk crypt imghdr imp
+    mailcap msilib nis nntplib nturl2path ossaudiodev pipes sndhdr smtpd spwd sunau telnetlib uu xdrlib
+"""
+LEFT_OUT = frozenset(_LEFT_OUT.split())
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@lru_cache(maxsize=1)
+def load(library: Path | None = None) -> SparseRows:
+    """The functions of a library; by default of this interpreter's.
+
+    Raises:
+        ConfigError: there are no sources, as where the library is zipped.
+    """
+    place = Path(sysconfig.get_paths()["stdlib"]) if library is None else library
+    words: list[set[str]] = []
+    labels, test = list[bool](), list[bool]()
+    for path in _files(place):
+        text = (place / path).read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for name, function in _functions(ast.parse(text)):
+            docstring = ast.get_docstring(function, clean=False) is not None
+            own = lines[function.lineno - 1 : function.end_lineno]
+            if docstring:
+                first, last = (line - function.lineno for line in _span(function.body[0]))
+                own = own[:first] + own[last + 1 :]
+            words.append(set(WORD.findall("\n".join(own))))
+            labels.append(docstring)
+            test.append(zlib.crc32(f"{path}:{name}".encode()) % TEST_SHARE == 0)
+    if not words:
+        raise ConfigError("data", "functions", f"no sources of Python are below {place}")
+    counts = Counter(word for row in words for word in row)
+    key_of = {word: key for key, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
+    each = [np.array(sorted(map(key_of.__getitem__, row)), np.int64) for row in words]
+    found = rows_of("", len(key_of), [(keys, np.full(len(keys), max(len(keys), 1) ** -0.5)) for keys in each],
+                    np.array(labels), np.array(test))  # fmt: skip
+    parts = (found.starts.astype("<i8").tobytes(), found.keys.astype("<i8").tobytes(), bytes(labels), bytes(test),
+             "\n".join(key_of).encode())  # fmt: skip
+    name = f"functions-{sha256(b'|'.join(parts)).hexdigest()[:8]}"
+    return SparseRows(name, found.key_count, found.starts, found.keys, found.values, found.labels, found.test)
+
+
+def _files(place: Path) -> list[str]:
+    found = []
+    for path in place.rglob("*.py"):
+        *folders, file = path.relative_to(place).parts
+        names = {*folders, file.removesuffix(".py")}
+        if names & LEFT_OUT or any(name.startswith("config-") for name in folders) or file.startswith("_sysconfigdata"):
+            continue
+        found.append("/".join((*folders, file)))
+    return sorted(found)
+
+
+def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
+    """Functions of a module and its classes with their dotted names; none that lies inside another."""
+    for name in ("body", "handlers", "orelse", "finalbody"):
+        for node in getattr(tree, name, ()):
+            if isinstance(node, Function):
+                yield prefix + node.name, node
+            elif isinstance(node, ast.ClassDef):
+                yield from _functions(node, f"{prefix}{node.name}.")
+            elif isinstance(node, (ast.If, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.ExceptHandler)):
+                yield from _functions(node, prefix)
+
+
+def _span(node: ast.stmt) -> tuple[int, int]:
+    return node.lineno, node.end_lineno or node.lineno

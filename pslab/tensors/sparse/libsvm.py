@@ -1,0 +1,48 @@
+"""Rows from a file in LIBSVM's format: ``label key:value key:value ...``, keys from 1 and increasing, ``#`` a comment.
+
+Source: Chang and Lin (ACM TIST 2011)
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from pslab.errors import ConfigError
+from pslab.tensors.sparse.rows import SparseRows, rows_of
+
+TEST_SHARE = 5  # a fifth of the rows, by their text
+LARGEST_KEY = 2**31 - 1
+
+
+def load(path: Path | str) -> SparseRows:
+    """The rows of a file; labels above 0 are 1, all others 0.
+
+    Raises:
+        ConfigError: it cannot be read, or a line is none of this format; which one, and why.
+    """
+    each, labels, test, most = [], list[bool](), list[bool](), 0
+    try:
+        lines = Path(path).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("data", str(path), f"cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].split()
+        if not text:
+            continue
+        try:
+            pairs = [(int(key), float(value)) for key, value in (word.split(":") for word in text[1:])]
+            labels.append(float(text[0]) > 0)
+        except ValueError:
+            raise ConfigError("data", str(path), f"line {number} is not `label key:value ...`: {line[:60]!r}") from None
+        keys = np.array([key for key, _ in pairs], np.int64)
+        if len(keys) and (keys[0] < 1 or keys[-1] > LARGEST_KEY or (np.diff(keys) <= 0).any()):
+            raise ConfigError("data", str(path), f"line {number}: keys must be from 1 and increase: {line[:60]!r}")
+        most = max(most, int(keys[-1]) if len(keys) else 0)
+        each.append((keys - 1, np.array([value for _, value in pairs])))
+        test.append(zlib.crc32(line.encode()) % TEST_SHARE == 0)
+    if not each:
+        raise ConfigError("data", str(path), "has no rows")
+    return rows_of(Path(path).name, most, each, np.array(labels), np.array(test))

@@ -1,0 +1,179 @@
+"""A worker's process that dies is replaced: its successor goes on where the server has it, with what was kept."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sabotage import Sabotaged, dying
+from tiny import Dies, tiny
+
+from pslab.engines.local.attendance import Attendance
+from pslab.engines.local.recovery import replacing
+from pslab.engines.local.recovery.replacing import LIVES, Recovery
+from pslab.engines.processes import pool
+from pslab.errors import StartFailed, WorkerDied
+from pslab.lab.runs.run import run
+
+KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.kept:Kept", "local.lines.framed_pipe",
+                                                            "worker.driver:WorkerDriver"))  # fmt: skip
+MOMENTS = {
+    "before it prunes": (f"{KEPT}.begin", 5),
+    "while it prunes": (f"{KEPT}.end", 5),
+    "while it copies what it keeps": (f"{KEPT}._put", 5, "torn"),
+    "before it sends": (f"{LINE}:Line.send", 5),
+    "in half a frame": ("os:write", 20, "half"),
+    "after it has sent": (f"{LINE}:Line.send", 5, "after"),
+    "before weights are in their place": (f"{DRIVER}.arrived", 5),
+    "after weights are in their place": (f"{DRIVER}.installed", 5, "after"),
+}
+LONG = {"compute_s": 0.05}  # a run that is not over before a process has been spawned
+FEW = ["while it prunes", "after it has sent"]
+
+
+def conduct(tmp_path, act=None, **fields):
+    marker = tmp_path / "marker" if act else None
+    model = partial(Sabotaged, marker, act)
+    wanted = tiny(**{"model": model, "sync": "bsp", "prune": "static:5%", "on_death": "restart", "workers": 2,
+                     "pushes": 40, **fields})  # fmt: skip
+    return run(wanted, results=tmp_path / str(bool(act)), progress=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return conduct(tmp_path_factory.mktemp("undisturbed"))
+
+
+def check(tmp_path, undisturbed, moment, **fields):
+    result = conduct(tmp_path, partial(dying, *moment), **fields)
+    (life,) = result.manifest["lives"]
+    assert (life["worker"], life["how"]) == (1, "is gone (killed by SIGKILL)")
+    assert (life["kept"], life["joined"]) == ("restored", life["iteration"])
+    assert result.manifest["deaths"] == []
+    assert result.manifest["verdict"] == "valid", result.manifest
+    assert np.array_equal(result.weights, undisturbed.weights)
+
+
+@pytest.mark.parametrize("moment", FEW)
+def test_a_worker_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, moment):
+    check(tmp_path, undisturbed, MOMENTS[moment])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", [name for name in MOMENTS if name not in FEW])
+def test_a_worker_that_is_killed_at_any_moment_changes_no_bit_under_a_barrier(tmp_path, undisturbed, moment):
+    check(tmp_path, undisturbed, MOMENTS[moment])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [
+    {"sync": "ssp:1", "pull": "changed"}, {"sync": "asp", "cluster": LONG},
+    {"sync": "eager", "prune": "none", "cluster": LONG}, {"sync": "backup:1", "workers": 3, "cluster": LONG},
+    {"sync": "ssp:1", "prune": "range:20", "pull": "range"}, {"sync": "ssp:1", "ranges": "layers"},
+    {"sync": "ssp:2", "ranges": "layers", "cluster": {"compute_s": 0.01, "bandwidth_bit_s": 2e6, "latency_s": 0.002}},
+], ids=lambda fields: "-".join(map(str, fields.values()))[:40])  # fmt: skip
+def test_a_run_whose_worker_is_replaced_is_valid_under_every_kind_of_policy(tmp_path, fields):
+    result = conduct(tmp_path, partial(dying, f"{DRIVER}.computed", 5), **{**fields, "pushes": 200})
+    (life,) = result.manifest["lives"]
+    assert life["joined"] >= life["iteration"]  # later only where it leaves and joins: an eager one
+    assert result.manifest["verdict"] == "valid", result.manifest
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_is_replaced(tmp_path, undisturbed):
+    result = conduct(tmp_path, partial(dying, f"{LINE}:Line.send", 5, end=signal.SIGSTOP), lease_s=1.0)
+    (life,) = result.manifest["lives"]
+    assert life["how"].startswith("was stopped by a signal and has been silent for longer than its lease")
+    assert np.array_equal(result.weights, undisturbed.weights)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_again_and_again_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(replacing, "LIVES", 1)
+    wanted = tiny(model=Dies, sync="ssp:1", on_death="restart", workers=2, pushes=200)
+    result = run(wanted, results=tmp_path, progress=False)
+    assert [life["worker"] for life in result.manifest["lives"]] == [1]
+    assert [death["worker"] for death in result.manifest["deaths"]] == [1]
+    assert (result.manifest["outcome"], result.manifest["verdict"]) == ("budget", "valid")
+
+
+@pytest.mark.slow
+def test_a_pool_with_a_new_process_serves_the_next_run(tmp_path, undisturbed):
+    conduct(tmp_path, partial(dying, *MOMENTS["before it sends"]))
+    before = {process.pid for process in pool.acquire(2).processes.values()}
+    again = conduct(tmp_path, seed=1)
+    assert {process.pid for process in pool.acquire(2).processes.values()} == before
+    assert "lives" not in again.manifest
+
+
+class Records:
+    """A pool that spawns nothing."""
+
+    def __init__(self, failing=False):
+        self.calls, self.failing, self.ended = [], failing, {}
+
+    def end_of(self, number):
+        return WorkerDied(f"worker {number}", None, "is gone")
+
+    def replace(self, number):
+        self.calls.append(("replace", number))
+        self.ended.pop(number, None)
+        if self.failing:
+            raise StartFailed("no room")
+
+    def attach(self, number):
+        self.calls.append(("attach", number))
+
+    def order_plain(self, number, verb, *arguments):
+        self.calls.append((verb, *arguments))
+
+    watch = SimpleNamespace(lease_s=1.0)
+
+
+def recovering(failing=False, on_death="restart"):
+    records = Records(failing)
+    found = Recovery(records, Attendance(records, 2, on_death), on_death, lambda n: records.calls.append(("start", n)))
+    return found, records.calls
+
+
+DEATH = {"worker": 1, "iteration": 4, "seconds": 0.5}
+
+
+def test_the_server_is_given_the_new_process_once_it_is_prepared():
+    found, calls = recovering()
+    found.lost(DEATH)
+    assert (calls, found.preparing) == ([("replace", 1), ("start", 1)], {1})
+    found.prepared(1)
+    assert (calls[2:], found.preparing) == ([("attach", 1)], set())
+    found.joined({"worker": 1, "joined": 5, "kept": "zero"})
+    assert found.lives == [{**DEATH, "how": "is gone", "joined": 5, "kept": "zero"}]
+
+
+def test_a_place_is_given_up_after_so_many_processes_also_if_they_end_in_preparation():
+    found, calls = recovering()
+    found.lost(DEATH)
+    for _ in range(LIVES):
+        found.ended(1)  # of the process before: the server's news came first
+        found._pool.ended[1] = "error"
+        found.ended(1)
+    assert calls == [*[("replace", 1), ("start", 1)] * LIVES, ("abandon", 1)]
+    assert found._attendance.deaths == [{**DEATH, "how": "is gone"}]
+    found.ended(1)  # nothing prepares any more
+    assert len(calls) == 2 * LIVES + 1
+
+
+def test_where_no_process_can_be_spawned_the_run_goes_on_without_the_worker():
+    found, calls = recovering(failing=True)
+    found.lost(DEATH)
+    assert calls == [("replace", 1), ("abandon", 1)]
+    assert found.lives[0]["how"] == "is gone; no room"
+
+
+def test_nothing_is_replaced_after_the_end_or_if_that_is_not_wanted():
+    for death, on_death in [({"worker": 1, "over": True}, "restart"), (DEATH, "continue")]:
+        found, calls = recovering(on_death=on_death)
+        found.lost(death)
+        assert (calls, found.lives) == ([], [])

@@ -1,0 +1,89 @@
+"""A model that lets its process kill or stop itself, with a real signal, at a place in pslab's own code."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny import net
+from torch import nn
+
+from pslab.engines.worker.kept import TORN
+
+
+def replaced(where: str, made: Callable[[Any], Any]) -> None:
+    """Put what `made` makes of a function, "module:path", in its place."""
+    module, _, path = where.partition(":")
+    *owners, name = path.split(".")
+    owner = reduce(getattr, owners, importlib.import_module(module))
+    setattr(owner, name, made(getattr(owner, name)))
+
+
+def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKILL) -> None:
+    """This process ends at the count-th call of a function: before it, after it, or in the midst of what it writes:
+    half of what `os.write` has, or a state of what a worker keeps (`Kept._put`)."""
+
+    def made(original: Any) -> Any:
+        calls = 0
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == count and when == "torn":
+                arguments[0]._numbers[arguments[1]] = TORN
+            if calls == count and when == "half":
+                original(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            if calls == count and when == "after":
+                original(*arguments, **named)
+            if calls == count:
+                os.kill(os.getpid(), end)
+            return original(*arguments, **named)
+
+        return counted
+
+    replaced(where, made)
+
+
+def once(marker: Path | None, process: str) -> bool:
+    """Whether this is that process, and nothing has been done there in this run."""
+    if marker is None or multiprocessing.current_process().name != process:
+        return False
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+class SabotagedServer:
+    """A policy that does what another one does; once in a run `act` happens in the server's process, at its first
+    step."""
+
+    def __init__(self, like: Any, marker: Path | None, act: Callable[[], None] | None) -> None:
+        self.like, self.marker, self.act = like, marker, act
+        self.window, self.barrier, self.initial = like.window, bool(getattr(like, "barrier", False)), like.initial
+
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        if self.act is not None and once(self.marker, "pslab-server"):
+            self.act()
+        return self.like.step(state, event, clocks)
+
+
+class Sabotaged(nn.Module):
+    """Once in a run, `act` happens in worker 1's process, at its first batch; `marker` says that it has."""
+
+    def __init__(self, marker: Path | None, act: Callable[[], None] | None) -> None:
+        super().__init__()
+        self.net, self.marker, self.act = net(), marker, act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and self.act is not None and once(self.marker, "pslab-worker 1"):
+            self.act()
+        return self.net(x)

@@ -1,0 +1,96 @@
+"""A virtual run whole in this process, that may be ended at any checkpoint as if its process had been killed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pslab.config.run import Run
+from pslab.engines.job.checkpoint import keeper
+from pslab.engines.job.checkpoint.place import Place
+from pslab.engines.job.job import Shelf
+from pslab.engines.job.outcome import Outcome
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.processes.channel import Report, await_report
+from pslab.engines.processes.child import Seat
+from pslab.engines.virtual.side_by_side import TABLES, WholeRun, outcome_of
+from pslab.lab.runs.resolve import resolve
+
+TIMES = ("preparation_s", "turning_s", "wall_s", "checkpoints", "checkpoints_s", "resumed")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Line:
+    """The pipe to a parent, which keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send_bytes(self, message: bytes) -> None:
+        self.sent.append(message)
+
+    def recv_bytes(self) -> bytes:
+        return self.sent.pop(0)
+
+    def poll(self) -> bool:
+        return False
+
+    def reports(self) -> list[Report]:
+        return [await_report(self) for _ in range(len(self.sent))]  # type: ignore[arg-type]
+
+
+def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None = None) -> tuple[Outcome, list[str]]:
+    """What came of a run, and what was said of its checkpoints."""
+    experiment = resolve(run)
+    place = None if folder is None else Place(folder, facts or {})
+    experiment = dataclasses.replace(experiment, checkpoints=place)
+    line, data, threads = Line(), Arena(), torch.get_num_threads()
+    seat = Seat(0, line, [], Arena(), data, Arena(), (Arena(), Arena()))  # type: ignore[arg-type]
+    torch.set_num_threads(1)
+    try:
+        WholeRun(seat, experiment, Shelf.store(data, experiment.dataset)).conduct()
+    finally:
+        torch.set_num_threads(threads)
+        for arena in (seat.arena, data, seat.snapshots, *seat.ledger):
+            arena.close()
+    reports = line.reports()
+    said = [found.body["checkpoint"] for found in reports if found.kind == "news" and "checkpoint" in found.body]
+    return outcome_of(experiment, [found for found in reports if found.kind != "news"]), said
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, run: Run, folder: Path, after: int) -> None:
+    """The run's process is killed after so many checkpoints."""
+    keep, count = keeper.Keeper.keep, 0
+
+    def kept(self: Any, pushes: int, state: Any) -> None:
+        nonlocal count
+        keep(self, pushes, state)
+        count += 1
+        if count == after:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keeper.Keeper, "keep", kept)
+        try:
+            _, said = conduct(run, folder)
+        except Killed:
+            return
+    raise AssertionError(f"it came to its end with {count} checkpoints: {said}")
+
+
+def same(one: Outcome, other: Outcome, without: Sequence[str] = ()) -> None:
+    """Both left the same bits: every table, the weights, and the facts that do not depend on the machine."""
+    for name in TABLES:
+        if name in without:
+            continue
+        assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
+    ours, theirs = ({k: repr(v) for k, v in each.facts.items() if k not in TIMES} for each in (one, other))
+    assert ours == theirs

@@ -1,0 +1,221 @@
+"""Partitions of rows and keys: vectors, conservation, balance, and the traffic that follows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from pslab.errors import ConfigError
+from pslab.tensors.codec.frames import Entries, encode
+from pslab.tensors.partitioning import bisection, multilevel, placement, rules, traffic
+from pslab.tensors.partitioning.partition import RULES, partition
+from pslab.tensors.sparse.planted import Planted
+from pslab.tensors.sparse.rows import rows_of
+
+A, B, C, D = range(4)
+FOUR = rows_of("four", 4, [(np.array(keys), np.ones(len(keys))) for keys in ([A, B], [C, D], [A, B], [C])],
+               np.zeros(4), np.zeros(4, bool))  # fmt: skip
+ONES = np.ones(4, np.int64)
+OWN = [rule for rule in RULES if rule not in ("mtkahypar", "metis")]
+
+
+@pytest.fixture(scope="module")
+def planted():
+    return Planted(rows=600, keys=1200, per_row=10, communities=8, noise=0.1).load()
+
+
+# --- traffic -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("parts", "spread"), [([0, 0, 1, 1], [2, 2, 2, 1]), ([1, 0, 1, 0], [1, 1, 1, 1])])
+def test_spread_is_by_how_many_workers_each_key_is_used(parts, spread):
+    found = traffic.spread(FOUR, np.array(parts), 2)
+    assert found.tolist() == spread
+    assert traffic.remote(found) == sum(spread) - 4
+
+
+def test_batches_ask_for_the_keys_that_they_hold():
+    one_each = {parts: sum(traffic.of_batches(FOUR, [[row] for row in own]) for own in parts)
+                for parts in (((0, 1), (2, 3)), ((1, 3), (0, 2)))}  # fmt: skip
+    assert list(one_each.values()) == [7, 7]
+    pairs = {parts: sum(traffic.of_batches(FOUR, [own]) for own in parts) for parts in one_each}
+    assert list(pairs.values()) == [7, 4]
+
+
+def test_keys_that_a_worker_owns_do_not_travel():
+    assert traffic.of_batches(FOUR, [[0, 1]], owner=np.array([0, 1, 0, 1]), worker=0) == 2
+
+
+def test_bytes_are_those_of_frames():
+    assert traffic.push_bytes(np.array([0, 1, 2, 130, 999]), 1000) == 50
+    assert traffic.push_bytes(np.array([0, 1, 2, 130]), 500) + traffic.push_bytes(np.array([499]), 500) == 44 + 30
+    assert traffic.push_bytes(np.arange(4), 64) == 44
+    assert traffic.push_bytes(np.arange(0, 64, 2), 64) == 160
+    assert traffic.push_bytes(np.empty(0, np.int64), 64) == traffic.request_bytes(np.empty(0, np.int64), 64) == 0
+    for keys, count in ((np.array([3, 77, 78]), 300), (np.arange(50), 50)):
+        assert traffic.push_bytes(keys, count) == len(encode(Entries(count, keys, np.ones(len(keys), np.float32))))
+        assert traffic.request_bytes(keys, count) == traffic.push_bytes(keys, count) - 4 * len(keys)
+        assert traffic.reply_bytes(keys) == 24 + 4 * len(keys)
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def test_parsa_takes_the_row_that_adds_the_fewest_keys():
+    assert rules.parsa(FOUR, 2).tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(("most", "parts"), [(2, [0, 0, 1, 1]), (3, [1, 0, 1, 0])])
+def test_rows_move_where_there_is_room_and_traffic_to_save(most, parts):
+    assert rules.moved(FOUR, np.array([0, 0, 1, 1]), ONES, 2, most, np.arange(4)).tolist() == parts
+
+
+def test_the_capacity_is_a_little_more_than_an_equal_share():
+    assert rules.capacity(np.full(10, 3), 4, 0.03) == 8  # of 30: 7.5, so 8, and 3 % more is 8.24
+    with pytest.raises(ConfigError, match="a row weighs 9"):
+        rules.capacity(np.array([9, 1]), 4, 0.5)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+@pytest.mark.parametrize("rule", OWN)
+def test_every_row_has_one_worker_and_loads_are_balanced(planted, rule, workers):
+    parts = partition(planted, workers, rule, balance="rows", epsilon=0.05)
+    assert parts.shape == (len(planted),)
+    load = np.bincount(parts, minlength=workers)
+    assert load.sum() == len(planted)
+    assert load.max() <= rules.capacity(np.ones(len(planted), np.int64), workers, 0.05)
+
+
+def test_entries_are_balanced_unless_it_is_said_otherwise(planted):
+    uneven = planted.take(np.sort(np.argsort(planted.labels, kind="stable")))
+    keep = np.arange(len(uneven.keys)) % 3 != uneven.row_of[np.arange(len(uneven.keys))] % 3
+    starts = np.concatenate([[0], np.cumsum(np.bincount(uneven.row_of[keep], minlength=len(uneven)))])
+    rows = rows_of("uneven", uneven.key_count, [(uneven.keys[keep][a:b], np.ones(b - a)) for a, b in
+                   pairwise(starts)], uneven.labels, uneven.test)  # fmt: skip
+    load = np.bincount(partition(rows, 5, "multilevel"), rows.entries_of, minlength=5)
+    assert load.max() <= rules.capacity(rows.entries_of, 5, 0.03)
+
+
+@pytest.mark.parametrize("rule", OWN)
+def test_a_seed_gives_the_same_partition(planted, rule):
+    one, again = (partition(planted, 4, rule, seed=5) for _ in range(2))
+    assert one.tolist() == again.tolist()
+
+
+def test_each_step_from_random_to_multilevel_saves_traffic(planted):
+    remote = {rule: traffic.remote(traffic.spread(planted, partition(planted, 8, rule, balance="rows"), 8))
+              for rule in OWN}  # fmt: skip
+    assert remote["multilevel"] < remote["moves"] < remote["random"]
+    assert remote["parsa"] < remote["random"]
+    assert remote["multilevel"] < remote["random"] / 4
+
+
+def test_multilevel_separates_what_is_separable():
+    rows = Planted(rows=400, keys=800, per_row=8, communities=8, noise=0.0).load()
+    assert traffic.remote(traffic.spread(rows, partition(rows, 8, balance="rows"), 8)) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"rule": "multilvel"}, "did you mean 'multilevel'"), ({"workers": 0}, "from 1 to the number of rows, 4"),
+     ({"workers": 5}, "from 1 to the number of rows, 4"), ({"balance": "row"}, "rows"),
+     ({"epsilon": -1}, "from 0 to 1")],
+    ids=["rule", "none", "many", "balance", "epsilon"],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_what_can(given, words):
+    with pytest.raises(ConfigError, match=words):
+        partition(FOUR, **{"workers": 2, **given})
+
+
+@pytest.mark.parametrize("rule", ["mtkahypar", "metis"])
+def test_a_library_that_is_not_installed_is_named(rule, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, {"metis": "pymetis"}.get(rule, rule), None)
+    with pytest.raises(ConfigError, match=r"pip install 'pslab\[partition\]'"):
+        partition(FOUR, 2, rule)
+
+
+@pytest.mark.slow
+def test_multilevel_is_as_good_as_mt_kahypar():
+    pytest.importorskip("mtkahypar")
+    for noise in (0.05, 0.2, 0.5):
+        rows = Planted(noise=noise).load()
+        for workers in (4, 16):
+            own, theirs = (traffic.remote(traffic.spread(rows, partition(rows, workers, rule, balance="rows"), workers))
+                           for rule in ("multilevel", "mtkahypar"))  # fmt: skip
+            assert own <= 1.1 * theirs
+
+
+# --- bisection ---------------------------------------------------------------------------------------------------
+
+
+def lists(each):
+    return np.cumsum([0, *map(len, each)]), np.array([item for one in each for item in one], np.int64)
+
+
+def cut_of(pins, side):
+    return sum(len(set(side[pins[1][a:b]])) == 2 for a, b in pairwise(pins[0]))
+
+
+def test_refinement_counts_what_it_cuts_and_never_cuts_more():
+    chance = np.random.default_rng(0)
+    for _ in range(30):
+        size = int(chance.integers(4, 40))
+        pins = lists([chance.choice(size, int(chance.integers(2, min(size, 7))), replace=False) for _ in range(60)])
+        nets, weights = bisection.transposed(pins, size), chance.integers(1, 4, size)
+        side = chance.integers(0, 2, size)
+        before = cut_of(pins, side)
+        limits = np.bincount(side, weights, minlength=2).astype(np.int64)
+        found = bisection.refined(nets, pins, weights, side, limits)
+        assert found == cut_of(pins, side) <= before
+        assert (np.bincount(side, weights, minlength=2) <= limits).all()
+
+
+def test_a_side_that_is_too_heavy_sheds_weight():
+    pins, weights, side = lists([[0, 1, 2, 3]]), np.ones(4, np.int64), np.zeros(4, np.int64)
+    bisection.refined(bisection.transposed(pins, 4), pins, weights, side, np.array([2, 2]))
+    assert sorted(side.tolist()) == [0, 0, 1, 1]
+
+
+def test_contracted_nets_have_two_groups_at_least():
+    found = bisection.contracted(lists([[0, 1], [0, 2], [2, 3], [1, 2, 3]]), np.array([0, 0, 1, -1]), 2)
+    assert [found[1][a:b].tolist() for a, b in pairwise(found[0])] == [[0, 1], [0, 1]]
+
+
+def test_vertices_are_matched_with_whom_they_share_most():
+    pins = lists([[0, 1], [0, 1], [2, 3], [1, 2, 3]])
+    pairs = bisection.matched(bisection.transposed(pins, 4), pins, np.ones(4, np.int64), np.array([0, 2, 1, 3]), 2)
+    assert pairs.tolist() == [0, 0, 1, 1]
+
+
+def test_a_worker_that_holds_too_much_gives_its_lightest_rows_away():
+    parts = np.zeros(4, np.int64)
+    multilevel._relieve(FOUR, parts, ONES, 2, 2)
+    assert sorted(parts.tolist()) == [0, 0, 1, 1]
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+USES = (np.array([0, 3, 5, 6]), np.array([A, B, C, B, C, C]))  # of three workers
+
+
+def test_parsas_owner_has_the_smallest_share_so_far():
+    assert placement.parsa(USES, 3).tolist() == [0, 0, 1]
+
+
+def test_an_owner_is_the_user_with_the_least_traffic():
+    owner = placement.beside_users(USES, 3)
+    assert owner.tolist() == [0, 1, 2]
+    assert placement.traffic_of(USES, owner).tolist() == [2, 2, 2]
+    assert placement.traffic_of(USES, placement.parsa(USES, 3)).tolist() == [2, 3, 1]
+
+
+def test_the_largest_load_goes_to_the_least_loaded_server():
+    assert placement.balanced(np.array([5, 4, 3, 3, 3]), 2).tolist() == [0, 1, 1, 0, 1]
+    spreads = np.array([4, 4, 1, 1, 1, 1])
+    assert np.bincount(placement.balanced(spreads, 2), spreads).tolist() == [6, 6]
+
+
+def test_a_servers_keys_follow_each_other_in_their_old_order():
+    assert placement.renumbered(np.array([1, 0, 1, 0])).tolist() == [2, 0, 3, 1]
