@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pslab.config import sources
 from pslab.config.content import Unknown, content
 from pslab.config.metric import LOWER, metric_of
-from pslab.config.parameters import Bounds, OneOf, check, parameters
+from pslab.config.parameters import TRUE, Bounds, OneOf, check, parameters
 from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
@@ -193,7 +193,8 @@ FIELDS = parameters(Run)  # the fields of a Run, by name
 def _sources(field: str, value: object) -> dict[str, str]:
     """The user's files behind package.module:name, or the images of a folder; nothing of any other value."""
     if field == "data" and isinstance(value, str) and (images := _images(value)):
-        return {"folder": found} if (found := sources.folder(images)) else {}
+        held = split(value)[2].get("memory", "on").lower() in TRUE
+        return {"folder": found} if (found := sources.folder(images, content=held)) else {}
     path, colon, _ = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not colon or not all(part.isidentifier() for part in path.split(".")):
         return {}

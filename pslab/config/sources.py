@@ -13,7 +13,7 @@ from pathlib import Path
 from pslab.errors import ConfigError
 
 _seen: dict[str, tuple[object, str]] = {}  # module -> its spec, which a reload replaces; its file's digest
-_folders: dict[Path, tuple[tuple[tuple[str, int], ...], str]] = {}  # when its folders were changed; its digest
+_folders: dict[tuple[Path, bool], tuple[tuple[tuple[str, int], ...], str]] = {}  # when it was changed; its digest
 _edits = 0  # how often a file that had been seen was found changed, and its module imported anew
 
 
@@ -57,28 +57,36 @@ def of(name: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def folder(path: Path) -> str:
+def folder(path: Path, *, content: bool = True) -> str:
     """What the files of a folder hold, as a digest of their names and contents; "" if there is no such folder.
 
-    A process reads them again once a file was added, removed or renamed. What is changed inside a file is noticed by
-    the next process.
+    Without `content`, as for what does not fit in memory, of their names, sizes and times of change. A process looks
+    again once a file was added, removed or renamed. What is changed inside a file is noticed by the next process.
     """
     global _edits
     if not path.is_dir():
         return ""
     stamps = tuple(sorted((where, os.stat(where).st_mtime_ns) for where, _, _ in os.walk(path, followlinks=True)))
-    before, digest = _folders.get(path, ((), ""))
+    before, digest = _folders.get((path, content), ((), ""))
     if stamps == before:
         return digest
     _edits += bool(before)
     found = hashlib.sha256()
     for where, _ in stamps:
         for file in sorted(each for each in Path(where).iterdir() if each.is_file()):
-            with file.open("rb") as stream:
-                content = hashlib.file_digest(stream, "sha256").hexdigest()
-            found.update(f"{file.relative_to(path)}\0{content}\0".encode())
-    _folders[path] = stamps, found.hexdigest()
+            found.update(f"{file.relative_to(path)}\0{_content(file) if content else _size(file)}\0".encode())
+    _folders[path, content] = stamps, found.hexdigest()
     return found.hexdigest()
+
+
+def _content(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _size(file: Path) -> str:
+    status = file.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _checked(name: str, digest: str, file: Path) -> str:

@@ -93,12 +93,13 @@ class Experiment:
     def portable(self) -> bool:
         """Whether any process may compute any worker's gradient, since all that lasts lies in shared memory.
 
-        Not so for a model with buffers, or of the user's own layers, loss or rule, which may remember what they like.
+        Not so for a model with buffers, or of the user's own layers, loss or rule, which may remember what they like,
+        nor for data that are read ahead, in the order of one worker.
         """
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
         named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
-        return known and named and not list(self.shell.buffers()) and not self.device.apart
+        return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.apart
 
     @property
     def replaces(self) -> bool:

@@ -22,6 +22,7 @@ from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.device import Device
+from pslab.tensors.reading import Column
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -34,33 +35,40 @@ FIELDS = ("train_x", "train_y", "test_x", "test_y")
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where a dataset's tensors lie in the data arena: (offset, shape, dtype) each."""
+    """Where a dataset's tensors lie in the data arena: (offset, shape, dtype) each, or how they are read."""
 
     name: str
     mean: float
     std: float
     classes: int
-    places: tuple[tuple[int, tuple[int, ...], torch.dtype], ...]
+    places: tuple[tuple[int, tuple[int, ...], torch.dtype] | Column, ...]
 
     @classmethod
     def store(cls, arena: Arena, dataset: Dataset) -> Shelf:
         """Copy a dataset into the arena, once for all workers."""
-        at, places, tensors = 0, [], [getattr(dataset, name) for name in FIELDS]
-        for tensor in tensors:
-            places.append((at, tuple(tensor.shape), tensor.dtype))
-            at += aligned(tensor.numel() * tensor.element_size())
-        arena.reserve(at)
-        for (offset, shape, dtype), tensor in zip(places, tensors, strict=True):
-            arena.tensor(offset, math.prod(shape), dtype).view(shape).copy_(tensor)
+        at, places = 0, list[tuple[int, tuple[int, ...], torch.dtype] | Column]()
+        for tensor in (getattr(dataset, name) for name in FIELDS):
+            if isinstance(tensor, Column):
+                places.append(tensor)
+                continue
+            size_bytes, shape = tensor.numel() * tensor.element_size(), tuple(tensor.shape)
+            arena.reserve(at + size_bytes)
+            arena.tensor(at, tensor.numel(), tensor.dtype).view(shape).copy_(tensor)
+            places.append((at, shape, tensor.dtype))
+            at += aligned(size_bytes)
         return cls(dataset.name, dataset.mean, dataset.std, dataset.classes, tuple(places))
 
     def dataset(self, arena: Arena) -> Dataset:
         """The dataset, as views of the arena."""
-        views = {
-            name: arena.tensor(offset, math.prod(shape), dtype).view(shape)
-            for name, (offset, shape, dtype) in zip(FIELDS, self.places, strict=True)
-        }
-        return Dataset(name=self.name, **views, mean=self.mean, std=self.std, classes=self.classes)
+
+        def view(place: tuple[int, tuple[int, ...], torch.dtype] | Column) -> torch.Tensor | Column:
+            if isinstance(place, Column):
+                return place
+            offset, shape, dtype = place
+            return arena.tensor(offset, math.prod(shape), dtype).view(shape)
+
+        views: dict[str, Any] = dict(zip(FIELDS, map(view, self.places), strict=True))
+        return Dataset(self.name, **views, mean=self.mean, std=self.std, classes=self.classes)
 
 
 @dataclass(frozen=True, kw_only=True)

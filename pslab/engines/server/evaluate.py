@@ -12,6 +12,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
 from pslab.tensors.random_streams import numpy_generator, seed_globals
+from pslab.tensors.reading import slices
 from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
 from pslab.tensors.workload.running_statistics import Estimate
@@ -34,8 +35,9 @@ class Evaluator:
         self._weights = torch.empty(job.layout.size, dtype=self._dtype, device=device)
         self._module.to(device)
         job.keyspace.bind(self._module, self._weights, None)
-        kept = self._dataset.test_x.numel() * self._dtype.itemsize <= KEPT_BYTES
-        self._inputs = self._batch(self._dataset.test_x) if kept else None
+        size_bytes, count = self._dataset.test_x.numel() * self._dtype.itemsize, len(self._dataset.test_y)
+        self._at_once = BATCH if self._dataset.stored else max(1, min(BATCH, KEPT_BYTES * count // size_bytes))
+        self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
         self._estimate = Estimate(self._module, job.running)
 
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
@@ -50,18 +52,17 @@ class Evaluator:
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)
-        good, loss, y = 0.0, 0.0, self._dataset.test_y
-        for begin in range(0, len(y), BATCH):
-            target = targets(y[begin : begin + BATCH], self._dtype).to(self._device)
-            output = self._module(self._test_inputs(begin))
+        good, loss, count = 0.0, 0.0, len(self._dataset.test_y)
+        for inputs, target in self._read() if self._kept is None else self._kept:
+            output = self._module(inputs)
             good += 0.0 if self._metric is None else metric_sum(self._metric, output, target)
             loss += loss_sum(self._loss, output, target)
-        return (loss if self._metric is None else good) / len(y), loss / len(y)
+        return (loss if self._metric is None else good) / count, loss / count
 
-    def _test_inputs(self, begin: int) -> torch.Tensor:
-        if self._inputs is not None:
-            return self._inputs[begin : begin + BATCH]
-        return self._batch(self._dataset.test_x[begin : begin + BATCH])
+    def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs and targets of the test set, as the model and the loss take them."""
+        for x, y in slices(self._dataset.test_x, self._dataset.test_y, self._at_once):
+            yield self._batch(x), targets(y, self._dtype).to(self._device)
 
     def _batch(self, x: torch.Tensor) -> torch.Tensor:
         return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)

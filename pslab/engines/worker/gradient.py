@@ -14,9 +14,10 @@ from torch import nn
 from pslab.engines.job.checkpoint.flatten import Fixed
 from pslab.engines.job.job import Job
 from pslab.engines.worker.layer_hooks import Layerwise
+from pslab.engines.worker.reader import Reader
 from pslab.tensors.device import Device
 from pslab.tensors.random_streams import seed_globals
-from pslab.tensors.workload.data import Batches, Dataset, batch
+from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
 from pslab.tensors.workload.objective import placed, targets
 
@@ -45,7 +46,7 @@ class Computing:
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
         self._constant = Fixed({"prune": job.prune, "loss": job.loss})
-        self._batches = Batches(len(dataset.train_y), run.workers, worker, run.batch_size, run.seed)
+        self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])
         self._use(buffers)
@@ -65,10 +66,9 @@ class Computing:
             layerwise.forward_begins()
         # a stream for each gradient: it does not matter which process computes it
         seed_globals(self._seed, "layers", self._worker, step)
-        rows = torch.from_numpy(self._batches.at(step))
-        data = self._dataset
-        x = self._device.to(batch(data.train_x[rows], self._dtype, data.mean, data.std))
-        y = self._device.to(targets(data.train_y[rows], self._dtype))
+        read_x, read_y = self._reader.at(step)
+        x = self._device.to(batch(read_x, self._dtype, self._dataset.mean, self._dataset.std))
+        y = self._device.to(targets(read_y, self._dtype))
         loss = self._objective(self._module(x), y)
         self._loss = loss.detach()
         if layerwise is not None:

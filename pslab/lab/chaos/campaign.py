@@ -22,7 +22,7 @@ from pslab.engines.virtual.timing import exchange, job_without_tensors
 from pslab.lab.chaos.draw import drawn
 from pslab.lab.chaos.replay import replay
 from pslab.lab.chaos.sums import SumGradients, SumShard, replayed
-from pslab.lab.judge.tables import tables_of
+from pslab.lab.judge import tables
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.pruning.range_rule import Ranges
 
@@ -109,7 +109,7 @@ def _on_processes(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tu
 
 
 def _judged(run: Run, outcome: Outcome) -> list[str]:
-    _, _, facts = tables_of(run, outcome)
+    _, _, facts = tables.tables_of(run, outcome)
     found = [str(words) for words in facts.get("violations", ())]
     if facts["verdict"] == "unknown" and facts["pushes"]:
         found += [f"not judged: {words}" for words in facts["unjudged"]]

@@ -19,11 +19,15 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
+from pslab.tensors.reading import Column, Source
 from pslab.tensors.workload.objective import described
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
 TENSORS = ("train_x", "train_y", "test_x", "test_y")
+READ = (torch.utils.data.Dataset, torch.utils.data.DataLoader)  # what a function may return two of
+Rows = Tensor | Column
+SCALE = 1024  # examples from which the mean and deviation of those that are not in memory are measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,17 +39,17 @@ class Dataset:
     """
 
     name: str
-    train_x: Tensor = field(repr=False)  #: [N, ...] uint8, floating point, or int64: indices, which stay as they are
-    train_y: Tensor = field(repr=False)  #: [N, ...] int64: labels, 0 to classes - 1; or floating point: numbers
-    test_x: Tensor = field(repr=False)  #: [M, ...]
-    test_y: Tensor = field(repr=False)  #: [M, ...]
+    train_x: Rows = field(repr=False)  #: [N, ...] uint8, floating point, or int64: indices, which stay as they are
+    train_y: Rows = field(repr=False)  #: [N, ...] int64: labels, 0 to classes - 1; or floating point: numbers
+    test_x: Rows = field(repr=False)  #: [M, ...]
+    test_y: Rows = field(repr=False)  #: [M, ...]
     mean: float  #: of the inputs; of uint8 inputs after division by 255
     std: float  #: the standard deviation, likewise
     classes: int  #: 0 without labels
 
     def __post_init__(self) -> None:
         for name in TENSORS:
-            if not isinstance(value := getattr(self, name), Tensor):
+            if not isinstance(value := getattr(self, name), (Tensor, Column)):
                 raise self._error(f"{name} must be a tensor, not {type(value).__name__}")
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
             if x.ndim < 2 or len(x) == 0 or not (x.dtype in (torch.uint8, torch.int64) or x.is_floating_point()):
@@ -54,7 +58,8 @@ class Dataset:
             if y.shape[:1] != x.shape[:1] or not (y.dtype == torch.int64 or y.is_floating_point()) or not y.numel():
                 wanted = f"[{len(x)}, ...] of int64 (labels) or floating point, one target per example"
                 raise self._error(f"{part}_y must be {wanted}, not {described(y)}")
-            low, high = (int(y.min()), int(y.max())) if y.dtype == torch.int64 else (0, self.classes - 1)
+            known = isinstance(y, Tensor) and y.dtype == torch.int64
+            low, high = (int(y.min()), int(y.max())) if known else (0, self.classes - 1)  # type: ignore[union-attr]
             if low < 0 or high >= self.classes:
                 raise self._error(f"labels of {part}_y must be 0 to {self.classes - 1}, not {low} to {high}")
         for name in ("x", "y"):
@@ -64,6 +69,11 @@ class Dataset:
                 raise self._error(f"{sides}: one example must have the same shape and dtype in both")
         if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
             raise self._error(f"mean {self.mean} and std {self.std} must be finite, and std above 0")
+
+    @property
+    def stored(self) -> bool:
+        """Whether all examples are in memory; if not they are read when they are needed."""
+        return isinstance(self.train_x, Tensor)
 
     def _error(self, problem: str) -> ConfigError:
         return ConfigError("data", self.name, problem)
@@ -106,9 +116,9 @@ def resolve_data(value: object, root: Path | None = None) -> Dataset:
     """The dataset of a Run's `data`.
 
     A name of the table, such as "mnist:train=4096,test=1000" or "folder:PATH"; "torchvision:CIFAR10" (downloaded into
-    `root` if absent); "package.module:function", or a callable, that returns a Dataset or (train_x, train_y, test_x,
-    test_y); a Dataset. Of such a tuple, uint8 inputs are normalized by the mean and standard deviation of train_x,
-    floats are taken as they are. Named datasets are cached: the same name gives the same object.
+    `root` if absent); a Dataset; "package.module:function", or a callable, that returns a Dataset, (train_x, train_y,
+    test_x, test_y), or (train, test) of torch's Datasets or DataLoaders, read as reading.Source says. uint8 inputs are
+    normalized by mean and standard deviation, floats taken as they are. The same name gives the same object.
 
     Raises:
         ConfigError: an unknown name, missing or broken files, a function that raises, tensors that do not fit.
@@ -138,13 +148,14 @@ class Batches:
 
     A round takes the next workers x batch_size examples; worker w takes the w-th batch of them. So at each iteration,
     W workers with batches of b take together the examples that one worker with batches of W b takes, in the same order.
-    The last examples of an epoch, too few for a round, are left out.
+    The last examples of an epoch, too few for a round, are left out. In the order of a stream nothing is permuted.
 
     Raises:
         ConfigError: a round takes more examples than there are.
     """
 
-    def __init__(self, examples: int, workers: int, worker: int, batch_size: int, seed: int) -> None:
+    def __init__(self, examples: int, workers: int, worker: int, batch_size: int, seed: int,
+                 sequential: bool = False) -> None:  # fmt: skip
         if not 0 <= worker < workers:
             raise ValueError(f"worker {worker} must be from 0 to {workers - 1}")
         self.rounds = rounds(examples, workers, batch_size)  #: per epoch
@@ -153,7 +164,7 @@ class Batches:
             raise ConfigError("batch_size", batch_size, f"{many}: it can be at most {examples // workers}")
         self._examples, self._seed, self._batch = examples, seed, batch_size
         self._stride, self._first = workers * batch_size, worker * batch_size
-        self._epoch, self._order = -1, np.empty(0, np.int64)
+        self._epoch, self._order, self._sequential = -1, np.empty(0, np.int64), sequential
 
     def at(self, iteration: int) -> npt.NDArray[np.int64]:
         """The indices [batch_size] of the examples of an iteration, counted from 0."""
@@ -161,8 +172,10 @@ class Batches:
             raise ValueError(f"iteration {iteration} must be at least 0")
         epoch, turn = divmod(iteration, self.rounds)
         if epoch != self._epoch:
-            generator = numpy_generator(self._seed, "epoch", epoch)
-            self._epoch, self._order = epoch, generator.permutation(self._examples).astype(np.int64, copy=False)
+            self._epoch, self._order = epoch, np.arange(self._examples)
+            if not self._sequential:
+                generator = numpy_generator(self._seed, "epoch", epoch)
+                self._order = generator.permutation(self._examples).astype(np.int64, copy=False)
         start = turn * self._stride + self._first
         return self._order[start : start + self._batch].copy()
 
@@ -184,8 +197,7 @@ def _of_torchvision(text: str, name: str, root: Path) -> Dataset:
     return measured(text, parts)
 
 
-def _channels_first(images: Tensor) -> Tensor:
-    """[N, H, W] or [N, H, W, C] -> [N, C, H, W]."""
+def _channels_first(images: Tensor) -> Tensor:  # [N, H, W] or [N, H, W, C] -> [N, C, H, W]
     return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
 
 
@@ -202,9 +214,12 @@ def _returned(name: str, function: Any) -> Dataset:
         raise ConfigError("data", name, f"the function raised {type(error).__name__}: {error}") from error
     if isinstance(found, Dataset):
         return found
+    if isinstance(found, Sequence) and len(found) == 2 and all(isinstance(each, READ) for each in found):
+        return streamed(name, *found)
     if not isinstance(found, Sequence) or len(found) != 4:
         got = f"{type(found).__name__} of {len(found)}" if isinstance(found, Sequence) else type(found).__name__
-        raise ConfigError("data", name, f"must return a Dataset or ({', '.join(TENSORS)}), not {got}")
+        wanted = f"a Dataset, ({', '.join(TENSORS)}), or (train, test) of torch's Datasets or DataLoaders"
+        raise ConfigError("data", name, f"must return {wanted}, not {got}")
     return measured(name, [_tensor(name, part, value) for part, value in zip(TENSORS, found, strict=True)])
 
 
@@ -222,12 +237,37 @@ def _tensor(name: str, part: str, value: Any) -> Tensor:
 def measured(name: str, parts: list[Tensor]) -> Dataset:
     """A Dataset of four tensors, with the mean and standard deviation of uint8 training inputs, 0 and 1 for floats."""
     train_x, train_y, test_x, test_y = parts
-    mean, std = 0.0, 1.0
-    if train_x.dtype == torch.uint8 and train_x.numel():
-        counts = np.bincount(train_x.flatten().numpy(), minlength=256)
-        values = np.arange(256) / 255
-        mean = float(counts @ values / counts.sum())
-        std = math.sqrt(float(counts @ (values - mean) ** 2 / counts.sum())) or 1.0
+    mean, std = _scale(train_x)
     labels = [y for y in (train_y, test_y) if y.numel() and y.dtype == torch.int64]
     classes = max((int(y.max()) + 1 for y in labels), default=0)
     return Dataset(name, train_x, train_y, test_x, test_y, mean, std, classes)
+
+
+def streamed(name: str, train: Any, test: Any) -> Dataset:
+    """A Dataset that is read when it is needed, of two torch Datasets or DataLoaders.
+
+    uint8 inputs are normalized by the mean and standard deviation of 1,024 examples at equal distances, the first ones
+    of an IterableDataset. The number of classes is how many `classes` the training data name, or what its labels say
+    that are read before the run.
+
+    Raises:
+        ConfigError: what `reading.Source` refuses, shapes that do not fit.
+    """
+    first, second = Source(name, "train", train), Source(name, "test", test)
+    step = 1 if first.sequential else max(1, first.count // SCALE)
+    scaled = first.sample[0].dtype == torch.uint8
+    mean, std = _scale(first.examples(range(0, first.count, step)[:SCALE])[0]) if scaled else (0.0, 1.0)
+    labels = [y for source in (first, second) for y in (source.sample[1],) if y.dtype == torch.int64 and y.numel()]
+    named = len(getattr(first.dataset, "classes", ()))
+    classes = max((int(y.max()) + 1 for y in labels), default=0)
+    train_x, train_y, test_x, test_y = (Column(each, place) for each in (first, second) for place in (0, 1))
+    return Dataset(name, train_x, train_y, test_x, test_y, mean, std, max(named, classes) if labels else 0)
+
+
+def _scale(x: Tensor) -> tuple[float, float]:
+    """Mean and standard deviation of uint8 inputs, from 0 to 1; 0 and 1 of others."""
+    if x.dtype != torch.uint8 or not x.numel():
+        return 0.0, 1.0
+    counts, values = np.bincount(x.flatten().numpy(), minlength=256), np.arange(256) / 255
+    mean = float(counts @ values / counts.sum())
+    return mean, math.sqrt(float(counts @ (values - mean) ** 2 / counts.sum())) or 1.0

@@ -1,4 +1,4 @@
-"""Images of the user's in folders named by class, decoded once."""
+"""Images of the user's in folders named by class, decoded once, or whenever they are needed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from pslab.config import sources
 from pslab.config.parameters import Bounds, check
 from pslab.errors import ConfigError
-from pslab.tensors.workload.data import Dataset, measured
+from pslab.tensors.workload.data import Dataset, measured, streamed
 from pslab.tensors.workload.torchvision_ops import torchvision
 
 LIMIT_BYTES = 2 * 10**9  # of all decoded images; workers share one copy, and this process has another
@@ -29,15 +31,22 @@ class ImageFolder:
     """The images in PATH/train/CLASS and PATH/test/CLASS (or PATH/val/CLASS), scaled and cropped to one square.
 
     Classes are numbered in the order of their names. The shorter side is scaled to `side` pixels, and what the longer
-    one has beyond it is cut off on both ends. All images are decoded before the run, into at most 2 GB of uint8.
+    one has beyond it is cut off on both ends. All images are decoded before the run, into at most 2 GB of uint8; or,
+    with memory=off, each whenever it is needed, in a worker's own process or in loading processes of it.
     """
 
     path: Annotated[str, "absolute, from ~, or from the working directory"]
     side: Annotated[int, Bounds(at_least=1, at_most=4096), "pixels of an image's height and width"] = 64
     colour: Annotated[bool, "three channels, or one of grey"] = True
+    memory: Annotated[bool, "whether all images are held in memory, or read when they are needed"] = True
+    loaders: Annotated[
+        int, Bounds(at_least=0, at_most=64), "processes of each worker that read ahead; it changes no result"
+    ] = 0
 
     def __post_init__(self) -> None:
         check(self)
+        if self.memory and self.loaders:
+            raise ConfigError("loaders", self.loaders, "nothing is read during the run, unless memory=off")
 
     def dataset(self, name: str, root: Path) -> Dataset:
         """The images as [N, 3 or 1, side, side] uint8 with their labels; the same object until the folders change.
@@ -50,7 +59,7 @@ class ImageFolder:
         if not (place / "train").is_dir() or len(tests) != 1:
             problem = f"{place} must have a folder train and one of {' and '.join(TESTS)}, with a folder for each class"
             raise ConfigError("data", name, problem)
-        return _read(name, self, place / "train", tests[0], str(sources.folder(place)))
+        return _read(name, self, place / "train", tests[0], str(sources.folder(place, content=self.memory)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -60,12 +69,15 @@ def _read(name: str, chosen: ImageFolder, train: Path, test: Path, content: str)
     if classes != tested:
         apart = sorted({*classes} ^ {*tested})
         raise ConfigError("data", name, f"{train} and {test} have other classes: {', '.join(apart[:5])}")
+    if not chosen.memory:
+        return streamed(name, *(DataLoader(Images(name, chosen, *part), num_workers=chosen.loaders) for part in parts))
     each = (3 if chosen.colour else 1) * chosen.side**2
     count = sum(len(samples) for samples, _ in parts)
     if count * each > LIMIT_BYTES:
         side = int((LIMIT_BYTES / count / (each / chosen.side**2)) ** 0.5)
         problem = f"{count} images of {each} bytes take {count * each / 1e9:.1f} GB of memory, more than"
         fits = f"side={side} fits" + (", or colour=off" if chosen.colour else "")
+        fits += "; memory=off reads each when it is needed"
         raise ConfigError("data", name, f"{problem} {LIMIT_BYTES / 1e9:g} GB: {fits}")
     tensors = [tensor for samples, _ in parts for tensor in _decoded(name, chosen, samples)]
     return measured(name, tensors)
@@ -82,22 +94,40 @@ def _listed(name: str, folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
 
 def _decoded(name: str, chosen: ImageFolder, samples: Sequence[tuple[str, int]]) -> tuple[Tensor, Tensor]:
     """[N, channels, side, side] uint8, and [N] int64."""
-    from PIL import Image, ImageOps  # torchvision's own
-
-    channels, side = 3 if chosen.colour else 1, chosen.side
-    x = np.empty((len(samples), channels, side, side), np.uint8)
+    x = np.empty((len(samples), 3 if chosen.colour else 1, chosen.side, chosen.side), np.uint8)
 
     def decode(place: int) -> None:
-        file = samples[place][0]
-        try:
-            with Image.open(file) as image:
-                fitted = ImageOps.fit(image.convert("RGB" if chosen.colour else "L"), (side, side),
-                                      Image.Resampling.BILINEAR)  # fmt: skip
-        except Exception as error:  # a decoder may raise anything
-            raise ConfigError("data", name, f"{file} is no image that can be read: {error}") from error
-        x[place] = np.asarray(fitted).reshape(side, side, channels).transpose(2, 0, 1)
+        x[place] = _image(name, chosen, samples[place][0])
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for _ in threads.map(decode, range(len(samples))):
             pass
     return torch.from_numpy(x), torch.tensor([label for _, label in samples])
+
+
+def _image(name: str, chosen: ImageFolder, file: str) -> npt.NDArray[np.uint8]:
+    """[channels, side, side]"""
+    from PIL import Image, ImageOps  # torchvision's own
+
+    side, channels = chosen.side, 3 if chosen.colour else 1
+    try:
+        with Image.open(file) as image:
+            fitted = ImageOps.fit(image.convert("RGB" if chosen.colour else "L"), (side, side),
+                                  Image.Resampling.BILINEAR)  # fmt: skip
+    except Exception as error:  # a decoder may raise anything
+        raise ConfigError("data", name, f"{file} is no image that can be read: {error}") from error
+    return np.asarray(fitted).reshape(side, side, channels).transpose(2, 0, 1)
+
+
+class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """The same images, each decoded when it is asked for."""
+
+    def __init__(self, name: str, chosen: ImageFolder, samples: Sequence[tuple[str, int]], classes: list[str]) -> None:
+        self._name, self._chosen, self._samples, self.classes = name, chosen, samples, classes
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        file, label = self._samples[place]
+        return torch.from_numpy(_image(self._name, self._chosen, file).copy()), label

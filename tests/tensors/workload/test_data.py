@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3] / "data"
     ("value", "problem"),
     [("mnsit", "did you mean 'mnist'"), ("torchvision:CIFAR11", "did you mean 'cifar1"),
      ("os:getcwd()", "package.module:name"), ("os:path", "must be a callable or a Dataset"),
-     ("os:getcwd", r"must return a Dataset or \(train_x, train_y, test_x, test_y\), not str of"),
+     ("os:getcwd", r"must return a Dataset, \(train_x, train_y, test_x, test_y\), or \(train, test\) .*, not str of"),
      (4, "must be a callable or a Dataset, or one of mnist")],
 )  # fmt: skip
 def test_unusable_data_is_refused(value: object, problem: str, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Learned(nn.Module):
 @pytest.mark.parametrize(
     ("value", "problem"),
     [("msee", "did you mean 'mse'"), ("mse:2", "takes no parameters"),
-     (3, "must be one of cross_entropy, mse, l1, or a"),
+     (3, "must be one of cross_entropy, mse, l1, package.module:name, or a"),
      (nn.MSELoss, r"is a class: give an object of it, such as MSELoss\(\)"), (Learned(), "has parameters .scale.")],
     ids=["misspelt", "parameter", "number", "class", "parameters of its own"],
 )  # fmt: skip

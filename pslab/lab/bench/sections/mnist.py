@@ -67,7 +67,7 @@ def alone(seed: int) -> list[tuple[float, float]]:
 
 @torch.no_grad()
 def _accuracy(module: torch.nn.Module, data: Dataset) -> float:
-    return float((module(_inputs(data.test_x, data)).argmax(1) == data.test_y).float().mean())
+    return float((module(_inputs(data.test_x[:], data)).argmax(1) == data.test_y[:]).float().mean())
 
 
 def _inputs(x: torch.Tensor, data: Dataset) -> torch.Tensor:
