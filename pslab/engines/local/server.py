@@ -211,6 +211,8 @@ class LocalServer:
         if worker not in self.left:
             self.driver.receive(frame)
             self.clock.spend(MESSAGE, now)
+        else:
+            self.driver.refused += 1  # it comes after its worker's lease
         self.stalled_s += max(0.0, self.clock.now() - now - (time.thread_time() - used_s) / self.clock.dilation)
         self.links.handled()
 
