@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pslab.engines.job.checkpoint.file import pack
-from pslab.engines.job.checkpoint.flatten import flatten
+from pslab.engines.job.checkpoint.flatten import Fixed, flatten
 from pslab.engines.job.checkpoint.graph import Graph, externals_of, modules_of
 from pslab.engines.job.checkpoint.place import Place
 from pslab.engines.job.checkpoint.rebuild import rebuild
@@ -29,17 +29,20 @@ class Keeper:
     """One run's checkpoints; without a `place` there are none.
 
     A state is a dictionary of what the engine has made for the run, by names of its own; the places in the arena whose
-    content outlasts an event are added here. `job` is a Job, of a room above; `externals` are what else the run is
-    given anew. `say` hears why a checkpoint was passed over, and, once, why there are none any more.
+    content outlasts an event are kept `beside` it, unless it has all that is needed. `job` is a Job, of a room above;
+    `externals` are what else the run is given anew. `say` hears why a checkpoint was passed over, and, once, why there
+    are none any more.
     """
 
     def __init__(
-        self, place: Place | None, job: Any, arena: Arena, say: Callable[[str], None], **externals: Any
-    ) -> None:
+        self, place: Place | None, job: Any, arena: Arena, say: Callable[[str], None], *, beside: bool = True,
+        **externals: Any,
+    ) -> None:  # fmt: skip
         self._place, self._job, self._arena, self._say = place, job, arena, say
         self._externals, self._modules = externals_of(job, arena=arena, **externals), modules_of(job)
+        self._constant = Fixed({name: getattr(job, name) for name in ("sync", "order", "rate", "schedule")})
         self._every: int | None = job.run.checkpoint_every
-        self._live = job.layout.live(job.sparse)
+        self._live = job.layout.live(job.sparse) if beside else ()
         self.resumed: list[dict[str, Any]] = []  #: from which checkpoints the run went on: pushes, when it was made
         self.kept, self._spent_s = 0, 0.0
         self._expected_s: float = sum(size for _, size in self._live) / DISK_BYTE_S
@@ -109,6 +112,7 @@ class Keeper:
 
     def saved(self, state: State) -> Graph:
         """The graph of a state, and of the arena. CheckpointError: it cannot be saved."""
+        self._constant.check()
         memory = [(at, np.frombuffer(piece, np.uint8)) for offset, size in self._live
                   for at, piece in self._arena.written(offset, size)]  # fmt: skip
         return flatten([state, memory], self._externals, self._arena, self._modules)
