@@ -121,7 +121,7 @@ class LocalServer:
             self._attach_due()
             self._deliver()
             self._take_one()
-            if self.checkpoints.due(self.machine):
+            if not driver.outcome and self.checkpoints.due(self.machine):
                 self._checkpoint()
             if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
                 self._end("seconds")
