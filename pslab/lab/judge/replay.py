@@ -77,7 +77,8 @@ class _Replay:
                 self._perform(effects, now, until_s)
                 over = budget is not None and server.gradients >= budget
             elif kind == "pull":
-                self._named(worker, index, iteration - 1, version)
+                if version or worker not in a.replaced:  # a new process has none
+                    self._named(worker, index, iteration - 1, version)
                 self._perform(server.handle(Pull(worker, index, iteration, version), now), now, until_s)
             elif (kind == "leave") != (worker in server.workers):
                 raise Other(f"worker {worker} {kind}s at {now:.6g} s, when it is {'not ' * (kind == 'leave')}present")
