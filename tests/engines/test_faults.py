@@ -68,6 +68,16 @@ def test_a_worker_that_joins_before_its_death_was_noticed_begins_a_new_life():
     assert_valid(judge(run, tables, facts))
 
 
+def test_a_killed_worker_is_replaced_when_its_death_is_noticed_if_it_may_be():
+    cluster = {**LINKS, "faults": FAULTS["kill at an instant"], "join": {2: 9.0}, "leave": {2: 6.0}}
+    run, tables, facts = history("asp", cluster, on_death="restart", lease_s=3.0)
+    arrivals = tables["arrivals"]
+    moves = arrivals[arrivals.kind.isin(["leave", "join"])]
+    assert moves[["kind", "worker", "seconds"]].to_numpy().tolist() == [["leave", 2, 7.0], ["join", 2, 7.0]]
+    assert (facts["deaths"], [life["worker"] for life in facts["lives"]]) == ([], [2])
+    assert_valid(judge(run, tables, facts))
+
+
 def test_acknowledgements_come_without_weights_where_none_would_bring_them():
     """An eager worker asks for weights when it starts to compute, for which it may lack a free buffer."""
     late = [{"what": "delay", "worker": 1, "iteration": 1, "direction": "up", "for_s": 9.0}]

@@ -53,13 +53,13 @@ def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None =
     place = None if folder is None else Place(folder, facts or {})
     experiment = dataclasses.replace(experiment, checkpoints=place)
     line, data, threads = Line(), Arena(), torch.get_num_threads()
-    seat = Seat(0, line, [], Arena(), data, Arena(), (Arena(), Arena()))  # type: ignore[arg-type]
+    seat = Seat(0, line, [], Arena(), data, Arena(), (Arena(), Arena()), (Arena(), Arena()))  # type: ignore[arg-type]
     torch.set_num_threads(1)
     try:
         WholeRun(seat, experiment, Shelf.store(data, experiment.dataset)).conduct()
     finally:
         torch.set_num_threads(threads)
-        for arena in (seat.arena, data, seat.snapshots, *seat.ledger):
+        for arena in (seat.arena, data, seat.snapshots, *seat.ledger, *seat.checkpoints):
             arena.close()
     reports = line.reports()
     said = [found.body["checkpoint"] for found in reports if found.kind == "news" and "checkpoint" in found.body]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, WAITING
 from pslab.engines.server.worker_status import told
 from pslab.errors import RunError, Stalled, WorkerDied
+
+LAGS = 10  # times as long as any other's last gradient, and a lease: then it is said
 
 
 class Attendance:
@@ -22,6 +25,8 @@ class Attendance:
         self._owing: list[int] = []
         self._travelling, self._reported_s = True, 0.0
         self._since_s = [0.0] * workers  # when each began to do what it does
+        self._said_s = [0.0] * workers  # ... or when it was last said that this takes long
+        self._took_s = [0.0] * workers  # how long each one's last gradient took, as far as was seen
         self._pushes, self._moved_s = -1, 0.0
         self._parked: set[int] = set()  # who has waited for a lease
 
@@ -54,14 +59,29 @@ class Attendance:
         self._doings, self._reported_s = body["workers"], now
         for worker, (then, does) in enumerate(zip(before, self._doings, strict=True)):
             if then != does:
-                self._since_s[worker] = now
+                if then.get("doing") == "computing":
+                    self._took_s[worker] = now - self._since_s[worker]
+                self._since_s[worker] = self._said_s[worker] = now
                 self._parked.clear()
         if body["pushes"] != self._pushes:
             self._pushes, self._moved_s = body["pushes"], now
         elif now - self._moved_s > (lease_s := self._pool.watch.lease_s):
             self._moved_s = now
             body["waits"] = f"no push came for {lease_s:g} s: {self.told()}"
+        if slow := [worker for worker in self.present if self._lags(worker, now)]:
+            body.setdefault("waits", self.told(slow) + f"; the others' last took up to {max(self._took_s):.1f} s")
         return body
+
+    def _lags(self, worker: int, now: float) -> bool:
+        """Whether a gradient takes far longer than others have, which nobody waits for: said once in each lease.
+
+        It may never end: no rule can tell, so that it is not killed.
+        """
+        spent_s, others_s = now - self._since_s[worker], [s for w, s in enumerate(self._took_s) if w != worker]
+        if self._doings[worker]["doing"] != "computing" or now - self._said_s[worker] <= self._pool.watch.lease_s:
+            return False
+        self._said_s[worker] = now
+        return spent_s > LAGS * max(others_s, default=0.0) > 0.0
 
     def rewind(self, present: set[int], seconds: float) -> None:
         """The run goes on from an instant at which these workers were present."""
@@ -83,10 +103,10 @@ class Attendance:
             lease_s = self._pool.watch.lease_s
             raise Stalled(f"no worker can go on, and nothing was under way for {lease_s:g} s: {self.told()}")
 
-    def told(self) -> str:
-        """Who waits for whom, on which clock, and for how long."""
+    def told(self, only: Sequence[int] | None = None) -> str:
+        """Who waits for whom, on which clock, and for how long: all workers, or `only` these."""
         now = time.monotonic()
-        return told(self._doings, [now - since_s for since_s in self._since_s])
+        return told(self._doings, [now - since_s for since_s in self._since_s], only)
 
     def lose(self, death: dict[str, Any]) -> None:
         """The server has lost a worker, in an iteration, or after the run's end.

@@ -16,7 +16,7 @@ from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
-from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.worker import LocalWorker
@@ -97,7 +97,7 @@ class _LocalRun(Rehearsing):
         start_s = time.monotonic()
         try:
             self._prepare()
-            if self.experiment.trains and self.experiment.cluster.emulated:
+            if self.experiment.trains and self.experiment.cluster.emulated and not self.disk.resumed:
                 self._rehearse()
             self.preparation_s = time.monotonic() - start_s
             self._follow()
@@ -193,10 +193,10 @@ class _LocalRun(Rehearsing):
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
-        Generations(self.pool.checkpoints).clear()
-        self.pool.start(SERVER, LocalServer, job)
+        self.disk = Disk(self, job)
+        self.pool.start(SERVER, LocalServer, job, self.disk.resume())
         for worker in sorted(self.workers):
-            self._give_role(worker)
+            self._give_role(worker, self.disk.resumed)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
         self.await_prepared(self.all)
@@ -233,7 +233,7 @@ class _LocalRun(Rehearsing):
             if self.yields:
                 let_others_first(self._computing, True)
         elif report.kind == "checkpoint":
-            self.recovery.problem = report.body["problem"]
+            self.disk.keep(report.body["problem"])
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
@@ -288,7 +288,7 @@ class _LocalRun(Rehearsing):
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
             **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
-            **self.recovery.facts(self.workers - set(self.worked)),
+            **self.recovery.facts(self.workers - set(self.worked)), **self.disk.keeper.facts(),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()

@@ -78,7 +78,10 @@ class LocalServer:
             for worker in range(self.run_.workers):
                 self._send(worker, [Go(self.clock.zero_s)])
         else:  # time has gone on
-            self.clock.start(dilation, self.resumed["zero_s"])
+            zero_s = self.resumed["zero_s"]
+            if zero_s is None:  # it stood still meanwhile
+                zero_s = time.monotonic() - self.resumed["seconds"] * dilation
+            self.clock.start(dilation, zero_s)
             lines, self.lines, self.whose = self.lines, [None] * len(self.lines), {self.parent.fileno(): None}
             self.coming = {w: line for w, line in enumerate(lines) if line is not None and w not in self.left}
         self._loop()
@@ -118,7 +121,7 @@ class LocalServer:
             self._attach_due()
             self._deliver()
             self._take_one()
-            if self.checkpoints.due(self.machine):
+            if not driver.outcome and self.checkpoints.due(self.machine):
                 self._checkpoint()
             if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
                 self._end("seconds")
@@ -208,6 +211,8 @@ class LocalServer:
         if worker not in self.left:
             self.driver.receive(frame)
             self.clock.spend(MESSAGE, now)
+        else:
+            self.driver.refused += 1  # it comes after its worker's lease
         self.stalled_s += max(0.0, self.clock.now() - now - (time.thread_time() - used_s) / self.clock.dilation)
         self.links.handled()
 

@@ -17,7 +17,7 @@ from pslab.engines.job.outcome import OnProgress
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
-from pslab.errors import RunError
+from pslab.errors import RunError, StartFailed
 
 INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
 EVALUATION_LIMIT_S = 0.6  # ... if it takes no longer
@@ -143,7 +143,8 @@ class Coordinator:
             here = sorted(able - self.pool.ended.keys())[: max(1, os.cpu_count() or 1)]
             left = [index for index in wanted if index in self.unevaluated] if time.monotonic() < until_s else []
             if not here and (left or self.busy):
-                raise next(error for number, error in self.pool.ended.items() if number in able)
+                errors = (error for number, error in self.pool.ended.items() if number in able)
+                raise next(errors, StartFailed("no process is left that could evaluate the snapshots"))
             for number, index in zip((n for n in here if n not in self.busy), left):  # noqa: B905
                 self.order_evaluation(number, index, self.run.device)
             if not self.busy:

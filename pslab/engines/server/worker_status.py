@@ -22,10 +22,13 @@ def doing(server: Server, worker: int, *, travelling: bool) -> dict[str, Any]:
     return {"doing": "transferring" if travelling else "computing", "for": [], "iteration": clock}
 
 
-def told(workers: Sequence[dict[str, Any]], since_s: Sequence[float]) -> str:
-    """Who waits for whom: of each worker what it has been doing for so many seconds, on which clock."""
+def told(workers: Sequence[dict[str, Any]], since_s: Sequence[float], only: Sequence[int] | None = None) -> str:
+    """Who waits for whom: of each worker, or of `only` these, what it has been doing for so many seconds, on which
+    clock."""
     words = []
     for worker, (does, spent_s) in enumerate(zip(workers, since_s, strict=True)):
+        if only is not None and worker not in only:
+            continue
         awaited = f" for {_listed(does['for'])}" if does["for"] else " for no one" if does["doing"] == "waiting" else ""
         clock = "" if does["iteration"] is None else f" on clock {does['iteration']}"
         words.append(f"worker {worker} has been {does['doing']}{awaited}{clock} for {spent_s:.1f} s")

@@ -82,7 +82,7 @@ class _VirtualRun(Coordinator):
             self.hosts = Hosts(self.pool, self.count, job)
             self.await_prepared(self.hosts.numbers)
             self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
-            given = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot}
+            given: dict[str, Any] = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot}
             self.keeper = Keeper(self.experiment.checkpoints, job, arena, self._say, **given)
             if (state := self.keeper.newest(**RESUMED, hosts=dict)) is not None:
                 simulator, self.snapshots, self.evaluated = (state[name] for name in RESUMED)

@@ -187,7 +187,7 @@ class WholeRun:
 
     def _conduct(self) -> None:
         begin_s = time.monotonic()
-        given = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot}
+        given: dict[str, Any] = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot}
         keeper = Keeper(self.checkpoints, self.job, self.arena, self._say, **given)
         state = keeper.newest(**RESUMED)
         simulator = self._fresh() if state is None else self._restore(state)

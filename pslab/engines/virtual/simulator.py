@@ -49,6 +49,7 @@ class Simulator:
         self.faults = Faults(cluster, run.seed)  #: of workers; those of frames are the traffic's
         self._unnoticed: dict[int, dict[str, Any]] = {}  # workers that were killed, of which the server has not heard
         self.deaths: list[dict[str, Any]] = []
+        self.lives: list[dict[str, Any]] = []  # those that ended and were followed by another
         self.scheduler = scheduler = Scheduler(self._traffic, self._arrived)
         self.rows = Rows(len(PHASE_COLUMNS))  #: the phases of all workers
         self.workers = [WorkerNode(job, worker, self, scheduler, gradients, self.rows, waiting)
@@ -114,6 +115,7 @@ class Simulator:
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "deaths": [death for death in self.deaths if self._heard(death["worker"])],
+            **({"lives": self.lives} if self.lives else {}),
             "diverged": driver.diverged,
             "preparation_s": preparation_s,
             "turning_s": turning_s,
@@ -195,13 +197,18 @@ class Simulator:
         self.scheduler.at(now + self._job.run.lease_s, LEAVES, worker, self._notice, worker)
 
     def _notice(self, worker: int, now: float) -> None:
-        """The server gives a killed worker up, unless it is back."""
+        """The server gives a killed worker up, unless it is back; where another may follow, it joins at once."""
         if (death := self._unnoticed.pop(worker, None)) is not None:
-            self.deaths.append({**death, "seconds": now})
+            replaced = self._job.run.on_death == "restart"
+            (self.lives if replaced else self.deaths).append({**death, "seconds": now})
             self._server.leave(worker, now)
+            if replaced:
+                self.scheduler.at(now, JOINS, worker, self._joins, worker)
 
     def _joins(self, worker: int, now: float) -> None:
         """A worker is present, new or back."""
+        if self.scheduler.life[worker] < math.inf:  # it is here again already
+            return
         self._notice(worker, now)  # a new life says that the one before is over
         if worker in self.driver.machine.workers:  # the server has not yet heard that it left
             self.scheduler.at(self._server.free_s, JOINS, worker, self._joins, worker)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pslab.engines.job.checkpoint.flatten import Fixed
 from pslab.engines.job.job import Job
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.engines.worker.reader import Reader
@@ -44,6 +45,7 @@ class Computing:
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
+        self._constant = Fixed({"prune": job.prune, "loss": job.loss})
         self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
         job.keyspace.bind(module, weights, buffers[0])
@@ -94,7 +96,12 @@ class Computing:
         return sum(losses) / len(losses)
 
     def remembered(self) -> dict[str, dict[str, Any]]:
-        """What the modules remember of the gradients so far, by name: buffers, and attributes of the user's layers."""
+        """What the modules remember of the gradients so far, by name: buffers, and attributes of the user's layers.
+
+        Raises:
+            CheckpointError: the user's rule or loss remembers something, too.
+        """
+        self._constant.check()
         shells, found = dict(self._shell.named_modules()), dict[str, dict[str, Any]]()
         for name, module in self._module.named_modules():
             own = _own(module) if _of_user(module) else {}

@@ -77,12 +77,12 @@ class _Replay:
                 self._perform(effects, now, until_s)
                 over = budget is not None and server.gradients >= budget
             elif kind == "pull":
-                self._named(worker, index, iteration - 1, version)
+                if version or worker not in a.replaced:  # a new process has none
+                    self._named(worker, index, iteration - 1, version)
                 self._perform(server.handle(Pull(worker, index, iteration, version), now), now, until_s)
             elif (kind == "leave") != (worker in server.workers):
                 raise Other(f"worker {worker} {kind}s at {now:.6g} s, when it is {'not ' * (kind == 'leave')}present")
             elif kind == "leave":
-                self.held = {name: held for name, held in self.held.items() if name[0] != worker}
                 self._perform(server.leave(worker, now), now, until_s)
             elif (joined := server.join(worker)) != iteration:
                 raise Other(f"worker {worker} joins with iteration {iteration}; it is to join with {joined}")
@@ -105,7 +105,10 @@ class _Replay:
             raise Other(f"worker {worker} started iteration {iteration} on version {version}; the policy {does}")
 
     def _named(self, worker: int, index: int, iteration: int, version: int) -> None:
-        """A worker's push of an iteration and its request for the next one name the weights that it holds."""
+        """A worker's push of an iteration and its request for the next one name the weights that it holds; one that is
+        back, or new in its place, holds none."""
+        if worker in self.history.arrivals.movers:
+            return
         if (held := self.held.setdefault((worker, index, iteration), version)) != version:
             raise Other(f"worker {worker} holds version {held} and version {version} in iteration {iteration}, as its "
                         "push and its request for the next one say")  # fmt: skip

@@ -156,9 +156,9 @@ class _Judgement:
     def _moves(self, arrivals: Arrivals, cluster: Cluster, phases: Phases) -> list[str]:
         """Workers leave and join when the cluster says so, or die, or where a new process takes their place."""
         found = list[str]()
-        died = {int(death["worker"]): float(death["seconds"]) for death in self.facts["deaths"]}
+        died = [(int(death["worker"]), float(death["seconds"])) for death in self.facts["deaths"]]
         replaced = self._replaced()
-        due = {"leave": [*cluster.leave.items(), *died.items(), *replaced], "join": [*cluster.join.items(), *replaced]}
+        due = {"leave": [*cluster.leave.items(), *died, *replaced], "join": [*cluster.join.items(), *replaced]}
         moves = np.flatnonzero((arrivals.kind == "leave") | (arrivals.kind == "join"))
         for row in moves.tolist():
             name, at_s = (arrivals.kind[row], int(arrivals.worker[row])), arrivals.seconds[row]
@@ -170,7 +170,7 @@ class _Judgement:
                 due[name[0]].remove((name[1], planned))  # once each
         left = set(arrivals.worker[arrivals.kind == "leave"].tolist())
         found += [f"worker {worker} died at {at:.6g} s, and the server never heard of it"
-                  for worker, at in died.items() if worker not in left]  # fmt: skip
+                  for worker, at in died if worker not in left]  # fmt: skip
         last_s = phases.begin[phases.phase == "push"].max(initial=-np.inf)  # sent then, dealt with later
         left |= {row[2] for row in self.facts.get("faulted", ()) if row[0] == KILL}  # the dead do not take their leave
         return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"

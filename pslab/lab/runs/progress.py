@@ -62,7 +62,8 @@ class Progress:
         now, run = time.monotonic(), self._runs[name]
         before = 0.0 if news.get("repeated") else self._shares.get(name, 0.0)
         self._shares[name] = max(before, _share(run, news))
-        self._first = self._first or (now, self._worked())  # what it takes to start processes belongs to no run
+        # what it takes to start processes belongs to no run; what a checkpoint has was done before
+        self._first = None if "checkpoint" in news else self._first or (now, self._worked())
         self._note(now)
         for words in (news[kind] for kind in ("repeated", "waits", "checkpoint") if self._shown and kind in news):
             self._print(f"{self._place()} {_label(run)}: {words}", end="\n")

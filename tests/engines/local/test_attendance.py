@@ -72,6 +72,24 @@ def test_where_no_push_comes_for_a_lease_it_is_told_who_waits_for_whom_once_in_e
     assert "waits" not in going.progress({**body, "pushes": 6})
 
 
+def test_a_gradient_that_takes_far_longer_than_others_is_told_once_in_a_lease():
+    going = attendance(COMPUTES, COMPUTES)
+    body = {"heard": [], "owing": [0, 1], "travelling": False}
+    going._since_s[1] -= 2  # the others' takes two seconds
+
+    def push(count):
+        does = {**COMPUTES, "iteration": count}
+        return going.progress({**body, "pushes": count, "workers": [COMPUTES, does]})
+
+    assert "waits" not in push(6)
+    going._since_s[0], going._said_s[0] = going._since_s[0] - 61, going._said_s[0] - 61
+    waits = push(7)["waits"]
+    assert waits.startswith("worker 0 has been computing on clock 2 for 6")
+    assert "worker 1" not in waits
+    assert "; the others' last took up to" in waits
+    assert "waits" not in push(8)
+
+
 def test_a_loss_after_the_end_is_none():
     going = attendance(COMPUTES, on_death="stop", error=WorkerDied("worker 0", None, "is gone"))
     going.lose({"worker": 0, "over": True})

@@ -177,3 +177,15 @@ def test_nothing_is_replaced_after_the_end_or_if_that_is_not_wanted():
         found, calls = recovering(on_death=on_death)
         found.lost(death)
         assert (calls, found.lives) == ([], [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", [{"iteration": 5}, {"at_s": 0.1}], ids=["iteration", "instant"])
+def test_a_kill_that_the_cluster_plans_comes_once(tmp_path, when):
+    cluster = {"compute_s": 0.02}
+    undisturbed = conduct(tmp_path, cluster=cluster)
+    wanted = {**cluster, "faults": [{"what": "kill", "worker": 1, **when}]}
+    result = conduct(tmp_path, cluster=wanted)
+    assert len(result.manifest["lives"]) == 1
+    assert (result.manifest["verdict"], result.manifest.get("violations")) == ("valid", None)
+    assert np.array_equal(result.weights, undisturbed.weights)

@@ -177,3 +177,10 @@ def test_a_damaged_generation_is_passed_over():
     newer = found._arenas[1]
     newer.bytes(200, 1)[0] ^= 1
     assert found.newest()[0] == {"number": 1}
+
+
+def test_no_checkpoint_is_one_of_a_run_that_is_over():
+    wanted = tiny(sync="bsp", on_death="restart", workers=2, pushes=24, checkpoint_every=1)
+    execute(resolve(wanted), lambda news: None)
+    facts, _ = Generations(pool.acquire(2).checkpoints).newest()
+    assert facts["pushes"] == 22  # with more it would be over

@@ -157,3 +157,15 @@ def test_a_successor_of_a_worker_that_has_pushed_a_part_of_an_iteration_leaves_a
     kinds = [ARRIVALS[int(row[0])] for row in setup.books.ledger.arrivals]
     assert kinds == ["push", "leave", "join"]
     assert setup.record.left == [1]
+
+
+def test_what_comes_after_its_workers_lease_or_before_its_turn_is_refused_and_counted():
+    setup = Setup(sync="asp")
+    setup.driver.receive([Push(0, 0, 1, 0, Gradient(WHOLE, 1, 0.5))])  # before iteration 0
+    assert (setup.record.rates, setup.driver.refused) == ([], 1)
+    setup.iteration(0, 2.0)
+    setup.iteration(0, 3.0)  # once more
+    assert (len(setup.record.rates), setup.driver.refused) == (1, 3)
+    setup.driver.leave(1)
+    setup.iteration(1, 4.0)
+    assert (len(setup.record.rates), setup.driver.refused) == (1, 5)

@@ -20,6 +20,10 @@ from pslab.engines.virtual import engine as virtual
 from pslab.lab.runs.resolve import resolve
 
 MOVES = {**LAB, "leave": {1: 0.15, 2: 0.2}, "join": {1: 0.3, 3: 0.1}}
+FAULTS = [{"what": "drop", "probability": 0.1}, {"what": "duplicate", "probability": 0.1},
+          {"what": "delay", "for_s": 0.05, "probability": 0.1},
+          {"what": "stop", "worker": 1, "iteration": 6, "for_s": 0.1},
+          {"what": "kill", "worker": 3, "at_s": 0.3}]  # fmt: skip
 PRUNED = {"prune": "static:5%", "pull": "changed"}
 FAST: list[dict[str, Any]] = [
     *({"sync": row.example or row.name} for row in ROWS["sync"].values()),
@@ -34,6 +38,7 @@ FAST: list[dict[str, Any]] = [
     {"sync": "bsp", "dtype": "float64", "seconds": 0.5, "pushes": None, "eval_every": None},
     {"sync": "eager", "prune": "range:fit", **THIN},
     {"sync": "asp", "model": batch_norm},
+    {"sync": "ssp:3", "cluster": {**LAB, "join": {3: 0.6}, "faults": FAULTS}, "on_death": "continue", "lease_s": 0.1},
     {"sync": "bsp", "model": Noisy},
 ]  # fmt: skip
 SLOW: list[dict[str, Any]] = [

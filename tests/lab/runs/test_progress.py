@@ -53,6 +53,17 @@ def test_a_run_that_begins_again_says_so_and_counts_from_nothing(clock):
     assert shown._shares["a"] == 0.0
 
 
+def test_what_a_checkpoint_has_is_not_counted_as_done_now(clock):
+    shown = Progress({"a": Run(pushes=100)}, stream=io.StringIO())
+    shown.begin("a")
+    shown.update("a", {"pushes": 0, "seconds": 0.0, "checkpoint": "goes on after 50 pushes"})
+    clock[0] = 1.0
+    shown.update("a", {"pushes": 50, "seconds": 5.0})
+    clock[0] = 2.0
+    shown.update("a", {"pushes": 60, "seconds": 6.0})
+    assert shown.left_s() == pytest.approx(4.0)  # ten a second
+
+
 def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):
     stream = io.StringIO()
     shown = Progress({"a": Run(pushes=None, seconds=60.0)}, stream=stream)

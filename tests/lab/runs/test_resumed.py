@@ -160,6 +160,34 @@ def test_a_policy_whose_state_cannot_be_saved_runs_without_checkpoints_and_says_
     assert "state is a builtins:function, whose state pslab does not know" in said
 
 
+class Alternating:
+    """A rate of the user's that is not what it was."""
+
+    calls = 0
+
+    def scale(self, applied: Any) -> float:
+        self.calls += 1
+        return 0.25 + 0.1 * (self.calls % 2)
+
+
+class Largest:
+    """A rule of the user's that counts."""
+
+    residual, calls = True, 0
+
+    def select(self, v: Any) -> Any:
+        self.calls += 1
+        return v.abs().argmax().view(1)
+
+
+@pytest.mark.parametrize(("field", "value"), [("rate", Alternating), ("prune", Largest)], ids=["rate", "prune"])
+def test_a_policy_that_keeps_state_in_its_attributes_is_not_checkpointed(tmp_path, capsys, field, value):
+    found = run(RUN.but(**{field: value()}, pull="whole"), results=tmp_path, progress=True)
+    assert "checkpoints" not in found.manifest
+    said = capsys.readouterr().err
+    assert f"its {field}, a {value.__name__}, keeps state of its own in its attributes" in said
+
+
 def test_runs_side_by_side_go_on_from_their_checkpoints(results, undisturbed):
     other = RUN.but(seed=1)
     first, second = sweep([RUN, other], results=results, progress=False)
@@ -199,7 +227,7 @@ def test_a_sweep_that_is_killed_at_random_moments_has_the_table_of_an_undisturbe
     runs = [{**FIELDS, "pushes": 1500, "checkpoint_every": 60, "seed": seed} for seed in range(4)]
     wanted = sweep([tiny(**fields) for fields in runs], results=tmp_path / "undisturbed", progress=False)
     chance, kills = random.Random(0), 0
-    while in_process(tmp_path / "killed", "-", chance.randrange(100, 3000), *runs):
+    while in_process(tmp_path / "killed", "-", chance.randrange(500, 8000), *runs):
         kills += 1
         assert kills < 40
     found = sweep([tiny(**fields) for fields in runs], results=tmp_path / "killed", progress=False)

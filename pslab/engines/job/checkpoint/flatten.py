@@ -32,6 +32,38 @@ def flatten(value: Any, externals: Externals, arena: Arena | None = None, module
     return Graph(writer.nodes, writer.arrays)
 
 
+class Fixed:
+    """Objects of the user's that are taken for constants: policies, rules. A run with one that changes is refused."""
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self._objects = dict(objects)
+        self._before = {name: _content(value) for name, value in self._objects.items()}
+
+    def check(self) -> None:
+        """They are as they were.
+
+        Raises:
+            CheckpointError: one of them has changed itself.
+        """
+        for name, value in self._objects.items():
+            if _content(value) != self._before[name]:
+                words = f"its {name}, a {type(value).__name__}, keeps state of its own in its attributes"
+                raise CheckpointError(f"this run cannot be checkpointed: {words}")
+
+
+def _content(value: Any) -> dict[str, Any]:
+    """What an object's attributes are: by value, or, where that cannot be, the objects themselves."""
+    found: dict[str, Any] = {}
+    for name, each in attributes(value).items():
+        try:
+            nodes, arrays = flatten(each, {})
+        except CheckpointError:
+            found[name] = id(each)
+        else:
+            found[name] = nodes, [array.tobytes() for array in arrays]
+    return found
+
+
 class _Unknown(Exception):
     """Something that cannot be saved, and the way to it."""
 
@@ -151,6 +183,15 @@ class _Writer:
             raise _Unknown(f"is a method, {shortened(value)}, of what the run is given anew")
         return self._add(value, "method", self.put(value.__self__), value.__func__.__name__)
 
+    def _class(self, value: type) -> list[int]:
+        """A message's, which may be part of a key."""
+        name = f"{value.__module__}:{value.__qualname__}"
+        try:
+            class_of(name, kind=tuple)
+        except CheckpointError:
+            raise _Unknown(f"is the class {name}") from None
+        return self._add(value, "class", name)
+
     def _object(self, value: Any) -> list[int]:
         kind = type(value)
         name = f"{kind.__module__}:{kind.__qualname__}"
@@ -176,6 +217,6 @@ _WRITERS: dict[type, Callable[[_Writer, Any], list[int]]] = {
     list: _Writer._sequence, set: _Writer._sequence, deque: _Writer._deque, dict: _Writer._dict,
     tuple: _Writer._value, frozenset: _Writer._value, slice: _Writer._slice, bytes: _Writer._bytes,
     np.ndarray: _Writer._array, torch.Tensor: _Writer._tensor, torch.dtype: _Writer._dtype,
-    np.random.Generator: _Writer._generator, MethodType: _Writer._method,
+    np.random.Generator: _Writer._generator, MethodType: _Writer._method, type: _Writer._class,
     **{getattr(np, name): _Writer._scalar for name in ("float64", "float32", "int64", "int32", "bool_")},
 }  # fmt: skip

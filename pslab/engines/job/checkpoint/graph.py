@@ -17,14 +17,16 @@ import dataclasses
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from pslab.errors import CheckpointError, shortened
 
-ROOMS = ("pslab.protocol.", "pslab.policies.", "pslab.tensors.", "pslab.engines.emulation.", "pslab.engines.server.",
-         "pslab.engines.worker.", "pslab.engines.virtual.", "pslab.engines.job.wire")  # fmt: skip
+ROOMS = (
+    "pslab.protocol.", "pslab.policies.", "pslab.tensors.", "pslab.engines.emulation.", "pslab.engines.server.",
+    "pslab.engines.worker.", "pslab.engines.virtual.", "pslab.engines.job.wire", "pslab.config.cluster",
+)  # fmt: skip
 DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 SCALARS = (bool, int, float, str, type(None))
 Externals = Mapping[str, Any]
@@ -50,8 +52,9 @@ def modules_of(job: Any) -> frozenset[str]:
     return frozenset(type(each).__module__ for each in (job.sync, job.order, job.rate))
 
 
-def class_of(name: str, modules: Collection[str] = ()) -> type:
-    """The class of a state by "module:name", if it is one of pslab's or of these modules; nothing is imported.
+def class_of(name: str, modules: Collection[str] = (), kind: type = object) -> type:
+    """The class of a state by "module:name", if it is one of pslab's or of these modules, and of this kind; nothing is
+    imported.
 
     Raises:
         CheckpointError: it is not.
@@ -61,8 +64,9 @@ def class_of(name: str, modules: Collection[str] = ()) -> type:
         found: Any = sys.modules.get(module)
         for part in path.split("."):
             found = getattr(found, part, None)
-        if isinstance(found, type) and (found.__module__, found.__qualname__) == (module, path):
-            return found
+        named = isinstance(found, type) and (found.__module__, found.__qualname__) == (module, path)
+        if named and issubclass(found, kind):
+            return cast(type, found)
     raise CheckpointError(f"the state cannot be read: {shortened(name)} is no class of a state")
 
 

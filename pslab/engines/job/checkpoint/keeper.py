@@ -6,13 +6,13 @@ What cannot be saved or written ends checkpoints, and not the run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from pslab.engines.job.checkpoint.file import pack
-from pslab.engines.job.checkpoint.flatten import flatten
+from pslab.engines.job.checkpoint.flatten import Fixed, flatten
 from pslab.engines.job.checkpoint.graph import Graph, externals_of, modules_of
 from pslab.engines.job.checkpoint.place import Place
 from pslab.engines.job.checkpoint.rebuild import rebuild
@@ -29,20 +29,23 @@ class Keeper:
     """One run's checkpoints; without a `place` there are none.
 
     A state is a dictionary of what the engine has made for the run, by names of its own; the places in the arena whose
-    content outlasts an event are added here. `job` is a Job, of a room above; `externals` are what else the run is
-    given anew. `say` hears why a checkpoint was passed over, and, once, why there are none any more.
+    content outlasts an event are kept `beside` it, unless it has all that is needed. `job` is a Job, of a room above;
+    `externals` are what else the run is given anew. `say` hears why a checkpoint was passed over, and, once, why there
+    are none any more.
     """
 
     def __init__(
-        self, place: Place | None, job: Any, arena: Arena, say: Callable[[str], None], **externals: Any
-    ) -> None:
+        self, place: Place | None, job: Any, arena: Arena, say: Callable[[str], None], *, beside: bool = True,
+        **externals: Any,
+    ) -> None:  # fmt: skip
         self._place, self._job, self._arena, self._say = place, job, arena, say
         self._externals, self._modules = externals_of(job, arena=arena, **externals), modules_of(job)
+        self._constant = Fixed({name: getattr(job, name) for name in ("sync", "order", "rate", "schedule")})
         self._every: int | None = job.run.checkpoint_every
-        self._live = job.layout.live(job.sparse)
+        self._live = job.layout.live(job.sparse) if beside else ()
         self.resumed: list[dict[str, Any]] = []  #: from which checkpoints the run went on: pushes, when it was made
         self.kept, self._spent_s = 0, 0.0
-        self._expected_s: float = sum(size for _, size in self._live) / DISK_BYTE_S
+        self._expected_s: float | None = None  # for the next one
         self.begin()
 
     def begin(self, pushes: int = 0, before_s: float = 0.0) -> None:
@@ -82,6 +85,8 @@ class Keeper:
         now = time.monotonic()
         if now < self._last_s + PERIOD_S:
             return False
+        if self._expected_s is None:
+            self._expected_s = sum(len(piece) for _, piece in self._memory()) / DISK_BYTE_S
         return self._spent_s + self._expected_s <= SHARE * (now - self._begun_s)
 
     def keep(self, pushes: int, state: Callable[[], State]) -> None:
@@ -109,8 +114,8 @@ class Keeper:
 
     def saved(self, state: State) -> Graph:
         """The graph of a state, and of the arena. CheckpointError: it cannot be saved."""
-        memory = [(at, np.frombuffer(piece, np.uint8)) for offset, size in self._live
-                  for at, piece in self._arena.written(offset, size)]  # fmt: skip
+        self._constant.check()
+        memory = [(at, np.frombuffer(piece, np.uint8)) for at, piece in self._memory()]
         return flatten([state, memory], self._externals, self._arena, self._modules)
 
     def restored(self, graph: Graph, **kinds: type) -> State:
@@ -128,13 +133,16 @@ class Keeper:
                 raise CheckpointError("it is the state of something else")
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"it is the state of something else: {error}") from error
-        for offset, size in self._live:
-            for _, piece in self._arena.written(offset, size):
-                piece[:] = bytes(len(piece))
+        for _, piece in self._memory():
+            piece[:] = bytes(len(piece))
         for at, content in memory:
             self._arena.bytes(at, len(content))[:] = content.data
         found: State = state
         return found
+
+    def _memory(self) -> Iterator[tuple[int, memoryview]]:
+        for offset, size in self._live:
+            yield from self._arena.written(offset, size)
 
     def _end(self, why: str) -> None:
         self._place = None

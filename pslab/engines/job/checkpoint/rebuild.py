@@ -143,7 +143,7 @@ class _Reader:
     _VALUES: Mapping[str, Callable[..., Any]] = {
         "is": get, "external": _external, "named": _named, "value": _value, "enum": _enum, "array": _array,
         "tensor": _tensor, "memory": _memory, "dtype": _dtype, "method": _method,
-        "generator": _generator,
+        "generator": _generator, "class": lambda self, name: class_of(name, kind=tuple),
         "tuple": lambda self, *held: tuple(map(self.get, held)),
         "frozenset": lambda self, *held: frozenset(map(self.get, held)),
         "slice": lambda self, *held: slice(*map(self.get, held)),

@@ -31,6 +31,7 @@ class Recovery:
         self.lives: list[dict[str, Any]] = []
         self.problem = ""  #: why there are no checkpoints
         self.rewinds: list[dict[str, Any]] = []  #: when and how the server ended; from which pushes back to which
+        self.begun = 0  #: how often all began again
         self.preparing: set[int] = set()  #: new processes that do not have their role yet
 
     @property
@@ -55,7 +56,7 @@ class Recovery:
             self._attendance.lose(death)
             return
         how = how_of(self._pool.end_of(worker))
-        spent = [life["worker"] for life in self.lives].count(worker) - len(self.rewinds)
+        spent = [life["worker"] for life in self.lives].count(worker) - self.begun
         if spent < LIVES:
             self.lives.append({**death, "how": how, "joined": None, "kept": None})
             try:
@@ -90,17 +91,23 @@ class Recovery:
         found = Generations(self._pool.checkpoints).newest()
         if found is None:
             raise fallen
-        facts, how, now = found[0], f"server {how_of(fallen)}", time.monotonic() - found[0]["zero_s"]
-        present = {worker for worker, clock in enumerate(facts["clocks"]) if clock is not None}
+        facts, how = found[0], f"server {how_of(fallen)}"
+        now = facts["seconds"] if facts["zero_s"] is None else time.monotonic() - facts["zero_s"]
         self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
                              "to_seconds": facts["seconds"]})  # fmt: skip
-        self._attendance.rewind(present, facts["seconds"])
         self.preparing.clear()
+        self.begin_again(facts, how)
+        self._pool.renew(range(len(facts["clocks"])))
+        return facts
+
+    def begin_again(self, facts: Mapping[str, Any], how: str) -> None:
+        """The run goes on from a checkpoint with these facts, in new processes."""
+        present = {worker for worker, clock in enumerate(facts["clocks"]) if clock is not None}
+        self.begun += 1
+        self._attendance.rewind(present, facts["seconds"])
         for worker in sorted(present):
             self.lives.append({"worker": worker, "iteration": facts["clocks"][worker], "seconds": facts["seconds"],
                                "how": how, "joined": None, "kept": None})  # fmt: skip
-        self._pool.renew(range(len(facts["clocks"])))
-        return facts
 
     def joined(self, body: dict[str, Any]) -> None:
         """A new process goes on: with which iteration, and with what of that which its predecessor kept."""

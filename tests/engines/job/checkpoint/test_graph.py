@@ -36,7 +36,7 @@ def again(value: Any, **externals: Any) -> Any:
     "value",
     [None, True, 3, 2**200, -0.0, 0.1 + 0.2, math.inf, "x", b"\0\xff", (), (1, (2, [3])), {"a": {(1, 2): 3.5}},
      {1, 2}, frozenset({(1, 2), (3, 4)}), deque([1, 2], 5), slice(1, None), Push(1, 2, 3, 4, Gradient(5, 6, 0.25), 7),
-     frozenset({Row(0, 1, pushed_s=0.5)}), {KeyRange(1, 5): 2}, torch.float32, np.float64(0.1)],
+     frozenset({Row(0, 1, pushed_s=0.5)}), {KeyRange(1, 5): 2}, {(Push, 0): 1}, torch.float32, np.float64(0.1)],
     ids=repr,
 )  # fmt: skip
 def test_a_value_comes_back_as_it_was(value: Any):
@@ -124,8 +124,9 @@ class Strange:
     ("value", "words"),
     [({"a": [1, (Strange(),)]}, r"\['a'\]\[1\]\[0\] is a .*:Strange"), ([lambda: 1], r"\[0\] is a builtins:func"),
      (np.array([Strange()]), "array of object"), (torch.ones(4)[1:], "part of another one"),
-     (np.random.Generator(np.random.MT19937(0)), "MT19937"), (torch.ones(2, 2).T, "not contiguous")],
-    ids=["object", "function", "array of objects", "view", "generator", "transposed"],
+     (np.random.Generator(np.random.MT19937(0)), "MT19937"), (torch.ones(2, 2).T, "not contiguous"),
+     ([Window], "is the class pslab.protocol.window:Window")],
+    ids=["object", "function", "array of objects", "view", "generator", "transposed", "class"],
 )  # fmt: skip
 def test_what_cannot_be_saved_is_named_with_the_way_to_it(value: Any, words: str):
     with pytest.raises(CheckpointError, match=words):
@@ -143,7 +144,9 @@ def test_a_users_own_module_may_have_classes_of_states():
     [[], [["is", [0]]], [["object", "os:system"]], [["object", "subprocess:Popen"]], [["nonsense"]],
      [["object", "pslab.engines.job.shared_memory:Arena", "_descriptor", 0]], [["external", "x"]], [["array", 3]],
      [["external", "job"], ["method", [0], "upper"]], [["list", [-1]]], [["list", [0, 1]]], [["tuple", [0]]],
-     [["object", "pslab.protocol.window:Window"], ["method", [0], "__init__"]], [["dtype", "load"]], [["dict", 1]],
+     [["object", "pslab.protocol.window:Window"], ["method", [0], "__init__"]], [["dtype", "load"]],
+     [["class", "pslab.protocol.window:Window"]], [["class", "builtins:tuple"]],
+      [["dict", 1]],
      [["dict", [1], 1], ["list"]], [["named", "pslab.protocol.messages:Push", 1]], [["list"], ["method", [0], "pop"]],
      [["object", "pslab.protocol.window:Window", "unknown", 1]], [["memory", 0, [8], "float32"]], [[]], ["x"], [7],
      [["object", "pslab.engines.virtual.engine:os.system"]], [["enum", "pslab.protocol.window:Window", "x"]]],

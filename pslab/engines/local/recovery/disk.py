@@ -1,0 +1,103 @@
+"""A run on real processes that goes on from the disk: what its server has kept in memory, and the tables beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from pslab.engines.job.checkpoint.file import pack, unpack
+from pslab.engines.job.checkpoint.keeper import Keeper
+from pslab.engines.job.experiment import Experiment
+from pslab.engines.job.job import Job
+from pslab.engines.job.outcome import OnProgress
+from pslab.engines.local.attendance import Attendance
+from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.replacing import Recovery
+from pslab.engines.processes.pool import Pool
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS
+from pslab.engines.server.rows import Rows, rows_in
+
+COLUMNS = len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)
+KINDS: dict[str, type] = {
+    "server": np.ndarray, "tables": list, "snapshots": dict, "evaluated": dict, "weights": dict, "dilation": float,
+    "yields": bool, "lives": list, "rewinds": list, "deaths": list,
+}  # fmt: skip
+
+
+class Owner(Protocol):
+    """What a run has that belongs to its checkpoints."""
+
+    pool: Pool
+    experiment: Experiment
+    on_progress: OnProgress
+    snapshots: dict[int, tuple[int, float]]
+    evaluated: dict[int, tuple[float, float]]
+    attendance: Attendance
+    recovery: Recovery
+    dilation: float
+    yields: bool
+    before: Mapping[str, Any] | None
+
+    def forget_snapshots(self, count: int) -> None: ...
+
+
+class Disk:
+    """In the parent. Nothing goes to the disk unless the run replaces its processes: only then its server keeps any."""
+
+    def __init__(self, owner: Owner, job: Job) -> None:
+        self._owner, self._job, self._generations = owner, job, Generations(owner.pool.checkpoints)
+        self._generations.clear()  # of those of another run
+        place = owner.experiment.checkpoints if job.run.on_death == "restart" else None
+        if place is not None and owner.before is not None:  # what was too fast is of no use
+            place.clear()
+        self.keeper = Keeper(place, job, owner.pool.arena, self._say, beside=False)
+        self.resumed = False  #: whether the run goes on from the disk
+
+    def keep(self, problem: str) -> None:
+        """The server has kept a checkpoint, or says why not: if one is due here, too, it goes to the disk."""
+        self._owner.recovery.problem = problem
+        found = self._generations.newest()
+        if found is not None and self.keeper.due(pushes := found[0]["pushes"]):
+            self.keeper.keep(pushes, lambda: self._state(b"".join(pack(*found))))
+
+    def resume(self) -> bool:
+        """Lay the newest checkpoint ready for a server that goes on from it; False if there is none."""
+        state = self.keeper.newest(**KINDS)
+        if state is None:
+            return False
+        owner, layout = self._owner, self._job.layout
+        facts, graph = unpack(state["server"].tobytes())
+        self._generations.write(pack({**facts, "zero_s": None}, graph))
+        for columns, arena, table in zip(COLUMNS, owner.pool.ledger, state["tables"], strict=True):
+            rows = Rows(columns, arena)
+            for row in table.tolist():
+                rows.append(row)
+        owner.snapshots, owner.evaluated = state["snapshots"], state["evaluated"]
+        owner.forget_snapshots(facts["snapshots"])
+        size_bytes = layout.size * layout.dtype.itemsize
+        owner.pool.snapshots.reserve((max(owner.snapshots, default=-1) + 1) * size_bytes)
+        for index, weights in state["weights"].items():
+            if index in owner.snapshots:
+                owner.pool.snapshots.tensor(index * size_bytes, layout.size, layout.dtype).numpy()[:] = weights
+        owner.dilation, owner.yields = state["dilation"], state["yields"]
+        owner.recovery.lives, owner.recovery.rewinds = state["lives"], state["rewinds"]
+        owner.attendance.deaths[:] = state["deaths"]
+        owner.recovery.begin_again(facts, "the run was ended, and goes on from a checkpoint")
+        self.resumed = True
+        return True
+
+    def _state(self, server: bytes) -> dict[str, Any]:
+        owner, layout = self._owner, self._job.layout
+        size_bytes = layout.size * layout.dtype.itemsize
+        weights = {index: owner.pool.snapshots.tensor(index * size_bytes, layout.size, layout.dtype).numpy()
+                   for index in owner.snapshots if index not in owner.evaluated}  # fmt: skip
+        tables = [rows_in(arena, columns) for arena, columns in zip(owner.pool.ledger, COLUMNS, strict=True)]
+        return {"server": np.frombuffer(server, np.uint8), "tables": tables, "snapshots": owner.snapshots,
+                "evaluated": owner.evaluated, "weights": weights, "dilation": float(owner.dilation),
+                "yields": owner.yields, "lives": owner.recovery.lives, "rewinds": owner.recovery.rewinds,
+                "deaths": owner.attendance.deaths}  # fmt: skip
+
+    def _say(self, words: str) -> None:
+        self._owner.on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})
