@@ -102,7 +102,8 @@ def kept_of(tmp_path: Path) -> dict[int, Result]:
 
 def test_a_process_that_fails_hands_over_what_its_run_completed():
     runs = [mine(seed=0), mine(seed=1, model=Raises(6), sync="asp")]
-    ended = {place: news for place, news in crowd.conduct(map(resolve, runs), lambda: None) if not isinstance(news, dict)}
+    found = list(crowd.conduct(map(resolve, runs), lambda: None))
+    ended = {place: news for place, news in found if not isinstance(news, dict)}
     assert ended[0].facts["outcome"] == "budget"
     assert isinstance(ended[1], WorkerFailed)
     assert 0 < len(ended[1].outcome.pushes) == ended[1].outcome.facts["pushes"] < 24
