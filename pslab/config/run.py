@@ -21,7 +21,7 @@ from pslab.config.spec import split
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError, nearest
 
-SEMANTICS = 4  # raise it when the same Run gives other results than before: old records are then not reused
+SEMANTICS = 5  # raise it when the same Run gives other results than before: old records are then not reused
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip

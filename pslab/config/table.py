@@ -169,9 +169,9 @@ ROWS = _table(
         label="MLP, width {hidden}"),
     Row("model", "cnn", "pslab.tensors.workload.models:CNN", label="CNN"),
 
-    Row("data", "mnist", "pslab.tensors.workload.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
+    Row("data", "mnist", "pslab.tensors.workload.files.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
-    Row("data", "folder", "pslab.tensors.workload.image_folder:ImageFolder", example="folder:pictures,side=32",
+    Row("data", "folder", "pslab.tensors.workload.files.image_folder:ImageFolder", example="folder:pictures,side=32",
         label="images of {path}, side {side}"),
 
     Row("loss", "cross_entropy", "pslab.tensors.workload.objective:cross_entropy", label="cross-entropy"),

@@ -121,8 +121,9 @@ def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
     assert tables_of(tiny(engine="virtual", sync=sync, cluster=cluster), found[1])[2]["verdict"] == "valid"
 
 
-@pytest.mark.parametrize(("sync", "ranges"), [("bsp", "whole"), ("asp", "layers"), ("eager", "whole")])
+@pytest.mark.parametrize(("sync", "ranges"), [("bsp", "whole"), ("ssp:1", "layers"), ("eager:1", "whole")])
 def test_real_processes_obey_the_same_plan(sync: str, ranges: str):
+    """Under a bound, so that no worker is so slow that its iteration 3 does not come."""
     faults = [{"what": "delay", "probability": 0.2, "for_s": 0.01}, {"what": "corrupt", "iteration": 2, "for_s": 0.01},
               {"what": "duplicate", "probability": 0.3}, {"what": "stop", "worker": 1, "iteration": 3, "for_s": 0.05},
               {"what": "drop", "at_s": 0.02, "for_s": 0.02}]  # fmt: skip

@@ -223,7 +223,7 @@ BUGS = [
         "pass",
         "the run stalled", slow=True),
     Bug("a death is not recorded", f"{SIMULATOR}._notice",
-        "self.deaths.append({**death, \"seconds\": now})",
+        "(self.lives if replaced else self.deaths).append({**death, \"seconds\": now})",
         "pass",
         "the server heard at"),
     Bug("a kill is not recorded", f"{SIMULATOR}._dies",

@@ -22,12 +22,12 @@ from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.device import Device
-from pslab.tensors.reading import Column
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.objective import Loss, Metric
+from pslab.tensors.workload.reading import Column
 from pslab.tensors.workload.running_statistics import Running
 
 FIELDS = ("train_x", "train_y", "test_x", "test_y")

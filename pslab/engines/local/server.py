@@ -43,11 +43,9 @@ class LocalServer:
         self.whose[self.parent.fileno()] = None  # what is listened to
         self.clock = WallClock()
         self.checkpoints = Checkpoints(job, seat, self, self.clock)
-        self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
-        if successor:
-            self.resumed, self.state = self.checkpoints.restore()
-        else:
-            self.state = first_state(job, seat, self, self.clock)
+        self.resumed: Mapping[str, Any] | None  # the facts of the checkpoint that it goes on from
+        first = None if successor else first_state(job, seat, self, self.clock)
+        self.resumed, self.state = self.checkpoints.restore() if first is None else (None, first)
         self.driver, self.waiting, self.faults, self.left = self.state
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run

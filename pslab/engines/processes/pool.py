@@ -189,13 +189,13 @@ class Pool:
             self._spawn(workers)
 
     def _clear(self, numbers: Sequence[int]) -> None:
-        """End these, and forget that they have been."""
+        """End these, and forget that they have been; until others are spawned in their places there are none."""
         for number in numbers:
             self.processes[number].kill()
         for number in numbers:
             _closed(self.processes.pop(number))
             self.pipes.pop(number).close()
-            self.ended.pop(number, None)
+            self.ended[number] = StartFailed(f"{_name(number)} was not started again")
             if number in self._lines:
                 self._lines.pop(number).close()
         self.watch.heard(numbers)
@@ -206,8 +206,7 @@ class Pool:
         try:
             yield
         except (OSError, MemoryError) as error:
-            names = ", ".join(map(_name, numbers))
-            failed = StartFailed(f"{names} could not be started: {error}{limit(error)}")
+            failed = StartFailed(f"{', '.join(map(_name, numbers))} could not be started: {error}{limit(error)}")
             self.ended.update(dict.fromkeys(numbers, failed))
             raise failed from error
 
@@ -253,6 +252,7 @@ class Pool:
             process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
             process.start()
         self.processes[number], self._names[number] = process, _name(number)
+        self.ended.pop(number, None)
 
 
 def _closed(process: Any) -> None:

@@ -12,9 +12,9 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
 from pslab.tensors.random_streams import numpy_generator, seed_globals
-from pslab.tensors.reading import slices
 from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
+from pslab.tensors.workload.reading import slices
 from pslab.tensors.workload.running_statistics import Estimate
 
 BATCH = 1000

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pslab.tensors.reading import Column, Pair
 from pslab.tensors.workload.data import Batches, Dataset
+from pslab.tensors.workload.reading import Column, Pair
 
 
 class Reader:

@@ -35,8 +35,8 @@ def drawn(seed: int, number: int, engine: str) -> Run:
     return Run.of({
         "model": MODEL, "data": DATA, "batch_size": 16, "learning_rate": 0.05, "workers": workers, **fields,
         "cluster": cluster, "engine": engine, "seed": number, "pushes": draw.integer(5, 41), "eval_every": 1000,
-        "on_death": "continue", "lease_s": 5.0 if engine == "local" else max(0.1, draw.log(2, 50) * scale_s),
-        "keep_weights": True, "dilation": 1,
+        "lease_s": 5.0 if engine == "local" else max(0.1, draw.log(2, 50) * scale_s), "keep_weights": True,
+        "on_death": draw.pick("continue", "restart"), "dilation": 1,
     })  # fmt: skip
 
 

@@ -51,12 +51,11 @@ class Samples:
         """The figures in a few lines."""
         if not self.rows:
             return "no sample was taken"
-        own = sorted({row[3] for row in self.rows})
-        every = sorted({row[2] for row in self.rows})
+        own, every = sorted({row[3] for row in self.rows}), [row[2] for row in self.rows]
         return (f"memory: {self.rows[-1][1] / MIB:.0f} MiB in all processes, {self.slope(1):+.2f} MiB in 10 minutes "
                 f"(of the parent alone {self.slope(4):+.2f})\n"
-                f"descriptors: {every[0]} to {every[-1]} in all processes, {own[0]} to {own[-1]} in the parent, "
-                f"{self.rows[-1][3]} at the end\nsamples: {len(self.rows)}")  # fmt: skip
+                f"descriptors: {min(every)} to {max(every)} in all processes, {every[-1]} at the end, "
+                f"{own[0]} to {own[-1]} in the parent\nsamples: {len(self.rows)}")  # fmt: skip
 
 
 def soak(minutes: float, each: Callable[[int], None], quiet: Callable[[], None]) -> Samples:

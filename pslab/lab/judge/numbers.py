@@ -236,11 +236,10 @@ def _due(n: Numbers) -> Iterator[tuple[int, float]]:
     """(pushes, seconds) of each evaluation, as the server counts what it has applied."""
     run, h, period = n.run, n.history, n.run.evaluation_period
     step, last, applied = period if period is not None else (run.seconds or 1.0) / 20, 0, 0
-    due, parts = step, Counter[tuple[int, int]]()
+    due, parts, complete = step, Counter[tuple[int, int]](), False
     yield 0, 0.0
     ends = (np.diff(h.applied, append=-1) != 0) | (np.diff(h.range, append=-1) != 0)
     rows = zip(h.worker.tolist(), h.iteration.tolist(), h.seconds.tolist(), ends.tolist(), strict=True)
-    complete = False
     for worker, iteration, now, ended in rows:
         parts[worker, iteration] += 1
         if parts[worker, iteration] == h.arrivals.ranges:

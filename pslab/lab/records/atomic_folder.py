@@ -64,7 +64,8 @@ def written(place: Path) -> Iterator[Path]:
         publish(draft, place)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        raise Unwritable(f"the record of {place.name} cannot be written to {place.parent}: {error}") from error
+        problem = f"the record of {place.name} cannot be written to {place.parent}: {error} ({room_at(place)})"
+        raise Unwritable(problem) from error
 
 
 def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:

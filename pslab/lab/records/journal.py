@@ -12,11 +12,15 @@ Outside of the batch nothing is written.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pslab.errors import Unwritable
 
 JOURNAL = "PSLAB_JOURNAL"
 
@@ -27,10 +31,37 @@ def active() -> bool:
 
 
 def note(**entry: Any) -> None:
-    """Add a line."""
-    if active():
-        with Path(os.environ[JOURNAL]).open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+    """Add a line.
+
+    Raises:
+        Unwritable: it cannot be; no half of it is left.
+    """
+    if not active():
+        return
+    path = Path(os.environ[JOURNAL])
+    try:
+        append(path, json.dumps(entry))
+    except OSError as error:
+        free = shutil.disk_usage(path.parent).free if path.parent.is_dir() else 0
+        room = f"{free:,} bytes are free"
+        raise Unwritable(f"the journal {path} cannot be written: {error} ({room})") from error
+
+
+def append(path: Path, text: str) -> None:
+    """Add a line to a file, whole or not at all.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    with path.open("ab", buffering=0) as file:
+        begin, line = file.seek(0, os.SEEK_END), f"{text}\n".encode()
+        try:
+            while line:
+                line = line[file.write(line) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(begin)
+            raise
 
 
 def entries(journal: Path) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError, Unwritable
-from pslab.lab.records import atomic_folder
+from pslab.lab.records import atomic_folder, journal
 from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 
 TABLES = ("accuracy", "phases", "pushes", "arrivals")
@@ -132,8 +132,8 @@ class Draft:
 
     def note(self, news: Mapping[str, Any]) -> None:
         """Add a line to what a live view reads; a run does not fail if it cannot be written."""
-        with contextlib.suppress(OSError), (self.path / LIVE).open("a") as file:
-            file.write(json.dumps(news) + "\n")
+        with contextlib.suppress(OSError):
+            journal.append(self.path / LIVE, json.dumps(news))
 
     def save(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
         """The run is finished: its record takes its place; what another process has recorded there meanwhile stays.

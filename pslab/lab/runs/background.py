@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pslab.config.run import Run
-from pslab.errors import ConfigError, PslabError, StartFailed
+from pslab.errors import ConfigError, PslabError, StartFailed, SweepFailed
 from pslab.lab.records.record import Result, default_results
 
 LAST_WORDS_S = 2.5  # what a process that ends gives its runs to end in order
@@ -25,7 +25,7 @@ class Background:
         global _latest
         self.runs = list(runs)
         self.results = default_results() if results is None else Path(results)
-        self.finished: list[Result] = []  #: in the order of the runs, once all are completed
+        self.finished: list[Result] = []  #: in the order of the runs, once all have ended: those that are completed
         self.failure: BaseException | None = None
         self.note = ""  #: how an ordered stop ended, in words
         if _latest is not None and _latest.alive:
@@ -75,6 +75,8 @@ class Background:
             self.finished = list(sweep(self.runs, results=self.results, progress=False, stop=self._stop))
         except KeyboardInterrupt as interrupt:
             self.note = str(interrupt)
+        except SweepFailed as error:
+            self.finished, self.failure = list(error.results), error
         except Exception as error:  # a user's model or policy may raise anything; the view says it
             self.failure = error
         finally:

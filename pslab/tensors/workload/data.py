@@ -19,8 +19,8 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
-from pslab.tensors.reading import Column, Source
 from pslab.tensors.workload.objective import described
+from pslab.tensors.workload.reading import Column, Source
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")

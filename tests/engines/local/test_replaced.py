@@ -155,8 +155,9 @@ def test_the_server_is_given_the_new_process_once_it_is_prepared():
 def test_a_place_is_given_up_after_so_many_processes_also_if_they_end_in_preparation():
     found, calls = recovering()
     found.lost(DEATH)
-    for _ in range(LIVES):
+    for life in range(LIVES):
         found.ended(1)  # of the process before: the server's news came first
+        assert len(calls) == 2 * (life + 1)
         found._pool.ended[1] = "error"
         found.ended(1)
     assert calls == [*[("replace", 1), ("start", 1)] * LIVES, ("abandon", 1)]

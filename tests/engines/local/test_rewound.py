@@ -10,11 +10,12 @@ import pytest
 from sabotage import SabotagedServer, dying
 from tiny import tiny
 
+from pslab.engines.job.outcome import Interrupted
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.local.engine import execute
 from pslab.engines.local.recovery.checkpoints import Generations
 from pslab.engines.processes import pool
-from pslab.errors import WorkerDied
+from pslab.errors import StartFailed, WorkerDied
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
@@ -184,3 +185,19 @@ def test_no_checkpoint_is_one_of_a_run_that_is_over():
     execute(resolve(wanted), lambda news: None)
     facts, _ = Generations(pool.acquire(2).checkpoints).newest()
     assert facts["pushes"] == 22  # with more it would be over
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(24, "too many open files")])
+def test_what_a_run_had_is_kept_if_it_ends_while_it_goes_back(monkeypatch, error):
+    def spawn_one(self, number, lines):
+        raise error
+
+    monkeypatch.setattr(pool.Pool, "renew", lambda self, workers, renew=pool.Pool.renew: (
+        monkeypatch.setattr(pool.Pool, "_spawn_one", spawn_one), renew(self, workers)))  # fmt: skip
+    wanted = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000)
+    with pytest.raises(Interrupted if error is KeyboardInterrupt else StartFailed) as found:
+        execute(resolve(wanted), kill_server())
+    outcome = found.value.outcome
+    assert outcome.facts["outcome"] == "interrupted"
+    assert len(outcome.pushes) >= 20

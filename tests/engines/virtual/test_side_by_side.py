@@ -19,7 +19,7 @@ from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import side_by_side as crowd
 from pslab.engines.virtual.side_by_side import TABLES
-from pslab.errors import SweepFailed, Unwritable
+from pslab.errors import SweepFailed, Unwritable, WorkerFailed
 from pslab.lab.records import record
 from pslab.lab.records.record import Result, find, load
 from pslab.lab.runs.progress import Progress
@@ -98,6 +98,15 @@ def test_local_timing_and_large_runs_do_not_run_side_by_side(monkeypatch: pytest
 def kept_of(tmp_path: Path) -> dict[int, Result]:
     """What was set aside, by seed."""
     return {found.run.seed: found for found in map(load, (tmp_path / "interrupted").iterdir())}
+
+
+def test_a_process_that_fails_hands_over_what_its_run_completed():
+    runs = [mine(seed=0), mine(seed=1, model=Raises(6), sync="asp")]
+    found = list(crowd.conduct(map(resolve, runs), lambda: None))
+    ended = {place: news for place, news in found if not isinstance(news, dict)}
+    assert ended[0].facts["outcome"] == "budget"
+    assert isinstance(ended[1], WorkerFailed)
+    assert 0 < len(ended[1].outcome.pushes) == ended[1].outcome.facts["pushes"] < 24
 
 
 def test_a_run_that_fails_is_named_with_what_it_completed_and_the_others_go_on(tmp_path: Path):

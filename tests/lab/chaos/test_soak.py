@@ -15,7 +15,7 @@ def test_the_slope_is_that_of_a_line_in_ten_minutes():
     samples = Samples([(60.0 * at, int((100 + 0.3 * at) * MIB), 50, 7, 0) for at in range(20)])
     assert samples.slope(1) == pytest.approx(3.0, abs=1e-3)
     assert "+3.00 MiB in 10 minutes" in samples.words()
-    assert "50 to 50 in all processes, 7 to 7 in the parent" in samples.words()
+    assert "50 to 50 in all processes, 50 at the end, 7 to 7 in the parent" in samples.words()
 
 
 def test_the_first_part_is_left_out():

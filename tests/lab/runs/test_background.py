@@ -45,6 +45,21 @@ def test_runs_are_executed_and_the_caller_goes_on(tmp_path: Path):
     assert (background.alive, background.error, background.note, current()) == (False, "", "", None)
 
 
+def test_what_is_completed_beside_a_run_that_fails_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    real = pslab.engines.local.engine.execute
+
+    def failing(experiment, on_progress):
+        if experiment.run.seed == 0:
+            raise MemoryError("of 9 GB")
+        return real(experiment, on_progress)
+
+    monkeypatch.setattr(pslab.engines.local.engine, "execute", failing)
+    background = Background([tiny(seed=seed, pushes=8) for seed in (0, 1)], tmp_path)
+    assert background.wait(LIMIT_S)
+    assert [result.run.seed for result in background.finished] == [1]
+    assert background.error.startswith("1 of 2 runs failed; the others are recorded:")
+
+
 def test_a_stop_ends_the_run_in_order_and_keeps_it(tmp_path: Path, pushed: threading.Event):
     background = Background([tiny(**LONG), tiny(**LONG, seed=1)], tmp_path)
     assert pushed.wait(LIMIT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import yaml
 from corpus import BAD
 from tiny import tiny
@@ -62,6 +63,14 @@ def test_from_the_command_line(tmp_path, capsys, parameters, field):
 def test_malformed_command_lines_are_refused(capsys, words, message):
     assert main(["run", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="torch sees no CUDA device here; use device='cpu'") as error:
+        run(tiny(device="cuda"), results=tmp_path)
+    assert error.value.field == "device"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_model_that_is_a_name_is_checked_once(monkeypatch):

@@ -25,7 +25,7 @@ from pslab.errors import CheckpointError, shortened
 
 GENERATIONS = 2
 SUFFIX = ".checkpoint"
-LEFT_S = 3600.0  # a file that is not complete after so long is one of a process that was killed
+LEFT_S = 86400.0  # a file that is not complete after so long is one of a process that was killed
 
 
 @dataclass(frozen=True)

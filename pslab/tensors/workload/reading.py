@@ -217,8 +217,11 @@ def _as_it_is(example: Any) -> Any:
 
 
 def _processes(count: int) -> dict[str, Any]:
-    """A DataLoader's so many loading processes; where they can be forked they need not import torch."""
-    how = "fork" if count and sys.platform == "linux" else None
+    """A DataLoader's so many loading processes; where they can be forked they need not import torch.
+
+    They are their worker's own children, and notice its end; those of a server of forks would not.
+    """
+    how = ("fork" if sys.platform == "linux" else "spawn") if count else None
     return {"num_workers": count, "multiprocessing_context": how, "worker_init_fn": _end_with_parent,
             "generator": torch.Generator()}  # fmt: skip
 

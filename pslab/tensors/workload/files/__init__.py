@@ -1,0 +1,1 @@
+"""Datasets that lie in files: MNIST, and images in folders."""
