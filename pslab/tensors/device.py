@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -76,3 +78,14 @@ class Cuda(Device):
 
 
 DEVICES: dict[str, Device] = {"cpu": Device(), "cuda": Cuda()}  #: by the names that a Run may give
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread, as in a worker and in the server. Two threads give other bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -30,6 +30,7 @@ from pslab.engines.worker.tensors import Producer, Pulled
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Ack
 from pslab.protocol.server import Server
+from pslab.tensors.device import one_thread
 
 
 class Bytes:
@@ -102,9 +103,5 @@ def test_an_engine_adds_time_and_transport_and_nothing_else(fields: dict[str, An
     """Under a barrier nothing depends on who was first: the weights are those of the other engines, to the bit."""
     run = tiny(engine="virtual", cluster={"compute_s": 0.01, "slow": {1: 2.0}}, **fields)
     expected = execute(resolve(run), lambda news: None).weights
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         assert np.array_equal(Bytes(resolve(run)).run().numpy(), expected)
-    finally:
-        torch.set_num_threads(threads)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pslab.config.run import Run
 from pslab.engines.job.checkpoint import keeper
@@ -20,6 +19,7 @@ from pslab.engines.processes.channel import Report, await_report
 from pslab.engines.processes.child import Seat
 from pslab.engines.virtual.side_by_side import TABLES, WholeRun, outcome_of
 from pslab.lab.runs.resolve import resolve
+from pslab.tensors.device import one_thread
 
 TIMES = ("preparation_s", "turning_s", "wall_s", "checkpoints", "checkpoints_s", "resumed")
 
@@ -52,13 +52,12 @@ def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None =
     experiment = resolve(run)
     place = None if folder is None else Place(folder, facts or {})
     experiment = dataclasses.replace(experiment, checkpoints=place)
-    line, data, threads = Line(), Arena(), torch.get_num_threads()
+    line, data = Line(), Arena()
     seat = Seat(0, line, [], Arena(), data, Arena(), (Arena(), Arena()), (Arena(), Arena()))  # type: ignore[arg-type]
-    torch.set_num_threads(1)
     try:
-        WholeRun(seat, experiment, Shelf.store(data, experiment.dataset)).conduct()
+        with one_thread():
+            WholeRun(seat, experiment, Shelf.store(data, experiment.dataset)).conduct()
     finally:
-        torch.set_num_threads(threads)
         for arena in (seat.arena, data, seat.snapshots, *seat.ledger, *seat.checkpoints):
             arena.close()
     reports = line.reports()

@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 import numpy as np
-import torch
 
 from pslab.config.metric import metric_of
 from pslab.engines.job.checkpoint.keeper import Keeper
@@ -25,6 +24,7 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
 from pslab.errors import RunError, WorkerDied
+from pslab.tensors.device import one_thread
 
 RESUMED: dict[str, type] = {"simulator": Simulator, "snapshots": dict, "evaluated": dict}  # in a checkpoint
 
@@ -49,18 +49,16 @@ def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None =
 
 
 def _execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None) -> Outcome:
-    threads, count = torch.get_num_threads(), hosts or cores()
+    count = hosts or cores()
     pool = pools.acquire(count, lambda: on_progress({}))
-    torch.set_num_threads(1)  # the server is one thread; the cores are the hosts'
     try:
-        return _VirtualRun(pool, experiment, on_progress, count).conduct()
+        with one_thread():  # the cores are the hosts'
+            return _VirtualRun(pool, experiment, on_progress, count).conduct()
     except Interrupted:
         raise
     except BaseException:
         pools.release(kill=True)
         raise
-    finally:
-        torch.set_num_threads(threads)
 
 
 def cores() -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
 import torch
+
+from pslab.tensors.device import one_thread
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,6 @@ def alternated(calls: Mapping[str, Callable[[], float]], repeats: int) -> dict[s
         for name, call in calls.items():
             found[name].append(call())
     return {name: median(values) for name, values in found.items()}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch on one thread, as in a worker and in the server."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def copy_s(size: int, seconds: float) -> float:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
@@ -98,13 +97,8 @@ def _on_processes(run: Run, on_progress: Callable[[dict[str, Any]], None]) -> tu
     found = _judged(run, outcome)
     if not found and replayable(experiment):
         pushes = pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS).astype(dict.fromkeys(PUSH_COLUMNS[:7], int))
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            if not np.array_equal(replay(experiment, pushes).numpy(), outcome.weights):
-                found.append("the weights are not what a sequential replay of the applied pushes leaves")
-        finally:
-            torch.set_num_threads(threads)
+        if not np.array_equal(replay(experiment, pushes).numpy(), outcome.weights):
+            found.append("the weights are not what a sequential replay of the applied pushes leaves")
     return outcome, found
 
 

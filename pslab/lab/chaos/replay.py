@@ -13,12 +13,14 @@ from pslab.engines.job.experiment import Experiment
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step, first_step
+from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import Pruner, Setting
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Store
 from pslab.tensors.workload.data import Batches, batch
 
 
+@one_thread()
 def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     """The final weights that follow from the list of (push, version pulled), in the order of application.
 

@@ -31,6 +31,7 @@ def measure(repeats: int = 15) -> tuple[float, float]:
     import torch
     from torch.nn import functional
 
+    from pslab.tensors.device import one_thread
     from pslab.tensors.workload.keyspace import Keyspace
     from pslab.tensors.workload.models import build_model
 
@@ -41,10 +42,8 @@ def measure(repeats: int = 15) -> tuple[float, float]:
     keyspace.bind(module, weights, gradient)
     chance = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, 784, generator=chance), torch.randint(10, (64,), generator=chance)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     times: list[tuple[float, float]] = []
-    try:
+    with one_thread():
         for _ in range(repeats):
             begin_s = time.perf_counter()
             gradient.zero_()
@@ -52,8 +51,6 @@ def measure(repeats: int = 15) -> tuple[float, float]:
             middle_s = time.perf_counter()
             weights.add_(gradient, alpha=-0.01)
             times.append((middle_s - begin_s, time.perf_counter() - middle_s))
-    finally:
-        torch.set_num_threads(threads)
     warm = times[repeats // 4 :]
     return statistics.median(t for t, _ in warm), statistics.median(t for _, t in warm)
 

@@ -21,6 +21,7 @@ from pslab.lab.records.record import default_results
 from pslab.lab.runs.machine import processor
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.studies.observation import BINS, Observation, Observed, find_observed, save_observed
+from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import is_finite
 from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.update.store import Store
@@ -115,13 +116,8 @@ class Training:
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Gradients from one thread; threads and the global generators are restored."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with restored_globals():
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), restored_globals():
+        yield
 
 
 # -- looking ---------------------------------------------------------------------------------------

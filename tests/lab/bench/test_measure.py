@@ -13,8 +13,9 @@ import torch
 from pslab.__main__ import main
 from pslab.lab.bench import command, peers
 from pslab.lab.bench.flat import exchange
-from pslab.lab.bench.measure import Row, alternated, interleaved, one_thread
+from pslab.lab.bench.measure import Row, alternated, interleaved
 from pslab.lab.bench.sections import mnist, rounds, startup, training
+from pslab.tensors.device import one_thread
 
 
 def test_interleaved_calls_take_turns():

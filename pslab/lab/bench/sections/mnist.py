@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from pslab.config.run import Run
 from pslab.engines.local.engine import execute
-from pslab.lab.bench.measure import Row, one_thread
+from pslab.lab.bench.measure import Row
 from pslab.lab.runs.resolve import resolve
+from pslab.tensors.device import one_thread
 from pslab.tensors.workload.data import Batches, Dataset, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
 

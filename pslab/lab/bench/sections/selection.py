@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional
 
 from pslab.config.spec import build
-from pslab.lab.bench.measure import Row, interleaved, one_thread
+from pslab.lab.bench.measure import Row, interleaved
+from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import Pruner
 from pslab.tensors.pruning.rules import Deviation, Rule, Static
 from pslab.tensors.workload.keyspace import Keyspace
