@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import wait_for_end
 from tiny import digits, tiny
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -140,9 +140,8 @@ def test_loading_processes_end_with_the_worker_that_has_them(pictures):
     with pytest.raises(KeyboardInterrupt):
         execute(resolve(wanted(data, pushes=100_000, cluster={"compute_s": 0.005})), note)
     assert loading
-    until_s = time.monotonic() + 5.0
-    while any(map(running, loading)) and time.monotonic() < until_s:
-        time.sleep(0.01)
+    for process in loading:
+        wait_for_end(process, 5.0)
     assert not any(map(running, loading))
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from processes import living
+from processes import living, wait_for_end
 from tiny import tiny
 
 from pslab.engines.job.outcome import Outcome
@@ -84,12 +84,13 @@ def parent_killed(delay_s: float) -> str:
         code = (f"import sys; sys.path[:0] = {sys.path!r}\nfrom campaign import RUN\n"
                 f"from pslab.lab.runs.run import run\nrun(RUN, results={place!r}, progress=False)")  # fmt: skip
         child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PSLAB_TOKEN": token})
-        time.sleep(delay_s)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(delay_s)  # the random moment; or it came to its end before
         child.kill()
         child.wait()
-        until_s = time.monotonic() + GONE_S
-        while (left := living(token)) and time.monotonic() < until_s:
-            time.sleep(0.05)
+        for process in living(token):
+            wait_for_end(process, GONE_S)
+        left = living(token)
         named = set(os.listdir("/dev/shm")) - before
         folders = [each.name for each in (Path(place) / "runs").glob("*")] if Path(place, "runs").exists() else []
         drafts = [name for name in folders if not name.startswith(".")]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +66,30 @@ def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None =
     return outcome_of(experiment, [found for found in reports if found.kind != "news"]), said
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, run: Run, folder: Path, after: int) -> None:
-    """The run's process is killed after so many checkpoints."""
-    keep, count = keeper.Keeper.keep, 0
+@contextlib.contextmanager
+def ended_after(monkeypatch: pytest.MonkeyPatch, checkpoints: int, error: type[BaseException]) -> Iterator[list[int]]:
+    """A run is ended by this error once so many checkpoints have been made; after how many pushes each was."""
+    keep, made = keeper.Keeper.keep, list[int]()
 
     def kept(self: Any, pushes: int, state: Any) -> None:
-        nonlocal count
         keep(self, pushes, state)
-        count += 1
-        if count == after:
-            raise Killed
+        made.append(pushes)
+        if len(made) == checkpoints:
+            raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(keeper.Keeper, "keep", kept)
+        yield made
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, run: Run, folder: Path, after: int) -> None:
+    """The run's process is killed after so many checkpoints."""
+    with ended_after(monkeypatch, after, Killed) as made:
         try:
             _, said = conduct(run, folder)
         except Killed:
             return
-    raise AssertionError(f"it came to its end with {count} checkpoints: {said}")
+    raise AssertionError(f"it came to its end with {len(made)} checkpoints: {said}")
 
 
 def same(one: Outcome, other: Outcome, without: Sequence[str] = ()) -> None:

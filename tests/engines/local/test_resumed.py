@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny import tiny
+from whole import ended_after
 
-from pslab.engines.job.checkpoint.keeper import Keeper
 from pslab.lab.runs.run import run
 
 SUPPORT = Path(__file__).parents[2] / "support"
@@ -24,19 +24,8 @@ FIELDS: dict[str, Any] = {"sync": "bsp", "prune": "static:5%", "pull": "changed"
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, results: Path, after: int, **fields: Any) -> None:
     """The run is ended once so many checkpoints are on the disk."""
-    keep, count = Keeper.keep, 0
-
-    def kept(self: Any, pushes: int, state: Any) -> None:
-        nonlocal count
-        keep(self, pushes, state)
-        count += 1
-        if count == after:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Keeper, "keep", kept)
-        with pytest.raises(KeyboardInterrupt):
-            run(tiny(**fields), results=results, progress=False)
+    with ended_after(monkeypatch, after, KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        run(tiny(**fields), results=results, progress=False)
 
 
 def test_under_a_barrier_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, monkeypatch):

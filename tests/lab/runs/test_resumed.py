@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny import tiny
+from whole import ended_after
 
 from pslab.config.run import Run
-from pslab.engines.job.checkpoint import keeper
 from pslab.engines.job.checkpoint.place import Place
 from pslab.lab.records.record import Result
 from pslab.lab.runs.machine import checkpoints
@@ -34,19 +34,8 @@ WHEN = ("preparation_s", "turning_s", "wall_s", "checkpoints", "checkpoints_s", 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, wanted: Run, results: Path, after: int = 2) -> None:
     """The run is ended once so many checkpoints have been made."""
-    keep, count = keeper.Keeper.keep, 0
-
-    def kept(self: Any, pushes: int, state: Any) -> None:
-        nonlocal count
-        keep(self, pushes, state)
-        count += 1
-        if count == after:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(keeper.Keeper, "keep", kept)
-        with pytest.raises(KeyboardInterrupt):
-            run(wanted, results=results, progress=False)
+    with ended_after(monkeypatch, after, KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        run(wanted, results=results, progress=False)
 
 
 def same(one: Result, other: Result) -> None:
