@@ -26,6 +26,11 @@ BUFFERS = 2  # gradient buffers per worker
 EAGER_BUFFERS = 3  # one is written by the computation; two pushes are under way, or not yet acknowledged
 
 
+def buffers_of(eager: bool) -> int:
+    """How many gradient buffers a worker has."""
+    return EAGER_BUFFERS if eager else BUFFERS
+
+
 class Compute(NamedTuple):
     """Effect: compute the gradient of this iteration on the worker's weights, into buffer iteration % buffers."""
 

@@ -26,7 +26,7 @@ from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Local, 
 from pslab.engines.check.server import DROP, JOIN, STEP, Event, Op
 from pslab.errors import ProtocolError
 from pslab.protocol.traits import traits_of
-from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
+from pslab.protocol.worker import buffers_of
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
@@ -38,7 +38,7 @@ class WorkerSide:
     def __init__(self, machines: Any, sync: Any, ranges: int, iterations: int, faults: int, layered: bool) -> None:
         self._kinds, self._sync, self._ranges, self._layered = machines, sync, ranges, layered
         self._eager = traits_of(sync).eager
-        self._buffers = EAGER_BUFFERS if self._eager else BUFFERS
+        self._buffers = buffers_of(self._eager)
         self._iterations, self._faults = iterations, faults
         self._numbers: dict[Any, int] = {}  # of machines, messages and locals
         self._machines: list[Any] = []

@@ -10,7 +10,7 @@ import torch
 
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.shared_memory import ALIGNMENT, aligned
-from pslab.protocol.worker import BUFFERS, EAGER_BUFFERS
+from pslab.protocol.worker import buffers_of
 from pslab.tensors.codec.frames import largest_frame_bytes
 from pslab.tensors.pruning.pruner import Memory
 
@@ -88,7 +88,7 @@ class Layout:
         flat = size * dtype.itemsize
         server = take(flat)
         weights = tuple(server if in_place else take(flat) for _ in range(workers))
-        buffers = range(EAGER_BUFFERS if eager else BUFFERS)
+        buffers = range(buffers_of(eager))
         gradients = tuple(tuple(take(flat) for _ in buffers) for _ in range(workers))
         up = tuple(tuple(take(room) for _ in buffers) for _ in range(workers))
         down = tuple(tuple(take(room) for _ in range(1 + eager)) for _ in range(workers))

@@ -17,7 +17,7 @@ from pslab.engines.server.clock import APPLY, FIND, SEARCH, SERVE, Clock
 from pslab.engines.server.ledger import NOTHING
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
-from pslab.protocol.worker import worker_of
+from pslab.protocol.worker import buffers_of
 
 
 class Transport(Protocol):
@@ -52,7 +52,7 @@ class ServerDriver:
     ) -> None:  # fmt: skip
         self._job, self.machine, self.books, self._shard = job, machine, books, shard
         self._clock, self._transport, self._waiting = clock, transport, waiting
-        self._buffers = worker_of(0, 1, job.sync, layered=job.layered).buffers
+        self._buffers = buffers_of(job.traits.eager)
         self._outbox: dict[int, Frame] = {worker: [] for worker in range(job.run.workers)}  # goes with the next weights
         self._taken: dict[tuple[int, int], tuple[float, float]] = {}  # of (worker, range) the last push: taken, done
         self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken

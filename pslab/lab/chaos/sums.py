@@ -17,7 +17,7 @@ from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import NoGradients, Sizes
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.server import Reply, Step
-from pslab.protocol.worker import worker_of
+from pslab.protocol.worker import buffers_of
 
 PRIME, DECAY = 2**61 - 1, 1_000_003
 COLUMNS = [PUSH_COLUMNS.index(name) for name in ("range", "worker", "iteration", "version_pulled", "version_applied")]
@@ -42,7 +42,7 @@ class SumShard(Sizes):
         self.weights = [0] * ranges
         places = 1 + job.traits.eager
         self.laid = [[[0] * places for _ in range(ranges)] for _ in range(workers)]
-        buffers = worker_of(0, 1, job.sync, layered=job.layered).buffers
+        buffers = buffers_of(job.traits.eager)
         self.gradients = [[[0] * buffers for _ in range(ranges)] for _ in range(workers)]
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
