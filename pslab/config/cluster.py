@@ -64,11 +64,7 @@ class Fault:
         if not isinstance(given, Mapping) or "what" not in given:
             problem = "must be a list of faults, each a mapping such as {what: drop, probability: 0.01}"
             raise ConfigError("cluster.faults", given, problem)
-        known: Any = parameters(Fault)
-        for name in given:
-            if name not in known:
-                problem = f"there is no such field; {nearest(str(name), known)}"
-                raise ConfigError(f"cluster.faults.{name}", given[name], problem)
+        _check_names(given, parameters(Fault), "cluster.faults.")
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
@@ -206,6 +202,13 @@ class Cluster:
         return worker not in self.join or self.leave.get(worker, math.inf) < self.join[worker]
 
 
+def _check_names(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> None:
+    for name in given:
+        if name not in known:
+            problem = f"there is no such field; {nearest(str(name), known)}"
+            raise ConfigError(f"{prefix}{name}", given[name], problem)
+
+
 def _floats(values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
 
@@ -243,10 +246,7 @@ def resolve_cluster(value: str | Mapping[str, Any]) -> Cluster:
     base = fields.pop("preset", "free")
     if base not in PRESETS:
         raise ConfigError("cluster.preset", base, f"unknown preset; {nearest(str(base), PRESETS)}")
-    names = parameters(Cluster)
-    for name in fields:
-        if name not in names:
-            raise ConfigError(f"cluster.{name}", fields[name], f"there is no such field; {nearest(str(name), names)}")
+    _check_names(fields, parameters(Cluster), "cluster.")
     try:
         return Cluster(**{**PRESETS[base], **fields})
     except ConfigError:

@@ -179,10 +179,9 @@ def _planned(cluster: Cluster, row: Row) -> bool:
 
 def _due(run: Run, cluster: Cluster, arrivals: Arrivals, rules: Rules) -> set[tuple[Any, ...]]:
     """What the frames that came from workers have met by the plan, but for what comes at an instant."""
-    timeless = [fault for fault in cluster.faults if fault.what in OF_FRAMES]
-    if not timeless:
-        return set()
     plan = Faults(cluster, run.seed)
+    if not plan.of_frames:
+        return set()
     for worker, message in _frames(arrivals, rules):
         plan.fate(UP, worker, [message], -np.inf)  # before any instant
     return {row[:5] for row in plan.rows}
