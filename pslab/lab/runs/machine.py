@@ -126,8 +126,10 @@ def with_checkpoints(experiment: Experiment, results: Path) -> Experiment:
 
 def forget_checkpoints(run: Run, results: Path) -> None:
     """A run's checkpoints are of no use any more."""
-    if (kept := checkpoints(run, results)) is not None:
-        kept.clear()
+    from pslab.engines.job.checkpoint.place import Place
+
+    if not run.unknown:
+        Place(_checkpoints_of(run, results)).clear()
 
 
 def checkpoints(run: Run, results: Path) -> Place | None:
@@ -141,7 +143,11 @@ def checkpoints(run: Run, results: Path) -> Place | None:
         return None
     here = {name: value for name, value in environment().items() if name != "cores"}
     facts = {"digest": run.digest, **here, "numpy": version("numpy"), "source": _source()}
-    return Place(results / "checkpoints" / run.digest, facts)
+    return Place(_checkpoints_of(run, results), facts)
+
+
+def _checkpoints_of(run: Run, results: Path) -> Path:
+    return results / "checkpoints" / run.digest
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ from pslab.lab.records import journal
 from pslab.lab.records.record import Draft, Result, clean, default_results, emulation_ok, find
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import heed, import_torch, noted
-from pslab.lab.runs.machine import forget_checkpoints, with_checkpoints
+from pslab.lab.runs.machine import check_disk, forget_checkpoints, with_checkpoints
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
@@ -135,7 +135,6 @@ def _run_missing(
     """The results of the runs, and why the others have none."""
     import_torch(stop)  # not needed where everything is recorded
     from pslab.engines.virtual.side_by_side import fits
-    from pslab.lab.runs.machine import check_disk
     from pslab.lab.runs.resolve import resolve
 
     distinct: dict[str, Run] = {}
@@ -172,7 +171,6 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     from pslab.engines.execute import execute
     from pslab.engines.job.outcome import Interrupted
     from pslab.lab.judge.tables import tables_of
-    from pslab.lab.runs.machine import check_disk
     from pslab.lab.runs.resolve import resolve
 
     heed(stop)
