@@ -35,6 +35,11 @@ class Range:
         self.deferred: list[tuple[Push, float]] = []
         self.version = 0
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is held: what workers have pushed is in the weights."""
+        return not (self.held or self.deferred)
+
 
 def scopes_of(workers: tuple[int, ...], ranges: int, sync: Sync, traits: Traits) -> list[Scope]:
     """The scopes that a policy decides on: each range by itself, or all ranges at once."""

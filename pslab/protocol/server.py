@@ -175,11 +175,6 @@ class Server(OfPolicy):
                 scope.complete.join(iteration)
         return iteration
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing is held: what workers have pushed is in the weights."""
-        return not any(part.held or part.deferred for part in self.ranges)
-
     def waits_for(self, index: int) -> tuple[int, ...]:
         """The workers whose clock is at the low bound of a range: those that are held wait for them."""
         part = self.ranges[index]

@@ -233,7 +233,7 @@ class _LocalRun(Rehearsing):
             if self.yields:
                 let_others_first(self._computing, True)
         elif report.kind == "checkpoint":
-            self.disk.keep(report.body["problem"])
+            self.disk.keep(**report.body)
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":

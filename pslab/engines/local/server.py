@@ -145,7 +145,8 @@ class LocalServer:
 
     def _checkpoint(self) -> None:
         self.checkpoints.save(self.state, self.clock)
-        report(self.parent, "checkpoint", {"problem": self.checkpoints.problem})
+        body = {"pushes": self.machine.gradients, "problem": self.checkpoints.problem}
+        report(self.parent, "checkpoint", body)
 
     def _obey(self) -> None:
         verb, arguments = await_order(self.parent)

@@ -16,6 +16,7 @@ from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.checkpoint.file import pack, unpack
 from pslab.engines.job.checkpoint.flatten import flatten
 from pslab.engines.job.checkpoint.graph import Graph, externals_of, modules_of
+from pslab.engines.job.checkpoint.keeper import SHARE
 from pslab.engines.job.checkpoint.rebuild import rebuild
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import ALIGNMENT, Arena
@@ -30,8 +31,7 @@ from pslab.errors import CheckpointError
 from pslab.protocol.server import Server
 
 HEAD = struct.Struct("<QQ")  # of a generation: its number, 0 while it is not whole, and its length in bytes
-SHARE = 0.02  # of a run's time that checkpoints may take, unless the run says how often they are made
-PERIOD_S = 1.0  # ... and at least between two of them
+PERIOD_S = 1.0  # at least between two of them, unless the run says how often they are made
 
 
 class Generations:
@@ -114,7 +114,7 @@ class Checkpoints:
     def due(self, machine: Server) -> bool:
         """Whether one is to be made: every so many pushes, or as often as SHARE of the time allows; while workers'
         buffers have nothing that is still to be applied."""
-        if self.problem or not machine.at_rest:
+        if self.problem or not all(part.at_rest for part in machine.ranges):
             return False
         if (every := self._job.run.checkpoint_every) is not None:
             return machine.gradients >= self._pushes + every

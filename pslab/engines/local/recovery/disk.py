@@ -55,12 +55,12 @@ class Disk:
         self.keeper = Keeper(place, job, owner.pool.arena, self._say, beside=False)
         self.resumed = False  #: whether the run goes on from the disk
 
-    def keep(self, problem: str) -> None:
-        """The server has kept a checkpoint, or says why not: if one is due here, too, it goes to the disk."""
+    def keep(self, pushes: int, problem: str) -> None:
+        """The server has kept a checkpoint after so many pushes, or says why not: if one is due here, too, it goes to
+        the disk."""
         self._owner.recovery.problem = problem
-        found = self._generations.newest()
-        if found is not None and self.keeper.due(pushes := found[0]["pushes"]):
-            self.keeper.keep(pushes, lambda: self._state(b"".join(pack(*found))))
+        if self.keeper.due(pushes) and (found := self._generations.newest()) is not None:
+            self.keeper.keep(found[0]["pushes"], lambda: self._state(b"".join(pack(*found))))
 
     def resume(self) -> bool:
         """Lay the newest checkpoint ready for a server that goes on from it; False if there is none."""

@@ -79,7 +79,7 @@ class Recovery:
         """A process has ended; while it prepared, no server knows of it. The news may be of the one before."""
         if worker in self.preparing and worker in self._pool.ended:
             self.preparing.discard(worker)
-            life = next(life for life in reversed(self.lives) if life["worker"] == worker)
+            life = self._last(worker)
             self.lost({name: life[name] for name in ("worker", "iteration", "seconds")})
 
     def rewind(self, fallen: RunError, reached: int) -> Mapping[str, Any]:
@@ -111,5 +111,7 @@ class Recovery:
 
     def joined(self, body: dict[str, Any]) -> None:
         """A new process goes on: with which iteration, and with what of that which its predecessor kept."""
-        life = next(life for life in reversed(self.lives) if life["worker"] == body["worker"])
-        life |= {"joined": body["joined"], "kept": body["kept"]}
+        self._last(body["worker"]).update(joined=body["joined"], kept=body["kept"])
+
+    def _last(self, worker: int) -> dict[str, Any]:
+        return next(life for life in reversed(self.lives) if life["worker"] == worker)
