@@ -44,6 +44,22 @@ def test_under_a_barrier_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
     assert not (tmp_path / "checkpoints" / found.digest).exists()
 
 
+class Alternating:
+    """A rate of the user's that is not what it was."""
+
+    weighted, steps = True, 0
+
+    def scale(self, applied: Any) -> float:
+        self.steps += 1
+        return 0.25 + 0.1 * (self.steps % 2)
+
+
+def test_a_rate_that_keeps_state_in_its_attributes_is_not_checkpointed(tmp_path):
+    found = run(tiny(**{**FIELDS, "rate": Alternating()}), results=tmp_path, progress=False)
+    assert "checkpoints" not in found.manifest
+    assert "its rate, a Alternating, keeps state of its own in its attributes" in found.manifest["no_checkpoints"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["asp", "ssp:3", "eager", "dssp:1,2"])
 def test_a_resumed_run_is_valid_under_every_kind_of_policy(tmp_path, monkeypatch, sync):

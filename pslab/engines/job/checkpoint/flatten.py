@@ -39,6 +39,11 @@ class Fixed:
         self._objects = dict(objects)
         self._before = {name: _content(value) for name, value in self._objects.items()}
 
+    @classmethod
+    def of(cls, job: Any) -> Fixed:
+        """Those of a job, which is a Job, of a room above."""
+        return cls({name: getattr(job, name) for name in ("sync", "order", "rate", "schedule")})
+
     def check(self) -> None:
         """They are as they were.
 

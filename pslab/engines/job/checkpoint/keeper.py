@@ -40,7 +40,7 @@ class Keeper:
     ) -> None:  # fmt: skip
         self._place, self._job, self._arena, self._say = place, job, arena, say
         self._externals, self._modules = externals_of(job, arena=arena, **externals), modules_of(job)
-        self._constant = Fixed({name: getattr(job, name) for name in ("sync", "order", "rate", "schedule")})
+        self._constant = Fixed.of(job)
         self._every: int | None = job.run.checkpoint_every
         self._live = job.layout.live(job.sparse) if beside else ()
         self.resumed: list[dict[str, Any]] = []  #: from which checkpoints the run went on: pushes, when it was made

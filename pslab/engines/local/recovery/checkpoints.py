@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.checkpoint.file import pack, unpack
-from pslab.engines.job.checkpoint.flatten import flatten
+from pslab.engines.job.checkpoint.flatten import Fixed, flatten
 from pslab.engines.job.checkpoint.graph import Graph, externals_of, modules_of
 from pslab.engines.job.checkpoint.keeper import SHARE
 from pslab.engines.job.checkpoint.rebuild import rebuild
@@ -104,7 +104,7 @@ class Checkpoints:
             job, arena=seat.arena, transport=transport, clock=clock, snapshots=seat.snapshots, seat=seat,
             on_snapshot=seat.report_snapshot, rows=seat.ledger[0], arrivals=seat.ledger[1],
         )  # fmt: skip
-        self._modules = modules_of(job)
+        self._modules, self._constant = modules_of(job), Fixed.of(job)
         self._kept = [Kept.of(job, worker, seat.arena) for worker in range(job.run.workers)]
         layout = job.layout
         self._weights = seat.arena.tensor(layout.server, layout.size, layout.dtype).numpy()
@@ -132,6 +132,7 @@ class Checkpoints:
         kept = [None if own is None or clock is None else own.after(clock - 1)
                 for own, clock in zip(self._kept, clocks, strict=True)]  # fmt: skip
         try:
+            self._constant.check()
             graph = flatten([*state, self._weights, kept], self._externals, self._arena, self._modules)
             self._generations.write(pack(facts, graph))
         except CheckpointError as error:

@@ -59,7 +59,7 @@ class Disk:
         """The server has kept a checkpoint after so many pushes, or says why not: if one is due here, too, it goes to
         the disk."""
         self._owner.recovery.problem = problem
-        if self.keeper.due(pushes) and (found := self._generations.newest()) is not None:
+        if not problem and self.keeper.due(pushes) and (found := self._generations.newest()) is not None:
             self.keeper.keep(found[0]["pushes"], lambda: self._state(b"".join(pack(*found))))
 
     def resume(self) -> bool:
