@@ -90,7 +90,7 @@ def kept(emulation: Mapping[str, Any]) -> bool:
 def larger(emulation: Mapping[str, Any]) -> float:
     """The least dilation of another attempt, after one that was not kept."""
     computing = 1 / max(0.1, 1 - emulation["compute_overrun_share"])  # as if it had been nothing but gradients
-    factor: float = max(1.5, 1.2 * computing, emulation["late_message_share"] / AIM_SHARE)
+    factor: float = max(2.0, 1.2 * computing, emulation["late_message_share"] / AIM_SHARE)
     return min(float(emulation["dilation"]) * factor, DILATIONS[-1])
 
 
