@@ -7,12 +7,15 @@ slower than in its own seconds: to it the machine is k times faster.
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.job.experiment import Experiment
@@ -24,6 +27,9 @@ from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
 from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
+from pslab.tensors.codec.frames import encode
+from pslab.tensors.pruning.pruner import NonFinite
+from pslab.tensors.pruning.range_pruner import pruner_of
 
 KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
 AIM_SHARE = 0.03  # ... that is aimed at
@@ -40,18 +46,32 @@ EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # what the s
 class Pace(NamedTuple):
     """What this machine needs, in real seconds, while all workers of a run compute side by side."""
 
-    gradient_s: float  #: for a gradient
+    gradients_s: tuple[float, ...]  #: for gradients, some of each worker
     late_s: float  #: to let the server continue, once what it waits for is due
+    delayed_s: float = 0.0  #: for which choosing entries of a gradient waits for other processes, in the mean
 
     def late_share(self, experiment: Experiment, dilation: float = 1.0) -> float:
-        """The share of the workers' time by which they are going to be late, at most."""
+        """The share of the workers' time by which they are going to be late, at most.
+
+        Gradients of one length would never be late where they are shorter than what is modelled; beside other work
+        some take twice as long as others. In a rehearsal all workers compute at all times; in the run each does for a
+        share of it, and is seldomer in the way of others: delays fall with both shares.
+        """
         run, late_s, alive_s = experiment.run, 0.0, 0.0
+        gradients_s = np.asarray(self.gradients_s or (0.0,))
         for worker in range(run.workers):
             times = ComputeTimes(experiment.cluster, run.seed, worker)
-            for modelled_s in (dilation * float(times.draw()) for _ in range(DRAWN)):
-                late_s += max(0.0, self.gradient_s - modelled_s) + MESSAGES * self.late_s
-                alive_s += max(self.gradient_s, modelled_s)
+            modelled_s = dilation * np.array([[float(times.draw())] for _ in range(DRAWN)])
+            computing = np.minimum(1.0, self.gradient_s / np.maximum(modelled_s, 1e-9))
+            late_s += float(np.maximum(0.0, gradients_s - modelled_s).mean()) + MESSAGES * self.late_s
+            late_s += self.delayed_s * float((computing**2).mean())
+            alive_s += float(np.maximum(gradients_s, modelled_s).mean())
         return late_s / alive_s if alive_s else 0.0
+
+    @property
+    def gradient_s(self) -> float:
+        """For a gradient, in the mean."""
+        return float(np.mean(self.gradients_s or 0.0))
 
     def dilation(self, experiment: Experiment, least: float = 1.0) -> float:
         """How many times slower the emulated cluster must run, and no less than `least`; 1 in real time."""
@@ -94,24 +114,36 @@ def larger(emulation: Mapping[str, Any]) -> float:
     return min(float(emulation["dilation"]) * factor, DILATIONS[-1])
 
 
-def gradients_s(job: Job, worker: int, arena: Arena, data: Arena) -> float:
-    """Mean real seconds of a few of a worker's gradients, on copies of the model and the server's weights.
+def rehearsed(job: Job, worker: int, arena: Arena, data: Arena) -> dict[str, list[float]]:
+    """A few of a worker's gradients, on copies of the model, the server's weights and the rule: the real seconds of
+    each, and for how many of them choosing its entries waited for other processes.
 
     The first one allocates and compiles, and is left out unless gradients take long.
     """
     if not job.trains:
-        return 0.0
+        return {"gradients_s": [], "delays_s": []}
     layout, device = job.layout, job.device.of(worker)
     weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
     buffer = torch.zeros_like(weights)
     computing = Computing(job, worker, job.shelf.dataset(data), weights, [buffer], module_of(job, device))
-    spent_s: list[float] = []
+    rule = copy.deepcopy(job.prune)
+    pruner = pruner_of(rule, job.keyspace, layout.dtype, device.place) if job.sparse else None
+    spent_s, delays_s = list[float](), list[float]()
     while len(spent_s) < GRADIENTS and sum(spent_s) < GRADIENTS_S:
         begin_s = time.monotonic()
         computing.gradient(len(spent_s), 0)
         spent_s.append(time.monotonic() - begin_s)
-    counted = spent_s[1:] or spent_s
-    return sum(counted) / len(counted)
+        if pruner is not None:
+            begin_s, used_s = time.monotonic(), time.thread_time()
+            with contextlib.suppress(NonFinite):  # the run will say so
+                _encode(job, *(found.numpy() for found in device.fetch(*pruner.prune(buffer, len(delays_s)))))
+            delays_s.append(time.monotonic() - begin_s - (time.thread_time() - used_s))
+    return {"gradients_s": spent_s[1:] or spent_s, "delays_s": delays_s[1:] or delays_s}
+
+
+def _encode(job: Job, indices: NDArray[np.int64], values: NDArray[Any]) -> None:
+    for part in job.parts:
+        encode(part.inside(indices, values), job.run.codec)
 
 
 class Rehearsing(Coordinator):
@@ -128,7 +160,7 @@ class Rehearsing(Coordinator):
     ) -> None:  # fmt: skip
         super().__init__(pool, experiment, on_progress)
         self.asked, self.before = asked, before
-        self.yields, self.dilation, self.pace = bool(asked), 1.0, Pace(0.0, 0.0)
+        self.yields, self.dilation, self.pace = bool(asked), 1.0, Pace((), 0.0)
         self.workers = set(range(self.run.workers))
         self.all = self.workers | {SERVER}  #: the processes that have a role
 
@@ -170,5 +202,7 @@ class Rehearsing(Coordinator):
                 let_others_first(self._computing, False)
 
         reports = self.await_reports(self.workers | {SERVER}, REHEARSING, meanwhile)
-        gradients_s = [report.body.get("gradient_s", 0.0) for report in reports]
-        return Pace(max(gradients_s), sum(report.body.get("late_s", 0.0) for report in reports))
+        spent_s, delays_s = ([each for report in reports for each in report.body.get(name, ())]
+                             for name in ("gradients_s", "delays_s"))  # fmt: skip
+        delayed_s = max(0.0, float(np.mean(delays_s or 0.0)))
+        return Pace(tuple(spent_s), sum(report.body.get("late_s", 0.0) for report in reports), delayed_s)

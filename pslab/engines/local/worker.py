@@ -14,7 +14,7 @@ from pslab.engines.emulation.faults import Faults
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
-from pslab.engines.local.pace import gradients_s
+from pslab.engines.local.pace import rehearsed
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
@@ -60,9 +60,8 @@ class LocalWorker(Evaluating):
         return self.driver.iteration
 
     def rehearse(self) -> None:
-        """Report how long a gradient takes while all workers compute."""
-        spent_s = gradients_s(self.job, self.worker, self.seat.arena, self.seat.data)
-        report(self.seat.parent, "rehearsed", {"gradient_s": spent_s})
+        """Report how long gradients take while all workers compute."""
+        report(self.seat.parent, "rehearsed", rehearsed(self.job, self.worker, self.seat.arena, self.seat.data))
 
     def run(self, dilation: float) -> None:
         """Work until the server says stop, then report the phases."""

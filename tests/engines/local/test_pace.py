@@ -28,22 +28,38 @@ def lost(overrun: float, late: float, dilation: float = 1.0) -> dict[str, float]
     (9.0, 0.0, 64.0), (0.2, 0.0, 10.0),
 ])  # fmt: skip
 def test_dilation_is_the_least_that_loses_little(gradient_s: float, late_s: float, dilation: float):
-    experiment, pace = resolve(tiny(cluster=STEADY)), Pace(gradient_s, late_s)
+    experiment, pace = resolve(tiny(cluster=STEADY)), Pace((gradient_s,), late_s)
     assert pace.dilation(experiment) == dilation
     below = DILATIONS[max(0, DILATIONS.index(dilation) - 1)]
     assert dilation == 1 or pace.late_share(experiment, below) > AIM_SHARE
 
 
 def test_stragglers_need_less_than_their_fast_peers():
-    pace = Pace(0.03, 0.0)
+    pace = Pace((0.03,), 0.0)
     slow = {"compute_s": 0.02, "slow": dict.fromkeys(range(4), 3.0)}
     assert pace.dilation(resolve(tiny(cluster=slow))) == 1.0
     assert pace.dilation(resolve(tiny(cluster={"trace": {w: [0.06, 0.05] for w in range(4)}}))) == 1.0
     assert pace.dilation(resolve(tiny(cluster={**slow, "slow": {0: 3.0}}))) > 1
 
 
+def test_gradients_of_which_some_take_long_are_late_though_their_mean_is_not():
+    experiment = resolve(tiny(cluster=STEADY))
+    mean_s = experiment.cluster.compute_s * 0.9
+    assert Pace((mean_s,), 0.0).dilation(experiment) == 1.0
+    assert Pace((0.5 * mean_s, 0.5 * mean_s, 0.5 * mean_s, 2.5 * mean_s), 0.0).dilation(experiment) > 1.5
+
+
+def test_choosing_that_waits_for_others_asks_for_a_slower_cluster_and_less_so_where_workers_compute_seldom():
+    experiment = resolve(tiny(cluster=STEADY))
+    seldom, often = (Pace((share * 0.02,), 0.0, 0.003) for share in (0.2, 0.9))
+    assert seldom.late_share(experiment) == pytest.approx(0.15 * 0.2**2)
+    assert often.late_share(experiment) == pytest.approx(0.15 * 0.9**2)
+    assert often.late_share(experiment, 2.0) == pytest.approx(0.15 / 2 * 0.45**2)
+    assert (seldom.dilation(experiment), often.dilation(experiment)) == (1.0, 2.0)
+
+
 def test_what_computes_as_fast_as_the_machine_is_in_real_time():
-    assert Pace(9.0, 1.0).dilation(resolve(tiny(cluster={"latency_s": 0.01}))) == 1.0
+    assert Pace((9.0,), 1.0).dilation(resolve(tiny(cluster={"latency_s": 0.01}))) == 1.0
 
 
 def test_another_attempt_is_slower_by_what_was_lost():
@@ -52,7 +68,7 @@ def test_another_attempt_is_slower_by_what_was_lost():
     assert larger(lost(0.0, 0.12, 2.0)) == pytest.approx(8.0)
     assert larger(lost(1.0, 1.0, 32.0)) == 64.0
     assert (kept(lost(0.02, 0.03)), kept(lost(0.03, 0.03))) == (True, False)
-    assert Pace(0.0, 0.0).dilation(resolve(tiny(cluster=STEADY)), least=2.1) == 2.5
+    assert Pace((0.0,), 0.0).dilation(resolve(tiny(cluster=STEADY)), least=2.1) == 2.5
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -87,7 +103,7 @@ def test_the_stop_rule_in_seconds_is_in_the_clusters(tmp_path):
 
 def test_what_was_not_kept_is_repeated_once_and_slower(monkeypatch):
     monkeypatch.setattr(engine, "kept", lambda emulation: False)
-    monkeypatch.setattr(engine._LocalRun, "_measured", lambda self, limit_s=0.0: Pace(0.001, 0.0))
+    monkeypatch.setattr(engine._LocalRun, "_measured", lambda self, limit_s=0.0: Pace((0.001,), 0.0))
     news = []
     wanted = tiny(workers=2, pushes=8, cluster={"compute_s": 0.002}, dilation="auto")
     facts = execute(resolve(wanted), news.append).facts
@@ -109,7 +125,7 @@ def test_nothing_is_rehearsed_where_nothing_is_emulated(monkeypatch):
 
 
 def test_workers_that_are_starved_are_scheduled_as_others(monkeypatch):
-    paces = iter([Pace(0.001, 0.0), Pace(0.002, 0.0)] * 2)
+    paces = iter([Pace((0.001,), 0.0), Pace((0.002,), 0.0)] * 2)
     monkeypatch.setattr(engine._LocalRun, "_measured", lambda self, limit_s=0.0: next(paces))
     wanted = tiny(workers=2, pushes=8, cluster={"compute_s": 0.05}, dilation=1)
     assert not execute(resolve(wanted), lambda _: None).facts["emulation"]["workers_let_others_first"]

@@ -155,11 +155,11 @@ def test_cores_that_are_too_few_for_the_usual_cluster(monkeypatch: Patch):
 
 
 def test_clusters_that_the_machine_keeps_up_with(monkeypatch: Patch):
-    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace(0.008, 0.0001))
+    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace((0.008,), 0.0001))
     assert doctor.emulation() == Finding("emulation", OK, (
         "4 workers side by side: a gradient takes 8.0 ms, a message is 0.1 ms late; in their own seconds: "
         "lab, lab-slow-net, steady, straggler"))  # fmt: skip
-    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace(0.04, 0.0001))
+    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace((0.04,), 0.0001))
     found = doctor.emulation()
     assert found.state == NOTE
     assert "in their own seconds: none; slower: lab ×" in found.found
