@@ -177,6 +177,16 @@ class Rehearsing(Coordinator):
         """The processes that compute, by their numbers in the system."""
         return [self.pool.processes[number].pid for number in self.all - {SERVER} - self.pool.ended.keys()]
 
+    def _prepare(self) -> None:
+        """Give each process its role."""
+        raise NotImplementedError
+
+    def rehearsed(self) -> Pace:
+        """The pace that a run would have now."""
+        self._prepare()
+        self._rehearse()
+        return self.pace
+
     def _rehearse(self) -> None:
         """Find out whether workers may let others first, and how slowly the cluster must run."""
         begin_s = time.monotonic()

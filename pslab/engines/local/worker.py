@@ -15,7 +15,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
 from pslab.engines.local.pace import rehearsed
-from pslab.engines.processes.channel import report
+from pslab.engines.processes.channel import ALIVE, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
@@ -161,7 +161,7 @@ class LocalWorker(Evaluating):
             if ready((self.line.descriptor,), min(sign_s, self.clock.real_s(left_s)), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
             elif self.clock.real_s(left_s) > sign_s:
-                report(self.seat.parent, "alive")
+                report(self.seat.parent, ALIVE)
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
