@@ -31,6 +31,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_virtual(run, policies["prune"], cluster)
     _check_dilation(run, cluster)
     _check_key_ranges(run, policies)
+    _check_keys(run, policies)
     if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
@@ -90,6 +91,30 @@ def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
         raise ConfigError("pull", run.pull, problem)
     if isinstance(rule, Ranges) and rule.applies:
         _check_own_writes(run, policies, "prune", "local_apply=off")
+
+
+def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
+    """A worker that has the weights of its batch's keys alone can do what needs no others."""
+    if run.pull != "keys":
+        return
+    traits = traits_of(policies["sync"])
+    problems = {
+        "prune": "the entries of the batch's keys are pushed, all of them: use none" * (
+            not isinstance(policies["prune"], Dense)),
+        "ranges": "a model with a weight for each key has one layer: use whole" * policies["ranges"].layered,
+        "sync": "a worker reads its own pushes, of which it has kept none: use rmw=off" * traits.reads_own,
+        "rate": "keeps sums of all entries at each worker: use adagrad:server" * (
+            rate_state.needs(policies["rate"]) in rate_state.AT_WORKER),
+        "engine": "without tensors nobody knows the keys: use virtual or local" * (run.engine == "timing"),
+        "device": "sparse rows are for the CPU: use cpu" * (run.device != "cpu"),
+        "on_death": "nobody knows what a dead worker would have asked for: use stop or continue" * (
+            run.on_death == "restart" and run.engine == "local"),
+        "on_nonfinite": "the keys of the batch after the next were not asked for: use stop" * (
+            run.on_nonfinite == "skip"),
+    }  # fmt: skip
+    for field, problem in problems.items():
+        if problem:
+            raise ConfigError(field, getattr(run, field), f"with pull='keys' {problem}")
 
 
 def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:

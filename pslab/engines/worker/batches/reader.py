@@ -18,11 +18,14 @@ from pslab.tensors.workload.reading import Column, Pair
 class Reader:
     """The examples of one worker's batches, which are read ahead where they do not lie in memory."""
 
-    def __init__(self, dataset: Dataset, workers: int, worker: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, dataset: Dataset, workers: int, worker: int, batch_size: int, seed: int,
+        parts: npt.NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
         self._dataset, self._seed = dataset, seed
         sequential = isinstance(dataset.train_x, Column) and dataset.train_x.source.sequential
-        self._made = len(dataset.train_y), workers, worker, batch_size, seed, sequential
-        self._batches = Batches(*self._made)
+        self._made = len(dataset.train_y), workers, worker, batch_size, seed, sequential, parts
+        self.batches = Batches(*self._made)
         self._next, self._stream = -1, iter(list[Pair]())
         self._end: Callable[[], object] = lambda: None
 
@@ -30,7 +33,7 @@ class Reader:
         """Inputs and targets of an iteration's batch."""
         x, y = self._dataset.train_x, self._dataset.train_y
         if not isinstance(x, Column):
-            rows = torch.from_numpy(self._batches.at(iteration))
+            rows = torch.from_numpy(self.batches.at(iteration))
             return x[rows], y[rows]
         if iteration != self._next:
             self._end()
