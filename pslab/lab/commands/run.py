@@ -53,6 +53,7 @@ def add(verbs: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run what the options say and print where the record is."""
     from pslab.lab.records.record import emulation_ok
+    from pslab.lab.records.results import recovered
     from pslab.lab.runs.run import run
 
     given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
@@ -67,8 +68,7 @@ def main(options: argparse.Namespace) -> int:
     slower = f" (emulated {k:g} times slower)" if (k := manifest.get("dilation", 1.0)) > 1 else ""
     kept = "" if emulation_ok(manifest) else " (the machine was too slow for this cluster: --again)"
     again = " (from the record)" if result.cached else ""
-    if resumed := manifest.get("resumed"):
-        again += f" (went on at push {resumed[-1]['pushes']} from the checkpoint of {resumed[-1]['made']})"
+    again += f" ({words})" if (words := recovered(result)) else ""
     print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{slower}{kept}{again}")
     print(result.path)
     return 0

@@ -76,6 +76,27 @@ def _sentence(over: str, measure: str, aimed: str, choices: Sequence[Choice]) ->
     return f"each at its best {over.replace('_', ' ')} by {words}{aim}{edge}"
 
 
+WITH_ALL = "server ", "the run was ended"  # how the words for the end of a process begin that ended with all others
+
+
+def recovered(result: Result) -> str:
+    """What a run went on after, in words: ends of itself, of its workers' processes, its servers; "" if nothing was."""
+    manifest = result.manifest
+    resumed, again, begun = (manifest.get(name, ()) for name in ("resumed", "rewinds", "fallen_starts"))
+    own = (life for life in manifest.get("lives", ()) if not life["how"].startswith(WITH_ALL))
+    workers = sorted({life["worker"] for life in own})
+    words = [f"went on at push {each['pushes']} from the checkpoint of {each['made']}" for each in resumed[-1:]]
+    words += [f"its server was replaced {_times(len(again))}"] if again else []
+    many = "s" * (len(workers) > 1)
+    words += [f"processes of worker{many} {', '.join(map(str, workers))} were replaced"] if workers else []
+    words += [f"began again {_times(len(begun))}"] if begun else []
+    return "; ".join(words)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def single(run: Run, others: Iterable[Run]) -> bool:
     """Whether this is the single machine beside runs of several workers."""
     return run.workers == 1 and any(other.workers > 1 for other in others)

@@ -21,7 +21,7 @@ from pslab.lab.records import record
 from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.places import key_of
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, evaluations, single
+from pslab.lab.records.results import Results, evaluations, recovered, single
 
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
 By = str | Sequence[str]
@@ -234,8 +234,9 @@ def summary(
 ) -> pd.DataFrame:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
 
-    Columns: seeds, reached (with a goal), diverged, emulation_ok, dilation (the largest); and for each measure m its
-    median over seeds, m_low and m_high; a function of a result is a measure of the function's name. A median to the
+    Columns: seeds, reached (with a goal), diverged, emulation_ok, dilation (the largest), recovered (runs that went on
+    after an end; if there are any); and for each measure m its median over seeds, m_low and m_high; a function of a
+    result is a measure of the function's name. A median to the
     goal is NaN unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged;
     seeds whose emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, whatever
     that is. `attrs` has the goal and the metric.
@@ -253,6 +254,8 @@ def summary(
             row["reached"] = sum(math.isfinite(measured(result, "pushes_to_goal", goal)) for result in group)
         row |= {"diverged": sum(map(diverged, group)), "emulation_ok": all(map(emulation_ok, group)),
                 "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
+        if any(map(recovered, found)):
+            row["recovered"] = sum(bool(recovered(result)) for result in group)
         for each in wanted:
             name = each if isinstance(each, str) else each.__name__
             reduced = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))

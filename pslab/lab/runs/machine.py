@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pslab.engines.job.experiment import Experiment
 
 ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
+CHECKPOINTS = "checkpoints"  # the folder of those of all runs, among their results
+GENERATIONS = 2  # of a server's state, in memory that outlives it
 HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and everybody else
 
 
@@ -85,7 +87,7 @@ def check_memory(run: Run, weights: int) -> None:
     """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
 
     The parent has them twice, and the server; each worker that does not pull keys two gradients and what a backward
-    pass makes; and every evaluation those that it is of.
+    pass makes; every evaluation those that it is of; and each checkpoint of a server that is replaced, once it ends.
 
     Raises:
         ConfigError: it is larger than what is free.
@@ -93,7 +95,8 @@ def check_memory(run: Run, weights: int) -> None:
     period, free = run.evaluation_period, free_memory_bytes()
     copies = 0 if run.pull == "keys" else run.workers
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
-    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * copies + evaluations)
+    checkpoints = GENERATIONS if run.engine == "local" and run.on_death == "restart" else 0
+    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * copies + evaluations + checkpoints)
     if free is None or needed <= free:
         return
     problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "
@@ -133,6 +136,16 @@ def forget_checkpoints(run: Run, results: Path) -> None:
         Place(_checkpoints_of(run, results)).clear()
 
 
+def forget_old_checkpoints(results: Path) -> str:
+    """Those of runs that nobody has asked for again are removed; how many, in a sentence, "" if there were none."""
+    from pslab.engines.job.checkpoint.place import OLD_S, forget_old
+
+    folder = results / CHECKPOINTS
+    count, size_bytes = forget_old(folder, time.time())
+    days = f"for {OLD_S / 86400:g} days nobody had asked for them again"
+    return f"checkpoints of {count} runs were removed from {folder} ({in_bytes(size_bytes)}): {days}" if count else ""
+
+
 def checkpoints(run: Run, results: Path) -> Place | None:
     """Where the checkpoints of a run lie, for this machine and this source; None if nothing names the run.
 
@@ -148,7 +161,7 @@ def checkpoints(run: Run, results: Path) -> Place | None:
 
 
 def _checkpoints_of(run: Run, results: Path) -> Path:
-    return results / "checkpoints" / run.digest
+    return results / CHECKPOINTS / run.digest
 
 
 @lru_cache(maxsize=1)

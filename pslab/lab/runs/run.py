@@ -17,7 +17,7 @@ from pslab.lab.records import journal
 from pslab.lab.records.record import Draft, Result, clean, default_results, emulation_ok, find
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import heed, import_torch, noted
-from pslab.lab.runs.machine import check_disk, forget_checkpoints, with_checkpoints
+from pslab.lab.runs.machine import check_disk, forget_checkpoints, forget_old_checkpoints, with_checkpoints
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ AGAIN = "PSLAB_AGAIN"  # in the environment: `sweep` runs again what was not kep
 
 class InvalidRun(UserWarning):
     """The history of a run breaks a rule of the protocol or of its policy."""
+
+
+class Forgotten(UserWarning):
+    """Checkpoints that nobody went on from were removed."""
 
 
 class NotFoundAgain(UserWarning):
@@ -84,6 +88,8 @@ def sweep(
     if missing:
         with _alone(), noted(stop or threading.Event()) as ended:
             clean(place)
+            if words := forget_old_checkpoints(place):
+                warnings.warn(words, Forgotten, stacklevel=2)
             for index in missing if fresh else ():
                 forget_checkpoints(wanted[index], place)
             ran, failed = _run_missing({index: wanted[index] for index in missing}, place, progress, ended)

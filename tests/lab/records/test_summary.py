@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 
 import handmade
+import pandas as pd
 import pytest
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
 from pslab.lab.records.choosing import best, goal, rounded
-from pslab.lab.records.results import Results
+from pslab.lab.records.results import Results, recovered
 from pslab.lab.records.summary import groups, iteration_s, over_seeds, summary
 from pslab.lab.runs.grid import alone, grid
 
@@ -120,6 +121,27 @@ def test_an_emulation_that_was_not_kept_is_marked(tmp_path: Path):
     runs = grid(BASE, sync=["bsp", "asp"], seed=[0, 1])
     results = made(tmp_path, runs, {"bsp": SLOW, "asp": FAST}, asp1={"emulation_ok": False})
     assert summary(results, by="sync").emulation_ok.tolist() == [True, False]
+
+
+LIVES = [{"worker": worker, "how": "is gone"} for worker in (2, 0, 2)]
+SERVER = "its server was replaced once"
+WITH_SERVER = [{"worker": worker, "how": "server is gone"} for worker in (0, 1)]
+
+
+@pytest.mark.parametrize(("facts", "words"), [
+    ({}, ""), ({"resumed": [{"pushes": 7, "made": "then"}]}, "went on at push 7 from the checkpoint of then"),
+    ({"lives": LIVES[:1]}, "processes of worker 2 were replaced"),
+    ({"lives": LIVES}, "processes of workers 0, 2 were replaced"),
+    ({"lives": WITH_SERVER, "rewinds": [{}, {}]}, "its server was replaced 2 times"),
+    ({"lives": LIVES[:1] + WITH_SERVER, "rewinds": [{}]}, f"{SERVER}; processes of worker 2 were replaced"),
+    ({"fallen_starts": ["server is gone"], "rewinds": [{}]}, f"{SERVER}; began again once"),
+])  # fmt: skip
+def test_what_a_run_went_on_after_is_said_and_counted(tmp_path: Path, facts: dict, words: str):
+    results = made(tmp_path, grid(BASE, sync=["bsp", "asp"]), {"bsp": SLOW, "asp": FAST}, asp0=facts)
+    assert [recovered(result) for result in results] == ["", words]
+    table = summary(results, by="sync")
+    assert table.get("recovered", pd.Series([0, 0])).tolist() == [0, int(bool(words))]
+    assert ("recovered" in table) == bool(words)
 
 
 def test_seconds_of_an_emulation_that_was_not_kept_are_left_out(tmp_path: Path):

@@ -25,6 +25,7 @@ from pslab.errors import CheckpointError, shortened
 
 GENERATIONS = 2
 SUFFIX = ".checkpoint"
+OLD_S = 30 * 86400.0  # after which nobody asks for a run again
 LEFT_S = 86400.0  # a file that is not complete after so long is one of a process that was killed
 
 
@@ -87,6 +88,18 @@ class Place:
             found = [path for path in self.folder.glob(f"*{SUFFIX}") if path.name.removesuffix(SUFFIX).isdecimal()]
             return {int(path.name.removesuffix(SUFFIX)): path for path in found}
         return {}
+
+
+def forget_old(places: Path, now: float) -> tuple[int, int]:
+    """Remove those of all places in a folder to which nothing was written for OLD_S: how many, and their bytes."""
+    count = size_bytes = 0
+    for folder in places.iterdir() if places.is_dir() else ():
+        with contextlib.suppress(OSError):
+            files = [path.stat() for path in (folder, *folder.iterdir())]
+            if now - max(each.st_mtime for each in files) > OLD_S:
+                shutil.rmtree(folder)
+                count, size_bytes = count + 1, size_bytes + sum(each.st_size for each in files[1:])
+    return count, size_bytes
 
 
 def _flush(folder: Path) -> None:

@@ -237,6 +237,8 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
             shown[words] = [plain(value) for value in table[column].tolist()]
     if "dilation" in table and table.dilation.max() > 1:
         shown["time dilated"] = [f"×{plain(value)}" for value in table.dilation.tolist()]
+    if "recovered" in table:
+        shown["went on after an end"] = [str(count) for count in table.recovered.tolist()]
     seeds = sorted({*table.get("seeds", [])})
     ranges = f"median and range of {' or '.join(map(str, seeds))} seeds" if seeds and seeds[-1] > 1 else "one seed"
     return _styled(shown, caption or ranges)

@@ -117,6 +117,13 @@ def test_show_says_which_emulation_was_not_kept(tmp_path: Path):
     assert shown.index.names == ["synchronization policy", "pruning rule"]
 
 
+def test_show_says_how_many_went_on_after_an_end(tmp_path: Path):
+    runs = grid(BASE, sync=["bsp", "asp"])
+    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"], rewinds=[{}] * (run.sync == "bsp"))
+                           for run in runs])  # fmt: skip
+    assert list(show(summary(found, by="sync", measures=["seconds"])).data["went on after an end"]) == ["1", "0"]
+
+
 def test_show_writes_any_table_with_three_digits():
     html = show(pd.DataFrame({"ratio": [1.23456], "policy": ["asp"], "missing": [float("nan")]})).to_html()
     assert "1.23<" in html
