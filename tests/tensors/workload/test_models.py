@@ -131,8 +131,9 @@ def test_models_of_torchvision_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [("mpl", "did you mean 'mlp'"), ("", "unknown name ''; allowed: cnn, linear, mlp"), ("cnn:16", "cnn takes no parameters"),
-     ("mlp:wide", "hidden='wide' cannot be read"), ("mlp:0", "a whole number of at least 1"),
+    [("mpl", "did you mean 'mlp'"), ("", "unknown name ''; allowed: cnn, linear, mlp"),
+     ("cnn:16", "cnn takes no parameters"), ("mlp:wide", "hidden='wide' cannot be read"),
+     ("mlp:0", "a whole number of at least 1"),
      ("mlp:64,3", "mlp takes hidden=512; got 2 values"), ("mlp:width=64", "has no parameter 'width'"),
      ("torchvision:resnet19", "did you mean 'resnet1"), ("torchvision:resnet18(num_classes=10)", "without arguments"),
      *((text, "form package.module:name") for text in ("os:", ":f", "os:path.", "os:getcwd()", "../os:getcwd",
