@@ -18,7 +18,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.layout import in_turn
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.job.wire import Gradient
-from pslab.engines.worker.batches.keys import BatchKeys, Keys, pieces
+from pslab.engines.worker.batches.keys import BatchKeys, Keys, Requests, pieces
 from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import NO_BASIS, NOTHING, Basis, Producer, Pulled
@@ -62,15 +62,15 @@ class _Computing(Computing):
 
 
 class KeyedProducer:
-    """What `Producer` is, for a run that pulls keys."""
+    """What `Producer` is, for a run that pulls keys. In the process that writes the `requests` it finds none twice."""
 
     def __init__(
         self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *,
-        successor: bool = False,
+        successor: bool = False, requests: Requests | None = None,
     ) -> None:  # fmt: skip
         layout, dataset = job.layout, job.shelf.dataset(data)
         self._job, self._worker, self._arena = job, worker, arena
-        self._keys = BatchKeys(job, worker, dataset)
+        self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]
         if module is None and not successor:
             lay_initial(job, worker, arena, data)
         self._computing = _Computing(job, worker, dataset, module_of(job, job.device) if module is None else module)
@@ -151,8 +151,10 @@ def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
 
 
 def producer_of(
-    job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *, successor: bool = False
-) -> Producer | KeyedProducer:
+    job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *, successor: bool = False,
+    requests: Requests | None = None,
+) -> Producer | KeyedProducer:  # fmt: skip
     """What computes a worker's gradients."""
-    kind = KeyedProducer if job.keyed else Producer
-    return kind(job, worker, arena, data, module, successor=successor)
+    if job.keyed:
+        return KeyedProducer(job, worker, arena, data, module, successor=successor, requests=requests)
+    return Producer(job, worker, arena, data, module, successor=successor)

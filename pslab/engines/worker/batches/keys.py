@@ -42,14 +42,14 @@ class Requests:
 
     def __init__(self, job: Job, arena: Arena, dataset: Dataset) -> None:
         self._job, self._arena = job, arena
-        self._keys = [BatchKeys(job, worker, dataset) for worker in range(job.run.workers)]
+        self.keys = [BatchKeys(job, worker, dataset) for worker in range(job.run.workers)]
         self._written: dict[int, tuple[int, Sequence[int]]] = {}  # per worker: the last iteration, and what it took
 
     def write(self, worker: int, iteration: int) -> Sequence[int]:
         """Ask for the keys of an iteration: of each range the bytes of the request, 0 if it has none of them."""
         before, sizes = self._written.get(worker, (-1, ()))
         if before != iteration:
-            place, keys = in_turn(self._job.layout.asked[worker], iteration), self._keys[worker].of(iteration)
+            place, keys = in_turn(self._job.layout.asked[worker], iteration), self.keys[worker].of(iteration)
             sizes = [self._write(place + offset, room, index, keys)
                      for index, (offset, room) in enumerate(self._job.layout.frames)]  # fmt: skip
             self._written[worker] = iteration, sizes
