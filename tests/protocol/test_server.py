@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pslab.errors import ProtocolError
+from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.backup import Backup
 from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.eager import Eager
-from pslab.policies.sync.local_sgd import LocalSGD
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import NO_WORKER, Apply, Drop, Pull, Push, Pushed, Start
 from pslab.protocol.server import Discard, Refuse, Reply, Server, Step

@@ -18,7 +18,8 @@ SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
 MODULES = (
     *(f"protocol.{name}" for name in ("window", "messages", "traits", "scope", "requests", "server", "worker")),
-    *(f"policies.sync.{name}" for name in ("ssp", "bsp", "asp", "eager", "local_sgd", "backup")),
+    *(f"policies.sync.{name}" for name in ("ssp", "bsp", "asp", "eager", "backup")),
+    *(f"policies.methods.{name}" for name in ("local_sgd", "average", "downpour", "admm")),
     "policies.planning.zipline", "policies.sync.dssp", "policies.sync.elastic",
 )  # fmt: skip
 

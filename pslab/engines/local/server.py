@@ -293,6 +293,7 @@ class LocalServer:
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,
             **self.links.facts(),
+            **self.driver.facts(),
             "stalled_s": self.stalled_s,
             "costs": self.clock.costs(),
         }

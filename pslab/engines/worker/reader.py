@@ -22,7 +22,7 @@ class Reader:
         self._dataset, self._seed = dataset, seed
         sequential = isinstance(dataset.train_x, Column) and dataset.train_x.source.sequential
         self._made = len(dataset.train_y), workers, worker, batch_size, seed, sequential
-        self._batches = Batches(*self._made)
+        self.batches = Batches(*self._made)
         self._next, self._stream = -1, iter(list[Pair]())
         self._end: Callable[[], object] = lambda: None
 
@@ -30,7 +30,7 @@ class Reader:
         """Inputs and targets of an iteration's batch."""
         x, y = self._dataset.train_x, self._dataset.train_y
         if not isinstance(x, Column):
-            rows = torch.from_numpy(self._batches.at(iteration))
+            rows = torch.from_numpy(self.batches.at(iteration))
             return x[rows], y[rows]
         if iteration != self._next:
             self._end()
