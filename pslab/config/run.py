@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +26,7 @@ SEMANTICS = 5  # raise it when the same Run gives other results than before: old
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip
-LATER = ("loss", "metric", "on_nonfinite")  # younger than some records: at their defaults nothing names them
+LATER = ("loss", "metric", "on_nonfinite", "partition")  # younger than some records: at defaults nothing names them
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
@@ -63,8 +64,9 @@ class Run:
     ranges: Annotated[Named, "what a request is about: the whole model, or each layer, or slices of layers"] = "whole"
     order: Annotated[Named, "which request goes next on a worker's link, where there are several"] = "fifo"
     pull: Annotated[
-        str, OneOf("whole", "changed", "range"),
-        "all weights; those changed since this worker's last pull (lossless); the keys that it has pushed",
+        str, OneOf("whole", "changed", "range", "keys"),
+        "all weights; those changed since this worker's last pull (lossless); the keys that it has pushed; the keys of "
+        "its next batch, where data are sparse",
     ] = "whole"
     codec: Annotated[str, OneOf(*ROWS["codec"]), "how sparse payloads are written"] = "auto"
     optimizer: Annotated[Named, "at the server: an elementwise torch.optim class, as sgd:momentum=0.9"] = "sgd"
@@ -73,6 +75,9 @@ class Run:
     push_weight: Annotated[
         float | None, Bounds(above=0, at_most=1e6), "the factor of a push that is applied alone; None: 1 / workers"
     ] = None
+    partition: Annotated[
+        str, OneOf(*ROWS["partition"]), "which worker takes which examples: sparse rows can be shared out by their keys"
+    ] = "shuffled"
     batch_size: Annotated[int, Bounds(at_least=1, at_most=1_000_000), "examples per worker and iteration"] = 64
     pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many, of all workers"] = 937
     seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so long"] = None
@@ -191,7 +196,13 @@ FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
 def _sources(field: str, value: object) -> dict[str, str]:
-    """The user's files behind package.module:name, or the images of a folder; nothing of any other value."""
+    """The user's files behind package.module:name, the images of a folder, a file of rows, or the interpreter whose
+    functions are the data; nothing of any other value."""
+    name = split(value)[0] if field == "data" and isinstance(value, str) else ""
+    if name == "functions":
+        return {"python": sys.version}
+    if name == "libsvm" and (place := _path(str(value))):
+        return {"rows": sources.file(place)}
     if field == "data" and isinstance(value, str) and (images := _images(value)):
         held = split(value)[2].get("memory", "on").lower() in TRUE
         return {"folder": found} if (found := sources.folder(images, content=held)) else {}
@@ -205,9 +216,13 @@ def _sources(field: str, value: object) -> dict[str, str]:
 
 
 def _images(data: str) -> Path | None:
-    name, first, named = split(data)
+    return _path(data) if split(data)[0] == "folder" else None
+
+
+def _path(data: str) -> Path | None:
+    _, first, named = split(data)
     given = named.get("path", first[0] if first else "")
-    return Path(given).expanduser().absolute() if name == "folder" and given else None
+    return Path(given).expanduser().absolute() if given else None
 
 
 def _named(field: str, value: Any) -> tuple[str, str]:

@@ -79,6 +79,11 @@ def folder(path: Path, *, content: bool = True) -> str:
     return found.hexdigest()
 
 
+def file(path: Path) -> str:
+    """What a file holds, as a digest of its content; "" if there is none."""
+    return _content(path) if path.is_file() else ""
+
+
 def _content(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

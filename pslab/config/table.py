@@ -75,6 +75,7 @@ KINDS: dict[str, Kind] = {
     "metric": Kind(forms=("package.module:name", "package.module:name:lower"), objects=(
         "a callable metric(output, target) that returns a value for each example, or their mean; higher is better "
         "unless its attribute lower_is_better is True, or its name ends with :lower")),
+    "partition": Kind(),
     "engine": Kind(),
 }  # fmt: skip
 
@@ -176,11 +177,17 @@ ROWS = _table(
     Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64",
         label="MLP, width {hidden}"),
     Row("model", "cnn", "pslab.tensors.workload.models:CNN", label="CNN"),
+    Row("model", "linear", "pslab.tensors.workload.models:Regression", label="logistic regression, {keys} keys"),
 
     Row("data", "mnist", "pslab.tensors.workload.files.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
     Row("data", "folder", "pslab.tensors.workload.files.image_folder:ImageFolder", example="folder:pictures,side=32",
         label="images of {path}, side {side}"),
+    Row("data", "functions", "pslab.tensors.workload.files.sparse_rows:Functions", label="functions of Python"),
+    Row("data", "libsvm", "pslab.tensors.workload.files.sparse_rows:Libsvm", source="Chang and Lin (ACM TIST 2011)",
+        example="libsvm:rows.txt", label="rows of {path}"),
+    Row("data", "planted", "pslab.tensors.workload.files.sparse_rows:Planted", example="planted:noise=0.2",
+        label="planted rows, {rows} of {keys} keys, {per_row} in a row, {communities} communities, noise {noise:%}"),
 
     Row("loss", "cross_entropy", "pslab.tensors.workload.objective:cross_entropy", label="cross-entropy"),
     Row("loss", "mse", "pslab.tensors.workload.objective:mse", label="squared error"),
@@ -188,6 +195,15 @@ ROWS = _table(
 
     Row("metric", "accuracy", "pslab.tensors.workload.objective:accuracy", label="accuracy"),
     Row("metric", "loss", "pslab.tensors.workload.objective", "the mean loss; lower is better", label="test loss"),
+
+    Row("partition", "shuffled", "pslab.tensors.workload.data:Batches", "all examples, drawn anew in each epoch"),
+    Row("partition", "random", "pslab.tensors.partitioning.rules:at_random"),
+    Row("partition", "blocks", "pslab.tensors.partitioning.rules:in_blocks"),
+    Row("partition", "moves", "pslab.tensors.partitioning.rules:by_moves", source="Duan, Wang and Wu"),
+    Row("partition", "parsa", "pslab.tensors.partitioning.rules:parsa", source="Li et al. (KDD workshop 2015)"),
+    Row("partition", "multilevel", "pslab.tensors.partitioning.multilevel:partition"),
+    Row("partition", "mtkahypar", "pslab.tensors.partitioning.libraries:mtkahypar"),
+    Row("partition", "metis", "pslab.tensors.partitioning.libraries:metis"),
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),
     Row("engine", "virtual", "pslab.engines.virtual.engine", "virtual time with real gradients, deterministic"),

@@ -9,7 +9,7 @@ from typing import Any
 from pslab.engines.emulation.faults import Faults, place_of
 from pslab.engines.emulation.links import DOWN, UP, Chooser, Network
 from pslab.engines.job.job import Job
-from pslab.engines.job.wire import REQUEST_BYTES, Frame
+from pslab.engines.job.wire import Frame
 from pslab.protocol.messages import Ack, Pull
 
 
@@ -83,7 +83,7 @@ class Traffic(Network):
         total = 0
         for message in frame:
             if type(message) is Pull:
-                total += REQUEST_BYTES
+                total += message.payload.size_bytes
             elif type(message) is not Ack:
                 total += self._job.payload_bytes(message.range, message.payload.size_bytes)
         return total

@@ -58,6 +58,7 @@ class Experiment:
     layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
+    assignment: Any = None  #: the worker of each training example (int64 [N]), if they are shared out once
     checkpoints: Place | None = None  #: where they lie, if there are to be any
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
@@ -110,7 +111,12 @@ class Experiment:
     @property
     def sparse(self) -> bool:
         """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
-        return not isinstance(self.prune, Dense)
+        return self.keyed or not isinstance(self.prune, Dense)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether workers pull and push just the keys that their batches hold."""
+        return self.run.pull == "keys"
 
     @property
     def select_factor(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,50 +22,74 @@ from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.device import Device
+from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.objective import Loss, Metric
-from pslab.tensors.workload.reading import Column
+from pslab.tensors.workload.reading import Column, Rows
 from pslab.tensors.workload.running_statistics import Running
 
 FIELDS = ("train_x", "train_y", "test_x", "test_y")
 
 
+class Place(NamedTuple):
+    """Where a tensor lies in the data arena."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class SparsePlace(NamedTuple):
+    """Where the tensors of sparse inputs lie."""
+
+    key_count: int
+    places: tuple[Place, ...]
+
+
 @dataclass(frozen=True)
 class Shelf:
-    """Where a dataset's tensors lie in the data arena: (offset, shape, dtype) each, or how they are read."""
+    """Where a dataset's tensors lie in the data arena, or how they are read."""
 
     name: str
     mean: float
     std: float
     classes: int
-    places: tuple[tuple[int, tuple[int, ...], torch.dtype] | Column, ...]
+    places: tuple[Place | SparsePlace | Column, ...]
 
     @classmethod
     def store(cls, arena: Arena, dataset: Dataset) -> Shelf:
         """Copy a dataset into the arena, once for all workers."""
-        at, places = 0, list[tuple[int, tuple[int, ...], torch.dtype] | Column]()
-        for tensor in (getattr(dataset, name) for name in FIELDS):
-            if isinstance(tensor, Column):
-                places.append(tensor)
-                continue
-            size_bytes, shape = tensor.numel() * tensor.element_size(), tuple(tensor.shape)
+        at = 0
+
+        def put(tensor: torch.Tensor) -> Place:
+            nonlocal at
+            size_bytes, place = tensor.numel() * tensor.element_size(), Place(at, tuple(tensor.shape), tensor.dtype)
             arena.reserve(at + size_bytes)
-            arena.tensor(at, tensor.numel(), tensor.dtype).view(shape).copy_(tensor)
-            places.append((at, shape, tensor.dtype))
+            arena.tensor(at, tensor.numel(), tensor.dtype).view(place.shape).copy_(tensor)
             at += aligned(size_bytes)
-        return cls(dataset.name, dataset.mean, dataset.std, dataset.classes, tuple(places))
+            return place
+
+        def shelve(rows: Rows) -> Place | SparsePlace | Column:
+            if isinstance(rows, SparseInputs):
+                return SparsePlace(rows.key_count, tuple(map(put, rows.tensors)))
+            return rows if isinstance(rows, Column) else put(rows)
+
+        places = tuple(shelve(getattr(dataset, name)) for name in FIELDS)
+        return cls(dataset.name, dataset.mean, dataset.std, dataset.classes, places)
 
     def dataset(self, arena: Arena) -> Dataset:
         """The dataset, as views of the arena."""
 
-        def view(place: tuple[int, tuple[int, ...], torch.dtype] | Column) -> torch.Tensor | Column:
-            if isinstance(place, Column):
-                return place
-            offset, shape, dtype = place
-            return arena.tensor(offset, math.prod(shape), dtype).view(shape)
+        def tensor(place: Place) -> torch.Tensor:
+            return arena.tensor(place.offset, math.prod(place.shape), place.dtype).view(place.shape)
+
+        def view(place: Place | SparsePlace | Column) -> Rows:
+            if isinstance(place, SparsePlace):
+                return SparseInputs(place.key_count, *map(tensor, place.places))
+            return place if isinstance(place, Column) else tensor(place)
 
         views: dict[str, Any] = dict(zip(FIELDS, map(view, self.places), strict=True))
         return Dataset(self.name, **views, mean=self.mean, std=self.std, classes=self.classes)
@@ -95,9 +119,11 @@ class Job:
     running: Running
     device: Device
     examples: int
+    assignment: Any
     select_factor: float
     apply_factor: float
     sparse: bool
+    keyed: bool
     trains: bool
     portable: bool
     own: bool
@@ -134,6 +160,6 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "loss",
-                "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "select_factor",
-                "apply_factor", "sparse", "trains", "portable", "own", "layered")  # fmt: skip
+                "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment",
+                "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

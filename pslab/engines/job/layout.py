@@ -42,6 +42,7 @@ class Layout:
     memories: dict[str, Memory]  #: what each worker keeps from one gradient to the next
     kept: tuple[dict[str, int], ...]  #: per worker: where that lies, if any process may compute for it
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
+    asked: tuple[tuple[int, ...], ...] = ()  #: per worker, by the iteration's parity: room for a request's frames
     states: tuple[int, ...] = ()  #: per worker: its last states of what it keeps, if another may take its place
     copies: int = 0  #: of them, beside the one at work
     told: int | None = None  #: what the server says beside its weights, one float64, if its method says anything
@@ -56,7 +57,7 @@ class Layout:
         flat, room = self.size * self.dtype.itemsize, sum(self.frames[-1])
         pushes, length = (self.up, room) if sparse else (self.gradients, flat)
         places = {self.server: flat, **dict.fromkeys((*self.weights, *self.used), flat)}
-        for each, size in ((pushes, length), (self.down, room), (self.arrivals, flat)):
+        for each, size in ((pushes, length), (self.down, room), (self.arrivals, flat), (self.asked, room)):
             places |= {at: size for own in each for at in own}
         places |= {at: self.memories[name].entries * self.memories[name].dtype.itemsize
                    for own in self.kept for name, at in own.items()}  # fmt: skip
@@ -106,7 +107,8 @@ class Layout:
         arrivals = tuple(tuple(take(flat) for _ in range(2)) if eager else (own,) for own in weights)
         used = tuple(take(flat) if eager or experiment.own else own for own in weights)
         places = server, weights, gradients, up, arrivals, used, down, memories, kept
-        made = cls(size, dtype, *places, frames=tuple(frames), in_place=in_place)
+        asked = tuple(tuple(take(room) for _ in range(2)) for _ in range(workers)) if experiment.keyed else ()
+        made = cls(size, dtype, *places, frames=tuple(frames), asked=asked, in_place=in_place)
         states: tuple[int, ...] = ()
         copies = len(buffers) if eager else 1
         if experiment.replaces and memories:

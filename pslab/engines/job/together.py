@@ -34,6 +34,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_virtual(run, policies["prune"], cluster)
     _check_dilation(run, cluster)
     _check_key_ranges(run, policies)
+    _check_keys(run, policies)
     if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
@@ -101,6 +102,32 @@ def _check_key_ranges(run: Run, policies: Mapping[str, Any]) -> None:
         _check_own_writes(run, policies, "prune", "local_apply=off")
 
 
+def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
+    """A worker that has the weights of its batch's keys alone can do what needs no others."""
+    if run.pull != "keys":
+        return
+    traits = traits_of(policies["sync"])
+    problems = {
+        "prune": "the entries of the batch's keys are pushed, all of them: use none" * (
+            not isinstance(policies["prune"], Dense)),
+        "ranges": "a model with a weight for each key has one layer: use whole" * policies["ranges"].layered,
+        "sync": "a worker reads its own pushes, of which it has kept none: use rmw=off" * traits.reads_own
+                or "a worker goes on with weights of other keys: push after each fetch, and fetch after each push"
+                * _goes_on(policies["sync"]),
+        "rate": "keeps sums of all entries at each worker: use adagrad:server" * (
+            rate_state.needs(policies["rate"]) in rate_state.AT_WORKER),
+        "engine": "without tensors nobody knows the keys: use virtual or local" * (run.engine == "timing"),
+        "device": "sparse rows are for the CPU: use cpu" * (run.device != "cpu"),
+        "on_death": "nobody knows what a dead worker would have asked for: use stop or continue" * (
+            run.on_death == "restart" and run.engine == "local"),
+        "on_nonfinite": "the keys of the batch after the next were not asked for: use stop" * (
+            run.on_nonfinite == "skip"),
+    }  # fmt: skip
+    for field, problem in problems.items():
+        if problem:
+            raise ConfigError(field, getattr(run, field), f"with pull='keys' {problem}")
+
+
 def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
     """A message that is larger than the order's credit would never go."""
     credit = getattr(policies["order"], "credit", None)
@@ -142,7 +169,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
             raise ConfigError("optimizer", run.optimizer, f"the policy {what}: use sgd")
         if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:
             raise ConfigError("rate", run.rate, f"the policy {what}, which no rate scales: use constant")
-    if methods.memories(sync, 1, torch.float32) and not traits.changes:
+    if _goes_on(sync):
         if isinstance(policies["prune"], Ranges):
             problem = "pushes ranges of keys in turn, and the policy not after every fetch: use another rule, or none"
             raise ConfigError("prune", run.prune, problem)
@@ -150,6 +177,11 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
             field = "on_nonfinite" if run.on_nonfinite == "skip" else "on_death"
             problem = "a worker goes on with weights that it fetched earlier, which would be lost: use stop"
             raise ConfigError(field, getattr(run, field), problem)
+
+
+def _goes_on(sync: Any) -> bool:
+    """Whether a worker may go on with weights that it fetched earlier."""
+    return traits_of(sync).method == methods.REPLICA and bool(methods.memories(sync, 1, torch.float32))
 
 
 def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:

@@ -30,11 +30,13 @@ class Gradient(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Of a Pull: the keys that it asks for, from `start` until before `stop`; 0, 0 asks for all."""
+    """Of a Pull: the keys that it asks for, from `start` until before `stop`; 0, 0 asks for all, or for those that a
+    frame in shared memory names (see Layout.asked)."""
 
     start: int
     stop: int
     sent_s: float = 0.0
+    size_bytes: int = REQUEST_BYTES  #: on an emulated link; of such a frame, which there is none of if it is 0
 
 
 class Answer(NamedTuple):
@@ -125,7 +127,7 @@ class _Record:
 
 _KINDS: tuple[tuple[Any, ...], ...] = (
     (Push, "HIqqqqddq", Gradient),
-    (Pull, "HIqqqqd", Wanted),
+    (Pull, "HIqqqqdq", Wanted),
     (Weights, "HIqqqhdddddq", Answer),
     (Ack, "HIqdd", Taken),
     (Go, "dq"),

@@ -116,11 +116,11 @@ class Attendance:
         """
         worker = death["worker"]
         self.lost.add(worker)
+        if death.get("over"):  # a process may be there, which was to take its place
+            return
         error = self._pool.end_of(worker)
         if isinstance(error, WorkerDied):
             error = WorkerDied(error.who, death.get("iteration"), error.how)
-        if death.get("over"):
-            return
         if self._on_death == "stop" or not self.present:
             raise error
         self.deaths.append({**death, "how": how_of(error)})

@@ -115,16 +115,11 @@ class _LocalRun(Rehearsing):
             pools.release(kill=True)
         return outcome
 
-    def rehearsed(self) -> Pace:
-        """The pace that a run would have now."""
-        self._prepare()
-        self._rehearse()
-        return self.pace
-
     @property
     def _under_way(self) -> bool:
         """Whether the server or a worker has not yet reported its end."""
-        return "outcome" not in self.facts or bool(self.workers - self.lost - set(self.worked))
+        ended = self.lost | self.pool.ended.keys()  # the server misses none that ended behind its last message
+        return "outcome" not in self.facts or bool(self.workers - ended - set(self.worked))
 
     def _owed(self) -> dict[int, str]:
         """Who owes a report; see pslab.engines.processes.watch."""
@@ -139,10 +134,11 @@ class _LocalRun(Rehearsing):
             self.running = True
             while self._under_way:
                 self.hear(self._owed(), POLL_S)
-                if SERVER in self.pool.ended:
+                if SERVER in self.pool.ended and "outcome" not in self.facts:
                     self._rewind()
-                if self.evaluator is not None and not self.busy and (todo := self.unevaluated):
-                    self.order_evaluation(self.evaluator, todo[0], "cpu")
+                if (beside := self.evaluator) is not None and beside not in self.pool.ended and not self.busy:
+                    for index in self.unevaluated[:1]:
+                        self.order_evaluation(beside, index, "cpu")
         if self.reached and self.facts["outcome"] == "interrupted":
             self.facts["outcome"] = "target"
 
@@ -181,7 +177,7 @@ class _LocalRun(Rehearsing):
         """Whether this attempt was not kept, and a slower one may be."""
         able = self.run.dilation == "auto" and self.experiment.cluster.modelled(self.run.workers)
         tried = self.before is not None or self.dilation >= DILATIONS[-1]
-        ended = bool(self.lost) or self.facts["outcome"] == "interrupted"
+        ended = bool(self.lost or self.pool.ended) or self.facts["outcome"] == "interrupted"
         return able and not tried and not ended and not kept(self._emulation())
 
     def _repeated(self) -> Outcome:
@@ -206,12 +202,14 @@ class _LocalRun(Rehearsing):
         self.pool.start(worker, role, self.job, successor)
 
     def tolerated(self, number: int) -> bool:
-        """While the run is under way the server notices, and knows the iteration."""
-        going = self.running and self._under_way
+        """While the run is under way the server notices, and knows the iteration; when it has served it may end."""
+        on_death = self.run.on_death
         if number == SERVER:
-            may = self.run.on_death == "restart" and len(self.recovery.rewinds) < LIVES
-            return may and self.running and "outcome" not in self.facts
-        return number in self.workers and (going or self.run.on_death != "stop")
+            may = on_death == "restart" and len(self.recovery.rewinds) < LIVES and self.running
+            return may or "outcome" in self.facts
+        if number == self.evaluator:  # what it has not evaluated workers do at the end
+            return on_death != "stop" and self.run.target_accuracy is None
+        return on_death != "stop" or (self.running and self._under_way)
 
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)

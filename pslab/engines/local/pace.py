@@ -10,12 +10,11 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.job.experiment import Experiment
@@ -27,6 +26,7 @@ from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
 from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
+from pslab.engines.worker.keyed import KeyedProducer
 from pslab.tensors.codec.frames import encode
 from pslab.tensors.pruning.pruner import NonFinite
 from pslab.tensors.pruning.range_pruner import pruner_of
@@ -122,28 +122,44 @@ def rehearsed(job: Job, worker: int, arena: Arena, data: Arena) -> dict[str, lis
     """
     if not job.trains:
         return {"gradients_s": [], "delays_s": []}
+    compute, choose = (_of_keys if job.keyed else _of_copies)(job, worker, arena, data)
+    spent_s, delays_s = list[float](), list[float]()
+    while len(spent_s) < GRADIENTS and sum(spent_s) < GRADIENTS_S:
+        begin_s = time.monotonic()
+        compute(len(spent_s))
+        spent_s.append(time.monotonic() - begin_s)
+        if job.sparse:
+            begin_s, used_s = time.monotonic(), time.thread_time()
+            with contextlib.suppress(NonFinite):  # the run will say so
+                choose(len(delays_s))
+            delays_s.append(time.monotonic() - begin_s - (time.thread_time() - used_s))
+    return {"gradients_s": spent_s[1:] or spent_s, "delays_s": delays_s[1:] or delays_s}
+
+
+Steps = tuple[Callable[[int], object], Callable[[int], object]]  # compute the gradient of a step; choose its entries
+
+
+def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
     layout, device = job.layout, job.device.of(worker)
     weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
     buffer = torch.zeros_like(weights)
     computing = Computing(job, worker, job.shelf.dataset(data), weights, [buffer], module_of(job, device))
     rule = copy.deepcopy(job.prune)
     pruner = pruner_of(rule, job.keyspace, layout.dtype, device.place) if job.sparse else None
-    spent_s, delays_s = list[float](), list[float]()
-    while len(spent_s) < GRADIENTS and sum(spent_s) < GRADIENTS_S:
-        begin_s = time.monotonic()
-        computing.gradient(len(spent_s), 0)
-        spent_s.append(time.monotonic() - begin_s)
+
+    def choose(step: int) -> None:
         if pruner is not None:
-            begin_s, used_s = time.monotonic(), time.thread_time()
-            with contextlib.suppress(NonFinite):  # the run will say so
-                _encode(job, *(found.numpy() for found in device.fetch(*pruner.prune(buffer, len(delays_s)))))
-            delays_s.append(time.monotonic() - begin_s - (time.thread_time() - used_s))
-    return {"gradients_s": spent_s[1:] or spent_s, "delays_s": delays_s[1:] or delays_s}
+            indices, values = (found.numpy() for found in device.fetch(*pruner.prune(buffer, step)))
+            for part in job.parts:
+                encode(part.inside(indices, values), job.run.codec)
+
+    return lambda step: computing.gradient(step, 0), choose
 
 
-def _encode(job: Job, indices: NDArray[np.int64], values: NDArray[Any]) -> None:
-    for part in job.parts:
-        encode(part.inside(indices, values), job.run.codec)
+def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
+    """The first one again and again: of no other are the weights here."""
+    producer = KeyedProducer(job, worker, arena, data)
+    return lambda step: producer.gradient(0), lambda step: producer.payloads(0, 0.0)
 
 
 class Rehearsing(Coordinator):
@@ -176,6 +192,16 @@ class Rehearsing(Coordinator):
     def _computing(self) -> list[int]:
         """The processes that compute, by their numbers in the system."""
         return [self.pool.processes[number].pid for number in self.all - {SERVER} - self.pool.ended.keys()]
+
+    def _prepare(self) -> None:
+        """Give each process its role."""
+        raise NotImplementedError
+
+    def rehearsed(self) -> Pace:
+        """The pace that a run would have now."""
+        self._prepare()
+        self._rehearse()
+        return self.pace
 
     def _rehearse(self) -> None:
         """Find out whether workers may let others first, and how slowly the cluster must run."""

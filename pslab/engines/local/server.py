@@ -292,6 +292,7 @@ class LocalServer:
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,
+            **({"requested_bytes": self.driver.requested_bytes} if self.job.keyed else {}),
             **self.links.facts(),
             **self.driver.facts(),
             "stalled_s": self.stalled_s,

@@ -15,14 +15,16 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
 from pslab.engines.local.pace import rehearsed
-from pslab.engines.processes.channel import report
+from pslab.engines.processes.channel import ALIVE, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
+from pslab.engines.worker.batches.keys import requests_of
 from pslab.engines.worker.driver import WorkerDriver
+from pslab.engines.worker.keyed import producer_of
 from pslab.engines.worker.phases import PHASE_COLUMNS, Row
-from pslab.engines.worker.tensors import Basis, Producer, Pulled
+from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.pruning.pruner import NonFinite
 
@@ -40,8 +42,9 @@ class LocalWorker(Evaluating):
         super().__init__(seat, job)
         self.worker, self.line = seat.number, Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
         self.rows: list[Row] = []
-        self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), self.rows)
-        self.producer = Producer(job, self.worker, seat.arena, seat.data, successor=successor)
+        requests = requests_of(job, seat.arena, seat.data)
+        self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), self.rows, requests)
+        self.producer = producer_of(job, self.worker, seat.arena, seat.data, successor=successor)
         self.producer.warm_up()
         self.faults = Faults(job.cluster, job.run.seed)
         self.layers_s: list[list[float]] = []
@@ -161,7 +164,7 @@ class LocalWorker(Evaluating):
             if ready((self.line.descriptor,), min(sign_s, self.clock.real_s(left_s)), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
             elif self.clock.real_s(left_s) > sign_s:
-                report(self.seat.parent, "alive")
+                report(self.seat.parent, ALIVE)
 
     # --- receiving ------------------------------------------------------------------------------------------------
 

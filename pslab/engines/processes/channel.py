@@ -15,6 +15,7 @@ import numpy as np
 
 from pslab.tensors.workload.torchvision_ops import with_operators
 
+ALIVE = "alive"  # the kind of report of a process that waits on purpose
 NO_TABLE = np.empty((0, 0))
 
 
@@ -26,11 +27,13 @@ class Report(NamedTuple):
     table: np.ndarray  # float64 [rows, columns], perhaps empty
 
 
-def limit_sends(pipe: Connection, limit_s: float) -> None:
-    """Let what is sent raise BlockingIOError once the other end has read nothing for so long: it may be stopped."""
+def limit_waits(pipe: Connection, limit_s: float) -> None:
+    """Let what is sent raise BlockingIOError once the other end has read nothing for so long, and what is received once
+    it has sent nothing more of a message that it began: it may be stopped."""
     with socket.socket(fileno=os.dup(pipe.fileno())) as own:
         timeval = struct.pack("ll", int(limit_s), int(limit_s % 1 * 1e6))
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            own.setsockopt(socket.SOL_SOCKET, option, timeval)
 
 
 def order(pipe: Connection, verb: str, argument: Any = None) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import traceback
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,9 +47,11 @@ def main(seat: Seat) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     import torch
 
-    from pslab.engines.processes.channel import await_order, report
+    from pslab.engines.processes.channel import ALIVE, await_order, report
+    from pslab.tensors.selection import compiling
 
     torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
+    compiling.waits = partial(report, seat.parent, ALIVE)
     report(seat.parent, "ready")
     role: Any = None
     while True:

@@ -15,7 +15,7 @@ from pslab.config import sources
 from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
-from pslab.engines.processes.channel import NO_TABLE, Report, await_report, limit_sends, order, order_plain
+from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.spawn import context, limit, spawning
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
@@ -24,7 +24,7 @@ from pslab.tensors.workload.data import Dataset
 SERVER = -1  # the number of the process to which all others have a pipe; they count from 0
 START_LIMIT_S = 120.0
 HEED_S = 0.1
-ORDER_LIMIT_S = 10.0  # in which a child must begin to read an order that its pipe does not hold
+PIPE_LIMIT_S = 10.0  # in which a child must read on in an order that its pipe does not hold, or write on in a report
 STOP_LIMIT_S = 2.0
 ARENAS = 7  # of a run's tensors, data and snapshots, two of the server's tables, two of its checkpoints
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
@@ -42,7 +42,7 @@ class Pool:
         self.ended: dict[int, RunError] = {}  #: children that a run goes on without, and why
         self.watch = Watch()
         self._names: dict[int, str] = {}
-        self._held: list[tuple[int, Report]] = []
+        self._held: dict[int, Report] = {}  # ends that are not reported yet
         self._arenas: list[Arena] = []
         self._context = context(workers)
         self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
@@ -62,7 +62,7 @@ class Pool:
     @property
     def alive(self) -> bool:
         """Whether every process is still there."""
-        return bool(self.processes) and all(p.is_alive() for p in self.processes.values())
+        return bool(self.processes) and not self._held and all(p.is_alive() for p in self.processes.values())
 
     def serves(self, workers: int) -> bool:
         """Whether there are enough processes, and none has a module of the user's that was edited since."""
@@ -83,26 +83,20 @@ class Pool:
         self.order(number, "start", role, *arguments)
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
-        """Call this method of a child's role; its death is noticed where reports are awaited.
-
-        Raises:
-            WorkerDied: it does not read.
-        """
-        with self._heeded(number):
-            order(self.pipes[number], verb, arguments)
+        """Call this method of a child's role. That it is dead, or does not read, is seen where reports are awaited."""
+        self._send(number, lambda pipe: order(pipe, verb, arguments))
 
     def order_plain(self, number: int, verb: str, *arguments: Any) -> None:
         """The same for orders that come by the thousand, of plain lists and numbers."""
-        with self._heeded(number):
-            order_plain(self.pipes[number], verb, arguments)
+        self._send(number, lambda pipe: order_plain(pipe, verb, arguments))
 
-    @contextlib.contextmanager
-    def _heeded(self, number: int) -> Iterator[None]:
+    def _send(self, number: int, send: Callable[[Connection], None]) -> None:
+        if number in self.ended or number in self._held:
+            return
         try:
-            yield
+            send(self.pipes[number])
         except BlockingIOError:
-            how = f"has not read its orders for {ORDER_LIMIT_S:g} s"
-            raise WorkerDied(self._names[number], None, how) from None
+            self._held[number] = _dead(f"has not read its orders for {PIPE_LIMIT_S:g} s")
         except OSError:
             pass  # it is gone
 
@@ -120,7 +114,7 @@ class Pool:
         listened = owed.keys() - self.ended.keys()
         sources: dict[Any, int] = {self.pipes[n]: n for n in listened}
         sources |= {self.processes[n].sentinel: n for n in listened}
-        ready = connection.wait(list(sources), timeout_s)
+        ready = connection.wait(list(sources), 0.0 if self._held else timeout_s)
         spoke = {sources[pipe] for pipe in ready if not isinstance(pipe, int)}
         gone = {sources[end] for end in ready if isinstance(end, int)} - spoke  # its last words come first
         found = [(number, self._read(number)) for number in sorted(spoke)]
@@ -129,32 +123,35 @@ class Pool:
         quiet = {number: owed[number] for number in listened - spoke - gone}
         for number, how in self.watch.silent(quiet, lambda number: self.processes[number].pid).items():
             found.append((number, Report("silent", {"how": how}, NO_TABLE)))
-        ends = [(number, each) for number, each in found if each.kind in ENDS and not _waits(each, owed[number])]
-        others = [each for each in found if each not in ends]
-        ends, self._held = self._held + ends, []
-        if others and not all(tolerated(number) for number, _ in ends):  # an error must not hide what others reported
-            self._held = ends
+        ends = {number: each for number, each in found if each.kind in ENDS and not _waits(each, owed[number])}
+        others = [(number, each) for number, each in found if number not in ends and each.kind != ALIVE]
+        self._held = ends | self._held
+        if others and not all(map(tolerated, self._held)):  # an error must not hide what others reported
             return others
-        for number, report in ends:
+        held, self._held = self._held, {}
+        for number, report in held.items():
             self._end(number, report, tolerated)
-        return others + ends
+        return [*others, *held.items()]
 
     def end_of(self, number: int) -> RunError:
         """Why a child that is gone has ended."""
         if number not in self.ended:
-            self._end(number, self._gone(number), lambda number: True)
+            report = self._held.pop(number) if number in self._held else self._gone(number)
+            self._end(number, report, lambda number: True)
         return self.ended[number]
 
     def _read(self, number: int) -> Report:
         try:
             return await_report(self.pipes[number])
+        except BlockingIOError:
+            return _dead(f"has written half a report, and nothing for {PIPE_LIMIT_S:g} s")
         except (EOFError, OSError):
             return self._gone(number)
 
     def _gone(self, number: int) -> Report:
         process = self.processes[number]
         process.join(STOP_LIMIT_S)
-        return Report("gone", {"how": f"is gone ({ended(process.exitcode)})"}, NO_TABLE)
+        return _dead(f"is gone ({ended(process.exitcode)})")
 
     def _end(self, number: int, report: Report, tolerated: Callable[[int], bool]) -> None:
         name, body = self._names[number], report.body
@@ -199,7 +196,7 @@ class Pool:
             if number in self._lines:
                 self._lines.pop(number).close()
         self.watch.heard(numbers)
-        self._held = [(number, report) for number, report in self._held if number not in numbers]
+        self._held = {number: report for number, report in self._held.items() if number not in numbers}
 
     @contextlib.contextmanager
     def _starting(self, numbers: Sequence[int]) -> Iterator[None]:
@@ -212,9 +209,9 @@ class Pool:
 
     def attach(self, number: int) -> None:
         """Hand the server its end of a new process's line, behind the order "attach"."""
-        with self._lines.pop(number) as line, self._heeded(SERVER):
-            order_plain(self.pipes[SERVER], "attach", [number])
-            send_handle(self.pipes[SERVER], line.fileno(), self.processes[SERVER].pid)
+        with self._lines.pop(number) as line:
+            self._send(SERVER, lambda pipe: order_plain(pipe, "attach", [number]))
+            self._send(SERVER, lambda pipe: send_handle(pipe, line.fileno(), self.processes[SERVER].pid))
 
     def close(self, *, kill: bool = False) -> None:
         """End every process: in order if they are well, at once if not."""
@@ -246,13 +243,17 @@ class Pool:
     def _spawn_one(self, number: int, lines: list[Connection]) -> None:
         self.pipes[number], there = self._context.Pipe()
         with there:
-            limit_sends(self.pipes[number], ORDER_LIMIT_S)
+            limit_waits(self.pipes[number], PIPE_LIMIT_S)
             seat = child.Seat(number, there, lines, self.arena, self.data, self.snapshots, self.ledger,
                               self.checkpoints)  # fmt: skip
             process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
             process.start()
         self.processes[number], self._names[number] = process, _name(number)
         self.ended.pop(number, None)
+
+
+def _dead(how: str) -> Report:
+    return Report("gone", {"how": how}, NO_TABLE)
 
 
 def _closed(process: Any) -> None:

@@ -68,6 +68,7 @@ class ServerDriver:
         self.outcome = ""  #: why the run ended
         self.ended_s = 0.0
         self.refused = 0  #: messages that changed nothing
+        self.requested_bytes = 0  #: of the frames that name keys
         self.diverged: dict[str, int] | None = None  #: the worker and iteration whose gradient was not finite
 
     def start(self) -> None:
@@ -163,6 +164,7 @@ class ServerDriver:
         effects = self.machine.handle(pull, now)
         if not _refused(effects):
             self._asked_s[key] = now
+            self.requested_bytes += pull.payload.size_bytes if self._job.keyed else 0
         self._perform(effects)
 
     def _perform(self, effects: Iterable[Effect], led_by: tuple[int, int] | None = None) -> None:

@@ -15,11 +15,13 @@ from pslab.engines.job.wire import WHOLE
 from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
-from pslab.tensors.codec.frames import Entries, decode, encode_into
+from pslab.tensors.codec.frames import Entries, decode, encode_into, requested
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.methods import state as methods
 from pslab.tensors.update.store import Gradient, Part, Store
 from pslab.tensors.workload.keyspace import KeyRange
+
+_NOTHING = np.empty(0, np.int64)  # the indices of no entries
 
 
 class TensorShard:
@@ -33,7 +35,7 @@ class TensorShard:
         self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
         said = [arena.tensor(own[methods.SAID], *job.layout.memories[methods.SAID][:2])
                 for own in job.layout.kept if methods.SAID in own]  # fmt: skip
-        self._method = methods.at_server(job.sync, job.parts, weights, said, job.layout.number(arena), sparse=False)
+        self._method = methods.at_server(job.sync, job.parts, weights, said, job.layout.number(arena), job.keyed)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
@@ -86,6 +88,8 @@ class TensorShard:
         if job.layout.in_place:
             return WHOLE
         part = job.parts[pull.range]
+        if job.keyed:
+            return self._lay_keys(pull)
         if job.run.pull == "range":
             return self._write(pull, self._of_keys(KeyRange(pull.payload.start, pull.payload.stop), reply.version))
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
@@ -95,6 +99,22 @@ class TensorShard:
         for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
             there.copy_(here)
         return WHOLE
+
+    def _lay_keys(self, pull: Pull) -> int:
+        """The weights that a request names, in its order; nothing if it names none."""
+        size_bytes, layout = pull.payload.size_bytes, self._job.layout
+        if not size_bytes:
+            return 0
+        (offset, room), part = layout.frames[pull.range], self._job.parts[pull.range]
+        asked = self._arena.bytes(in_turn(layout.asked[pull.worker], pull.iteration) + offset, size_bytes)
+        try:
+            places = requested(asked, part.size)
+        except FrameError as error:
+            raise WorkerFailed(f"worker {pull.worker}", pull.iteration, f"its request was refused: {error}") from error
+        where = part.flat_indices(Entries(part.size, places, places)).numpy()
+        values = self._store.weights.numpy()[where]
+        frame = self._arena.bytes(in_turn(layout.down[pull.worker], pull.iteration) + offset, room)
+        return encode_into(frame, Entries(len(values), None, values))
 
     def _of_keys(self, keys: KeyRange, version: int) -> Entries:
         """The weights of a range of keys; the same object while it is asked for again, and they do not change."""
@@ -121,6 +141,8 @@ class TensorShard:
         size_bytes, layout = push.payload.size_bytes, self._job.layout
         if size_bytes == WHOLE:
             return in_turn(self._gradients[push.worker], push.iteration)
+        if not size_bytes:  # none of the batch's keys
+            return Entries(self._job.parts[push.range].size, _NOTHING, self._store.weights.numpy()[:0])
         offset, _ = layout.frames[push.range]
         frame = self._arena.bytes(in_turn(layout.up[push.worker], push.iteration) + offset, size_bytes)
         try:

@@ -23,6 +23,7 @@ from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
+from pslab.engines.worker.batches.keys import requests_of
 from pslab.errors import RunError, WorkerDied
 from pslab.tensors.device import one_thread
 
@@ -80,7 +81,9 @@ class _VirtualRun(Coordinator):
             self.hosts = Hosts(self.pool, self.count, job)
             self.await_prepared(self.hosts.numbers)
             self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
-            given: dict[str, Any] = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot}
+            requests = requests_of(job, arena, self.pool.data)
+            given: dict[str, Any] = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot,
+                                     "requests": requests}  # fmt: skip
             self.keeper = Keeper(self.experiment.checkpoints, job, arena, self._say, **given)
             if (state := self.keeper.newest(**RESUMED, hosts=dict)) is not None:
                 simulator, self.snapshots, self.evaluated = (state[name] for name in RESUMED)
@@ -88,7 +91,7 @@ class _VirtualRun(Coordinator):
             else:
                 shard = TensorShard(job, arena)
                 ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
-                simulator = Simulator(job, Books(job, ledger), shard, self.hosts)
+                simulator = Simulator(job, Books(job, ledger), shard, self.hosts, requests)
             self.simulator = simulator
             simulator.run(self.on_progress, self._after_event)
             self.turning_s = self.keeper.turned_s

@@ -26,6 +26,7 @@ from pslab.engines.processes.pool import Pool
 from pslab.engines.processes.watch import COMPUTING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
+from pslab.engines.worker.keyed import KeyedProducer, lay_initial, producer_of
 from pslab.engines.worker.range_schedule import Turn
 from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write
 from pslab.errors import CheckpointError
@@ -46,7 +47,7 @@ class Host(Evaluating):
     def __init__(self, seat: Seat, job: Job, workers: list[int]) -> None:
         super().__init__(seat, job)
         self._module = module_of(job, job.device) if job.portable else None
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, Producer | KeyedProducer] = {}
         self._iteration = 0
         for worker in workers[: 1 if job.portable else None]:
             self._producer(worker).warm_up()
@@ -78,15 +79,15 @@ class Host(Evaluating):
         self._producer(worker).recall(rebuild(unpack(content)[1], {}))
         report(self.seat.parent, "recalled", {"worker": worker})
 
-    def _producer(self, worker: int) -> Producer:
+    def _producer(self, worker: int) -> Producer | KeyedProducer:
         found = self._producers.get(worker)
         if found is None:
-            found = Producer(self.job, worker, self.seat.arena, self.seat.data, module=self._module)
+            found = producer_of(self.job, worker, self.seat.arena, self.seat.data, self._module)
             self._producers[worker] = found
         return found
 
 
-def body_of(producer: Producer, iteration: int, pulled: list[Pulled], basis: Basis) -> dict[str, Any]:
+def body_of(producer: Producer | KeyedProducer, iteration: int, pulled: list[Pulled], basis: Basis) -> dict[str, Any]:
     """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
     the payload's size and entries; no payloads if the gradient is not finite."""
     for each in pulled:
@@ -112,7 +113,7 @@ class Hosts:
         self._started: set[int] = set()
         self._told: dict[int, tuple[str, bytes]] = {}  # of each worker what cannot be saved, and what is remembered
         if job.portable:
-            self._lay_out(pool.arena, job)
+            self._lay_out(pool.arena, pool.data, job)
         for number in self.numbers:
             here = [worker for worker, host in self._host.items() if host == number]
             pool.start(number, Host, job, here)
@@ -185,14 +186,18 @@ class Hosts:
                 self._busy[number] += 1
                 self._pool.order_plain(number, "produce", *order)
 
-    def _lay_out(self, arena: Arena, job: Job) -> None:
+    def _lay_out(self, arena: Arena, data: Arena, job: Job) -> None:
         layout = job.layout
-        server = arena.tensor(layout.server, layout.size, layout.dtype)
-        for weights in () if layout.in_place else layout.weights:
-            arena.tensor(weights, layout.size, layout.dtype).copy_(server)
         for kept in layout.kept:
             for name, place in kept.items():
                 arena.tensor(place, layout.memories[name].entries, layout.memories[name].dtype).zero_()
+        if job.keyed:
+            for worker in range(job.run.workers):
+                lay_initial(job, worker, arena, data)
+            return
+        server = arena.tensor(layout.server, layout.size, layout.dtype)
+        for weights in () if layout.in_place else layout.weights:
+            arena.tensor(weights, layout.size, layout.dtype).copy_(server)
 
     def _hear(self) -> None:
         owed = {number: COMPUTING if self._busy[number] else "" for number in self.numbers}

@@ -74,13 +74,15 @@ def retime(experiment: Experiment, pushes: np.ndarray, diverged: Mapping[str, in
             of its round were not, another of them may have been the first on this cluster.
 
     Raises:
-        ConfigError: a policy without a barrier, whose gradients depend on who is when where, as do ranges that are
-            fitted; several ranges; workers that leave or join.
+        ConfigError: requests for keys; a policy without a barrier, whose gradients depend on who is when where, as do
+            ranges that are fitted; several ranges; workers that leave or join.
     """
     run, cluster = experiment.run, experiment.cluster
     if run.on_nonfinite == "skip":
         problem = "a record does not have the gradients that were skipped, nor what they took: run it there"
         raise ConfigError("on_nonfinite", run.on_nonfinite, problem)
+    if experiment.keyed:
+        raise ConfigError("pull", run.pull, "a record does not have the keys that were asked for: run it there")
     if not experiment.traits.barrier:
         raise ConfigError("sync", run.sync, "without a barrier another cluster means other gradients: run it there")
     if getattr(experiment.prune, "fitted", False):

@@ -34,7 +34,9 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import body_of
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.tensors import Basis, Producer, Pulled
+from pslab.engines.worker.batches.keys import requests_of
+from pslab.engines.worker.keyed import producer_of
+from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import RunError
 
 POLL_S = 0.1
@@ -155,7 +157,8 @@ class WholeRun:
         self.arena.reserve(layout.end)
         self._weights = self.arena.tensor(layout.server, layout.size, layout.dtype)
         self._weights.copy_(experiment.weights)
-        self.producers = [Producer(self.job, worker, self.arena, seat.data) for worker in range(run.workers)]
+        self.producers = [producer_of(self.job, worker, self.arena, seat.data) for worker in range(run.workers)]
+        self.requests = requests_of(self.job, self.arena, seat.data)
         self.evaluator = Evaluator(self.job, seat.data, torch.device(run.device))
         self.iteration = 0
         self._bodies: dict[int, dict[str, Any]] = {}
@@ -187,7 +190,8 @@ class WholeRun:
 
     def _conduct(self) -> None:
         begin_s = time.monotonic()
-        given: dict[str, Any] = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot}
+        given: dict[str, Any] = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot,
+                                 "requests": self.requests}  # fmt: skip
         keeper = Keeper(self.checkpoints, self.job, self.arena, self._say, **given)
         state = keeper.newest(**RESUMED)
         simulator = self._fresh() if state is None else self._restore(state)
@@ -245,7 +249,7 @@ class WholeRun:
 
     def _fresh(self) -> Simulator:
         ledger = Ledger(self.job, self._weights, self.snapshots, self._keep_snapshot)
-        return Simulator(self.job, Books(self.job, ledger), TensorShard(self.job, self.arena), self)
+        return Simulator(self.job, Books(self.job, ledger), TensorShard(self.job, self.arena), self, self.requests)
 
     def _restore(self, state: dict[str, Any]) -> Simulator:
         self._bodies, self._kept, self._rows = state["bodies"], state["kept"], state["rows"]

@@ -30,6 +30,7 @@ from pslab.engines.server.worker_status import doing
 from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES, Scheduler
 from pslab.engines.virtual.server_node import ServerNode
 from pslab.engines.virtual.worker_node import Gradients, WorkerNode
+from pslab.engines.worker.batches.keys import Requests
 from pslab.engines.worker.driver import skipped
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.protocol.server import Server
@@ -41,7 +42,9 @@ EVENTS = 200  # between two looks at the clock on the wall
 class Simulator:
     """`run` lets one event after another happen, until the driver of the server has an outcome."""
 
-    def __init__(self, job: Job, books: Books, shard: Shard, gradients: Gradients) -> None:
+    def __init__(
+        self, job: Job, books: Books, shard: Shard, gradients: Gradients, requests: Requests | None = None
+    ) -> None:
         self._job, run, cluster = job, job.run, job.cluster
         machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)
         waiting = Waiting(job, machine) if job.layered and not cluster.free else None
@@ -52,7 +55,7 @@ class Simulator:
         self.lives: list[dict[str, Any]] = []  # those that ended and were followed by another
         self.scheduler = scheduler = Scheduler(self._traffic, self._arrived)
         self.rows = Rows(len(PHASE_COLUMNS))  #: the phases of all workers
-        self.workers = [WorkerNode(job, worker, self, scheduler, gradients, self.rows, waiting)
+        self.workers = [WorkerNode(job, worker, self, scheduler, gradients, self.rows, waiting, requests)
                         for worker in range(run.workers)]  # fmt: skip
         self._server = ServerNode(job, machine, books, shard, waiting, scheduler, self._traffic, self.workers)
         self.driver = self._server.driver
@@ -116,6 +119,7 @@ class Simulator:
             "dropped_bytes": books.dropped_bytes,
             "deaths": [death for death in self.deaths if self._heard(death["worker"])],
             **({"lives": self.lives} if self.lives else {}),
+            **({"requested_bytes": driver.requested_bytes} if self._job.keyed else {}),
             "diverged": driver.diverged,
             "preparation_s": preparation_s,
             "turning_s": turning_s,

@@ -11,6 +11,7 @@ from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Diverged, Frame, Gradient
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
+from pslab.engines.worker.batches.keys import Requests
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import Log
 from pslab.engines.worker.tensors import Basis, Pulled
@@ -48,11 +49,11 @@ class WorkerNode:
 
     def __init__(
         self, job: Job, worker: int, simulator: Surroundings, scheduler: Scheduler, gradients: Gradients,
-        rows: Log, waiting: Waiting | None,
+        rows: Log, waiting: Waiting | None, requests: Requests | None,
     ) -> None:  # fmt: skip
         self._job, self.worker, self._simulator, self._scheduler = job, worker, simulator, scheduler
         self._gradients, self._waiting = gradients, waiting
-        self.driver = WorkerDriver(job, worker, self._send, rows)
+        self.driver = WorkerDriver(job, worker, self._send, rows, requests)
         self._pass: Pass | None = None  # of a layered worker: where it is in its iteration
         self._present = False
         self._pulled: list[Pulled] = []  # for the next iteration

@@ -12,12 +12,13 @@ from typing import Any, cast
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Gradient, Wanted
-from pslab.engines.worker.own_pushes import own_writes
+from pslab.engines.worker.batches.keys import Requests
 from pslab.engines.worker.phases import Log, PhaseLog
 from pslab.engines.worker.range_schedule import turns_of
-from pslab.engines.worker.tensors import Basis
+from pslab.engines.worker.tensors import Basis, Write
+from pslab.policies.rates import Applied
 from pslab.protocol.messages import Ack, Pull, Push, Weights
-from pslab.protocol.worker import Compute, Effect, LayeredWorker, worker_of
+from pslab.protocol.worker import Compute, EagerWorker, Effect, LayeredWorker, Worker, worker_of
 
 SKIPS = 100  # gradients in a row that are not finite: the weights are not, or soon will not be
 
@@ -31,10 +32,13 @@ def skipped(on_nonfinite: str, rows: Iterable[list[list[int]]]) -> dict[str, Any
 
 
 class WorkerDriver:
-    """One run at one of its workers. What returns `int | None` returns the iteration to be computed now, if any."""
+    """One run at one of its workers. What returns `int | None` returns the iteration to be computed now, if any.
 
-    def __init__(self, job: Job, worker: int, send: Send, rows: Log) -> None:
-        self._job, self._send, self._log = job, send, PhaseLog(worker, rows)
+    Where workers pull keys, `requests` writes which ones.
+    """
+
+    def __init__(self, job: Job, worker: int, send: Send, rows: Log, requests: Requests | None = None) -> None:
+        self._job, self._send, self._log, self._requests = job, send, PhaseLog(worker, rows), requests
         self.machine = worker_of(worker, len(job.parts), job.sync, layered=job.layered)
         self.turns = turns_of(job, worker)
         self._times = ComputeTimes(job.cluster, job.run.seed, worker)
@@ -201,4 +205,21 @@ class WorkerDriver:
 
     def _pull(self, pull: Pull, now: float) -> Pull:
         start, stop = self.turns.asked(pull.iteration, now) if self.turns else (0, 0)
-        return Pull(pull.worker, pull.range, pull.iteration, pull.version, Wanted(start, stop, now))
+        wanted = Wanted(start, stop, now)
+        if self._requests is not None:
+            wanted = Wanted(0, 0, now, self._requests.write(pull.worker, pull.iteration)[pull.range])
+        return Pull(pull.worker, pull.range, pull.iteration, pull.version, wanted)
+
+
+def own_writes(job: Job, machine: Worker) -> list[Write]:
+    """What an eager worker adds to the weights that it computes on, its own pushes that are not in them yet: each with
+    the rate by which the server is going to apply it, if no other push comes between."""
+    if not isinstance(machine, EagerWorker) or not job.traits.reads_own:
+        return []
+    run, found = job.run, []
+    for push in machine.missing():
+        behind = push.iteration - machine.own[push.range]
+        step = Applied(run.workers, 1, False, run.push_weight, push.seen, push.seen, push.seen)
+        rate = job.learning_rate(machine.versions[push.range] + behind) * job.rate.scale(step)
+        found.append(Write(push.range, push.iteration, rate, push.payload.size_bytes))
+    return found

@@ -13,8 +13,8 @@ from torch import nn
 
 from pslab.engines.job.checkpoint.flatten import Fixed
 from pslab.engines.job.job import Job
+from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.layer_hooks import Layerwise
-from pslab.engines.worker.reader import Reader
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import checked_finite
@@ -54,9 +54,8 @@ class Computing:
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
         self._objective = placed(job.loss, self._device.place)
         self._constant = Fixed({"prune": job.prune, "loss": job.loss})
-        self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed)
+        self._reader = Reader(dataset, run.workers, worker, run.batch_size, run.seed, job.assignment)
         self._keyspace, self._layered = job.keyspace, job.layered and run.engine == "local"
-        job.keyspace.bind(module, weights, buffers[0])
         self._use(buffers)
 
     @property
@@ -84,6 +83,8 @@ class Computing:
         loss.backward()
         if layerwise is not None:
             layerwise.backward_ended()
+        if (share := self._reader.batches.share(step)) != 1.0:
+            self._buffers[buffer].mul_(share)
         self._device.synchronize()
         return self.loss
 
@@ -101,7 +102,7 @@ class Computing:
             return self.gradient(batches[0], buffer)
         rates = [job.learning_rate(step * job.run.workers) for step in steps]
         self._course = Course(batches, rates, lambda batch: self.gradient(batch, buffer), self._weights,
-                              self._buffers[buffer], fetched, traits.pushes(iteration))  # fmt: skip
+                              self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share)
         return self._local.run(self._course)
 
     def commit(self) -> None:

@@ -75,10 +75,15 @@ class Numbers:
         return self.run.engine != "local"
 
     @property
+    def keyed(self) -> bool:
+        """Whether just the keys of batches travel, and nothing where a range has none of them."""
+        return self.run.pull == "keys"
+
+    @property
     def sparse(self) -> bool | None:
         """Whether gradients travel as frames of chosen entries; None if the record does not determine it."""
         try:
-            return not isinstance(resolve("prune", self.run.prune), Dense)
+            return self.keyed or not isinstance(resolve("prune", self.run.prune), Dense)
         except ConfigError:
             return None
 
@@ -109,7 +114,8 @@ def bytes_up(n: Numbers) -> list[str]:
         least = most = np.where(k == size, START + size * n.itemsize, np.nan)  # all of them, always
     else:
         low, high = _positions(k, size, codec)
-        least, most = START + k * n.itemsize + low, START + k * n.itemsize + high
+        start = np.where((k == 0) & n.keyed, 0, START)
+        least, most = start + k * n.itemsize + low, start + k * n.itemsize + high
     nothing = np.where(k == 0, 0, np.nan)  # what is pushed now and then
     least, most = np.where(held, least, nothing), np.where(held, most, nothing)
     wrong = ~((p["bytes_up"] >= least) & (p["bytes_up"] <= most))
@@ -124,9 +130,12 @@ def bytes_down(n: Numbers) -> list[str]:
     assert size is not None  # bytes_up has seen to it
     last = np.ones(h.size, bool)
     last[h.predecessors()[1]] = False
-    answered = (raw == size * n.itemsize) & (down >= START)
+    answered = (raw == size * n.itemsize) & ((down >= START) | n.keyed)
     if n.run.pull == "whole":
         answered &= down == START + size * n.itemsize
+    elif n.keyed:  # values in the request's order, without places
+        k = (down - START) / n.itemsize
+        answered &= (down == 0) | ((k == np.round(k)) & (k > 0) & (k <= size))
     else:
         answered &= down <= [largest_frame_bytes(int(each), n.itemsize) for each in size]
     fetched = np.array([h.rules.traits.fetches(iteration + 1) for iteration in h.iteration.tolist()], bool)

@@ -84,15 +84,16 @@ def free_memory_bytes() -> int | None:
 def check_memory(run: Run, weights: int) -> None:
     """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
 
-    The parent has them twice, and the server; each worker two gradients and what a backward pass makes; and every
-    evaluation those that it is of.
+    The parent has them twice, and the server; each worker that does not pull keys two gradients and what a backward
+    pass makes; and every evaluation those that it is of.
 
     Raises:
         ConfigError: it is larger than what is free.
     """
     period, free = run.evaluation_period, free_memory_bytes()
+    copies = 0 if run.pull == "keys" else run.workers
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
-    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * run.workers + evaluations)
+    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * copies + evaluations)
     if free is None or needed <= free:
         return
     problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "

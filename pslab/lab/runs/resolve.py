@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -21,12 +22,22 @@ from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
 from pslab.protocol.traits import sized
 from pslab.tensors.device import DEVICES
+from pslab.tensors.partitioning.partition import partition
+from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
 from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.models import WeightsOnMeta, build_model, check_model, check_sent, in_dtype, temporary_seed
+from pslab.tensors.workload.models import (
+    WeightsOnMeta,
+    build_model,
+    check_model,
+    check_sent,
+    fitted,
+    in_dtype,
+    temporary_seed,
+)
 from pslab.tensors.workload.objective import resolve_loss, resolve_metric, targets
 from pslab.tensors.workload.running_statistics import Running, running_of
 
@@ -53,6 +64,7 @@ def resolve(run: Run) -> Experiment:
     loss, metric = resolve_loss(run.loss, dtype), resolve_metric(run.metric, dtype)
     module, sample = _model(run, dataset)
     keyspace = Keyspace.of(module)
+    _check_keys(run, dataset, keyspace)
     shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
         _once(run, "sent", lambda: check_sent(shell))
@@ -67,20 +79,21 @@ def resolve(run: Run) -> Experiment:
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
         keyspace=keyspace, weights=keyspace.flatten(module), parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        running=running, device=DEVICES[run.device], trains=run.engine != "timing", **policies,
+        running=running, device=DEVICES[run.device], assignment=_assigned(run, dataset),
+        trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
 
 def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
     """The model, and two samples of its input."""
-    dtype = getattr(torch, run.dtype)
-    name = run.model if isinstance(run.model, str) else ""
+    dtype, model = getattr(torch, run.dtype), fitted(run.model, math.prod(dataset.train_x.shape[1:]))
+    name = model if isinstance(model, str) else ""
     sized = _without_memory(name, dtype, sources.edits()) if name else None
     if sized is not None:
         if run.engine == "timing" and name.startswith("torchvision:"):
             return sized, torch.empty(IMAGE, dtype=dtype, device="meta")
         check_memory(run, _size(sized))  # before they are made
-    module = in_dtype(build_model(run.model, run.seed), dtype)
+    module = in_dtype(build_model(model, run.seed), dtype)
     if sized is None:
         check_memory(run, _size(module))
     x = dataset.train_x[:2]
@@ -143,6 +156,31 @@ def _shares(
                 raise ConfigError("model", run.model, f"{problem}; {how}") from error
 
     return _once(run, "shares", counted)
+
+
+def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
+    """Keys are those of sparse inputs, and of a model that has one weight for each."""
+    inputs, sizes = dataset.train_x, [slot.size for slot in keyspace.parameters]
+    if run.pull != "keys":
+        return
+    if not isinstance(inputs, SparseInputs):
+        problem = "the keys of a batch are those of sparse rows: use data='functions', say, or pull='whole'"
+        raise ConfigError("pull", run.pull, problem)
+    if sizes != [inputs.key_count]:
+        problem = f"must have one weight for each of the data's {inputs.key_count} keys, and no others, as 'linear' has"
+        raise ConfigError("model", run.model, f"{problem}; it has {sizes}: use pull='whole'")
+
+
+def _assigned(run: Run, dataset: Dataset) -> Any:
+    """The worker of each training example; None if all of them are drawn anew in each epoch."""
+    if run.partition == "shuffled":
+        return None
+    if not isinstance(dataset.train_x, SparseInputs):
+        problem = "is about the keys of sparse rows: use data='functions', say, or partition='shuffled'"
+        raise ConfigError("partition", run.partition, problem)
+    rows = dataset.train_x.rows(dataset.name)
+    return _once(run, f"partition {run.partition} {run.workers} {run.seed}",
+                 lambda: partition(rows, run.workers, run.partition, seed=run.seed))  # fmt: skip
 
 
 def _check_device(run: Run) -> None:

@@ -4,7 +4,7 @@
     header = length (u64) codec (u8) dtype (u8) zero (u16) n (u32) k (u32) CRC-32 (u32), little endian
 
 The values are the k entries, unchanged. The codec is the page that writes the positions of these entries: a module of
-the table of names (`Codec`). A dense frame, of all n entries, has no positions.
+the table of names (`Codec`). A dense frame, of all n entries, has no positions. A request has positions and no values.
 
 The CRC covers every byte of the frame except its own four.
 """
@@ -31,6 +31,7 @@ HEADER = struct.Struct("<QBBHII")
 CRC = struct.Struct("<I")
 START = HEADER.size + CRC.size  # 24 bytes: a multiple of eight, so that the values are aligned
 DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
+NO_VALUES = len(DTYPES)  # in the place of a dtype
 
 
 class Codec(Protocol):
@@ -91,7 +92,7 @@ def encode(entries: Entries, codec: str = "auto") -> bytes:
     """
     values, name, positions = _plan(entries, codec)
     frame = bytearray(START + values.nbytes + positions.nbytes)
-    _write(memoryview(frame), entries.n, values, name, positions)
+    _write(memoryview(frame), entries.n, len(values), values, name, positions)
     return bytes(frame)
 
 
@@ -102,7 +103,35 @@ def encode_into(buffer: memoryview, entries: Entries, codec: str = "auto") -> in
         ValueError: invalid entries (indices that do not increase, for example), an unknown codec, a buffer too small.
     """
     values, name, positions = _plan(entries, codec)
-    return _write(buffer, entries.n, values, name, positions)
+    return _write(buffer, entries.n, len(values), values, name, positions)
+
+
+def request_into(buffer: memoryview, indices: Array, n: int, codec: str = "auto") -> int:
+    """Write a frame that asks for these entries (int32 or int64, increasing) of a vector of length n; its length.
+
+    Raises:
+        ValueError: as `encode_into`.
+    """
+    _, name, positions = _plan(Entries(n, indices, np.empty(len(indices), DTYPES[0])), codec)
+    return _write(buffer, n, len(indices), None, name, positions)
+
+
+def requested(frame: memoryview | bytes, n: int) -> Array:
+    """The indices (int64, increasing) that a frame asks for, of a vector of length n.
+
+    Raises:
+        FrameError: as `decode`, or a frame that has values.
+    """
+    view = memoryview(frame).cast("B")
+    codec, dtype, length, k = _header(view)
+    if dtype is not None or length != n or k > n:
+        raise FrameError(f"a frame of {k} of {length} entries is not one that asks for some of {n}")
+    positions = np.frombuffer(view[START:], np.uint8)
+    if codec != "dense":
+        return CODECS[codec].read(positions, n, k)
+    if k != n or len(positions):
+        raise FrameError(f"a frame that asks for all {n} entries has {k}, and {len(positions)} bytes of positions")
+    return np.arange(n)
 
 
 def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
@@ -117,6 +146,8 @@ def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
     codec, dtype, length, k = _header(view)
     if n is not None and n != length:
         raise FrameError(f"frame of a vector of {length} entries where one of {n} is expected")
+    if dtype is None:
+        raise FrameError(f"a frame that asks for {k} entries has no values")
     split = START + k * dtype.itemsize
     if k > length or split > len(view):
         raise FrameError(f"a frame of {len(view)} bytes cannot hold {k} of {length} entries")
@@ -158,22 +189,29 @@ def _check(indices: Array, n: int) -> None:
         raise ValueError(f"indices must increase strictly and lie in 0 to {n - 1}")
 
 
-def _write(buffer: memoryview, n: int, values: Array, name: str, positions: Array) -> int:
-    split = START + values.nbytes
+def _write(buffer: memoryview, n: int, k: int, values: Array | None, name: str, positions: Array) -> int:
+    split = START + (0 if values is None else values.nbytes)
     length = split + positions.nbytes
     view = memoryview(buffer).cast("B")
     if len(view) < length:
         raise ValueError(f"a buffer of {len(view)} bytes cannot hold a frame of {length}; see largest_frame_bytes")
-    header = HEADER.pack(length, NAMES.index(name), DTYPES.index(values.dtype), 0, n, len(values))
+    dtype = NO_VALUES if values is None else DTYPES.index(values.dtype)
+    header = HEADER.pack(length, NAMES.index(name), dtype, 0, n, k)
     view[: HEADER.size] = header
-    np.frombuffer(view[START:split], values.dtype)[:] = values
+    if values is not None:
+        np.frombuffer(view[START:split], values.dtype)[:] = values
     np.frombuffer(view[split:length], np.uint8)[:] = positions.view(np.uint8)
     CRC.pack_into(view, HEADER.size, zlib.crc32(view[START:length], zlib.crc32(header)))
     return length
 
 
-def _header(view: memoryview) -> tuple[str, np.dtype[Any], int, int]:
-    """The codec, dtype, n and k of a frame whose length and CRC are right."""
+def frame_length(frame: memoryview) -> int:
+    """What the header of a frame says of its length in bytes."""
+    return int(HEADER.unpack_from(frame)[0])
+
+
+def _header(view: memoryview) -> tuple[str, np.dtype[Any] | None, int, int]:
+    """The codec, dtype (None: no values), n and k of a frame whose length and CRC are right."""
     if len(view) < START:
         raise FrameError(f"{len(view)} bytes are too few for a frame: its header alone takes {START}")
     length, codec, dtype, zero, n, k = HEADER.unpack_from(view)
@@ -181,9 +219,9 @@ def _header(view: memoryview) -> tuple[str, np.dtype[Any], int, int]:
         raise FrameError(f"a frame of {length} bytes arrived with {len(view)}")
     if CRC.unpack_from(view, HEADER.size)[0] != zlib.crc32(view[START:], zlib.crc32(view[: HEADER.size])):
         raise FrameError(f"a frame of {length} bytes was changed on its way: its CRC-32 does not match")
-    if codec >= len(NAMES) or dtype >= len(DTYPES) or zero or n > MAX_N:
+    if codec >= len(NAMES) or dtype > NO_VALUES or zero or n > MAX_N:
         raise FrameError(f"a frame with codec {codec}, dtype {dtype}, n {n} is not one that this version writes")
-    return NAMES[codec], DTYPES[dtype], n, k
+    return NAMES[codec], None if dtype == NO_VALUES else DTYPES[dtype], n, k
 
 
 def _shortest(indices: Array, n: int) -> str:

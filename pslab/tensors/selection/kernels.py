@@ -7,10 +7,8 @@ Sums are in float64 and in no fixed order, which changes them far less than `ref
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 
 from pslab.tensors.selection import blocks, simd
 from pslab.tensors.selection.blocks import SPARE, Sum
+from pslab.tensors.selection.compiling import in_turn
 
 Array = NDArray[Any]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -234,7 +233,8 @@ def largest(indices: Array, bits: Array, edge: int, out: Array) -> None:
 def warm(dtype: np.dtype[Any]) -> None:
     """Compile every loop for vectors of this dtype, or load what an earlier process has compiled."""
     try:
-        with _locked(_use_cache()):
+        source = os.stat(warm.__code__.co_filename)  # numba compiles anew after a change of these
+        with in_turn(_use_cache(), f"{dtype} {source.st_mtime_ns} {source.st_size}"):
             _call_all(dtype)
     except Exception:  # whatever is wrong with the cached code or the disk, the loops can be compiled without them
         for name in LOOPS:
@@ -263,17 +263,6 @@ def _use_cache() -> Path | None:
     finally:
         config.CACHE_DIR = before
     return folder
-
-
-@contextmanager
-def _locked(folder: Path | None) -> Iterator[None]:
-    """Of several processes one compiles; the others wait, then load what it has cached."""
-    if folder is None:
-        yield
-        return
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _writable(folder: Path) -> bool:

@@ -26,13 +26,13 @@ class Planted:
         ConfigError: a row needs more keys than a community has.
     """
 
-    rows: Annotated[int, Bounds(at_least=1, at_most=10**8)] = 4000
-    keys: Annotated[int, Bounds(at_least=1, at_most=2**31 - 1)] = 8000
+    rows: Annotated[int, Bounds(at_least=1, at_most=10**8), "to train on and to test with"] = 4000
+    keys: Annotated[int, Bounds(at_least=1, at_most=2**31 - 1), "in all"] = 8000
     per_row: Annotated[int, Bounds(at_least=1), "distinct keys in each row"] = 20
-    communities: Annotated[int, Bounds(at_least=1)] = 16
+    communities: Annotated[int, Bounds(at_least=1), "of equally many rows and keys"] = 16
     noise: Annotated[float, Bounds(at_least=0, at_most=1), "of a row's keys that are drawn from all keys"] = 0.05
     exponent: Annotated[float, Bounds(at_least=0, at_most=5), "of Zipf's law"] = 1.1
-    seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1)] = 0
+    seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of all that is drawn"] = 0
 
     def __post_init__(self) -> None:
         check(self, "planted.")

@@ -20,13 +20,12 @@ from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.objective import described
-from pslab.tensors.workload.reading import Column, Source
+from pslab.tensors.workload.reading import Column, Rows, Source
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
 
 VISION = ("CIFAR10", "CIFAR100", "FashionMNIST", "KMNIST", "MNIST", "USPS")
 TENSORS = ("train_x", "train_y", "test_x", "test_y")
 READ = (torch.utils.data.Dataset, torch.utils.data.DataLoader)  # what a function may return two of
-Rows = Tensor | Column
 SCALE = 1024  # examples from which the mean and deviation of those that are not in memory are measured
 
 
@@ -49,7 +48,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for name in TENSORS:
-            if not isinstance(value := getattr(self, name), (Tensor, Column)):
+            if not isinstance(value := getattr(self, name), Rows):
                 raise self._error(f"{name} must be a tensor, not {type(value).__name__}")
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
             if x.ndim < 2 or len(x) == 0 or not (x.dtype in (torch.uint8, torch.int64) or x.is_floating_point()):
@@ -73,14 +72,15 @@ class Dataset:
     @property
     def stored(self) -> bool:
         """Whether all examples are in memory; if not they are read when they are needed."""
-        return isinstance(self.train_x, Tensor)
+        return not isinstance(self.train_x, Column)
 
     def _error(self, problem: str) -> ConfigError:
         return ConfigError("data", self.name, problem)
 
 
 def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | None = None) -> Tensor:
-    """Normalized inputs: divided by 255 if uint8, then (x - mean) / std, in `dtype`; indices (int64) as they are.
+    """Normalized inputs: divided by 255 if uint8, then (x - mean) / std, in `dtype`; indices (int64) and the zeros of
+    sparse ones as they are.
 
     Args:
         x: [B, ...] uint8, floating point or int64.
@@ -91,6 +91,8 @@ def batch(x: Tensor, dtype: torch.dtype, mean: float, std: float, out: Tensor | 
     """
     if x.dtype == torch.int64 and out is None:
         return x
+    if x.layout == torch.sparse_csr:
+        return x.to(dtype)
     if out is None:
         out = torch.empty(x.shape, dtype=dtype, device=x.device)
     elif out.shape != x.shape or out.dtype != dtype:
@@ -150,27 +152,40 @@ class Batches:
     W workers with batches of b take together the examples that one worker with batches of W b takes, in the same order.
     The last examples of an epoch, too few for a round, are left out. In the order of a stream nothing is permuted.
 
+    With `parts`, the worker of each example, a worker takes only its own ones, all of them in each epoch, in as many
+    batches as the others have: who has more examples has larger batches.
+
     Raises:
-        ConfigError: a round takes more examples than there are.
+        ConfigError: a round takes more examples than there are, or than a worker's part has for each round.
     """
 
     def __init__(self, examples: int, workers: int, worker: int, batch_size: int, seed: int,
-                 sequential: bool = False) -> None:  # fmt: skip
+                 sequential: bool = False, parts: npt.NDArray[np.int64] | None = None) -> None:  # fmt: skip
         if not 0 <= worker < workers:
             raise ValueError(f"worker {worker} must be from 0 to {workers - 1}")
         self.rounds = rounds(examples, workers, batch_size)  #: per epoch
         if self.rounds == 0:
             many = f"{workers} workers take {workers * batch_size} examples in an iteration, but there are {examples}"
             raise ConfigError("batch_size", batch_size, f"{many}: it can be at most {examples // workers}")
-        self._examples, self._seed, self._batch = examples, seed, batch_size
+        self._examples, self._workers, self._seed, self._batch = examples, workers, seed, batch_size
         self._stride, self._first = workers * batch_size, worker * batch_size
         self._epoch, self._order, self._sequential = -1, np.empty(0, np.int64), sequential
+        self._worker, self._own = worker, None if parts is None else np.flatnonzero(parts == worker)
+        if self._own is not None and len(self._own) < self.rounds:
+            few = f"worker {worker} holds {len(self._own)} examples, too few for a pass of {self.rounds} batches"
+            raise ConfigError("batch_size", batch_size, f"{few}: take larger batches")
 
     def at(self, iteration: int) -> npt.NDArray[np.int64]:
         """The indices [batch_size] of the examples of an iteration, counted from 0."""
         if iteration < 0:
             raise ValueError(f"iteration {iteration} must be at least 0")
         epoch, turn = divmod(iteration, self.rounds)
+        if self._own is not None:
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self._order = numpy_generator(self._seed, "epoch", epoch, self._worker).permutation(self._own)
+            begin, end = (len(self._own) * at // self.rounds for at in (turn, turn + 1))
+            return self._order[begin:end].copy()
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.arange(self._examples)
             if not self._sequential:
@@ -178,6 +193,14 @@ class Batches:
                 self._order = generator.permutation(self._examples).astype(np.int64, copy=False)
         start = turn * self._stride + self._first
         return self._order[start : start + self._batch].copy()
+
+    def share(self, iteration: int) -> float:
+        """What a batch's mean counts in a round's mean: with it each example counts the same, whoever holds it."""
+        if self._own is None:
+            return 1.0
+        turn = iteration % self.rounds
+        taken = len(self._own) * (turn + 1) // self.rounds - len(self._own) * turn // self.rounds
+        return taken * self.rounds * self._workers / self._examples
 
 
 @functools.lru_cache(maxsize=2)

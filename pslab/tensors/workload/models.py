@@ -60,6 +60,41 @@ class Width:
         return MLP(hidden=self.hidden)
 
 
+class Linear(nn.Module):
+    """The scores of two classes: 0, and the sum of a row's values times the weights of its keys. [B, keys] -> [B, 2].
+
+    With the cross-entropy this is logistic regression without an intercept, whose first weights are 0. A row with an
+    entry for each key, or sparse rows (torch's CSR).
+    """
+
+    def __init__(self, keys: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(keys, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.layout == torch.sparse_csr:
+            score = functional.embedding_bag(x.col_indices(), self.weight, x.crow_indices()[:-1], mode="sum",
+                                             per_sample_weights=x.values())  # fmt: skip
+        else:
+            score = x.flatten(1) @ self.weight
+        return torch.cat([torch.zeros_like(score), score], 1)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Logistic regression of two classes, without an intercept: a weight for each key of the data."""
+
+    keys: Annotated[int, Bounds(at_least=0, at_most=2**31 - 1), "weights; 0: as many as the data have keys"] = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __call__(self) -> nn.Module:
+        if not self.keys:
+            raise ValueError("linear: the number of keys is that of the data, of which there are none here")
+        return Linear(self.keys)
+
+
 class CNN(nn.Module):
     """Twice convolution, batch normalization, ReLU and pooling, then one linear layer. [B, 1, 28, 28] -> [B, 10].
 
@@ -100,6 +135,11 @@ def resolve_model(value: object) -> Factory:
     if callable(value):
         return value
     raise ConfigError("model", value, f"must be one of {', '.join(names('model'))}, a callable or an nn.Module")
+
+
+def fitted(value: Any, inputs: int) -> Any:
+    """A Run's `model`, where it is one that has a weight for each number in an input: with so many."""
+    return f"linear:{inputs}" if isinstance(value, str) and value.strip().lower() == "linear" else value
 
 
 def build_model(value: object, seed: int) -> nn.Module:
@@ -151,7 +191,7 @@ def check_model(
         ConfigError: a pass raises; labels and scores that are not [2, classes, ...]; a loss or a metric that cannot be
             computed of outputs and targets, a loss without a gradient.
     """
-    x = sample_x[:2]
+    x = sample_x if len(sample_x) == 2 else sample_x[:2]
     labels = loss is cross_entropy and sample_y.dtype == torch.int64
     classes = (classes or int(sample_y.max()) + 1) if labels else 0
     with temporary_seed(0):

@@ -24,6 +24,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import restored_globals, seed_globals
+from pslab.tensors.sparse.inputs import SparseInputs
 
 Pair = tuple[Tensor, Tensor]  # inputs and targets
 Batch = tuple[int, Sequence[int] | npt.NDArray[np.int64]]  # an epoch, and the places of its examples
@@ -125,7 +126,7 @@ class Column:
         return self.dtype.is_floating_point
 
 
-def slices(x: Tensor | Column, y: Tensor | Column, size: int) -> Iterator[Pair]:
+def slices(x: Rows, y: Rows, size: int) -> Iterator[Pair]:
     """All examples, so many at a time, in their order."""
     begins = range(0, len(y), size)
     if isinstance(x, Column):
@@ -133,6 +134,9 @@ def slices(x: Tensor | Column, y: Tensor | Column, size: int) -> Iterator[Pair]:
         return
     for at in begins:
         yield x[at : at + size], y[at : at + size]
+
+
+Rows = Tensor | SparseInputs | Column
 
 
 # -- what is given to a DataLoader -----------------------------------------------------------------

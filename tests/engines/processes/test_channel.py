@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from multiprocessing import Pipe
 
 import numpy as np
 import pytest
 
-from pslab.engines.processes.channel import await_order, await_report, limit_sends, order, order_plain, report
+from pslab.engines.processes.channel import await_order, await_report, limit_waits, order, order_plain, report
 
 
 def test_reports_carry_tables():
@@ -40,10 +41,13 @@ def test_a_closed_pipe_ends_the_reports():
         await_report(here)
 
 
-def test_who_does_not_read_is_not_waited_for_without_a_limit():
+def test_who_neither_reads_nor_writes_on_is_not_waited_for_without_a_limit():
     here, there = Pipe()
-    limit_sends(here, 0.05)
+    limit_waits(here, 0.05)
     with pytest.raises(BlockingIOError):
         here.send_bytes(bytes(2**24))
+    os.write(there.fileno(), b"\0\0\0\x09half")  # of nine bytes
+    with pytest.raises(BlockingIOError):
+        await_report(here)
     here.close()
     there.close()

@@ -7,6 +7,7 @@ import gc
 import mmap
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from multiprocessing import forkserver, resource_tracker
@@ -17,7 +18,8 @@ import pytest
 
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import pool
-from pslab.errors import StartFailed
+from pslab.engines.processes.watch import PREPARING
+from pslab.errors import StartFailed, WorkerDied
 
 
 def breaking(monkeypatch, owner, name, count, error):
@@ -83,3 +85,70 @@ def test_a_child_watches_its_parent_before_it_imports_torch():
     code = "import sys, pslab.engines.processes.child, pslab.engines.job.shared_memory; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "False"
+
+
+# --- children that do not keep up their part --------------------------------------------------------------------------
+
+LONG_S = 60.0
+
+
+@pytest.fixture
+def own_pool(monkeypatch):
+    """A pool of one worker and a server, on whose pipes nothing is waited for."""
+    monkeypatch.setattr(pool, "PIPE_LIMIT_S", 0.01)
+    found = pool.Pool(1, lambda: None)
+    yield found
+    found.close(kill=True)
+
+
+def reports(found, number, tolerated=lambda number: False):
+    """The next reports of a child."""
+    while not (each := found.reports({number: PREPARING}, LONG_S, tolerated)):
+        pass
+    return [report for _, report in each]
+
+
+def stopped(found):
+    os.kill(found.processes[0].pid, signal.SIGSTOP)
+    found.order(0, "never", bytes(2**22))
+    found.order(0, "never again")  # at once: nothing is waited for twice
+    return found
+
+
+UNREAD = "worker 0 has not read its orders for 0.01 s"
+
+
+def test_an_order_that_is_not_read_is_an_end_where_reports_are_awaited(own_pool):
+    assert own_pool.alive
+    assert not stopped(own_pool).alive  # it serves no other run
+    with pytest.raises(WorkerDied, match=UNREAD):
+        reports(own_pool, 0)
+
+
+def test_a_run_may_go_on_without_a_process_that_does_not_read(own_pool):
+    (report,) = reports(stopped(own_pool), 0, lambda number: number == 0)
+    assert report.kind in pool.ENDS
+    assert str(own_pool.ended[0]) == UNREAD
+
+
+def test_a_process_that_stops_amid_a_report_is_not_waited_for_without_a_limit(own_pool):
+    def stops(seat):
+        os.write(seat.parent.fileno(), b"\0\0\0\x09half")  # of nine bytes
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    own_pool.start(0, stops)
+    with pytest.raises(WorkerDied, match=r"worker 0 has written half a report, and nothing for 0.01 s"):
+        reports(own_pool, 0)
+
+
+def test_who_waits_on_purpose_is_alive_and_has_reported_nothing(own_pool, monkeypatch):
+    def waits(seat):
+        from pslab.tensors.selection import compiling
+
+        compiling.waits()
+
+    heard = []
+    monkeypatch.setattr(own_pool.watch, "heard", heard.extend)
+    own_pool.start(0, waits)
+    assert [report.kind for report in reports(own_pool, 0)] == ["prepared"]
+    assert heard == [0, 0]

@@ -24,6 +24,8 @@ from pslab.tensors.codec.frames import (
     encode_into,
     frame_bytes,
     largest_frame_bytes,
+    request_into,
+    requested,
     sliced_bytes,
 )
 
@@ -302,7 +304,7 @@ def test_a_forged_header_allocates_no_memory(codec: str) -> None:
     assert peak < 100_000
 
 
-@pytest.mark.parametrize(("place", "value"), [(8, 5), (9, 2), (10, 1), (11, 1), (15, 0x80)])
+@pytest.mark.parametrize(("place", "value"), [(8, 5), (9, 3), (10, 1), (11, 1), (15, 0x80)])
 def test_decode_refuses_unknown_header_fields(place: int, value: int) -> None:
     frame = bytearray(encode(drawn(100, 10)))
     frame[place] = value
@@ -330,3 +332,27 @@ def test_set_bits_agrees_with_a_search_of_the_mask(n: int, density: float) -> No
 def test_set_bits_by_definition(octets: bytes) -> None:
     expected = [8 * i + bit for i, octet in enumerate(octets) for bit in range(8) if octet >> bit & 1]
     assert set_bits(np.array(list(octets), np.uint8)).tolist() == expected
+
+
+@pytest.mark.parametrize("codec", ["auto", *SPARSE])
+@pytest.mark.parametrize("k", [1, 3, 40, 64])
+def test_a_request_names_places_and_has_no_values(codec: str, k: int) -> None:
+    entries = drawn(64, k)
+    buffer = memoryview(bytearray(largest_frame_bytes(64, 4)))
+    size = request_into(buffer, entries.indices, 64, codec)
+    assert np.array_equal(requested(buffer[:size], 64), entries.indices)
+    assert size == len(encode(entries, codec)) - entries.values.nbytes
+
+
+def test_a_request_is_no_frame_of_entries_and_entries_are_no_request() -> None:
+    entries, buffer = drawn(64, 5), memoryview(bytearray(200))
+    size = request_into(buffer, entries.indices, 64)
+    with pytest.raises(FrameError, match="asks for 5 entries has no values"):
+        decode(buffer[:size])
+    with pytest.raises(FrameError, match="not one that asks"):
+        requested(encode(entries), 64)
+    with pytest.raises(FrameError, match="not one that asks for some of 65"):
+        requested(buffer[:size], 65)
+    buffer[size - 1] ^= 1
+    with pytest.raises(FrameError, match="changed on its way"):
+        requested(buffer[:size], 64)

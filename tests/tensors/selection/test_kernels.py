@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from numba import config, njit
 
-from pslab.tensors.selection import blocks, kernels, scan, simd
+from pslab.tensors.selection import blocks, compiling, kernels, scan, simd
 from pslab.tensors.selection.kernels import SPARE
 from pslab.tensors.selection.scan import Sum
 
@@ -206,6 +207,52 @@ def test_a_full_disk_only_prevents_caching(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     assert not fresh(monkeypatch).stats.cache_hits
+
+
+@pytest.mark.usefixtures("one_loop")
+def test_who_waits_for_a_process_that_compiles_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "LOOK_S", 0.0)
+    said = list[int]()
+
+    def waits() -> None:
+        said.append(len(said))
+        if len(said) == 3:
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(compiling, "waits", waits)
+    with lock_file().open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not fresh(monkeypatch).stats.cache_hits
+    assert said == [0, 1, 2]
+
+
+def lock_file() -> Path:
+    folder = kernels._use_cache()
+    assert folder is not None
+    return folder / "lock"
+
+
+@pytest.mark.usefixtures("one_loop")
+def test_what_is_compiled_is_loaded_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "WAIT_S", 0.0)
+    fresh(monkeypatch)
+    with lock_file().open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert fresh(monkeypatch).stats.cache_hits
+
+
+@pytest.mark.usefixtures("one_loop")
+def test_a_stopped_process_that_was_to_compile_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiling, "WAIT_S", 0.0)
+    with lock_file().open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not fresh(monkeypatch).stats.cache_hits
+    assert not list(tmp_path.rglob("*.nbi"))
 
 
 @pytest.mark.slow

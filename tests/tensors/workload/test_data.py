@@ -258,3 +258,31 @@ def test_impossible_batches_are_refused() -> None:
         Batches(399, 4, 4, 1, 0)
     with pytest.raises(ValueError, match="at least 0"):
         Batches(10, 1, 0, 1, 0).at(-1)
+
+
+PARTS = np.repeat([0, 1, 2], [10, 30, 20])
+
+
+def test_with_parts_a_worker_takes_its_own_examples_and_each_of_them_once_a_pass():
+    for worker, own in enumerate(np.split(np.arange(60), [10, 40])):
+        batches = Batches(60, 3, worker, 4, 7, parts=PARTS)
+        for epoch in range(2):
+            taken = np.concatenate([batches.at(epoch * batches.rounds + turn) for turn in range(batches.rounds)])
+            assert np.array_equal(np.sort(taken), own)
+        assert not np.array_equal(batches.at(0), batches.at(batches.rounds))  # another order in each epoch
+
+
+def test_with_parts_every_example_counts_the_same_in_a_pass():
+    counts = np.zeros(60)
+    for worker in range(3):
+        batches = Batches(60, 3, worker, 4, 7, parts=PARTS)
+        for turn in range(batches.rounds):
+            taken = batches.at(turn)
+            counts[taken] += batches.share(turn) / len(taken)
+    assert np.allclose(counts, counts[0])
+    assert counts.sum() == pytest.approx(3 * batches.rounds)  # the mean of a round's shares is 1
+
+
+def test_a_part_that_is_too_small_for_a_pass_is_refused():
+    with pytest.raises(ConfigError, match="worker 0 holds 2 examples, too few for a pass of 5 batches"):
+        Batches(60, 3, 0, 4, 7, parts=np.repeat([0, 1, 2], [2, 38, 20]))

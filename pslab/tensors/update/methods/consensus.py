@@ -28,7 +28,7 @@ class Solving:
 
     Args:
         policy: it has `steps`, `rho` and `solver`.
-        x, u: [size], zero before the first round.
+        x, u: [at least size], zero before the first round; a worker of sparse data has the same keys in each.
         said: [4] of float64; its rho is zero before the first round.
         told: [1] of float64, the server's rho.
     """
@@ -54,8 +54,8 @@ class Solving:
     def commit(self, course: Course) -> None:
         if self._next is not None:
             x, u, said = self._next
-            self._x.copy_(x)
-            self._u.copy_(u)
+            self._x[: len(x)] = x
+            self._u[: len(u)] = u
             self._said.copy_(torch.tensor(said, dtype=torch.float64))
 
     def _begin(self, z: torch.Tensor, rho: float) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
@@ -63,10 +63,10 @@ class Solving:
         before = float(self._said[RHO])
         if not before:
             return z.clone(), torch.zeros_like(z), [0.0, 0.0, 0.0]
-        far = self._x - z
-        u = self._u + far
-        squares = [_square(vector) for vector in (far, self._x, u)]
-        return self._x.clone(), u.mul_(before / rho), squares  # what it stands for is rho times u
+        x = self._x[: len(z)].clone()
+        far = x - z
+        u = self._u[: len(z)] + far
+        return x, u * (before / rho), list(map(_square, (far, x, u)))  # what u stands for is rho times it
 
     def _by_steps(self, course: Course, x: torch.Tensor, near: torch.Tensor, rho: float) -> tuple[torch.Tensor, float]:
         """Gradient steps on the loss, each followed by the proximal step of the penalty: stable at any rho."""
@@ -87,7 +87,7 @@ class Solving:
             course.weights.copy_(point)
             slope, loss = torch.zeros_like(point), 0.0
             for batch in batches:
-                loss += course.at(batch) / len(batches)
+                loss += course.at(batch) * course.share(batch) / len(batches)
                 slope.add_(course.gradient, alpha=1 / len(batches))
             found.append(loss)
             away = point - near

@@ -18,6 +18,7 @@ class Course(NamedTuple):
     gradient: torch.Tensor  #: [size]; in the end, what is to be pushed
     fetched: bool  #: whether weights have come since the last push
     pushed: bool  #: whether the push will hold anything
+    share: Callable[[int], float] = lambda batch: 1.0  #: what a batch's mean counts in the worker's loss
 
 
 class Local(Protocol):

@@ -18,10 +18,13 @@ from pslab.tensors.workload.reading import Column, Pair
 class Reader:
     """The examples of one worker's batches, which are read ahead where they do not lie in memory."""
 
-    def __init__(self, dataset: Dataset, workers: int, worker: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, dataset: Dataset, workers: int, worker: int, batch_size: int, seed: int,
+        parts: npt.NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
         self._dataset, self._seed = dataset, seed
         sequential = isinstance(dataset.train_x, Column) and dataset.train_x.source.sequential
-        self._made = len(dataset.train_y), workers, worker, batch_size, seed, sequential
+        self._made = len(dataset.train_y), workers, worker, batch_size, seed, sequential, parts
         self.batches = Batches(*self._made)
         self._next, self._stream = -1, iter(list[Pair]())
         self._end: Callable[[], object] = lambda: None

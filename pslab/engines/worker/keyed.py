@@ -1,0 +1,164 @@
+"""A worker of a sparse model, which has the weights of its batch's keys and no others.
+
+Its tensors are as long as its batch has keys. What it has pulled lies as frames in shared memory, so that any process
+may compute any worker's gradient.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.layout import in_turn
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.job.wire import Gradient
+from pslab.engines.worker.batches.keys import BatchKeys, Keys, pieces
+from pslab.engines.worker.batches.reader import Reader
+from pslab.engines.worker.gradient import Computing, module_of
+from pslab.engines.worker.tensors import NO_BASIS, NOTHING, Basis, Producer, Pulled
+from pslab.tensors.codec.frames import Entries, decode, encode_into, frame_length
+from pslab.tensors.pruning.pruner import NonFinite, is_finite
+from pslab.tensors.sparse.inputs import on_keys
+from pslab.tensors.workload.data import Dataset
+from pslab.tensors.workload.reading import Pair
+
+
+class _KeyedReader(Reader):
+    """Batches over the keys of an iteration alone."""
+
+    keys: Keys
+
+    def at(self, iteration: int) -> Pair:
+        x, y = super().at(iteration)
+        return on_keys(x, self.keys), y
+
+
+class _Computing(Computing):
+    """Gradients on the weights of some keys."""
+
+    def __init__(
+        self, job: Job, worker: int, dataset: Dataset, module: nn.Module, kept: Mapping[str, torch.Tensor],
+        told: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        run = job.run
+        nothing = torch.empty(0, dtype=job.layout.dtype)
+        super().__init__(job, worker, dataset, nothing, [nothing], module, kept, told)
+        self._reader = self._keyed = _KeyedReader(dataset, run.workers, worker, run.batch_size, run.seed,
+                                                  job.assignment)  # fmt: skip
+
+    def on(self, keys: Keys, weights: torch.Tensor) -> torch.Tensor:
+        """The next gradients are taken on these weights ([k]) of these keys; where they will be ([k])."""
+        (parameter,) = self._module.parameters()
+        gradient, self._weights, self._keyed.keys = torch.zeros_like(weights), weights, keys
+        self._buffers = [gradient]
+        self._views = [[(parameter, weights.view(-1, 1), gradient.view(-1, 1))]]
+        return gradient
+
+    def _use(self, buffers: list[torch.Tensor]) -> None:
+        """There are none before there are keys."""
+
+
+class KeyedProducer:
+    """What `Producer` is, for a run that pulls keys."""
+
+    def __init__(
+        self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *,
+        successor: bool = False,
+    ) -> None:  # fmt: skip
+        layout, dataset = job.layout, job.shelf.dataset(data)
+        self._job, self._worker, self._arena = job, worker, arena
+        self._keys = BatchKeys(job, worker, dataset)
+        if module is None and not successor:
+            lay_initial(job, worker, arena, data)
+        kept = {name: arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+                for name, memory in layout.memories.items()}  # fmt: skip
+        for memory in kept.values() if module is None and not successor else ():
+            memory.zero_()
+        own = module_of(job, job.device) if module is None else module
+        self._computing = _Computing(job, worker, dataset, own, kept, layout.number(arena))
+        self._gradient = torch.empty(0, dtype=layout.dtype)
+
+    def warm_up(self) -> None:
+        """Once per module, before the run starts: it leaves no trace."""
+        keys = self._keys.of(0)
+        self._computing.on(keys, torch.zeros(len(keys), dtype=self._job.layout.dtype))
+        self._computing.warm_up()
+
+    def resume(self, iteration: int) -> str:
+        """A successor goes on with this iteration. Its predecessor has kept nothing."""
+        return NOTHING
+
+    def remembered(self) -> dict[str, Any]:
+        """What lasts from one gradient to the next, and does not lie in shared memory."""
+        return {"modules": self._computing.remembered()}
+
+    def recall(self, remembered: dict[str, Any]) -> None:
+        """Go on from what was remembered."""
+        self._computing.recall(remembered["modules"])
+
+    def attend(
+        self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
+    ) -> None:
+        """Of a model of one layer nothing is ready before the rest."""
+
+    def install(self, pulled: Pulled) -> None:
+        """The weights of a range have arrived; they are read where they lie."""
+
+    def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
+        """Compute the gradient of an iteration on the weights that have come for it; the batch's loss."""
+        keys = self._keys.of(iteration)
+        self._gradient = self._computing.on(keys, self._pulled(iteration, keys))
+        return self._computing.iteration(iteration, 0)
+
+    def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
+        """Encode: the payload of each range, of no bytes where it has none of the keys, and the instant before.
+
+        Raises:
+            NonFinite: the gradient; nothing is sent.
+        """
+        job, keys, gradient, found = self._job, self._keys.of(iteration), self._gradient, list[Gradient]()
+        if not is_finite(gradient):
+            raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
+        self._computing.commit()
+        place, begun_s, values = in_turn(job.layout.up[self._worker], iteration), time.monotonic(), gradient.numpy()
+        for part, piece, (offset, room) in zip(job.parts, pieces(job, keys), job.layout.frames, strict=True):
+            entries = part.inside(keys[piece], values[piece])
+            frame, count = self._arena.bytes(place + offset, room), len(entries.values)
+            size = encode_into(frame, entries, job.run.codec) if count else 0
+            found.append(Gradient(size, count, loss))
+        return found, begun_s
+
+    def _pulled(self, iteration: int, keys: Keys) -> torch.Tensor:
+        """The weights [k] of these keys, as they have come."""
+        place, found = in_turn(self._job.layout.down[self._worker], iteration), list[Any]()
+        for piece, (offset, room) in zip(pieces(self._job, keys), self._job.layout.frames, strict=True):
+            if count := piece.stop - piece.start:
+                frame = self._arena.bytes(place + offset, room)
+                found.append(decode(frame[: min(room, frame_length(frame))], n=count).values)
+        values = np.concatenate(found) if found else np.empty(0, np.float32)
+        return torch.from_numpy(values).to(self._job.layout.dtype)
+
+
+def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
+    """The initial weights of a worker's first keys, where those that it pulls lie."""
+    keys = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
+    place = in_turn(job.layout.down[worker], 0)
+    weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
+    for piece, (offset, room) in zip(pieces(job, keys), job.layout.frames, strict=True):
+        if piece.start < piece.stop:
+            own = keys[piece]
+            encode_into(arena.bytes(place + offset, room), Entries(len(own), None, weights[own]))
+
+
+def producer_of(
+    job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *, successor: bool = False
+) -> Producer | KeyedProducer:
+    """What computes a worker's gradients."""
+    kind = KeyedProducer if job.keyed else Producer
+    return kind(job, worker, arena, data, module, successor=successor)

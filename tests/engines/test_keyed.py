@@ -1,0 +1,138 @@
+"""Workers that pull and push just the keys of their batches: right weights, and the bytes that were predicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
+from pslab.tensors.partitioning.traffic import push_bytes, reply_bytes, request_bytes
+from pslab.tensors.workload.data import Batches
+
+KEYS, WORKERS, BATCH = 240, 3, 8
+DATA = f"planted:rows=200,keys={KEYS},per_row=6,communities=4"
+VIRTUAL: dict[str, Any] = {"engine": "virtual", "cluster": "lab"}
+
+
+def keyed(**fields: Any) -> Run:
+    return Run.of({"data": DATA, "model": "linear", "pull": "keys", "workers": WORKERS, "batch_size": BATCH,
+                   "learning_rate": 2.0, "pushes": 30, "keep_weights": True, "dtype": "float64", "dilation": 1,
+                   **fields})  # fmt: skip
+
+
+def schedule(wanted: Run) -> tuple[Any, list[Batches]]:
+    """The training rows, and each worker's batches of them."""
+    experiment = resolve(wanted)
+    rows, parts = experiment.dataset.train_x, experiment.assignment
+    return experiment.dataset, [Batches(len(rows), wanted.workers, worker, wanted.batch_size, wanted.seed, parts=parts)
+                                for worker in range(wanted.workers)]  # fmt: skip
+
+
+def reference(wanted: Run) -> np.ndarray:
+    """Logistic regression by rounds, in plain NumPy: the mean over the workers, or over the rows if they share them."""
+    dataset, batches = schedule(wanted)
+    inputs, labels = dataset.train_x, dataset.train_y.numpy()
+    starts, keys, values = (each.numpy() for each in inputs.tensors)
+    weights = np.zeros(inputs.key_count)
+    for turn in range(wanted.pushes // wanted.workers):
+        step = np.zeros_like(weights)
+        for own in batches:
+            for row in own.at(turn):
+                here = slice(starts[row], starts[row + 1])
+                score = weights[keys[here]] @ values[here]
+                step[keys[here]] += (1 / (1 + np.exp(-score)) - labels[row]) * values[here] * own.share(turn) / len(
+                    own.at(turn))  # fmt: skip
+        weights -= wanted.learning_rate * step / wanted.workers
+    return weights
+
+
+@pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "partition": "blocks"},
+                                    {"partition": "multilevel"}], ids=str)  # fmt: skip
+def test_a_run_ends_with_the_weights_of_logistic_regression(tmp_path, fields):
+    wanted = keyed(**fields)
+    found = run(wanted, results=tmp_path, progress=False)
+    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
+    assert np.abs(found.weights - reference(wanted)).max() < 1e-12
+    assert np.abs(found.weights).max() > 0.1
+
+
+@pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "sync": "ssp:2"}, {**VIRTUAL, "partition": "moves"},
+                                    {**VIRTUAL, "sync": "local:3", "pushes": 90}], ids=str)  # fmt: skip
+def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
+    wanted = keyed(**fields)
+    found = run(wanted, results=tmp_path, progress=False)
+    dataset, batches = schedule(wanted)
+    steps = 3 if wanted.sync == "local:3" else 1
+
+    def keys(worker: int, iteration: int) -> np.ndarray:
+        rows = [batches[worker].at(iteration * steps + at) for at in range(steps)]
+        return dataset.train_x.keys_of(np.concatenate(rows))
+
+    asked = 0
+    for push in found.pushes.itertuples():
+        own = keys(push.worker, push.iteration)
+        assert push.bytes_up == push_bytes(own, KEYS) + 4 * len(own)  # float64
+        if push.bytes_down:
+            after = keys(push.worker, push.iteration + 1)
+            assert push.bytes_down == reply_bytes(after) + 4 * len(after)
+            asked += request_bytes(after, KEYS)
+    last = {worker: found.pushes[found.pushes.worker == worker].iteration.max() for worker in range(WORKERS)}
+    unanswered = [request_bytes(keys(push.worker, push.iteration + 1), KEYS) for push in found.pushes.itertuples()
+                  if not push.bytes_down]  # fmt: skip
+    assert len(unanswered) <= len(last)
+    assert asked <= found.manifest["requested_bytes"] <= asked + sum(unanswered)
+
+
+def test_both_engines_end_with_the_same_bits(tmp_path):
+    virtual, local = (run(keyed(**fields), results=tmp_path, progress=False) for fields in (VIRTUAL, {}))
+    assert np.array_equal(virtual.weights, local.weights)
+
+
+def test_it_does_not_matter_how_many_processes_compute(tmp_path):
+    from pslab.engines.virtual.engine import execute
+
+    one, two = (execute(resolve(keyed(**VIRTUAL, sync="asp")), lambda news: None, hosts) for hosts in (1, 2))
+    assert np.array_equal(one.weights, two.weights)
+    assert np.array_equal(one.pushes, two.pushes)
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:2", "dssp:1,2", "eager:rmw=off", "backup:1", "local:2", "elastic:4"])
+def test_every_policy_runs_on_keys(tmp_path, sync):
+    found = run(keyed(**VIRTUAL, sync=sync), results=tmp_path, progress=False)
+    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
+    assert found.accuracy.loss.iloc[-1] < found.accuracy.loss.iloc[0]
+
+
+def test_a_key_that_no_batch_holds_is_never_touched(tmp_path):
+    wanted = keyed(**VIRTUAL, pushes=6)
+    found = run(wanted, results=tmp_path, progress=False)
+    dataset, batches = schedule(wanted)
+    held = np.unique(np.concatenate([dataset.train_x.keys_of(own.at(turn)) for own in batches for turn in range(2)]))
+    moved = np.flatnonzero(found.weights)
+    assert np.isin(moved, held).all()
+    assert len(moved) > 0.8 * len(held)  # of some keys the first gradients cancel each other
+
+
+@pytest.mark.parametrize(("field", "value", "words"), [
+    ("prune", "static:1%", "all of them"), ("ranges", "layers", "one layer"), ("sync", "eager", "rmw=off"),
+    ("rate", "adagrad", "adagrad:server"), ("on_death", "restart", "stop or continue"),
+    ("on_nonfinite", "skip", "stop"), ("data", "mnist:train=512,test=128", "sparse rows"),
+])  # fmt: skip
+def test_what_cannot_be_done_key_by_key_is_refused(field, value, words):
+    with pytest.raises(ConfigError, match=words):
+        resolve(keyed(**{field: value}))
+
+
+def test_a_model_must_have_a_weight_for_each_key():
+    with pytest.raises(ConfigError, match=f"one weight for each of the data's {KEYS} keys"):
+        resolve(keyed(model="mlp"))
+
+
+def test_only_sparse_rows_are_shared_out_by_their_keys():
+    with pytest.raises(ConfigError, match="keys of sparse rows"):
+        resolve(Run(data="mnist:train=512,test=128", partition="blocks"))
