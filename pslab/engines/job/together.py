@@ -114,7 +114,7 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
         "sync": "a worker reads its own pushes, of which it has kept none: use rmw=off" * traits.reads_own
                 or "a worker goes on with weights of other keys: push after each fetch, and fetch after each push"
                 * _goes_on(policies["sync"]),
-        "rate": "keeps sums of all entries at each worker: use adagrad:server" * (
+        "rate": "keeps sums of all entries at each worker: use one that keeps them at the server" * (
             rate_state.needs(policies["rate"]) in rate_state.AT_WORKER),
         "engine": "without tensors nobody knows the keys: use virtual or local" * (run.engine == "timing"),
         "device": "sparse rows are for the CPU: use cpu" * (run.device != "cpu"),

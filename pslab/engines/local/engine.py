@@ -134,6 +134,7 @@ class _LocalRun(Rehearsing):
             self.running = True
             while self._under_way:
                 self.hear(self._owed(), POLL_S)
+                self._relieve()
                 if SERVER in self.pool.ended and "outcome" not in self.facts:
                     self._rewind()
                 if (beside := self.evaluator) is not None and beside not in self.pool.ended and not self.busy:
@@ -169,6 +170,7 @@ class _LocalRun(Rehearsing):
             "dilation": self.dilation,
             **found,
             "workers_let_others_first": self.yields,
+            **({"workers_starved": True} if self.starved else {}),
             "rehearsed_gradient_s": self.pace.gradient_s,
             "rehearsed_late_s": self.pace.late_s,
         }

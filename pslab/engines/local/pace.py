@@ -23,7 +23,7 @@ from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.processes.pool import SERVER, Pool
-from pslab.engines.processes.precedence import let_others_first
+from pslab.engines.processes.precedence import Starving, let_others_first
 from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.keyed import KeyedProducer
@@ -136,10 +136,10 @@ def rehearsed(job: Job, worker: int, arena: Arena, data: Arena) -> dict[str, lis
     return {"gradients_s": spent_s[1:] or spent_s, "delays_s": delays_s[1:] or delays_s}
 
 
-Steps = tuple[Callable[[int], object], Callable[[int], object]]  # compute the gradient of a step; choose its entries
+Acts = tuple[Callable[[int], object], Callable[[int], object]]  # compute the gradient of a step; choose its entries
 
 
-def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
+def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     layout, device = job.layout, job.device.of(worker)
     weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
     buffer = torch.zeros_like(weights)
@@ -156,7 +156,7 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
     return lambda step: computing.gradient(step, 0), choose
 
 
-def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
+def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     """The first one again and again: of no other are the weights here."""
     producer = KeyedProducer(job, worker, arena, data)
     return lambda step: producer.gradient(0), lambda step: producer.payloads(0, 0.0)
@@ -177,8 +177,15 @@ class Rehearsing(Coordinator):
         super().__init__(pool, experiment, on_progress)
         self.asked, self.before = asked, before
         self.yields, self.dilation, self.pace = bool(asked), 1.0, Pace((), 0.0)
+        self.starving, self.starved = Starving(), False
         self.workers = set(range(self.run.workers))
         self.all = self.workers | {SERVER}  #: the processes that have a role
+
+    def _relieve(self) -> None:
+        """Workers that let others first, and so get next to nothing, do it no longer."""
+        if self.yields and self.starving(self._computing):
+            let_others_first(self._computing, False)
+            self.yields, self.starved = False, True
 
     @contextlib.contextmanager
     def _yielding(self, yields: bool) -> Iterator[bool]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+
+WINDOW_S = 2.0
+SHARE = 0.25  # of the cores, which processes that want one get at least, or they starve
 
 
 def let_others_first(processes: Iterable[int], yields: bool) -> bool:
@@ -25,3 +29,44 @@ def let_others_first(processes: Iterable[int], yields: bool) -> bool:
                 os.sched_setscheduler(process, wanted, os.sched_param(0))
             return True
     return False
+
+
+class Starving:
+    """Whether processes that let others first get next to nothing, as where others have begun to keep all cores busy.
+
+    A gradient then takes a hundred times as long as in the rehearsal, and so does the run.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._looked_s = clock, clock()
+        self._before: dict[int, tuple[float, float]] = {}
+
+    def __call__(self, processes: Iterable[int]) -> bool:
+        """Whether these have wanted a core for most of the last WINDOW_S, and had less than a SHARE of all cores.
+
+        To be asked many times in that; the answer is no between.
+        """
+        passed_s = self._clock() - self._looked_s
+        if passed_s < WINDOW_S:
+            return False
+        found, before = {process: used_and_awaited(process) for process in processes}, self._before
+        self._looked_s, self._before = self._clock(), found
+        both = [(found[process], before[process]) for process in found.keys() & before.keys()]
+        used_s, awaited_s = (sum(now[each] - then[each] for now, then in both) for each in (0, 1))
+        return awaited_s > passed_s / 2 and used_s < SHARE * passed_s * cores()
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def used_and_awaited(process: int) -> tuple[float, float]:
+    """For how many seconds a process's first thread has had a core, and has waited for one; zeros where the system does
+    not say. See the kernel's sched-stats.rst."""
+    try:
+        with open(f"/proc/{process}/schedstat") as file:
+            used, awaited, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    return used / 1e9, awaited / 1e9

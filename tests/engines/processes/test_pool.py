@@ -87,6 +87,26 @@ def test_a_child_watches_its_parent_before_it_imports_torch():
     assert found.stdout.strip() == "False"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs Linux's /proc")
+def test_processes_that_take_the_places_of_others_leave_no_descriptor():
+    own = pool.Pool(2, lambda: None)
+    forks = forkserver._forkserver._forkserver_pid
+
+    def opened():
+        own.replace(0)
+        own.attach(0)
+        own.renew(range(2))
+        return [sorted(os.listdir(f"/proc/{process}/fd")) for process in ("self", forks)]
+
+    try:
+        first = [len(names) for names in opened()]
+        for _ in range(2):
+            last = opened()
+        assert [len(names) for names in last] == first
+    finally:
+        own.close(kill=True)
+
+
 # --- children that do not keep up their part --------------------------------------------------------------------------
 
 LONG_S = 60.0

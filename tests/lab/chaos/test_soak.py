@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pslab.engines.job.shared_memory import Arena
 from pslab.lab.chaos import soak as soaks
 from pslab.lab.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak
 
@@ -34,6 +35,18 @@ def test_descriptors_and_memory_of_a_process_are_counted():
     os.close(write)
     assert resident_bytes(own) > MIB
     assert (descriptors(2**30), resident_bytes(2**30)) == (0, 0)
+
+
+def test_maps_of_shared_memory_are_no_more_descriptors():
+    before, arena, views = descriptors(os.getpid()), Arena(), []
+    for size_bytes in (4096, 8192, 16384):
+        arena.reserve(size_bytes)
+        views.append(arena.bytes(0, size_bytes))
+    assert descriptors(os.getpid()) == before + 1
+    arena.close()
+    assert descriptors(os.getpid()) == before + 1  # while something lies there
+    views.clear()
+    assert descriptors(os.getpid()) == before
 
 
 def test_runs_go_on_until_the_time_is_over_with_samples_between_them(monkeypatch: pytest.MonkeyPatch):
