@@ -24,14 +24,19 @@ class BatchKeys:
     def __init__(self, job: Job, worker: int, dataset: Dataset) -> None:
         run, inputs = job.run, dataset.train_x
         assert isinstance(inputs, SparseInputs)  # a run that pulls keys has no others
-        self._inputs, self._before = inputs, job.traits.gradients_before
+        self._inputs, self._traits = inputs, job.traits
         self._batches = Batches(len(inputs), run.workers, worker, run.batch_size, run.seed, parts=job.assignment)
         self._last: tuple[int, Keys] = -1, np.empty(0, np.int64)
 
     def of(self, iteration: int) -> Keys:
-        """Increasing."""
+        """Increasing. Where a worker has the same examples in each pass, the keys of all of them, always."""
+        traits = self._traits
+        if traits.repeats:
+            iteration = 0
         if iteration != self._last[0]:
-            steps = range(self._before(iteration), self._before(iteration + 1))
+            steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
+            if traits.repeats:
+                steps = range(self._batches.rounds)
             rows = np.concatenate([self._batches.at(step) for step in steps])
             self._last = iteration, self._inputs.keys_of(rows)
         return self._last[1]
