@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pslab"
 FOLDERS = sorted({file.parent for file in PACKAGE.rglob("*.py")})
 COMMON = {"none", "constant", "linear", "steps", "static", "std", "dynamic",  # words that are not only policies
-          "local", "eager", "split", "stalest", "front", "needed", "range"}  # fmt: skip
+          "local", "eager", "split", "stalest", "front", "needed", "range", "average"}  # fmt: skip
 
 
 def test_conda_installs_what_pip_installs():

@@ -61,13 +61,14 @@ class Discard(NamedTuple):
 class Reply(NamedTuple):
     """Effect: send the worker the weights of the range, which contain `own` of its pushes.
 
-    `released_by` is the worker for which it waited, or NO_WORKER.
+    `released_by` is the worker for which it waited, or NO_WORKER. `empty`: it goes on with the weights that it has.
     """
 
     pull: Pull
     version: int
     released_by: int
     own: int = 0
+    empty: bool = False
 
 
 class Refuse(NamedTuple):
@@ -92,6 +93,7 @@ class Server(OfPolicy):
         self.accepted = 0  #: iterations whose push is complete on all ranges, and was not dropped, over all workers
         self.gradients = 0  #: that these pushes are made of: what a budget counts
         self._partial: dict[tuple[int, int], int] = {}
+        self._new: set[tuple[int, int]] = set()  # (worker, range): it has just joined, and has no weights to go on with
 
     def handle(self, message: Push | Pull, now: float) -> list[Effect]:
         """A message arrived at the instant `now`.
@@ -170,6 +172,8 @@ class Server(OfPolicy):
         for part in self.ranges:
             part.window.join(iteration)
             part.clocks[worker] = iteration
+        if not self.traits.fetches(iteration):
+            self._new |= {(worker, index) for index in range(len(self.ranges))}
         for scope in self.scopes:
             if scope.complete is not None:
                 scope.complete.join(iteration)
@@ -257,7 +261,7 @@ class Server(OfPolicy):
         part = self.ranges[index]
         if isinstance(decision, Start):
             scope.reading.append(index)
-            return self._reply(part, event, decision)
+            return self._reply(part, index, event, decision)
         if scope.reading:
             raise ProtocolError(f"{self.sync}: {decision} while weights are being read; apply before starting")
         if isinstance(decision, Drop):
@@ -267,14 +271,16 @@ class Server(OfPolicy):
             return Discard(index, push)
         return self._step(part, index, decision)
 
-    def _reply(self, part: Range, event: SyncEvent, start: Start) -> Reply:
+    def _reply(self, part: Range, index: int, event: SyncEvent, start: Start) -> Reply:
         pull = part.asked.pop(start.worker, None)
         if pull is None or pull.iteration != start.iteration:
             raise ProtocolError(f"{self.sync} starts {start}, which no worker asked for")
         released_by = NO_WORKER if event.worker == start.worker else event.worker
-        eager = self.traits.eager
-        own = part.clocks[start.worker] - sum(worker == start.worker for worker, _ in part.held) if eager else 0
-        return Reply(pull, part.version, released_by, own)
+        held = sum(worker == start.worker for worker, _ in part.held)
+        own = part.clocks[start.worker] - held if self.traits.eager else 0
+        goes_on = not self.traits.fetches(pull.iteration) and (pull.worker, index) not in self._new
+        self._new.discard((pull.worker, index))
+        return Reply(pull, pull.version if goes_on else part.version, released_by, own, empty=goes_on)
 
     def _step(self, part: Range, index: int, decision: Apply | Aggregate) -> Step:
         aggregate = isinstance(decision, Aggregate)

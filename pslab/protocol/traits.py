@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pslab.protocol.messages import Decisions, SyncEvent
 from pslab.protocol.window import Window
@@ -25,6 +25,15 @@ class Sync(Protocol):
     rmw                of an eager policy, False: workers do not add their own pushes to weights that lack them
     gradients_before   a method: the number of gradients that a worker has computed before an iteration, if a push may
                        be made of several
+    pushes             a method: whether the push of an iteration holds anything; if not, what it would have held is
+                       part of a later one
+    fetches            a method: whether the weights of an iteration are fetched; if not, the worker goes on with what
+                       it has, and the answer to its request is empty
+    method             what its workers make of several gradients, and its server of their pushes: see
+                       pslab.tensors.update.methods
+    changes            True: a push is a change of the weights, which no learning rate scales
+    repeats            True: a worker has the examples of its first pass over the data in every pass
+    sized              a method: for some `Lengths`, the policy with those in numbers that it was given in passes
     variants           a method of a policy that plans by instants (it says so by Searched): for so many workers, the
                        same policy with each plan that can be made, among which the checker chooses freely
     """
@@ -40,9 +49,27 @@ class Sync(Protocol):
         """The next state and the decisions, in the order in which they are to be performed."""
 
 
+class Lengths(NamedTuple):
+    """How long a run is for one of its workers, in gradients."""
+
+    passed: int  #: in one pass over the data
+    budget: int | None  #: the worker's share of the run's budget, if it has one
+
+
+def sized(sync: Any, lengths: Lengths) -> Any:
+    """A policy as a run of these lengths has it. A ConfigError says what it lacks."""
+    found = getattr(sync, "sized", None)
+    return sync if found is None else found(lengths)
+
+
 def one_each(iteration: int) -> int:
     """The gradients that a worker has computed before an iteration, if each push is one gradient."""
     return iteration
+
+
+def always(iteration: int) -> bool:
+    """Every push holds something, and all weights are fetched."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -55,7 +82,12 @@ class Traits:
     eager: bool = False  #: workers ask for the next weights as they start to compute
     reads_own: bool = False  #: read my writes: eager workers add their own pushes that their weights lack
     plans: bool = False  #: it plans by instants, and has `variants` for the checker
+    method: str = ""  #: what workers make of several gradients, and the server of their pushes
+    changes: bool = False  #: a push is a change of the weights, which no learning rate scales
+    repeats: bool = False  #: a worker has the examples of its first pass in every pass
     gradients_before: Callable[[int], int] = one_each  #: gradients that a worker has computed before an iteration
+    pushes: Callable[[int], bool] = always  #: whether the push of an iteration holds anything
+    fetches: Callable[[int], bool] = always  #: whether the weights of an iteration are fetched
 
     @property
     def accumulates(self) -> bool:
@@ -63,7 +95,7 @@ class Traits:
         return self.gradients_before is not one_each
 
     def gradients(self, iteration: int) -> int:
-        """The number of gradients that a push of this iteration is made of."""
+        """The number of gradients that are computed for the push of this iteration."""
         return self.gradients_before(iteration + 1) - self.gradients_before(iteration)
 
 
@@ -77,7 +109,12 @@ def traits_of(sync: Sync) -> Traits:
         eager=eager,
         reads_own=eager and bool(getattr(sync, "rmw", True)),
         plans=hasattr(sync, "variants"),
+        method=str(getattr(sync, "method", "")),
+        changes=bool(getattr(sync, "changes", False)),
+        repeats=bool(getattr(sync, "repeats", False)),
         gradients_before=getattr(sync, "gradients_before", one_each),
+        pushes=getattr(sync, "pushes", always),
+        fetches=getattr(sync, "fetches", always),
     )
 
 

@@ -120,7 +120,7 @@ def test_a_key_that_no_batch_holds_is_never_touched(tmp_path):
 
 @pytest.mark.parametrize(("field", "value", "words"), [
     ("prune", "static:1%", "all of them"), ("ranges", "layers", "one layer"), ("sync", "eager", "rmw=off"),
-    ("rate", "adagrad", "adagrad:server"), ("on_death", "restart", "stop or continue"),
+    ("rate", "adagrad", "at the server"), ("on_death", "restart", "stop or continue"),
     ("on_nonfinite", "skip", "stop"), ("data", "mnist:train=512,test=128", "sparse rows"),
 ])  # fmt: skip
 def test_what_cannot_be_done_key_by_key_is_refused(field, value, words):
@@ -136,3 +136,13 @@ def test_a_model_must_have_a_weight_for_each_key():
 def test_only_sparse_rows_are_shared_out_by_their_keys():
     with pytest.raises(ConfigError, match="keys of sparse rows"):
         resolve(Run(data="mnist:train=512,test=128", partition="blocks"))
+
+
+@pytest.mark.slow
+def test_the_functions_of_python_are_learned_as_well_as_by_the_reference(tmp_path):
+    """Accuracy .77 and log loss .475 within 36 rounds of 16 workers."""
+    wanted = keyed(**VIRTUAL, data="functions", workers=16, batch_size=32, learning_rate=1.0, rate="adagrad:server",
+                   pushes=36 * 16, eval_every=36 * 16, dtype="float32", partition="multilevel")  # fmt: skip
+    found = run(wanted, results=tmp_path, progress=False)
+    assert found.accuracy.accuracy.iloc[-1] >= 0.77
+    assert found.accuracy.loss.iloc[-1] <= 0.475

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pslab.errors import ProtocolError
+from pslab.policies.methods.downpour import Downpour
+from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.backup import Backup
 from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.eager import Eager
-from pslab.policies.sync.local_sgd import LocalSGD
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import NO_WORKER, Apply, Drop, Pull, Push, Pushed, Start
 from pslab.protocol.server import Discard, Refuse, Reply, Server, Step
@@ -19,8 +20,8 @@ def push(worker: int, iteration: int, *, index: int = 0, version: int = 0) -> Pu
     return Push(worker, index, iteration, version)
 
 
-def pull(worker: int, iteration: int, *, index: int = 0) -> Pull:
-    return Pull(worker, index, iteration, 0)
+def pull(worker: int, iteration: int, *, index: int = 0, version: int = 0) -> Pull:
+    return Pull(worker, index, iteration, version)
 
 
 def test_a_push_is_deferred_while_weights_are_read():
@@ -267,6 +268,30 @@ def test_a_bound_holds_an_eager_pull():
     assert server.handle(pull(0, 2), 1.0) == []
     step, reply = server.handle(push(1, 0), 2.0)
     assert (step.version, reply) == (2, Reply(pull(0, 2), 2, 1, 1))
+
+
+def test_weights_that_are_not_fetched_are_those_that_the_worker_has():
+    server = Server(range(1), 1, Downpour(n_fetch=3, n_push=1))
+    replies = []
+    for iteration, version in ((0, 0), (1, 0), (2, 0), (3, 3)):
+        server.handle(push(0, iteration, version=version), 1.0)
+        (reply,) = server.handle(pull(0, iteration + 1, version=version), 1.0)
+        server.answered(0)
+        replies.append((reply.version, reply.empty))
+    assert replies == [(0, True), (0, True), (3, False), (3, True)]
+
+
+def test_a_worker_that_joins_is_given_weights_even_if_none_were_due():
+    server = Server(range(2), 1, Downpour(n_fetch=3, n_push=1))
+    server.handle(push(0, 0), 1.0)
+    server.leave(0, 1.0)
+    assert server.join(0) == 1
+    (reply,) = server.handle(pull(0, 1, version=0), 2.0)
+    server.answered(0)
+    assert (reply.version, reply.empty) == (1, False)
+    server.handle(push(0, 1, version=1), 3.0)
+    (reply,) = server.handle(pull(0, 2, version=1), 3.0)
+    assert (reply.version, reply.empty) == (1, True)
 
 
 def test_a_push_counts_the_gradients_that_it_is_made_of():

@@ -9,7 +9,7 @@ from ownpolicies import NeverWaits
 
 from pslab.config.spec import build
 from pslab.config.table import ROWS
-from pslab.protocol.traits import Traits, one_each, traits_of
+from pslab.protocol.traits import Traits, always, one_each, traits_of
 
 EXPECTED = {
     "bsp": Traits(1, barrier=True),
@@ -19,15 +19,18 @@ EXPECTED = {
     "dssp": Traits(16, whole=True, plans=True),
     "elastic": Traits(whole=True, plans=True),
     "eager": Traits(eager=True, reads_own=True),
-    "local": Traits(1),  # and it accumulates gradients
+    "local": Traits(1, method="average"),  # and it accumulates gradients
+    "average": Traits(1),  # until it is sized
+    "downpour": Traits(method="replica"),
+    "admm": Traits(1, method="consensus", changes=True, repeats=True),
 }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_traits_of_the_policies(name):
     found = traits_of(build("sync", ROWS["sync"][name].example or name))
-    assert replace(found, gradients_before=one_each) == EXPECTED[name]
-    assert found.accumulates is (name == "local")
+    assert replace(found, gradients_before=one_each, pushes=always, fetches=always) == EXPECTED[name]
+    assert found.accumulates is (name in ("local", "downpour", "admm"))
 
 
 def test_defaults_and_options():

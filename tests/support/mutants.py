@@ -18,7 +18,8 @@ SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
 MODULES = (
     *(f"protocol.{name}" for name in ("window", "messages", "traits", "scope", "requests", "server", "worker")),
-    *(f"policies.sync.{name}" for name in ("ssp", "bsp", "asp", "eager", "local_sgd", "backup")),
+    *(f"policies.sync.{name}" for name in ("ssp", "bsp", "asp", "eager", "backup")),
+    *(f"policies.methods.{name}" for name in ("local_sgd", "average", "downpour", "admm")),
     "policies.planning.zipline", "policies.sync.dssp", "policies.sync.elastic",
 )  # fmt: skip
 
@@ -141,8 +142,10 @@ MUTANTS = [
            "                scope.reading += [index] * again\n",
            "is started with iteration 1 after 1"),
     Mutant("a reply reports the version before", SERVER,
-           "Reply(pull, part.version, released_by, own)", "Reply(pull, part.version - 1, released_by, own)",
+           "goes_on else part.version, released_by", "goes_on else part.version - 1, released_by",
            "is sent version 0; the newest is 1"),
+    Mutant("a reply without weights names a version that the worker has not", SERVER,
+           "pull.version if goes_on", "part.version if goes_on", "is sent version", policy="downpour:3,1"),
     Mutant("a push is accepted when its first range has arrived", SERVER,
            "if arrived < len(self.ranges):", "if arrived < 1:", "are counted as accepted", ranges=2, iterations=1),
     Mutant("the pull of a worker that left is kept", SERVER,
@@ -329,7 +332,7 @@ MUTANTS = [
            "buffers = EAGER_BUFFERS", "buffers = EAGER_BUFFERS + 1", "which is not acknowledged", policy="eager",
            workers=1, iterations=4, faults=("reorder", "lose")),
     Mutant("a reply to an eager worker counts a push that its weights lack", SERVER,
-           "own = part.clocks[start.worker] - sum(", "own = part.clocks[start.worker] + 1 - sum(",
+           "own = part.clocks[start.worker] - held", "own = part.clocks[start.worker] + 1 - held",
            "of its pushes; its weights contain", policy="eager"),
     Mutant("an eager worker counts its own pushes as staleness", WORKER,
            "others = (version - used) - (own - self.own[index])", "others = version - used",

@@ -258,7 +258,8 @@ class ServerSide:
                 current[effect.range] = effect.version
             elif isinstance(effect, self._kinds.server.Reply):
                 pull, low = effect.pull, min(server.ranges[effect.pull.range].clocks.values(), default=0)
-                wrong = invariants.newest(effect.version, current[pull.range])
+                goes_on = pull.version if effect.empty else current[pull.range]
+                wrong = invariants.newest(effect.version, goes_on)
                 wrong, at = wrong or invariants.bound(pull.iteration, low, self._length), int(pull.worker)
             if wrong:
                 return wrong, at

@@ -22,6 +22,7 @@ from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import Memory, memories
 from pslab.tensors.pruning.rules import Dense
 from pslab.tensors.update import rate_state
+from pslab.tensors.update.methods import state as methods
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
@@ -133,4 +134,5 @@ class Experiment:
         size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
         pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
         squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
-        return {**pruned, **({SQUARES: Memory(size, dtype)} if squares else {})}
+        own = {SQUARES: Memory(size, dtype)} if squares else {}
+        return {**pruned, **own, **methods.memories(self.sync, size, dtype)}

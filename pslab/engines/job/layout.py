@@ -9,14 +9,16 @@ from typing import TypeVar
 import torch
 
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.shared_memory import ALIGNMENT, aligned
+from pslab.engines.job.shared_memory import ALIGNMENT, Arena, aligned
 from pslab.protocol.worker import buffers_of
 from pslab.tensors.codec.frames import largest_frame_bytes
 from pslab.tensors.pruning.pruner import Memory
+from pslab.tensors.update.methods import state as methods
 
 T = TypeVar("T")
 
 HEAD_BYTES = ALIGNMENT  # of a worker's states: their numbers
+NUMBER = torch.float64
 
 
 def in_turn(places: Sequence[T], iteration: int) -> T:
@@ -43,6 +45,7 @@ class Layout:
     asked: tuple[tuple[int, ...], ...] = ()  #: per worker, by the iteration's parity: room for a request's frames
     states: tuple[int, ...] = ()  #: per worker: its last states of what it keeps, if another may take its place
     copies: int = 0  #: of them, beside the one at work
+    told: int | None = None  #: what the server says beside its weights, one float64, if its method says anything
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
 
@@ -58,7 +61,12 @@ class Layout:
             places |= {at: size for own in each for at in own}
         places |= {at: self.memories[name].entries * self.memories[name].dtype.itemsize
                    for own in self.kept for name, at in own.items()}  # fmt: skip
+        places |= {} if self.told is None else {self.told: aligned(NUMBER.itemsize)}
         return tuple(sorted(places.items()))
+
+    def number(self, arena: Arena) -> torch.Tensor | None:
+        """What the server says beside its weights: [1], or None."""
+        return None if self.told is None else arena.tensor(self.told, 1, NUMBER)
 
     @property
     def kept_bytes(self) -> int:
@@ -105,4 +113,5 @@ class Layout:
         copies = len(buffers) if eager else 1
         if experiment.replaces and memories:
             states = tuple(take(HEAD_BYTES + copies * made.kept_bytes) for _ in range(workers))
-        return replace(made, states=states, copies=copies, end=at)
+        told = take(NUMBER.itemsize) if methods.tells(experiment.sync) else None
+        return replace(made, states=states, copies=copies, told=told, end=at)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from pslab.config.cluster import Cluster
 from pslab.config.run import Run
-from pslab.config.table import ROWS
+from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
-from pslab.protocol.traits import traits_of
+from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors.codec.frames import frame_bytes
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state
+from pslab.tensors.update.methods import state as methods
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 
@@ -35,8 +38,14 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
+    _check_method(run, policies)
     _check_layers(run, policies)
     _check_members(run, cluster)
+
+
+def lengths(run: Run, passed: int) -> Lengths:
+    """How long a run is for each worker, if its pass over the data has so many batches."""
+    return Lengths(passed, None if run.pushes is None else max(1, run.pushes // run.workers))
 
 
 def _check_rate(run: Run, rate: Any) -> None:
@@ -102,8 +111,10 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
         "prune": "the entries of the batch's keys are pushed, all of them: use none" * (
             not isinstance(policies["prune"], Dense)),
         "ranges": "a model with a weight for each key has one layer: use whole" * policies["ranges"].layered,
-        "sync": "a worker reads its own pushes, of which it has kept none: use rmw=off" * traits.reads_own,
-        "rate": "keeps sums of all entries at each worker: use adagrad:server" * (
+        "sync": "a worker reads its own pushes, of which it has kept none: use rmw=off" * traits.reads_own
+                or "a worker goes on with weights of other keys: push after each fetch, and fetch after each push"
+                * _goes_on(policies["sync"]),
+        "rate": "keeps sums of all entries at each worker: use one that keeps them at the server" * (
             rate_state.needs(policies["rate"]) in rate_state.AT_WORKER),
         "engine": "without tensors nobody knows the keys: use virtual or local" * (run.engine == "timing"),
         "device": "sparse rows are for the CPU: use cpu" * (run.device != "cpu"),
@@ -142,6 +153,35 @@ def _check_momentum(run: Run, rule: Any) -> None:
         problem = f"prune={run.prune!r} keeps momentum at the worker, and the server takes plain steps by the mean"
         advice = "use optimizer='sgd' or 'sgd:weight_decay=0.0001', or momentum=0 in the rule"
         raise ConfigError("optimizer", run.optimizer, f"{problem}: {advice}")
+
+
+def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
+    """What workers make of several gradients leaves no choice of some others."""
+    traits, sync = traits_of(policies["sync"]), policies["sync"]
+    if traits.method not in ("", *methods.METHODS):
+        problem = f"has the method {traits.method!r}, which nothing computes; {nearest(traits.method, methods.METHODS)}"
+        raise ConfigError("sync", run.sync, problem)
+    if traits.changes:
+        what = "pushes changes of the weights, not gradients"
+        if not isinstance(policies["prune"], Dense):
+            raise ConfigError("prune", run.prune, f"the policy {what}, none of which is to be left out: use none")
+        if not resolve_optimizer(run.optimizer).plain_sgd:
+            raise ConfigError("optimizer", run.optimizer, f"the policy {what}: use sgd")
+        if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:
+            raise ConfigError("rate", run.rate, f"the policy {what}, which no rate scales: use constant")
+    if _goes_on(sync):
+        if isinstance(policies["prune"], Ranges):
+            problem = "pushes ranges of keys in turn, and the policy not after every fetch: use another rule, or none"
+            raise ConfigError("prune", run.prune, problem)
+        if run.on_nonfinite == "skip" or (run.on_death == "restart" and run.engine == "local"):
+            field = "on_nonfinite" if run.on_nonfinite == "skip" else "on_death"
+            problem = "a worker goes on with weights that it fetched earlier, which would be lost: use stop"
+            raise ConfigError(field, getattr(run, field), problem)
+
+
+def _goes_on(sync: Any) -> bool:
+    """Whether a worker may go on with weights that it fetched earlier."""
+    return traits_of(sync).method == methods.REPLICA and bool(methods.memories(sync, 1, torch.float32))
 
 
 def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:

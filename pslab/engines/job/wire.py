@@ -23,7 +23,7 @@ REQUEST_BYTES = 87  # of a pull on an emulated link: a figure of the emulation, 
 class Gradient(NamedTuple):
     """Of a Push: where it lies follows from its worker, range and iteration (see Layout)."""
 
-    size_bytes: int  #: of the encoded entries, or WHOLE
+    size_bytes: int  #: of the encoded entries, or WHOLE; 0: nothing is pushed
     entries: int
     loss: float  #: on the batch
     sent_s: float = 0.0
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 class Answer(NamedTuple):
     """Of Weights. The worker's last push on the range was `taken` by the server, and `done` once it was dealt with."""
 
-    size_bytes: int  #: of the encoded entries, or WHOLE
+    size_bytes: int  #: of the encoded entries, or WHOLE; 0: the worker goes on with the weights that it has
     released_by: int  #: the worker that was waited for
     taken_s: float
     done_s: float

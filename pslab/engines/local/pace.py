@@ -136,10 +136,10 @@ def rehearsed(job: Job, worker: int, arena: Arena, data: Arena) -> dict[str, lis
     return {"gradients_s": spent_s[1:] or spent_s, "delays_s": delays_s[1:] or delays_s}
 
 
-Steps = tuple[Callable[[int], object], Callable[[int], object]]  # compute the gradient of a step; choose its entries
+Acts = tuple[Callable[[int], object], Callable[[int], object]]  # compute the gradient of a step; choose its entries
 
 
-def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
+def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     layout, device = job.layout, job.device.of(worker)
     weights = device.to(arena.tensor(layout.server, layout.size, layout.dtype).clone())
     buffer = torch.zeros_like(weights)
@@ -156,7 +156,7 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
     return lambda step: computing.gradient(step, 0), choose
 
 
-def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Steps:
+def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     """The first one again and again: of no other are the weights here."""
     producer = KeyedProducer(job, worker, arena, data)
     return lambda step: producer.gradient(0), lambda step: producer.payloads(0, 0.0)

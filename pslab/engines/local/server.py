@@ -294,6 +294,7 @@ class LocalServer:
             "diverged": self.driver.diverged,
             **({"requested_bytes": self.driver.requested_bytes} if self.job.keyed else {}),
             **self.links.facts(),
+            **self.driver.facts(),
             "stalled_s": self.stalled_s,
             "costs": self.clock.costs(),
         }

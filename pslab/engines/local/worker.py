@@ -44,7 +44,7 @@ class LocalWorker(Evaluating):
         self.rows: list[Row] = []
         requests = requests_of(job, seat.arena, seat.data)
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), self.rows, requests)
-        self.producer = producer_of(job, self.worker, seat.arena, seat.data, successor=successor)
+        self.producer = producer_of(job, self.worker, seat.arena, seat.data, successor=successor, requests=requests)
         self.producer.warm_up()
         self.faults = Faults(job.cluster, job.run.seed)
         self.layers_s: list[list[float]] = []

@@ -40,7 +40,7 @@ class Books:
         if job.layout.in_place and computing:
             raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
         applied = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, stale, stalest, seen)
-        return job.learning_rate(self.applied) * job.rate.scale(applied)
+        return 1.0 if job.traits.changes else job.learning_rate(self.applied) * job.rate.scale(applied)
 
     def computing(self, index: int) -> Collection[int]:
         """The versions of a range on which workers compute now."""

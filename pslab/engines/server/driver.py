@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
@@ -18,6 +18,7 @@ from pslab.engines.server.ledger import NOTHING
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.worker import buffers_of
+from pslab.tensors.workload.data import rounds
 
 
 class Transport(Protocol):
@@ -41,6 +42,13 @@ class Shard(Protocol):
 
     def leave(self, worker: int) -> None:
         """A worker has left."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether the policy's method ends the run."""
+
+    def facts(self) -> dict[str, Any]:
+        """For the manifest, of the policy's method."""
 
 
 class ServerDriver:
@@ -122,6 +130,11 @@ class ServerDriver:
         return iteration, [Pull(worker, index, iteration, 0, wanted) for index, part in enumerate(ranges)
                            if worker not in part.asked]  # fmt: skip
 
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of the policy's method, and of how many batches a worker's pass over the data has."""
+        passed = rounds(self._job.examples, self._job.run.workers, self._job.run.batch_size)
+        return {"pass_iterations": passed, **self._shard.facts()}
+
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""
         self.refused += 1
@@ -138,6 +151,8 @@ class ServerDriver:
         self._perform(effects, key)
         if budget is not None and self.machine.gradients >= budget:
             self.end("budget", self._clock.now())
+        elif self._shard.converged:
+            self.end("converged", self._clock.now())
 
     def _pull(self, pull: Pull) -> None:
         """A request is answered once: the place where its weights lie is one that the worker computes on by now."""
@@ -175,7 +190,8 @@ class ServerDriver:
         clock, books, begin_s = self._clock, self.books, self._clock.now()
         rate = books.rate(step)
         self._shard.apply(step, rate, books.computing(step.range))
-        clock.spend(APPLY, begin_s, len(step.pushes), self._job.shares[step.range])
+        held = sum([push.payload.size_bytes != 0 for push in step.pushes])
+        clock.spend(APPLY, begin_s, held, self._job.shares[step.range])
         done_s = clock.now()
         books.applied_at(step, done_s)
         if led_by is not None:
@@ -199,7 +215,7 @@ class ServerDriver:
         self._answered[key] = pull.iteration
         size_bytes = self._shard.lay(reply)
         on = FIND if size_bytes != WHOLE and job.run.pull == "changed" else SERVE
-        self._clock.spend(on, released_s, 1, job.shares[index])
+        self._clock.spend(on, released_s, int(not reply.empty), job.shares[index])
         taken_s, done_s = self._taken.get(key, (released_s, released_s))
         answer = Answer(size_bytes, reply.released_by, taken_s, done_s, self._asked_s.get(key, released_s), released_s,
                         self._clock.now())  # fmt: skip

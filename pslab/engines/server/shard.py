@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec.frames import Entries, decode, encode_into, requested
 from pslab.tensors.update import rate_state
+from pslab.tensors.update.methods import state as methods
 from pslab.tensors.update.store import Gradient, Part, Store
 from pslab.tensors.workload.keyspace import KeyRange
 
@@ -31,6 +33,9 @@ class TensorShard:
         self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
         self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
+        said = [arena.tensor(own[methods.SAID], *job.layout.memories[methods.SAID][:2])
+                for own in job.layout.kept if methods.SAID in own]  # fmt: skip
+        self._method = methods.at_server(job.sync, job.parts, weights, said, job.layout.number(arena), job.keyed)
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
@@ -41,6 +46,15 @@ class TensorShard:
     def weights(self) -> torch.Tensor:
         """The weights now, flat."""
         return self._store.weights
+
+    @property
+    def converged(self) -> bool:
+        """Whether the method ends the run."""
+        return self._method is not None and self._method.converged
+
+    def facts(self) -> dict[str, Any]:
+        """For the manifest, of the method."""
+        return {} if self._method is None else self._method.facts()
 
     def leave(self, worker: int) -> None:
         """A worker has left: what its rate keeps of it goes."""
@@ -53,14 +67,24 @@ class TensorShard:
         Raises:
             WorkerFailed: a bad frame.
         """
-        gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes]
-        if self._rate_state is not None:
+        held = self._job.traits.pushes
+        gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes if held(push.iteration)]
+        if self._method is not None:
+            gradients = self._method.adjust(step, gradients)
+        if self._rate_state is not None and gradients:
             gradients = self._rate_state.adjust(step, gradients, computing)
         self._store.step(step.range, gradients, rate)
 
     def lay(self, reply: Reply) -> int:
-        """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
+        """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such.
+
+        An empty reply has none: 0.
+        """
         pull, job = reply.pull, self._job
+        if reply.empty:
+            return 0
+        if self._method is not None:
+            self._method.tell()
         if job.layout.in_place:
             return WHOLE
         part = job.parts[pull.range]

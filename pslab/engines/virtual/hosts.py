@@ -188,6 +188,9 @@ class Hosts:
 
     def _lay_out(self, arena: Arena, data: Arena, job: Job) -> None:
         layout = job.layout
+        for kept in layout.kept:
+            for name, place in kept.items():
+                arena.tensor(place, layout.memories[name].entries, layout.memories[name].dtype).zero_()
         if job.keyed:
             for worker in range(job.run.workers):
                 lay_initial(job, worker, arena, data)
@@ -195,9 +198,6 @@ class Hosts:
         server = arena.tensor(layout.server, layout.size, layout.dtype)
         for weights in () if layout.in_place else layout.weights:
             arena.tensor(weights, layout.size, layout.dtype).copy_(server)
-        for kept in layout.kept:
-            for name, place in kept.items():
-                arena.tensor(place, layout.memories[name].entries, layout.memories[name].dtype).zero_()
 
     def _hear(self) -> None:
         owed = {number: COMPUTING if self._busy[number] else "" for number in self.numbers}

@@ -157,8 +157,9 @@ class WholeRun:
         self.arena.reserve(layout.end)
         self._weights = self.arena.tensor(layout.server, layout.size, layout.dtype)
         self._weights.copy_(experiment.weights)
-        self.producers = [producer_of(self.job, worker, self.arena, seat.data) for worker in range(run.workers)]
         self.requests = requests_of(self.job, self.arena, seat.data)
+        self.producers = [producer_of(self.job, worker, self.arena, seat.data, requests=self.requests)
+                          for worker in range(run.workers)]  # fmt: skip
         self.evaluator = Evaluator(self.job, seat.data, torch.device(run.device))
         self.iteration = 0
         self._bodies: dict[int, dict[str, Any]] = {}

@@ -68,6 +68,8 @@ def ranged_bytes(job: Job, keys: KeyRange, codec: str) -> int:
 class Sizes:
     """The weights at a server, of which only the sizes are known."""
 
+    converged = False
+
     def __init__(self, job: Job) -> None:
         self._job = job
 
@@ -76,12 +78,18 @@ class Sizes:
 
     def lay(self, reply: Reply) -> int:
         """There is nothing to lay ready; a range of keys has its size."""
+        if reply.empty:
+            return 0
         if self._job.run.pull != "range":
             return WHOLE
         return ranged_bytes(self._job, KeyRange(reply.pull.payload.start, reply.pull.payload.stop), "auto")
 
     def leave(self, worker: int) -> None:
         """Nothing is kept of a worker."""
+
+    def facts(self) -> dict[str, Any]:
+        """No method has computed anything."""
+        return {}
 
 
 class NoGradients:
@@ -90,17 +98,22 @@ class NoGradients:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
+        self._nothing = {"payloads": [[0, 0] for _ in job.parts], "loss": math.nan}
         self._turns: dict[int, Turn] = {}
+        self._iterations: dict[int, int] = {}
 
     def start(
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
     ) -> None:
         """Nothing is computed."""
+        self._iterations[worker] = iteration
         if basis.turn is not None:
             self._turns[worker] = basis.turn
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
         """The same for all workers, unless they push ranges of keys in turn."""
+        if not self._job.traits.pushes(self._iterations[worker]):
+            return self._nothing
         if worker not in self._turns:
             return self._body
         job, keys = self._job, self._turns[worker].keys

@@ -9,7 +9,7 @@ from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.layer_progress import Pass
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
-from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gradient
+from pslab.engines.job.wire import Diverged, Frame, Gradient
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
 from pslab.engines.worker.batches.keys import Requests
 from pslab.engines.worker.driver import WorkerDriver
@@ -105,7 +105,7 @@ class WorkerNode:
                 self._compute(driver.acknowledged(message, now), now)
                 continue
             driver.arrived(message, now)
-            encoded = message.payload.size_bytes != WHOLE
+            encoded = message.payload.size_bytes > 0
             if encoded and (spent_s := job.cluster.decode_s * job.shares[message.range]):
                 self._scheduler.at(now + spent_s, INSTALLED, self.worker, self._installed, (message, now))
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,12 @@ from pslab.engines.job.checkpoint.flatten import Fixed
 from pslab.engines.job.job import Job
 from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.layer_hooks import Layerwise
+from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
+from pslab.tensors.pruning.pruner import checked_finite
 from pslab.tensors.random_streams import seed_globals
+from pslab.tensors.update.methods import state as methods
+from pslab.tensors.update.methods.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
 from pslab.tensors.workload.objective import placed, targets
@@ -31,16 +35,20 @@ class Computing:
     """A worker's gradients. `weights` and `buffers` are flat, on the job's device.
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
-    With `layerwise` a layered worker waits for weights and takes gradients layer by layer.
+    With `layerwise` a layered worker waits for weights and takes gradients layer by layer. Of the policy's
+    method it has the worker's half, with what is `kept` for that, and what the server has `told`.
     """
 
     layerwise: Layerwise | None = None
 
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
-        module: nn.Module,
+        module: nn.Module, kept: Mapping[str, torch.Tensor] | None = None, told: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         run = job.run
+        self._job = job
+        alone = Applied(run.workers, 1, False, run.push_weight, 0, 0, 0)
+        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), told)
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
@@ -80,21 +88,28 @@ class Computing:
         self._device.synchronize()
         return self.loss
 
-    def path(self, steps: range, rates: Sequence[float], buffer: int) -> float:
-        """Several steps of this worker's own, each with its rate; their mean loss.
+    def iteration(self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True) -> float:
+        """All gradients of an iteration, on batches that come `ahead` batches later; their mean loss.
 
-        Into the buffer goes the gradient that moves the weights as far in one step with the first rate. The weights
-        stay as they are.
+        In the buffer is what they make, which is to be pushed; the weights stay as they are. `fetched`: they are new.
         """
-        first = rates[0] or 1.0  # at the end of its schedule nothing moves
-        begin, total, losses = self._weights.clone(), torch.zeros_like(self._weights), []
-        for step, rate in zip(steps, rates, strict=True):
-            losses.append(self.gradient(step, buffer))
-            total.add_(self._buffers[buffer], alpha=rate / first)
-            torch.sub(begin, total, alpha=first, out=self._weights)
-        self._weights.copy_(begin)
-        self._buffers[buffer].copy_(total)
-        return sum(losses) / len(losses)
+        job, traits = self._job, self._job.traits
+        steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
+        batches = [step + ahead for step in steps]
+        if traits.repeats:
+            batches = [batch % self._reader.batches.rounds for batch in batches]
+        if len(steps) == 1 and not self._local.keeps:
+            return self.gradient(batches[0], buffer)
+        rates = [job.learning_rate(step * job.run.workers) for step in steps]
+        self._course = Course(batches, rates, lambda batch: self.gradient(batch, buffer), self._weights,
+                              self._buffers[buffer], fetched, traits.pushes(iteration), self._reader.batches.share)
+        return self._local.run(self._course)
+
+    def commit(self) -> None:
+        """What the method keeps of an `iteration` is kept, if what that has made is finite; NonFinite if not."""
+        if self._local.keeps:
+            checked_finite(self._course.gradient)
+            self._local.commit(self._course)
 
     def remembered(self) -> dict[str, dict[str, Any]]:
         """What the modules remember of the gradients so far, by name: buffers, and attributes of the user's layers.

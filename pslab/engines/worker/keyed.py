@@ -7,7 +7,7 @@ may compute any worker's gradient.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.layout import in_turn
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.job.wire import Gradient
-from pslab.engines.worker.batches.keys import BatchKeys, Keys, pieces
+from pslab.engines.worker.batches.keys import BatchKeys, Keys, Requests, pieces
 from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import NO_BASIS, NOTHING, Basis, Producer, Pulled
@@ -42,10 +42,13 @@ class _KeyedReader(Reader):
 class _Computing(Computing):
     """Gradients on the weights of some keys."""
 
-    def __init__(self, job: Job, worker: int, dataset: Dataset, module: nn.Module) -> None:
+    def __init__(
+        self, job: Job, worker: int, dataset: Dataset, module: nn.Module, kept: Mapping[str, torch.Tensor],
+        told: torch.Tensor | None,
+    ) -> None:  # fmt: skip
         run = job.run
         nothing = torch.empty(0, dtype=job.layout.dtype)
-        super().__init__(job, worker, dataset, nothing, [nothing], module)
+        super().__init__(job, worker, dataset, nothing, [nothing], module, kept, told)
         self._reader = self._keyed = _KeyedReader(dataset, run.workers, worker, run.batch_size, run.seed,
                                                   job.assignment)  # fmt: skip
 
@@ -62,18 +65,23 @@ class _Computing(Computing):
 
 
 class KeyedProducer:
-    """What `Producer` is, for a run that pulls keys."""
+    """What `Producer` is, for a run that pulls keys. In the process that writes the `requests` it finds none twice."""
 
     def __init__(
         self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *,
-        successor: bool = False,
+        successor: bool = False, requests: Requests | None = None,
     ) -> None:  # fmt: skip
         layout, dataset = job.layout, job.shelf.dataset(data)
         self._job, self._worker, self._arena = job, worker, arena
-        self._keys = BatchKeys(job, worker, dataset)
+        self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]
         if module is None and not successor:
             lay_initial(job, worker, arena, data)
-        self._computing = _Computing(job, worker, dataset, module_of(job, job.device) if module is None else module)
+        kept = {name: arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+                for name, memory in layout.memories.items()}  # fmt: skip
+        for memory in kept.values() if module is None and not successor else ():
+            memory.zero_()
+        own = module_of(job, job.device) if module is None else module
+        self._computing = _Computing(job, worker, dataset, own, kept, layout.number(arena))
         self._gradient = torch.empty(0, dtype=layout.dtype)
 
     def warm_up(self) -> None:
@@ -104,12 +112,9 @@ class KeyedProducer:
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration on the weights that have come for it; the batch's loss."""
-        job, keys, before = self._job, self._keys.of(iteration), self._job.traits.gradients_before
+        keys = self._keys.of(iteration)
         self._gradient = self._computing.on(keys, self._pulled(iteration, keys))
-        steps = range(before(iteration), before(iteration + 1))
-        if len(steps) == 1:
-            return self._computing.gradient(steps[0], 0)
-        return self._computing.path(steps, [job.learning_rate(step * job.run.workers) for step in steps], 0)
+        return self._computing.iteration(iteration, 0)
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
         """Encode: the payload of each range, of no bytes where it has none of the keys, and the instant before.
@@ -120,6 +125,7 @@ class KeyedProducer:
         job, keys, gradient, found = self._job, self._keys.of(iteration), self._gradient, list[Gradient]()
         if not is_finite(gradient):
             raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
+        self._computing.commit()
         place, begun_s, values = in_turn(job.layout.up[self._worker], iteration), time.monotonic(), gradient.numpy()
         for part, piece, (offset, room) in zip(job.parts, pieces(job, keys), job.layout.frames, strict=True):
             entries = part.inside(keys[piece], values[piece])
@@ -151,8 +157,10 @@ def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
 
 
 def producer_of(
-    job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *, successor: bool = False
-) -> Producer | KeyedProducer:
+    job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *, successor: bool = False,
+    requests: Requests | None = None,
+) -> Producer | KeyedProducer:  # fmt: skip
     """What computes a worker's gradients."""
-    kind = KeyedProducer if job.keyed else Producer
-    return kind(job, worker, arena, data, module, successor=successor)
+    if job.keyed:
+        return KeyedProducer(job, worker, arena, data, module, successor=successor, requests=requests)
+    return Producer(job, worker, arena, data, module, successor=successor)

@@ -94,9 +94,6 @@ class Producer:
         dataset = job.shelf.dataset(data)
         self._turn: Turn | None = None
         self._computing = None
-        if job.trains:
-            own = module_of(job, device) if module is None else module
-            self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own)
         self._successor, self._kept = successor, Kept.of(job, worker, arena) if module is None else None
         if self._kept is not None and not successor:
             self._kept.clear()
@@ -105,6 +102,11 @@ class Producer:
                 for name, memory in layout.memories.items()}  # fmt: skip
         for memory in kept.values() if module is None and not successor else ():
             memory.zero_()
+        if job.trains:
+            own = module_of(job, device) if module is None else module
+            self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own, kept,
+                                        layout.number(arena))  # fmt: skip
+        self._fetched = True  # the weights are new
         self._memories, run = kept, job.run
         epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
         setting = Setting(run.seed, worker, run.workers, epoch_iterations)
@@ -171,12 +173,7 @@ class Producer:
             self._to_device()
         if self._computing is None:
             return math.nan
-        job, buffer, before = self._job, self._buffer(iteration), self._job.traits.gradients_before
-        steps = range(before(iteration), before(iteration + 1))
-        batches = range(steps.start + ahead, steps.stop + ahead)
-        if len(steps) == 1:
-            return self._computing.gradient(batches[0], buffer)
-        return self._computing.path(batches, [job.learning_rate(step * job.run.workers) for step in steps], buffer)
+        return self._computing.iteration(iteration, self._buffer(iteration), ahead, fetched=self._fetched)
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
         """Rate, prune and encode: the payload of each range, and the instant before encoding, on the monotonic clock.
@@ -192,6 +189,11 @@ class Producer:
         if self._kept is not None:
             self._kept.begin(iteration)
         gradient = self._gradients[buffer][span]
+        if self._computing is not None:
+            self._computing.commit()
+        if not job.traits.pushes(iteration):
+            self._whole(iteration, len(ranges))
+            return [Gradient(0, 0, loss) for _ in ranges], time.monotonic()
         if self._squares is not None:
             checked_finite(gradient)  # they are for ever
             self._squares.divide(gradient, gradient, span.start)
@@ -221,8 +223,11 @@ class Producer:
         return found, selected_s
 
     def install(self, pulled: Pulled) -> None:
-        """The weights of a range have arrived: a frame to be decoded, or there already."""
+        """The weights of a range have arrived: a frame to be decoded, or there already; or none, and it goes on."""
         index, iteration, size_bytes = pulled
+        self._fetched = bool(size_bytes)
+        if not size_bytes:
+            return
         part, (offset, _) = self._job.parts[index], self._job.layout.frames[index]
         if size_bytes != WHOLE:
             entries = decode(in_turn(self._down, iteration)[offset : offset + size_bytes], n=part.size)

@@ -50,6 +50,8 @@ class SumShard(Sizes):
         self.weights[step.range] = stepped(self.weights[step.range], found)
 
     def lay(self, reply: Reply) -> int:
+        if reply.empty:
+            return 0
         places = self.laid[reply.pull.worker][reply.pull.range]
         places[reply.pull.iteration % len(places)] = self.weights[reply.pull.range]
         return super().lay(reply)
@@ -67,7 +69,7 @@ class SumGradients(NoGradients):
     ) -> None:
         super().start(worker, iteration, pulled, settled_s, basis)
         held = self._held[worker]
-        for weights in pulled:
+        for weights in (each for each in pulled if each.size_bytes):
             held[weights.range] = in_turn(self._shard.laid[worker][weights.range], weights.iteration)
         for index, places in enumerate(self._shard.gradients[worker]):
             places[iteration % len(places)] = gradient(worker, iteration, index, held[index])

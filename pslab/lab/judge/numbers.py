@@ -109,12 +109,15 @@ def bytes_up(n: Numbers) -> list[str]:
         f"{h.name(r)} has a density of {p['density'][r]:g}: no whole number of the {size[r]:g} entries"))  # fmt: skip
     if n.sparse is None or found or (n.sparse and not n.trained):
         return found
+    held = np.array([h.rules.traits.pushes(iteration) for iteration in h.iteration.tolist()], bool)
     if not n.sparse:
         least = most = np.where(k == size, START + size * n.itemsize, np.nan)  # all of them, always
     else:
         low, high = _positions(k, size, codec)
         start = np.where((k == 0) & n.keyed, 0, START)
         least, most = start + k * n.itemsize + low, start + k * n.itemsize + high
+    nothing = np.where(k == 0, 0, np.nan)  # what is pushed now and then
+    least, most = np.where(held, least, nothing), np.where(held, most, nothing)
     wrong = ~((p["bytes_up"] >= least) & (p["bytes_up"] <= most))
     return report(np.flatnonzero(wrong), lambda r: (
         f"{h.name(r)} took {p['bytes_up'][r]:g} bytes with {k[r]:g} of {size[r]:g} entries; a frame of those takes "
@@ -135,6 +138,8 @@ def bytes_down(n: Numbers) -> list[str]:
         answered &= (down == 0) | ((k == np.round(k)) & (k > 0) & (k <= size))
     else:
         answered &= down <= [largest_frame_bytes(int(each), n.itemsize) for each in size]
+    fetched = np.array([h.rules.traits.fetches(iteration + 1) for iteration in h.iteration.tolist()], bool)
+    answered = (answered & (fetched | h.moved)) | (~fetched & (raw == size * n.itemsize) & (down == 0))
     wrong = ~(answered | ((raw == 0) & (down == 0) & (last | h.moved)))
     return report(np.flatnonzero(wrong), lambda r: (
         f"the pull after {h.name(r)} took {down[r]:g} bytes of {raw[r]:g}; the range has {size[r] * n.itemsize:g}, and "

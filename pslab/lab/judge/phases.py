@@ -230,7 +230,7 @@ def newest(p: Phases, h: History) -> list[str]:
     found = report(np.flatnonzero(made > started + SLACK_S), lambda r: (
         f"{h.name(r)} was computed on version {h.pulled[r]}, which was made at {made[r]:.6g} s: the worker had started "
         f"before, at {started[r]:.6g} s"))  # fmt: skip
-    return found + report(np.flatnonzero(replaced < started - SLACK_S), lambda r: (
+    return found + report(np.flatnonzero((replaced < started - SLACK_S) & h.fetched), lambda r: (
         f"{h.name(r)} was computed on version {h.pulled[r]}, but version {h.pulled[r] + 1} was made at "
         f"{replaced[r]:.6g} s, before the worker started, at {started[r]:.6g} s"))  # fmt: skip
 

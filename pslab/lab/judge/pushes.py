@@ -77,6 +77,11 @@ class History:
         """Per row, whether its worker was not present all the time."""
         return np.isin(self.worker, list(self.arrivals.movers))
 
+    @cached_property
+    def fetched(self) -> np.ndarray:
+        """Per row, whether the weights that it was computed on were fetched for it."""
+        return np.array([self.rules.traits.fetches(iteration) for iteration in self.iteration.tolist()], bool)
+
     def ranges(self) -> list[tuple[int, np.ndarray]]:
         """Each range with its rows, in the order of application."""
         order = np.argsort(self.range, kind="stable")
@@ -170,7 +175,7 @@ def own(h: History) -> list[str]:
     older = h.pulled[now] < h.pulled[before]
     found = dict(zip(now[older].tolist(), before[older].tolist(), strict=True))
     now, before = h.predecessors(1 + h.rules.own)
-    lacking = h.pulled[now] < h.applied[before]
+    lacking = (h.pulled[now] < h.applied[before]) & h.fetched[now]
     lost = dict(zip(now[lacking].tolist(), before[lacking].tolist(), strict=True))
 
     def words(row: int) -> str:

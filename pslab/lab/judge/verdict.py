@@ -17,6 +17,7 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
 from pslab.engines.emulation.faults import KILL
+from pslab.engines.job.together import lengths
 from pslab.errors import ConfigError
 from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
@@ -25,7 +26,7 @@ from pslab.lab.judge.phases import PHASES_JUDGED, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History
 from pslab.lab.judge.replay import replay
 from pslab.lab.judge.report import SLACK_S, Unreadable
-from pslab.protocol.traits import Traits, traits_of
+from pslab.protocol.traits import Traits, sized, traits_of
 
 SHOWN = 5  # violations in a manifest
 FACTS = ("outcome", "seconds", "pushes", "accepted", "dropped", "deaths")
@@ -99,7 +100,7 @@ class _Judgement:
         for name, applied in PUSHES_JUDGED.items():
             if not self._hold(name, applied(history)):
                 return
-        self._hold("the stop rule", self._stop())
+        self._hold("the stop rule", self._stop(sync))
         if not self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules)):
             return
         self.missing += unknown
@@ -139,7 +140,7 @@ class _Judgement:
             if not self._hold(name, check(numbers)):
                 return
 
-    def _stop(self) -> list[str]:
+    def _stop(self, sync: Any) -> list[str]:
         """The run stopped where its stop rule says; how many pushes that took, a replay counts."""
         run, seconds, outcome, found = self.run, self.facts["seconds"], self.facts["outcome"], list[str]()
         if outcome == "budget" and self.facts["accepted"] < (run.pushes or np.inf):
@@ -149,6 +150,8 @@ class _Judgement:
         if outcome == "target" and not self._reached():
             what = metric_of(run).name
             found.append(f"the run stopped for its target, {what} {run.target_accuracy}, which it never reached")
+        if outcome == "converged" and not self._converged(sync):
+            found.append("the run stopped because its residuals were small; the last that are recorded are not")
         if outcome == "stalled":
             found.append("the run stalled: every worker waited, and no message was under way")
         return found
@@ -186,6 +189,10 @@ class _Judgement:
             return accuracy is None
         return any(metric.reaches(value, target) for value in accuracy["accuracy"])
 
+    def _converged(self, sync: Any) -> bool:
+        residuals = self.facts.get("residuals")
+        return sync is None or bool(residuals and sync.converged(*residuals[-1][-2:]))
+
     def _layered(self) -> bool:
         """Whether requests are layer by layer; also where that is unknown, since less is demanded then."""
         ranges = self.run.ranges
@@ -200,7 +207,12 @@ class _Judgement:
         """The policy object; None, and why, if the record does not determine it."""
         sync = self.run.sync
         try:
-            return resolve("sync", sync), []
+            policy, passed = resolve("sync", sync), self.facts.get("pass_iterations")
+            if not hasattr(policy, "sized"):
+                return policy, []
+            if passed is None:
+                return None, ["the manifest has no pass_iterations, which the policy counts in"]
+            return sized(policy, lengths(self.run, passed)), []
         except ConfigError as error:
             if not isinstance(sync, str):
                 return None, [f"{sync!r} is no synchronization policy: it {error.problem}"]

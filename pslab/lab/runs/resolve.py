@@ -17,16 +17,17 @@ from pslab.config import sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.run import Run
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.together import check_credit, check_together
+from pslab.engines.job.together import check_credit, check_together, lengths
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
+from pslab.protocol.traits import sized
 from pslab.tensors.device import DEVICES
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
-from pslab.tensors.workload.data import Dataset, data_root, resolve_data
+from pslab.tensors.workload.data import Dataset, data_root, resolve_data, rounds
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import (
     WeightsOnMeta,
@@ -58,6 +59,7 @@ def resolve(run: Run) -> Experiment:
     check_together(run, policies, cluster)
     dataset = _dataset(run)
     _check_batches(run, dataset)
+    policies["sync"] = sized(policies["sync"], lengths(run, rounds(len(dataset.train_y), run.workers, run.batch_size)))
     dtype = getattr(torch, run.dtype)
     loss, metric = resolve_loss(run.loss, dtype), resolve_metric(run.metric, dtype)
     module, sample = _model(run, dataset)

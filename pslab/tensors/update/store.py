@@ -175,9 +175,11 @@ class Store:
         self._sum = torch.empty(min(room, len(weights)), dtype=weights.dtype)
 
     def step(self, index: int, gradients: Sequence[Gradient], learning_rate: float) -> None:
-        """Apply the mean of some gradients to range `index` as one step of its optimizer."""
+        """Apply the mean of some gradients to range `index` as one step of its optimizer; of none, nothing."""
         state = self._ranges[index]
         state.version += 1
+        if not gradients:
+            return
         if self._plain and all(isinstance(g, Entries) and g.indices is not None for g in gradients):
             self._sparse_step(state, [g for g in gradients if isinstance(g, Entries)], learning_rate)
             return

@@ -44,6 +44,11 @@ class Recording:
     def leave(self, worker: int) -> None:
         self.left.append(worker)
 
+    converged = False
+
+    def facts(self) -> dict[str, Any]:
+        return {"said": True}
+
 
 class Setup:
     def __init__(self, **fields: Any) -> None:
@@ -95,6 +100,24 @@ def test_the_run_ends_with_its_budget_and_what_comes_later_is_not_heard():
     assert (setup.driver.outcome, setup.driver.ended_s, setup.books.applied) == ("budget", 3.5, 2)
     setup.iteration(0, 5.0, 1, 1)
     assert (setup.books.applied, setup.driver.refused) == (2, 0)
+
+
+def test_a_method_ends_the_run_and_says_what_it_found():
+    setup = Setup()
+    setup.iteration(0, 1.0)
+    setup.record.converged = True
+    setup.iteration(1, 3.0)
+    assert (setup.driver.outcome, setup.driver.ended_s) == ("converged", 4.25)
+    assert setup.driver.facts() == {"pass_iterations": 1024 // (2 * 16), "said": True}
+
+
+def test_what_holds_nothing_takes_no_time():
+    setup = Setup(sync="downpour:2,4", workers=2)
+    for iteration, size_bytes in ((0, 0), (1, WHOLE)):
+        begun_s = setup.clock.at = 10.0 * iteration
+        setup.driver.receive([Push(0, 0, iteration, iteration, Gradient(size_bytes, 0, 0.5)),
+                              Pull(0, 0, iteration + 1, iteration, Wanted(0, 0))])  # fmt: skip
+        assert setup.clock.at == begun_s + 0.25 + 0.5 * bool(size_bytes)
 
 
 def test_a_worker_that_left_lets_the_others_go_on_and_is_forgotten():

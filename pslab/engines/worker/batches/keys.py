@@ -24,14 +24,19 @@ class BatchKeys:
     def __init__(self, job: Job, worker: int, dataset: Dataset) -> None:
         run, inputs = job.run, dataset.train_x
         assert isinstance(inputs, SparseInputs)  # a run that pulls keys has no others
-        self._inputs, self._before = inputs, job.traits.gradients_before
+        self._inputs, self._traits = inputs, job.traits
         self._batches = Batches(len(inputs), run.workers, worker, run.batch_size, run.seed, parts=job.assignment)
         self._last: tuple[int, Keys] = -1, np.empty(0, np.int64)
 
     def of(self, iteration: int) -> Keys:
-        """Increasing."""
+        """Increasing. Where a worker has the same examples in each pass, the keys of all of them, always."""
+        traits = self._traits
+        if traits.repeats:
+            iteration = 0
         if iteration != self._last[0]:
-            steps = range(self._before(iteration), self._before(iteration + 1))
+            steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
+            if traits.repeats:
+                steps = range(self._batches.rounds)
             rows = np.concatenate([self._batches.at(step) for step in steps])
             self._last = iteration, self._inputs.keys_of(rows)
         return self._last[1]
@@ -42,14 +47,14 @@ class Requests:
 
     def __init__(self, job: Job, arena: Arena, dataset: Dataset) -> None:
         self._job, self._arena = job, arena
-        self._keys = [BatchKeys(job, worker, dataset) for worker in range(job.run.workers)]
+        self.keys = [BatchKeys(job, worker, dataset) for worker in range(job.run.workers)]
         self._written: dict[int, tuple[int, Sequence[int]]] = {}  # per worker: the last iteration, and what it took
 
     def write(self, worker: int, iteration: int) -> Sequence[int]:
         """Ask for the keys of an iteration: of each range the bytes of the request, 0 if it has none of them."""
         before, sizes = self._written.get(worker, (-1, ()))
         if before != iteration:
-            place, keys = in_turn(self._job.layout.asked[worker], iteration), self._keys[worker].of(iteration)
+            place, keys = in_turn(self._job.layout.asked[worker], iteration), self.keys[worker].of(iteration)
             sizes = [self._write(place + offset, room, index, keys)
                      for index, (offset, room) in enumerate(self._job.layout.frames)]  # fmt: skip
             self._written[worker] = iteration, sizes

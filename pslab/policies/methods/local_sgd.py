@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pslab.config.parameters import Bounds, check
 from pslab.policies.sync.bsp import BSP
@@ -17,14 +17,15 @@ class LocalSGD:
     """Local SGD: each worker takes `period` steps of its own, then the models are averaged (a superstep of BSP).
 
     A push is the change of the worker's weights. It counts as the gradients that it is made of, so budgets, schedules
-    and curves are those of the other policies. Averaging once at the end (Zinkevich et al., NIPS 2010) is a period as
-    long as the run; `after` makes it post-local SGD (Lin et al., ICLR 2020).
+    and curves are those of the other policies. `after` makes it post-local SGD (Lin et al., ICLR 2020). Of sparse data
+    each weight becomes the average of those workers that have it: others have not moved it.
 
     Source: Stich (ICLR 2019).
     """
 
     period: Annotated[int, Bounds(at_least=1), "steps between two averagings; 1 is BSP"]
     after: Annotated[int, Bounds(at_least=0), "iterations of plain BSP before that"] = 0
+    method: ClassVar[str] = "average"
 
     def __post_init__(self) -> None:
         check(self)

@@ -8,7 +8,7 @@ from scalar import scalar, traced
 from tiny import tiny
 
 from pslab.lab.runs.run import run
-from pslab.policies.sync.local_sgd import LocalSGD
+from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.protocol.traits import traits_of
 
 

@@ -1,0 +1,1 @@
+"""Methods: policies whose workers compute several gradients between two exchanges with the server."""

@@ -1,0 +1,85 @@
+"""Consensus ADMM: each worker solves a problem of its own, and pays for being far from the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pslab.config.parameters import SHARE, Bounds, OneOf, check
+from pslab.policies.sync.bsp import BSP
+from pslab.policies.sync.ssp import Waiting
+from pslab.protocol.messages import Decisions, SyncEvent
+from pslab.protocol.traits import Lengths
+from pslab.protocol.window import Window
+
+BALANCED = 10.0  # times the other: a relative residual that changes rho
+FACTOR = 2.0  # by which it changes then
+
+
+@dataclass(frozen=True)
+class ADMM:
+    """Consensus ADMM: in a round each worker minimizes its loss, with a penalty for its distance from the consensus z.
+
+    Of worker i, with the loss f_i on its own examples, those of its first pass over the data:
+
+        x_i <- argmin f_i(x) + rho/2 |x - z + u_i|^2,    z <- argmin g(z) + rho/2 sum |x_i + u_i - z|^2,
+        u_i <- u_i + x_i - z
+
+    A push is x_i + u_i, as a change of z; z are the server's weights, and g(z) = l2/2 |z|^2. `sgd` takes so many
+    proximal steps from the last x_i, each on a batch, at the run's learning rate: for networks, where nothing is
+    guaranteed. `lbfgs` evaluates the loss and its gradient on all examples of the worker so many times, for a smooth
+    convex loss. Each batch counts as a gradient. The best rho grows with the loss; `balance` doubles it where the
+    relative primal residual is above ten times the relative dual one, and halves it where that is the other way round
+    (Boyd et al., 3.4.1). The record has the residuals of each round but the last, and their rho. Of sparse data each
+    weight is a consensus of those workers that have it.
+
+    Source: Boyd et al. (FnT in Machine Learning 2011)
+    """
+
+    steps: Annotated[int, Bounds(at_least=1, at_most=1_000_000), "of sgd; of lbfgs, evaluations"]
+    rho: Annotated[float, Bounds(above=0), "the penalty, at first"] = 1.0
+    solver: Annotated[str, OneOf("sgd", "lbfgs"), "of a worker's problem"] = "sgd"
+    balance: Annotated[bool, "rho follows the residuals"] = True
+    l2: Annotated[float, Bounds(at_least=0), "the factor of g"] = 0.0
+    stop: Annotated[
+        float | None, SHARE, "the run ends once both relative residuals are as small; none: at the end of its budget"
+    ] = None
+    passed: Annotated[
+        int | None, Bounds(at_least=1), "batches that lbfgs evaluates the loss on; none: those of a pass"
+    ] = None
+    method: ClassVar[str] = "consensus"
+    changes: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def window(self) -> int:
+        return 1
+
+    def sized(self, lengths: Lengths) -> ADMM:
+        """The same with the passes of a run of these lengths."""
+        return self if self.passed is not None else replace(self, passed=lengths.passed)
+
+    def gradients_before(self, iteration: int) -> int:
+        """The gradients that a worker has computed before this iteration."""
+        return iteration * self.steps * ((self.passed or 1) if self.solver == "lbfgs" else 1)
+
+    def balanced(self, rho: float, primal: float, dual: float) -> float:
+        """The next rho, after a round with these relative residuals."""
+        if not self.balance or (primal <= BALANCED * dual and dual <= BALANCED * primal):
+            return rho
+        return rho * FACTOR if primal > dual else rho / FACTOR
+
+    def converged(self, primal: float, dual: float) -> bool:
+        """Whether relative residuals are so small that the run ends."""
+        return self.stop is not None and max(primal, dual) <= self.stop
+
+    def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
+        return BSP().initial(workers)
+
+    def step(
+        self, state: tuple[Waiting, Waiting], event: SyncEvent, clocks: Window
+    ) -> tuple[tuple[Waiting, Waiting], Decisions]:
+        return BSP().step(state, event, clocks)

@@ -1,0 +1,57 @@
+"""Parallel SGD: each worker trains by itself for a pass or more, then the models are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pslab.config.parameters import Bounds, check
+from pslab.errors import ConfigError
+from pslab.policies.methods.local_sgd import LocalSGD
+from pslab.policies.sync.bsp import BSP
+from pslab.policies.sync.ssp import Waiting
+from pslab.protocol.messages import Decisions, SyncEvent
+from pslab.protocol.traits import Lengths
+from pslab.protocol.window import Window
+
+
+@dataclass(frozen=True)
+class Average:
+    """Parallel SGD: local SGD whose period is so many passes over the data, or the whole budget.
+
+    Averaging once, at the end (`passes=none`), is Zinkevich's; Hegde and Usmani repeat it after each pass. In a pass
+    each worker takes its share of the examples.
+
+    Source: Zinkevich et al. (NIPS 2010); Hegde and Usmani (Stanford report 2016)
+    """
+
+    passes: Annotated[
+        float | None, Bounds(above=0), "passes over the data between two averagings; none: one averaging, at the end"
+    ] = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def window(self) -> int:
+        return 1
+
+    def sized(self, lengths: Lengths) -> LocalSGD:
+        """Local SGD with the period of a run of these lengths.
+
+        Raises:
+            ConfigError: it is to be averaged at the end of a budget that there is none of.
+        """
+        if self.passes is not None:
+            return LocalSGD(max(1, round(self.passes * lengths.passed)))
+        if lengths.budget is None:
+            raise ConfigError("pushes", None, "averaging once, at the end, needs a budget; or average:1, each pass")
+        return LocalSGD(lengths.budget)
+
+    def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
+        return BSP().initial(workers)
+
+    def step(
+        self, state: tuple[Waiting, Waiting], event: SyncEvent, clocks: Window
+    ) -> tuple[tuple[Waiting, Waiting], Decisions]:
+        return BSP().step(state, event, clocks)

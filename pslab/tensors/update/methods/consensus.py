@@ -1,0 +1,168 @@
+"""Consensus ADMM: both halves (see `pslab.policies.methods`). The policy supplies scalars; the vectors are here.
+
+A worker says three sums of squares beside each push, and the server says rho beside each reply: both lie in shared
+memory, where gradients and weights lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pslab.protocol.server import Step
+from pslab.tensors.codec.frames import Entries
+from pslab.tensors.update.methods.minimize import minimized
+from pslab.tensors.update.methods.steps import Course
+from pslab.tensors.update.methods.users import mean_over_users
+from pslab.tensors.update.store import Gradient, Part
+from pslab.tensors.update.vectors import Vector, inside, outside, positions
+
+FAR, LARGE, DUAL, RHO = range(4)  # of a round: |x - z|^2, |x|^2, |u|^2, and the rho that it was computed with
+
+
+class Solving:
+    """A worker's half: its x and its u, and what it makes of a new z.
+
+    Args:
+        policy: it has `steps`, `rho` and `solver`.
+        x, u: [at least size], zero before the first round; a worker of sparse data has the same keys in each.
+        said: [4] of float64; its rho is zero before the first round.
+        told: [1] of float64, the server's rho.
+    """
+
+    keeps = True
+
+    def __init__(
+        self, policy: Any, x: torch.Tensor, u: torch.Tensor, said: torch.Tensor, told: torch.Tensor
+    ) -> None:  # fmt: skip
+        self._policy, self._x, self._u, self._said, self._told = policy, x, u, said, told
+        self._next: tuple[torch.Tensor, torch.Tensor, list[float]] | None = None  # x, u and said after this round
+
+    def run(self, course: Course) -> float:
+        z, rho = course.weights.clone(), float(self._told[0])
+        x, u, norms = self._begin(z, rho)
+        solve = self._by_steps if self._policy.solver == "sgd" else self._by_evaluations
+        x, loss = solve(course, x, z - u, rho)
+        course.weights.copy_(z)
+        course.gradient.copy_(z - (x + u))
+        self._next = x, u, [*norms, rho]
+        return loss
+
+    def commit(self, course: Course) -> None:
+        if self._next is not None:
+            x, u, said = self._next
+            self._x[: len(x)] = x
+            self._u[: len(u)] = u
+            self._said.copy_(torch.tensor(said, dtype=torch.float64))
+
+    def _begin(self, z: torch.Tensor, rho: float) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
+        """x, u with the z that has come, and the squares of that round."""
+        before = float(self._said[RHO])
+        if not before:
+            return z.clone(), torch.zeros_like(z), [0.0, 0.0, 0.0]
+        x = self._x[: len(z)].clone()
+        far = x - z
+        u = self._u[: len(z)] + far
+        return x, u * (before / rho), list(map(_square, (far, x, u)))  # what u stands for is rho times it
+
+    def _by_steps(self, course: Course, x: torch.Tensor, near: torch.Tensor, rho: float) -> tuple[torch.Tensor, float]:
+        """Gradient steps on the loss, each followed by the proximal step of the penalty: stable at any rho."""
+        losses = []
+        for batch, rate in zip(course.batches, course.rates, strict=True):
+            course.weights.copy_(x)
+            losses.append(course.at(batch))
+            x = x.sub(course.gradient, alpha=rate).add_(near, alpha=rate * rho).div_(1 + rate * rho)
+        return x, sum(losses) / len(losses)
+
+    def _by_evaluations(
+        self, course: Course, x: torch.Tensor, near: torch.Tensor, rho: float
+    ) -> tuple[torch.Tensor, float]:
+        """L-BFGS on the loss of all batches of a pass, and the penalty."""
+        batches, found = course.batches[: len(course.batches) // self._policy.steps], list[float]()
+
+        def objective(point: torch.Tensor) -> tuple[float, torch.Tensor]:
+            course.weights.copy_(point)
+            slope, loss = torch.zeros_like(point), 0.0
+            for batch in batches:
+                loss += course.at(batch) * course.share(batch) / len(batches)
+                slope.add_(course.gradient, alpha=1 / len(batches))
+            found.append(loss)
+            away = point - near
+            return loss + rho / 2 * _square(away), slope.add_(away, alpha=rho)
+
+        x = minimized(objective, x, self._policy.steps)
+        return x, min(found)
+
+
+class Consensus:
+    """The server's half: z is the proximal point of the mean, over the workers that have a weight, of x + u.
+
+    Args:
+        policy: it has `rho`, `l2`, `balanced` and `converged`.
+        part: the range of all weights.
+        weights: [size], z.
+        said: of each worker what its half says.
+        told: where the halves read rho.
+    """
+
+    def __init__(
+        self, policy: Any, part: Part, weights: torch.Tensor, said: Sequence[torch.Tensor], told: torch.Tensor
+    ) -> None:  # fmt: skip
+        self._policy, self._part, self._weights, self._said, self._told = policy, part, weights, said, told
+        self.rho = told[0] = float(policy.rho)
+        self._last: tuple[float, float, float] | None = None  # of the last round: s^2, sum of lambda z^2, rho
+        self.converged = False  #: whether the policy ends the run
+        self.residuals: list[list[float]] = []  #: of each round: its number, rho, primal, dual, and both, relative
+
+    def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+        """What is to be subtracted from z; before that, the round before is judged, whose residuals are known now."""
+        used = self.rho
+        if self._last is not None:
+            self._judge(step, *self._last)
+        vectors = [inside(self._part, gradient) for gradient in gradients]
+        change, counts = mean_over_users(vectors)
+        z = self._weights if isinstance(change, torch.Tensor) else self._weights[positions(change)]
+        moved, users = _tensor(change), torch.from_numpy(counts).to(z.dtype)
+        if self._policy.l2:
+            kept = used * users / (self._policy.l2 + used * users)
+            moved = z * (1 - kept) + kept * moved
+        self._last = used**2 * _square(moved, users), _square(z - moved, users), used
+        if isinstance(change, torch.Tensor):
+            return [outside(moved)]
+        return [Entries(change.n, change.indices, moved.numpy())]
+
+    def tell(self) -> None:
+        """Before weights are sent: beside them, rho. (Not when it changes: a server that goes on from a checkpoint has
+        the rho of then.)"""
+        self._told[0] = self.rho
+
+    def facts(self) -> dict[str, object]:
+        """For the manifest."""
+        return {"residuals": self.residuals}
+
+    def _judge(self, step: Step, dual_square: float, z_square: float, rho: float) -> None:
+        """The residuals of the round before this step, and what follows from them."""
+        far, large, dual = (sum(float(self._said[push.worker][name]) for push in step.pushes)
+                            for name in (FAR, LARGE, DUAL))  # fmt: skip
+        primal, dual_residual = math.sqrt(far), math.sqrt(dual_square)
+        relative = _ratio(primal, math.sqrt(max(large, z_square))), _ratio(dual_residual, rho * math.sqrt(dual))
+        self.residuals.append([step.version - 1, rho, primal, dual_residual, *relative])
+        self.converged = self._policy.converged(*relative)
+        self.rho = self._policy.balanced(rho, *relative)
+
+
+def _tensor(vector: Vector) -> torch.Tensor:
+    return vector if isinstance(vector, torch.Tensor) else torch.from_numpy(vector.values)
+
+
+def _square(vector: torch.Tensor, weights: torch.Tensor | None = None) -> float:
+    """The sum of squares, in float64."""
+    wide = vector.double()
+    return float((wide * wide if weights is None else wide * wide * weights).sum())
+
+
+def _ratio(residual: float, size: float) -> float:
+    return residual / size if size else math.inf * residual if residual else 0.0

@@ -1,0 +1,92 @@
+"""A worker's own steps between two exchanges: its half of a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+
+class Course(NamedTuple):
+    """What a worker is to compute for one push, and where."""
+
+    batches: Sequence[int]  #: the numbers of its batches, one a step
+    rates: Sequence[float]  #: the learning rate of each step
+    at: Callable[[int], float]  #: the loss on a batch at `weights`; its gradient is left in `gradient`
+    weights: torch.Tensor  #: [size], as they have come; moved meanwhile, and put back
+    gradient: torch.Tensor  #: [size]; in the end, what is to be pushed
+    fetched: bool  #: whether weights have come since the last push
+    pushed: bool  #: whether the push will hold anything
+    share: Callable[[int], float] = lambda batch: 1.0  #: what a batch's mean counts in the worker's loss
+
+
+class Local(Protocol):
+    """A worker's half of a method.
+
+    `run` changes none of its memories, so that an iteration can be computed again; `commit` does, once what it has
+    computed is known to be finite.
+    """
+
+    keeps: bool  #: whether it has memories
+
+    def run(self, course: Course) -> float:
+        """Compute; the mean loss."""
+
+    def commit(self, course: Course) -> None:
+        """What was computed is going to be pushed, or kept."""
+
+
+class Steps:
+    """Plain steps of gradient descent.
+
+    What is pushed is the gradient that moves the weights as far in one step with the first rate. Without memories this
+    is local SGD; a replica that pushes more seldom than it fetches, or more often, has two.
+
+    Args:
+        scale: a step's rate, in learning rates.
+        accrued: [size], the sum of the gradients that are not yet pushed; None if all are pushed.
+        moved: [size], by how much it has moved since weights were fetched; None if they always are.
+        literal: a fetch overwrites steps that are not yet pushed, which otherwise follow it again.
+    """
+
+    def __init__(
+        self, scale: float = 1.0, accrued: torch.Tensor | None = None, moved: torch.Tensor | None = None,
+        literal: bool = False,
+    ) -> None:  # fmt: skip
+        self._scale, self._accrued, self._moved, self._literal = scale, accrued, moved, literal
+        self.keeps = accrued is not None
+        self._there: torch.Tensor | None = None  # by how much it has moved when the course is run
+
+    def run(self, course: Course) -> float:
+        weights, first = course.weights, course.rates[0] or 1.0  # at the end of its schedule nothing moves
+        held, total, losses = weights.clone(), torch.zeros_like(weights), []
+        begin = self._begin(held, course.fetched, first * self._scale)
+        weights.copy_(begin)
+        for batch, rate in zip(course.batches, course.rates, strict=True):
+            losses.append(course.at(batch))
+            total.add_(course.gradient, alpha=rate / first)
+            torch.sub(begin, total, alpha=first * self._scale, out=weights)
+        if self._accrued is not None:
+            self._there = weights - held
+            total.add_(self._accrued)
+        weights.copy_(held)
+        course.gradient.copy_(total)
+        return sum(losses) / len(losses)
+
+    def commit(self, course: Course) -> None:
+        if self._accrued is None or self._moved is None or self._there is None:
+            return
+        self._moved.copy_(self._there)
+        if course.pushed:
+            self._accrued.zero_()
+        else:
+            self._accrued.copy_(course.gradient)
+
+    def _begin(self, held: torch.Tensor, fetched: bool, rate: float) -> torch.Tensor:
+        """Where the first step begins."""
+        if self._accrued is None or self._moved is None:
+            return held
+        if not fetched:
+            return held + self._moved
+        return held if self._literal else torch.sub(held, self._accrued, alpha=rate)

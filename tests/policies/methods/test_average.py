@@ -1,0 +1,52 @@
+"""Parallel SGD: it is local SGD whose period is given in passes, or is the whole budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scalar import ROUNDS, Targets, scalar, traced
+from tiny import tiny
+
+from pslab.errors import ConfigError
+from pslab.lab.runs.run import run
+from pslab.policies.methods.average import Average
+from pslab.policies.methods.local_sgd import LocalSGD
+from pslab.protocol.traits import Lengths
+from pslab.tensors.random_streams import numpy_generator
+
+
+class TwoEach:
+    """Worker 0 sees 2 and 2, worker 1 sees 0 and 4."""
+
+    def __call__(self):
+        x, y, _, _ = Targets(2.0, 0.0)()
+        x[int(numpy_generator(0, "epoch", 0).permutation(len(x))[3]), 0] = 4.0  # the second batch of worker 1
+        return x, y, x[:2], y[:2]
+
+
+def test_averaging_once_at_the_end_is_the_mean_of_what_workers_found(monkeypatch):
+    steps, outcome = traced(monkeypatch, scalar("average", 2.0, 0.0, data=TwoEach(), pushes=4))
+    assert [step[-1] for step in steps] == [1.75, 1.75]  # of 1.5 and 2
+    assert outcome.facts["pass_iterations"] == ROUNDS
+    assert outcome.facts["outcome"] == "budget"
+
+
+@pytest.mark.parametrize(("passes", "period"), [(1, 16), (2, 32), (0.5, 8), (0.01, 1)])
+def test_a_period_in_passes(passes, period):
+    assert Average(passes).sized(Lengths(16, 100)) == LocalSGD(period)
+
+
+def test_averaging_once_needs_a_budget():
+    assert Average().sized(Lengths(16, 100)) == LocalSGD(100)
+    with pytest.raises(ConfigError, match="needs a budget"):
+        Average().sized(Lengths(16, None))
+
+
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+def test_a_pass_is_as_many_steps_of_local_sgd(tmp_path, engine):
+    fields = {"engine": engine, "batch_size": 64, "pushes": 32, "cluster": "steady" if engine == "virtual" else "free"}
+    passes, steps = (run(tiny(sync=sync, **fields), results=tmp_path, progress=False)
+                     for sync in ("average:1", f"local:{1024 // (4 * 64)}"))  # fmt: skip
+    assert np.array_equal(passes.weights, steps.weights)
+    assert passes.manifest["verdict"] == "valid"
+    assert len(passes.pushes) == 4 * 2
