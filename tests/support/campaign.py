@@ -25,8 +25,8 @@ import numpy as np
 from processes import living, wait_for_end
 from tiny import tiny
 
+from pslab.engines.execute import execute
 from pslab.engines.job.outcome import Outcome
-from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool
 from pslab.errors import RunError
 from pslab.lab.runs.resolve import resolve

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
 from ownpolicies import AlwaysHold
+from sabotage import Sabotaged
 from tiny import Raises, tiny
 
 from pslab.engines.job.outcome import Interrupted
@@ -188,6 +191,28 @@ def test_long_gradients_are_no_silence(fields):
     outcome = conduct(**{"lease_s": LEASE_S, "sync": "bsp", **fields})
     assert outcome.facts["deaths"] == []
     assert outcome.facts["pushes"] == fields["pushes"]
+
+
+def compile_in_turn(folder):
+    from pslab.tensors.selection.compiling import in_turn
+
+    with in_turn(folder, "a loop"):
+        pass
+
+
+def test_who_waits_for_a_process_that_compiles_is_not_silent(tmp_path):
+    looks, marker = [], tmp_path / "marker"
+
+    def look(news):
+        looks.extend([news] * marker.exists())
+        if len(looks) == 12:  # each is a tenth of a second: that is longer than a lease
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        model = partial(Sabotaged, marker, partial(compile_in_turn, tmp_path))
+        assert conduct(look, model=model).facts["outcome"] == "budget"
+    assert (tmp_path / "lock").read_text() == "a loop\n"
 
 
 @pytest.mark.slow
