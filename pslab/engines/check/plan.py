@@ -141,9 +141,8 @@ def plan(
     some, parts = _numbers("workers", workers), _numbers("ranges", ranges)
     if servers is not None and servers > min(parts or [servers]):
         raise ConfigError("servers", servers, f"{min(parts)} ranges lie at no more than {min(parts)} servers")
-    if servers is not None and servers > 1 and not parts:
-        some, parts = some or [1, 2], [servers]
-    narrowed = [(w, r) for r in parts or [1] for w in some or [2]] if some or parts else []
+    narrowed = [(w, r) for r in parts or [servers or 1] for w in some or [2]] if some or parts else []
+    clusters = CLUSTERS if (servers or 1) == 1 else [(1, servers or 1), (2, servers or 1)]
     _positive("iterations", iterations)
     _positive("states_max", states_max)
     _positive("faults_max", faults_max)
@@ -153,8 +152,8 @@ def plan(
     tasks = [
         Task(name, sync, w, r, iterations or allowed, each,
              faults_max or (several_max if r == 1 else 2), states_max, bound, layered, servers or 1)
-        for w, r in narrowed or CLUSTERS for each in _fault_sets(faults)
-        if (allowed := iterations_for(sync, w, r, each, bound) or int(bool(narrowed)))
+        for w, r in narrowed or clusters for each in _fault_sets(faults)
+        if (allowed := iterations_for(sync, w, r, each, bound, servers or 1) or int(bool(narrowed)))
     ]  # fmt: skip
     if _plans(sync) ** (most := max((task.workers for task in tasks), default=0)) > PLANS_MAX:
         problem = f"may place barriers in {_plans(sync)} ways for each of {most} workers, too many to be explored"
@@ -169,7 +168,9 @@ def _plans(sync: Any) -> int:
     return len(sync.variants(1)) if traits_of(sync).plans else 0
 
 
-def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], bound: int | None = None) -> int:
+def iterations_for(
+    sync: Any, workers: int, ranges: int, faults: Sequence[str], bound: int | None = None, servers: int = 1
+) -> int:
     """Iterations per worker: without faults at least as many as break a bound, the policy's or this one.
 
     0 where this is not explored by default.
@@ -180,8 +181,8 @@ def iterations_for(sync: Any, workers: int, ranges: int, faults: Sequence[str], 
     table: Sequence[tuple[int, ...]] = next(table for holds, table in kinds if holds)
     by_size = (*table[min(len(faults), 2)], 1 if table is ITERATIONS else 0)
     allowed = by_size[min(workers * ranges, len(by_size)) - 1]
-    if len(faults) > 1 and workers * ranges > 3 and (traits.window or 0) > allowed:
-        return 0  # so few iterations cannot fill the window: a policy without one is explored
+    if len(faults) > 1 and workers * ranges > 3 and (servers > 1 or (traits.window or 0) > allowed):
+        return 0  # so few iterations cannot fill the window: a policy without one is explored, with one server
     if faults or not allowed:
         return allowed
     if bound is not None:
@@ -201,8 +202,8 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
             ranges with 2), `iterations` (per worker), `faults` (that may happen, each at most once; by default none,
             each alone, and all are explored in turn), `faults_max` (in one run; by default all, two with two ranges),
             `bound` (iterations ahead of the slowest, instead of what the policy's window allows), `states_max` (of one
-            exploration), `layered` (whether workers push and wait range by range), `servers` (at which as many ranges
-            lie, by default).
+            exploration), `layered` (whether workers push and wait range by range), `servers` (at which as many
+            ranges lie, by default with 1 and 2 workers).
 
     Raises:
         ConfigError: an unknown policy or fault, or a number below 1.

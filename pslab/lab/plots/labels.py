@@ -180,6 +180,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "workers": lambda v: f"{v} worker{'s' if v != 1 else ''}",
     "servers": lambda v: f"{v} server{'s' if v != 1 else ''}",
     "batch_size": lambda v: f"batch {v}",
+    "partition": lambda v: f"partition {v}",
     "optimizer": lambda v: policy("optimizer", v).replace("sgd", "SGD"),
     "learning_rate": lambda v: f"η{SPACE}={SPACE}{v:g}",
     "schedule": lambda v: policy("schedule", v),

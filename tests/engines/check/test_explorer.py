@@ -10,6 +10,7 @@ from mutants import SOURCE, machines, modules
 from ownpolicies import NeverWaits
 
 from pslab.engines.check.explorer import Explorer, explore
+from pslab.engines.check.plan import examples, resolve_sync
 from pslab.engines.check.result import Explored
 from pslab.engines.check.worker import FAULTS
 from pslab.errors import ConfigError
@@ -382,3 +383,24 @@ def test_a_policy_that_distinguishes_workers_is_explored_without_symmetry(favour
     assert free.states == explored(Favours(favourite, window=None), iterations=3, symmetric=False).states
     equal = explored(Favours(None), iterations=3)
     assert (equal.symmetric, equal.states) == (True, explored(SSP(1), iterations=3).states)
+
+
+# --- several servers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sync", "states"), [(BSP(), 3330), (SSP(1), 3626), (ASP(), 3626), (DSSP(1, 1), 1335)],
+                         ids=repr)  # fmt: skip
+def test_a_policy_is_clean_with_its_ranges_at_two_servers(sync: Any, states: int):
+    """More than with one, whose weights are read before a push is taken: an order waits at its server, however long."""
+    found = explored(sync, iterations=1, ranges=2, servers=2)
+    assert (found.verdict, found.states) == ("clean", states)
+    assert explored(sync, iterations=1, ranges=2).states != states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", examples())
+def test_every_policy_is_clean_with_its_ranges_at_two_servers(name: str):
+    for faults in NO_FAULT_OR_ONE:
+        found = explored(resolve_sync(name), iterations=1, ranges=2, servers=2, faults=faults)
+        assert found.verdict == "clean", str(found.violation)
+    assert explored(resolve_sync(name), workers=1, ranges=2, servers=2, faults=FAULTS, faults_max=2).verdict == "clean"
