@@ -26,7 +26,8 @@ SEMANTICS = 5  # raise it when the same Run gives other results than before: old
 
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip
-LATER = ("loss", "metric", "on_nonfinite", "partition")  # younger than some records: at defaults nothing names them
+# younger than some records: at their defaults nothing names them
+LATER = ("loss", "metric", "on_nonfinite", "partition", "servers")
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
@@ -58,6 +59,7 @@ class Run:
         Named, "what an evaluation says: a name, package.module:name[:lower], or a callable metric(output, target)"
     ] = "accuracy"
     workers: Annotated[int, Bounds(at_least=1, at_most=1024), "that compute gradients"] = 4
+    servers: Annotated[int, Bounds(at_least=1, at_most=1024), "that hold the weights, each its part of them"] = 1
     sync: Annotated[Named, "when a worker may start its next iteration, and when a push is applied"] = "bsp"
     prune: Annotated[Named, "which entries of a gradient are pushed"] = "none"
     rate: Annotated[Named, "how far one applied push moves the weights"] = "constant"

@@ -1,9 +1,11 @@
-"""Partitions of the model into ranges: the whole model, layers, or slices of layers. Each range has its own clocks."""
+"""Partitions of the model into ranges: the whole model, layers, or slices of layers. Each range has its own clocks, and
+lies at one server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, ClassVar, NamedTuple
 
 from pslab.config.parameters import Bounds, check
@@ -53,3 +55,26 @@ class Layers:
             most = self.most or layer.stop - layer.start
             found += [Cut(number, at, min(at + most, layer.stop)) for at in range(layer.start, layer.stop, most)]
         return tuple(found)
+
+
+def evenly(cuts: Sequence[Cut], servers: int) -> tuple[Cut, ...]:
+    """A part of each server, of nearly the same length, if all is one range; else the ranges as they are."""
+    if len(cuts) > 1 or servers == 1:
+        return tuple(cuts)
+    (whole,) = cuts
+    size = whole.stop - whole.start
+    each, more = divmod(size, servers)  # the first ones are longer by one
+    starts = [whole.start + number * each + min(number, more) for number in range(min(servers, size) + 1)]
+    return tuple(Cut(whole.layer, start, stop) for start, stop in pairwise(starts))
+
+
+def servers_of(sizes: Sequence[int], servers: int) -> tuple[int, ...]:
+    """The server of each range: the largest first, each to the one that has least; of several the first.
+
+    Source: Graham (SIAM J. Appl. Math. 1969), largest processing time first
+    """
+    found, load = [0] * len(sizes), [0] * servers
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]) if servers > 1 else ():
+        found[index] = least = load.index(min(load))
+        load[least] += sizes[index]
+    return tuple(found)

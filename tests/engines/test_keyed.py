@@ -62,35 +62,41 @@ def test_a_run_ends_with_the_weights_of_logistic_regression(tmp_path, fields):
 
 
 @pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "sync": "ssp:2"}, {**VIRTUAL, "partition": "moves"},
-                                    {**VIRTUAL, "sync": "local:3", "pushes": 90}], ids=str)  # fmt: skip
+                                    {**VIRTUAL, "sync": "local:3", "pushes": 90},
+                                    {**VIRTUAL, "servers": 4, "partition": "multilevel"}, {"servers": 2},
+                                    {**VIRTUAL, "servers": 2, "sync": "local:3", "pushes": 90}], ids=str)  # fmt: skip
 def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
+    """Of each range of keys, one for each server: nothing where a batch has none of them."""
     wanted = keyed(**fields)
+    ranges = [part.slices[0] for part in resolve(wanted).parts]
+    assert len(ranges) == wanted.servers
     found = run(wanted, results=tmp_path, progress=False)
     dataset, batches = schedule(wanted)
     steps = 3 if wanted.sync == "local:3" else 1
 
-    def keys(worker: int, iteration: int) -> np.ndarray:
+    def keys(worker: int, iteration: int, index: int) -> tuple[np.ndarray, int]:
         rows = [batches[worker].at(iteration * steps + at) for at in range(steps)]
-        return dataset.train_x.keys_of(np.concatenate(rows))
+        own, part = dataset.train_x.keys_of(np.concatenate(rows)), ranges[index]
+        return own[(own >= part.start) & (own < part.stop)] - part.start, part.stop - part.start
 
-    asked = 0
+    asked, unanswered = 0, list[int]()
     for push in found.pushes.itertuples():
-        own = keys(push.worker, push.iteration)
-        assert push.bytes_up == push_bytes(own, KEYS) + 4 * len(own)  # float64
-        if push.bytes_down:
-            after = keys(push.worker, push.iteration + 1)
+        own, count = keys(push.worker, push.iteration, push.range)
+        assert push.bytes_up == push_bytes(own, count) + 4 * len(own)  # float64
+        after, _ = keys(push.worker, push.iteration + 1, push.range)
+        if push.bytes_down_raw:
             assert push.bytes_down == reply_bytes(after) + 4 * len(after)
-            asked += request_bytes(after, KEYS)
-    last = {worker: found.pushes[found.pushes.worker == worker].iteration.max() for worker in range(WORKERS)}
-    unanswered = [request_bytes(keys(push.worker, push.iteration + 1), KEYS) for push in found.pushes.itertuples()
-                  if not push.bytes_down]  # fmt: skip
-    assert len(unanswered) <= len(last)
+            asked += request_bytes(after, count)
+        else:
+            unanswered.append(request_bytes(after, count))
+    assert len(unanswered) <= WORKERS * len(ranges)
     assert asked <= found.manifest["requested_bytes"] <= asked + sum(unanswered)
 
 
-def test_both_engines_end_with_the_same_bits(tmp_path):
-    virtual, local = (run(keyed(**fields), results=tmp_path, progress=False) for fields in (VIRTUAL, {}))
-    assert np.array_equal(virtual.weights, local.weights)
+def test_both_engines_end_with_the_same_bits_whatever_the_number_of_servers(tmp_path):
+    first, *others = (run(keyed(**fields), results=tmp_path, progress=False).weights for fields in (
+        VIRTUAL, {}, {"servers": 2}, {**VIRTUAL, "servers": 4}))  # fmt: skip
+    assert all(np.array_equal(first, each) for each in others)
 
 
 def test_it_does_not_matter_how_many_processes_compute(tmp_path):

@@ -53,7 +53,7 @@ class Bytes:
     def sender(self, worker: int) -> Any:
         return lambda frame, now: self.under_way.append(("up", worker, pack(frame)))
 
-    def send(self, worker: int, frame: Frame) -> None:
+    def send(self, worker: int, frame: Frame, now: float) -> None:
         self.under_way.append(("down", worker, pack(frame)))
 
     def attend(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pslab.config.spec import build
 from pslab.errors import ConfigError
-from pslab.policies.partition import Cut, Layers, Whole
+from pslab.policies.partition import Cut, Layers, Whole, evenly, servers_of
 
 MODEL = [slice(0, 10), slice(10, 14), slice(14, 15)]
 
@@ -34,3 +34,18 @@ def test_layers_by_name():
     assert build("ranges", "layers:40000") == Layers(40000)
     with pytest.raises(ConfigError, match="most=0: must be a whole number of at least 1"):
         build("ranges", "layers:0")
+
+
+def test_one_range_is_cut_evenly_for_several_servers():
+    (whole,) = Whole().cut(MODEL)
+    assert evenly([whole], 4) == (Cut(0, 0, 4), Cut(0, 4, 8), Cut(0, 8, 12), Cut(0, 12, 15))
+    assert evenly([whole], 1) == (whole,)
+    assert len(evenly([whole], 20)) == 15  # as many as there are elements
+    layers = Layers().cut(MODEL)
+    assert evenly(layers, 2) == layers
+
+
+def test_each_range_goes_to_the_server_that_has_least():
+    assert servers_of([4, 4, 4, 3], 4) == (0, 1, 2, 3)
+    assert servers_of([3, 5, 3, 4, 3], 2) == (1, 0, 0, 1, 1)  # 5 and 3; 4, 3 and 3
+    assert servers_of([3, 5], 1) == (0, 0)

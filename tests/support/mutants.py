@@ -17,7 +17,8 @@ from pslab.engines.check.result import Explored
 SOURCE = Path(pslab.__file__).parent
 #: in the order in which they import each other
 MODULES = (
-    *(f"protocol.{name}" for name in ("window", "messages", "traits", "scope", "requests", "server", "worker")),
+    *(f"protocol.{name}" for name in ("window", "messages", "traits", "scope", "requests", "server", "store",
+                                      "worker")),
     *(f"policies.sync.{name}" for name in ("ssp", "bsp", "asp", "eager", "backup")),
     *(f"policies.methods.{name}" for name in ("local_sgd", "average", "downpour", "admm")),
     "policies.planning.zipline", "policies.sync.dssp", "policies.sync.elastic",
@@ -39,6 +40,7 @@ class Mutant:
     ranges: int = 1
     iterations: int = 2
     layered: bool = False
+    servers: int = 1
 
 
 def load(mutant: Mutant) -> dict[str, ModuleType]:
@@ -68,7 +70,7 @@ def modules(changed: dict[str, str]) -> dict[str, ModuleType]:
 
 def machines(fresh: dict[str, ModuleType]) -> Machines:
     """What the checker is to explore."""
-    return Machines(fresh["protocol.messages"], fresh["protocol.server"], fresh["protocol.worker"])
+    return Machines(*(fresh[f"protocol.{name}"] for name in ("messages", "server", "worker", "store")))
 
 
 def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
@@ -76,11 +78,12 @@ def explored(fresh: dict[str, ModuleType], mutant: Mutant) -> Explored:
     module, _, name = ROWS["sync"][split(mutant.policy)[0]].path.removeprefix("pslab.").partition(":")
     sync = make("sync", mutant.policy, getattr(fresh[module], name))
     return explore(sync, workers=mutant.workers, ranges=mutant.ranges, iterations=mutant.iterations,
-                   faults=mutant.faults, layered=mutant.layered, machines=machines(fresh))  # fmt: skip
+                   faults=mutant.faults, layered=mutant.layered, servers=mutant.servers,
+                   machines=machines(fresh))  # fmt: skip
 
 
 WINDOW, MESSAGES = "protocol/window.py", "protocol/messages.py"
-SERVER, WORKER = "protocol/server.py", "protocol/worker.py"
+SERVER, WORKER, STORE = "protocol/server.py", "protocol/worker.py", "protocol/store.py"
 BSP, SSP, ASP = "policies/sync/bsp.py", "policies/sync/ssp.py", "policies/sync/asp.py"
 DSSP, ELASTIC = "policies/sync/dssp.py", "policies/sync/elastic.py"
 EAGER, BACKUP = "policies/sync/eager.py", "policies/sync/backup.py"
@@ -179,6 +182,23 @@ MUTANTS = [
     Mutant("a push that is applied alone counts as a mean", SERVER,
            "aggregate = isinstance(decision, Aggregate)", "aggregate = True",
            "a push is applied as the mean of a step; the policy decided to apply it alone", policy="asp"),
+    # --- store ----------------------------------------------------------------------------------------------------
+    Mutant("a reply is laid before the step that was ordered before it", STORE,
+           "self.orders.pop(0)", "self.orders.pop()", "a reply on version 1 of range 1 is done where version 0 is",
+           policy="asp", ranges=2, iterations=1, servers=2),
+    Mutant("payloads are free before their step is done", STORE,
+           "return Done(order, about, free=order.pushes)",
+           "more = [push for each, *_ in self.orders if isinstance(each, Step) for push in each.pushes]\n"
+           "            return Done(order, about, free=(*order.pushes, *more))",
+           "is freed before it is applied", policy="asp", ranges=2, iterations=1, servers=2),
+    Mutant("what a step has read is never free", STORE,
+           "return Done(order, about, free=order.pushes)", "return Done(order, about)", "waits forever",
+           ranges=2, iterations=3, servers=2, workers=1),
+    Mutant("weights are never sent", STORE,
+           "sends=not vain", "sends=False", "waits forever", ranges=2, servers=2, workers=1),
+    Mutant("weights are sent to a worker that has left", STORE,
+           "each.pull.worker == order.worker", "each.pull.worker < 0", "is started, which has left",
+           faults=("kill",), ranges=2, iterations=1, servers=2),
     # --- worker ---------------------------------------------------------------------------------------------------
     Mutant("a worker computes when the weights of one range have arrived", WORKER,
            "min(self._held_for) >= self.iteration", "max(self._held_for) >= self.iteration",

@@ -58,6 +58,7 @@ def found_by_chaos(runs: int = RUNS) -> tuple[int, str]:
 
 
 DRIVER, BOOKS = "engines.server.driver:ServerDriver", "engines.server.books:Books"
+STORE = "engines.server.store:OwnStore"
 LEDGER, DSSP = "engines.server.ledger:Ledger", "policies.sync.dssp:DSSP"
 WORKER, NODE = "engines.worker.driver:WorkerDriver", "engines.virtual.worker_node:WorkerNode"
 SERVER_NODE, SCHEDULER = "engines.virtual.server_node:ServerNode", "engines.virtual.scheduler:Scheduler"
@@ -91,28 +92,29 @@ BUGS = [
         "self.machine.gradients >= budget",
         "self.machine.gradients > budget",
         "was accepted after the budget of"),
-    Bug("a push is applied before it was taken", f"{DRIVER}._step",
+    Bug("a push is applied before it was taken", f"{DRIVER}.applied",
         "books.applied_at(step, done_s)",
-        "books.applied_at(step, begin_s - 1e-3)",
+        "books.applied_at(step, (work.led_by or [done_s])[0] - 1e-3)",
         ") was applied at"),
-    Bug("weights name the version after theirs", f"{DRIVER}._reply",
+    Bug("weights name the version after theirs", f"{DRIVER}.laid",
         "reply.version, answer",
         "reply.version + 1, answer",
         "which is from the future: the push itself made ver"),
-    Bug("weights are read twice", f"{DRIVER}._reply",
-        "size_bytes = self._shard.lay(reply)",
-        "size_bytes = self._shard.lay(reply._replace(pull=pull._replace(iteration=pull.iteration + 1)))",
+    Bug("weights are read twice", f"{STORE}.hand",
+        "carry_out(order,",
+        "carry_out(order._replace(pull=order.pull._replace(iteration=order.pull.iteration + 1))\n"
+        "            if isinstance(order, Reply) else order,",
         "a sequential replay"),
-    Bug("acknowledgements are sent again and again", f"{DRIVER}._reply",
+    Bug("acknowledgements are sent again and again", f"{DRIVER}.laid",
         "weights], []",
-        "weights], list(self._outbox[worker])",
+        "weights], list(self._outbox[worker, place[index]])",
         "'s apply of iteration"),
     Bug("a worker joins with another iteration than is recorded", f"{DRIVER}.join",
         "joined(worker, iteration, now)",
         "joined(worker, iteration + 1, now)",
         "joins with iteration"),
     Bug("a dropped push is not acknowledged", f"{DRIVER}._perform",
-        "self._acknowledge(effect.push)",
+        "self._hand(effect.range, effect, Work(dealt=self._dealt_with((effect.push,))))",
         "pass",
         "the run stalled", slow=True),
     Bug("refused messages are not counted", f"{DRIVER}._perform",
@@ -128,7 +130,7 @@ BUGS = [
         "len(self._job.parts)) - 1",
         "(len(self._job.parts) + 1) // 2) - 1",
         "the manifest counts", slow=True),
-    Bug("a push counts as one gradient", f"{BOOKS}.applied_at",
+    Bug("a push counts as one gradient", f"{BOOKS}.counted",
         "self._job.traits.gradients(push.iteration)",
         "1",
         "the manifest counts", slow=True),

@@ -50,6 +50,8 @@ def _happens(worker: str, kind: str, about: Any, *, several: bool) -> str:
     if kind == "read":
         index, iteration, _ = about
         return f"the weights{f' of range {index}' * several} for iteration {iteration} of {worker} have been sent"
+    if kind == "store":
+        return f"server {about} does what it was ordered first"
     if kind == "kill":
         return f"{worker} is killed"
     if kind == "leave":
@@ -86,6 +88,8 @@ def _effect(effect: Any, numbers: Sequence[int], *, several: bool) -> str:
         pull = effect.pull
         where = f" on range {pull.range}" * several
         return f"the server starts worker {numbers[pull.worker]} with iteration {pull.iteration}{where}"
+    if kind == "Forget":
+        return f"it forgets worker {numbers[effect.worker]}"
     if kind == "Discard":
         return f"the server drops worker {numbers[effect.push.worker]}'s push of iteration {effect.push.iteration}"
     if kind == "Searched":

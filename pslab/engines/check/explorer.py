@@ -1,6 +1,8 @@
 """Explore every order of events in a small cluster of the real server machine, worker machines and policy.
 
 A state of the cluster consists of the server's state, each worker's with its links, and the faults that have happened.
+With several servers, one decides, and the server's state has what the others are ordered to do: each of them does it at
+any later moment, in order.
 Each machine is run once for each of its own states and each event, so a transition of the cluster is a few look-ups;
 workers are exchangeable, so of all states that differ only in the workers' names one is kept. Instants are not
 explored: a policy that plans by them has `variants(workers)`, the same policy with each plan that can be made, all with
@@ -25,11 +27,11 @@ from typing import Any, NamedTuple
 
 from pslab.engines.check import explain, invariants
 from pslab.engines.check.invariants import Wrong
-from pslab.engines.check.result import ALIVE, CUT, Explored, Move, Next, State, Violation
-from pslab.engines.check.server import STEP, ServerSide, Stepped, WorkersDiffer
+from pslab.engines.check.result import ALIVE, CUT, STEP, Event, Explored, Move, Next, State, Stepped, Violation
+from pslab.engines.check.server import ServerSide, WorkersDiffer
 from pslab.engines.check.worker import FAULTS, KILL, LOSE, REJOIN, WorkerSide
 from pslab.errors import ConfigError, nearest
-from pslab.protocol import messages, server
+from pslab.protocol import messages, server, store
 from pslab.protocol import worker as worker_machine
 from pslab.protocol.traits import traits_of
 
@@ -40,6 +42,7 @@ class Machines(NamedTuple):
     messages: Any = messages
     server: Any = server
     worker: Any = worker_machine
+    store: Any = store
 
 
 REAL = Machines()
@@ -55,6 +58,7 @@ class Explorer:
     ranges: int = 1
     iterations: int = 3  #: per worker
     layered: bool = False  #: whether workers push and wait range by range, in one pass
+    servers: int = 1  #: at which the ranges lie; one of them decides
     faults: Sequence[str] = ()  #: those that may happen, each at most once
     faults_max: int = len(FAULTS)  #: faults in one run
     bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
@@ -81,8 +85,10 @@ class Explorer:
         bits = sum(1 << FAULTS.index(fault) for fault in set(self.faults))
         if bits & REJOIN and not bits & LOSE:
             bits |= KILL  # a worker must leave before it can rejoin
-        self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges, self.length)
-        self.local = WorkerSide(self.machines, self.sync, self.ranges, self.iterations, bits, self.layered)
+        self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges, self.length,
+                                 self.servers)  # fmt: skip
+        self.local = WorkerSide(self.machines, self.sync, self.ranges, self.iterations, bits, self.layered,
+                                self.servers)  # fmt: skip
 
     def explore(self, states_max: int | None = None) -> Explored:
         """Visit every state, or `states_max` of them; stop at the first violation.
@@ -100,7 +106,7 @@ class Explorer:
         return Explored(
             invariants.name(self.sync), self.workers, self.ranges, self.iterations, tuple(self.faults),
             min(self.faults_max, len(self.faults)), self.states, self.transitions, time.perf_counter() - start_s,
-            violation, complete, self.symmetric, self.bound,
+            violation, complete, self.symmetric, self.bound, self.servers,
         )  # fmt: skip
 
     def _visit(self, states_max: int | None) -> tuple[Violation | None, bool]:
@@ -164,6 +170,10 @@ class Explorer:
                     continue
                 for stepped in self.server.step(number, worker, move.event):
                     following.append(self._next(state, worker, move, stepped))
+        for place in self.server.views[number].ordered:
+            event = Event("store", place)
+            move = Move(0, "store", place, locals_[0], event)
+            following += [self._next(state, 0, move, stepped) for stepped in self.server.step(number, 0, event)]
         if self.traits.window is None and all(each.move.fault for each in following) and self._ended(state):
             following += [self._next(state, worker, move, None) for worker, each in enumerate(locals_)
                           for move in self.local.beyond(each, BEYOND * self.iterations)]  # fmt: skip
@@ -203,7 +213,7 @@ class Explorer:
             held = view.held[worker] if view.held is not None else None
             complete += min(true) if held is None else min(map(int.__add__, true, held))
             complete -= self.local.locals[number].missed
-        return invariants.budget(view.accepted, complete), 0
+        return None if view.drops else invariants.budget(view.accepted, complete), 0  # it is dropped on some ranges
 
     def _disturbs(self, index: int, after: list[int]) -> Wrong:
         locals_ = [self.local.locals[number] for number in after]
@@ -235,5 +245,5 @@ class Explorer:
 
 
 def explore(sync: Any, *, states_max: int | None = None, **cluster: Any) -> Explored:
-    """Explore a policy: `workers`, `ranges`, `iterations`, `faults`, `bound`, `symmetric` as Explorer has them."""
+    """Explore a policy: `workers`, `ranges`, `servers`, `iterations`, `faults`, ... as Explorer has them."""
     return Explorer(sync, **cluster).explore(states_max)

@@ -114,6 +114,11 @@ def replied(iteration: int, done: int, ahead: int, *, left: bool) -> Wrong:
     return None
 
 
+def freed(iteration: int, *, applied: bool) -> Wrong:
+    """The payload of a push is free once it is applied, or dropped, and not before."""
+    return None if applied else f"the payload of iteration {iteration} of worker <self> is freed before it is applied"
+
+
 def contained(reported: int, actual: int) -> Wrong:
     """A reply to an eager worker reports how many of the worker's own pushes its weights contain."""
     if reported == actual:

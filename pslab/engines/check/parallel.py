@@ -39,6 +39,7 @@ class Task:
     states_max: int | None = None
     bound: int | None = None
     layered: bool = False
+    servers: int = 1
 
     @property
     def weight(self) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ class Checked:
 
 def _cluster(each: Explored) -> str:
     ranges = f", {each.ranges} ranges" if each.ranges > 1 else ""
+    ranges += f" on {each.servers} servers" if each.servers > 1 else ""
     return f"W = {each.workers}{ranges}, {_faults(each)}"
 
 
@@ -93,7 +94,8 @@ def _faults(each: Explored) -> str:
 def row(each: Explored) -> str:
     """One line of the table."""
     policy = each.policy if len(each.policy) < 16 else each.policy[:14] + "…"
-    return (f"{policy:<16}{each.workers:>3}{each.ranges:>8}{each.iterations:>12}  {_faults(each):<11}"
+    ranges = f"{each.ranges} on {each.servers}" if each.servers > 1 else each.ranges
+    return (f"{policy:<16}{each.workers:>3}{ranges:>8}{each.iterations:>12}  {_faults(each):<11}"
             f"{each.states:>10,}{each.seconds:>9.2f}  {each.verdict}")  # fmt: skip
 
 
@@ -132,9 +134,15 @@ def plan(
     bound: int | None = None,
     states_max: int | None = STATES_MAX,
     layered: bool = False,
+    servers: int | None = None,
 ) -> list[Task]:
     """The explorations of one policy; the parameters are `check`'s."""
+    _positive("servers", servers)
     some, parts = _numbers("workers", workers), _numbers("ranges", ranges)
+    if servers is not None and servers > min(parts or [servers]):
+        raise ConfigError("servers", servers, f"{min(parts)} ranges lie at no more than {min(parts)} servers")
+    if servers is not None and servers > 1 and not parts:
+        some, parts = some or [1, 2], [servers]
     narrowed = [(w, r) for r in parts or [1] for w in some or [2]] if some or parts else []
     _positive("iterations", iterations)
     _positive("states_max", states_max)
@@ -144,7 +152,7 @@ def plan(
     several_max = 2 if traits_of(sync).plans else len(FAULTS)
     tasks = [
         Task(name, sync, w, r, iterations or allowed, each,
-             faults_max or (several_max if r == 1 else 2), states_max, bound, layered)
+             faults_max or (several_max if r == 1 else 2), states_max, bound, layered, servers or 1)
         for w, r in narrowed or CLUSTERS for each in _fault_sets(faults)
         if (allowed := iterations_for(sync, w, r, each, bound) or int(bool(narrowed)))
     ]  # fmt: skip
@@ -193,7 +201,8 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
             ranges with 2), `iterations` (per worker), `faults` (that may happen, each at most once; by default none,
             each alone, and all are explored in turn), `faults_max` (in one run; by default all, two with two ranges),
             `bound` (iterations ahead of the slowest, instead of what the policy's window allows), `states_max` (of one
-            exploration), `layered` (whether workers push and wait range by range).
+            exploration), `layered` (whether workers push and wait range by range), `servers` (at which as many ranges
+            lie, by default).
 
     Raises:
         ConfigError: an unknown policy or fault, or a number below 1.

@@ -6,11 +6,57 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pslab.engines.check.invariants import Wrong
-from pslab.engines.check.server import Event, Stepped
 
 State = tuple[int, ...]  # the server's number, the bits of the faults that have happened, each worker's number
 ALIVE, CUT, DEAD, LEFT = range(4)  # CUT: a message of it is lost; DEAD: the server does not know yet that it stopped
 UP, DOWN = "up", "down"
+# what a server does for a worker: it applies or drops its push, frees the payload, reads weights for it, or sends them
+STEP, DROP, FREE, REPLY, SEND, JOIN = "step", "drop", "free", "reply", "send", "join"
+
+
+class Op(NamedTuple):
+    """What a server does for one worker."""
+
+    kind: str  #: one of those above
+    range: int
+    iteration: int
+    held: tuple[int, ...] = ()  #: of a JOIN: per range, how many of the worker's pushes are held
+    own: int = 0  #: of a REPLY or SEND: how many of the worker's pushes it reports to be in the weights
+    frees: bool = True  #: of a STEP or DROP: whether the payload is free with it
+
+
+Ops = tuple[tuple[int, Op], ...]  # (worker, operation)
+
+
+class Event(NamedTuple):
+    """An event: a message arrives, weights of a range have been read, a worker leaves or joins; or another server does
+    what it was ordered first."""
+
+    kind: str  #: "message", "answered", "leave", "join" or "store"
+    range: int = 0  #: or the number of that server
+    message: Any = None
+
+
+class View(NamedTuple):
+    """What the invariants compare of a state of the server: per worker, None for a worker that left."""
+
+    applied: tuple[tuple[int, ...] | None, ...]  #: per range: its clock without the pushes that are held
+    held: tuple[tuple[int, ...], ...] | None  #: per range: pushes counted, not yet applied; None if there are none
+    low: int  #: the least clock of all ranges
+    accepted: int
+    ordered: tuple[int, ...] = ()  #: servers that have something to do
+    drops: bool = False  #: ... to drop a push
+
+
+@dataclass
+class Stepped:
+    """The effect of one event on one state of the server."""
+
+    state: int
+    effects: list[Any]
+    ops: Ops  #: what the effects do for each worker
+    wrong: Wrong = None
+    at: int = 0  #: the worker that `<self>` is
 
 
 class Local(NamedTuple):
@@ -35,6 +81,25 @@ class Local(NamedTuple):
     def computes_on(self, index: int) -> bool:
         """Whether the weights of a range are being computed on: they have arrived, and its gradient is not ready."""
         return index in self.todo and self.got[index] >= self.computing
+
+    def joined(self, iteration: int, pushed: tuple[int, ...], own: tuple[tuple[int, int], ...]) -> Local:
+        """Back with this iteration, on new links; of each range the server has so many of its pushes."""
+        last = (iteration - 1,) * len(pushed)
+        return Local(
+            -1, reading=self.reading, computing=iteration - 1, got=last, acked=last, own=own,
+            applied=(iteration,) * len(pushed), missed=self.missed + iteration - min(pushed),
+            owed=tuple(tuple(range(done, end)) for done, end in zip(self.applied, pushed, strict=True)),
+        )  # fmt: skip
+
+    def linked(self, link: str, under_way: tuple[int, ...]) -> Local:
+        """With these messages on a link."""
+        return self._replace(up=under_way) if link == UP else self._replace(down=under_way)
+
+    def noted(self, link: str, message: int) -> Local:
+        """With a message that may arrive again."""
+        if link == UP:
+            return self._replace(past_up=tuple(sorted({*self.past_up, message})))
+        return self._replace(past_down=tuple(sorted({*self.past_down, message})))
 
 
 class Move(NamedTuple):
@@ -90,6 +155,7 @@ class Explored:
     complete: bool = True  #: False if it ended at its limit of states
     symmetric: bool = True  #: False if the policy distinguishes workers, so that each was explored by itself
     bound: int | None = None  #: iterations ahead of the slowest, if not the policy's own bound was checked
+    servers: int = 1
     reached: bool = True  #: False if no exploration of this policy has the iterations that break its bound
 
     @property
@@ -98,16 +164,6 @@ class Explored:
         if self.violation or not self.complete:
             return "violated" if self.violation else "unfinished"
         return "clean" if self.reached else "bound not reached"
-
-
-def linked(local: Local, link: str, under_way: tuple[int, ...]) -> Local:
-    return local._replace(up=under_way) if link == UP else local._replace(down=under_way)
-
-
-def noted(local: Local, link: str, message: int) -> Local:
-    if link == UP:
-        return local._replace(past_up=tuple(sorted({*local.past_up, message})))
-    return local._replace(past_down=tuple(sorted({*local.past_down, message})))
 
 
 def without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pslab.engines.check import invariants
 from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
+from pslab.engines.check.result import DROP, FREE, JOIN, REPLY, SEND, STEP, Event, Op, Ops, Stepped, View
 from pslab.errors import ConfigError
 from pslab.protocol.traits import traits_of
 
 NOW = 0.0  # instants are not explored: to a policy that plans by them all events come at the same one
-STEP, DROP, REPLY, JOIN = "step", "drop", "reply", "join"
 Order = tuple[int, ...]  # a permutation of the workers: worker i was order[i] before
-
-
-class Op(NamedTuple):
-    """What the server does for one worker: it applies or drops its push, answers its pull, or lets it join."""
-
-    kind: str  #: STEP, DROP, REPLY or JOIN
-    range: int
-    iteration: int
-    held: tuple[int, ...] = ()  #: of a JOIN: per range, how many of the worker's pushes are held
-    own: int = 0  #: of a REPLY: how many of the worker's pushes it reports to be in the weights
-
-
-Ops = tuple[tuple[int, Op], ...]  # (worker, operation)
 
 
 class Driven(NamedTuple):
@@ -64,43 +50,17 @@ class WorkersDiffer(Exception):
     """The policy decides by a worker's number: states that differ only in the workers' names are not equivalent."""
 
 
-class Event(NamedTuple):
-    """An event at the server: a message arrives, weights of a range have been read, a worker leaves, or joins."""
-
-    kind: str  #: "message", "answered", "leave" or "join"
-    range: int = 0
-    message: Any = None
-
-
-class View(NamedTuple):
-    """What the invariants compare of a state of the server: per worker, None for a worker that left."""
-
-    applied: tuple[tuple[int, ...] | None, ...]  #: per range: its clock without the pushes that are held
-    held: tuple[tuple[int, ...], ...] | None  #: per range: pushes counted, not yet applied; None if there are none
-    low: int  #: the least clock of all ranges
-    accepted: int
-
-
-@dataclass
-class Stepped:
-    """The effect of one event on one state of the server."""
-
-    state: int
-    effects: list[Any]
-    ops: Ops  #: what the effects do for each worker
-    wrong: Wrong = None
-    at: int = 0  #: the worker that `<self>` is
-
-
 class ServerSide:
-    """States of the server as numbers. `machines` has the modules `messages` and `server`.
+    """States of the server as numbers. `machines` has the modules `messages`, `server` and `store`.
 
-    `orders` are the permutations of the workers under which states are equivalent, the identity first.
+    With several servers, which hold equal parts of the ranges, a state has their stores. `orders` are the permutations
+    of the workers under which states are equivalent, the identity first.
     """
 
     def __init__(
-        self, machines: Any, sync: Any, orders: Sequence[Order], ranges: int, length: int | None = None
-    ) -> None:
+        self, machines: Any, sync: Any, orders: Sequence[Order], ranges: int, length: int | None = None,
+        servers: int = 1,
+    ) -> None:  # fmt: skip
         self._kinds, self.sync, self._orders, self._indices = machines, sync, orders, range(ranges)
         self._names = names(len(orders[0]))
         self._length = length  # no worker may be started so many iterations ahead of the slowest; None: no bound
@@ -111,7 +71,10 @@ class ServerSide:
         self.views: list[View] = []
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._renamed: dict[tuple[int, Order], int] = {}
+        self._server_of = [index * servers // ranges for index in self._indices]
         start = machines.server.Server(self._names, ranges, sync)
+        if servers > 1:
+            start.stores = [machines.store.Store() for _ in range(servers)]  # copied and compared with it
         self._constant = (sync, start.traits)  # what no event changes is neither copied nor compared
         self.start = self._number(start)
 
@@ -153,7 +116,7 @@ class ServerSide:
             self._compare(before, worker, event, done, order)
         found: dict[Any, Stepped] = {}
         for driven in done:
-            stepped = self._stepped(state, worker, driven)
+            stepped = self._stepped(state, worker, driven, decided=event.kind != "store")
             found.setdefault((stepped.state, stepped.ops, stepped.wrong is None), stepped)
         if len(found) > 1 and not self._searched(done[0]):
             return (Stepped(state, done[0].effects, (), "the policy plans without deciding Searched"),)
@@ -172,13 +135,14 @@ class ServerSide:
     def _searched(self, driven: Driven) -> bool:
         return any(isinstance(effect, self._kinds.messages.Searched) for effect in driven.effects)
 
-    def _stepped(self, state: int, worker: int, driven: Driven) -> Stepped:
+    def _stepped(self, state: int, worker: int, driven: Driven, *, decided: bool) -> Stepped:
         server, effects, ops, error, heard = driven
         if error is not None:
             return Stepped(state, [], (), invariants.raised(error, self.sync), worker)
         if any(frozen(sync) != before for sync, before in self._tried):
             return Stepped(state, effects, (), "the policy changed itself; step must be a function of its arguments")
-        wrong, at = self._judge(server, effects, [part.version for part in self._servers[state].ranges])
+        versions = [part.version for part in self._servers[state].ranges]
+        wrong, at = self._judge(server, effects if decided else [], versions)
         wrong = wrong or invariants.windows(server, self.sync.window) or invariants.pure(heard.pure)
         wrong = wrong or invariants.combined(*self._combined(server, effects, heard.decisions))
         return Stepped(self._number(server), effects, ops, wrong, at)
@@ -201,13 +165,17 @@ class ServerSide:
         server.sync = heard = Heard(sync, self._names)
         try:
             if event.kind == "message":
-                effects = server.handle(event.message._replace(worker=worker), NOW)
+                effects = self._handed(server, server.handle(event.message._replace(worker=worker), NOW), ops)
             elif event.kind == "answered":
                 effects = server.answered(event.range)
             elif event.kind == "leave":
-                effects = server.leave(worker, NOW)
+                self._forget(server, worker)
+                effects = self._handed(server, server.leave(worker, NOW), ops)
+            elif event.kind == "store":
+                effects = [server.stores[event.range].orders[0][0]]
+                ops += self._carried(server.stores[event.range].done())
             else:
-                held = tuple(sum(pusher == worker for pusher, _ in part.held) for part in server.ranges)
+                held = tuple(map(sum, zip(self._held(server)[worker], self._dropped(server)[worker], strict=True)))
                 ops.append((number, Op(JOIN, 0, server.join(worker), held)))
         except ConfigError:  # what cannot be copied cannot be explored
             raise
@@ -215,16 +183,51 @@ class ServerSide:
             return Driven(server, [], (), error, heard)
         finally:
             server.sync = self.sync
-        for effect in effects:
-            if isinstance(effect, self._kinds.server.Step):
-                ops += [(int(push.worker), Op(STEP, effect.range, push.iteration))
-                        for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
-            elif isinstance(effect, self._kinds.server.Discard):
-                ops.append((int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration)))
-            elif isinstance(effect, self._kinds.server.Reply):
-                pull = effect.pull
-                ops.append((int(pull.worker), Op(REPLY, pull.range, pull.iteration, own=effect.own)))
+        if self._server_of[-1] == 0:
+            ops += [op for effect in effects for op in self._ops(effect, apart=False)]
         return Driven(server, effects, tuple(ops), None, heard)
+
+    def _handed(self, server: Any, effects: list[Any], ops: list[tuple[int, Op]]) -> list[Any]:
+        """With several servers, hand what is decided to the stores, as a driver does; that of server 0 does it at once.
+        What was decided then, in all."""
+        pending, kinds, found = list(effects), self._kinds.server, list[Any]()
+        if self._server_of[-1] == 0:
+            return pending
+        while pending:
+            effect = pending.pop(0)
+            found.append(effect)
+            if isinstance(effect, (kinds.Step, kinds.Discard, kinds.Reply)):
+                index = effect.pull.range if isinstance(effect, kinds.Reply) else effect.range
+                store = server.stores[self._server_of[index]]
+                store.order(effect)
+                ops += self._carried(store.done()) if self._server_of[index] == 0 else []
+                pending += server.answered(index) if isinstance(effect, kinds.Reply) else []
+        return found
+
+    def _forget(self, server: Any, worker: Name) -> None:
+        for number, store in enumerate(getattr(server, "stores", ())):
+            store.order(self._kinds.store.Forget(worker))
+            if number == 0:
+                store.done()
+
+    def _carried(self, done: Any) -> list[tuple[int, Op]]:
+        """What a store has done for each worker."""
+        vain = isinstance(done.order, self._kinds.server.Reply) and not done.sends
+        freed = [(int(push.worker), Op(FREE, push.range, push.iteration)) for push in done.free]
+        return ([] if vain else self._ops(done.order, apart=True)) + freed
+
+    def _ops(self, effect: Any, *, apart: bool) -> list[tuple[int, Op]]:
+        """What an effect does for each worker; `apart`: at a store, which frees payloads apart, and sends at once."""
+        kinds = self._kinds.server
+        if isinstance(effect, kinds.Step):
+            return [(int(push.worker), Op(STEP, effect.range, push.iteration, frees=not apart))
+                    for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
+        if isinstance(effect, kinds.Discard):
+            return [(int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration, frees=not apart))]
+        if isinstance(effect, kinds.Reply):
+            worker, index, iteration, *_ = effect.pull
+            return [(int(worker), Op(SEND if apart else REPLY, index, iteration, own=effect.own))]
+        return []
 
     def _combined(
         self, server: Any, effects: list[Any], decisions: list[Any]
@@ -277,15 +280,35 @@ class ServerSide:
         return number
 
     def _view(self, server: Any) -> View:
-        held = [[0] * len(self._indices) for _ in self._names]
-        for index, part in enumerate(server.ranges):
-            for worker, _ in part.held:
-                held[worker][index] += 1
+        held, drops, stores = self._held(server), self._dropped(server), getattr(server, "stores", ())
         applied = tuple(
-            tuple(part.clocks[w] - held[w][i] for i, part in enumerate(server.ranges))
+            tuple(part.clocks[w] - held[w][i] - drops[w][i] for i, part in enumerate(server.ranges))
             if all(w in part.clocks for part in server.ranges) else None
             for w in self._names
         )  # fmt: skip
         lows = [min(part.clocks.values()) for part in server.ranges if part.clocks]
         some = any(map(any, held))
-        return View(applied, tuple(map(tuple, held)) if some else None, min(lows, default=0), server.accepted)
+        ordered = tuple(number for number, store in enumerate(stores) if store.orders)
+        return View(applied, tuple(map(tuple, held)) if some else None, min(lows, default=0), server.accepted, ordered,
+                    any(map(any, drops)))  # fmt: skip
+
+    def _held(self, server: Any) -> list[list[int]]:
+        """Per worker and range, pushes that are counted and not yet applied: held, or ordered and not done."""
+        held = [(worker, index) for index, part in enumerate(server.ranges) for worker, _ in part.held]
+        steps = self._ordered(server, self._kinds.server.Step)
+        return self._counted([*held, *((push.worker, push.range) for step in steps for push in step.pushes)])
+
+    def _dropped(self, server: Any) -> list[list[int]]:
+        """Per worker and range, pushes that are dropped, as a store does not know yet."""
+        drops = self._ordered(server, self._kinds.server.Discard)
+        return self._counted([(drop.push.worker, drop.range) for drop in drops])
+
+    def _ordered(self, server: Any, kind: Any) -> list[Any]:
+        orders = [order for store in getattr(server, "stores", ()) for order, *_ in store.orders]
+        return [order for order in orders if isinstance(order, kind)]
+
+    def _counted(self, names: list[tuple[int, int]]) -> list[list[int]]:
+        found = [[0] * len(self._indices) for _ in self._names]
+        for worker, index in names:
+            found[worker][index] += 1
+        return found

@@ -1,6 +1,7 @@
 """The checker's workers and links: the real machine, and the messages under way between it and the server.
 
-Links keep the order of their messages and lose none, as pipes do, except for these faults, each at most once in a run:
+Links keep the order of their messages and lose none, as pipes do; with several servers a worker has a link to each.
+Except for these faults, each at most once in a run:
 
     duplicate   a message that has arrived arrives again, at any later moment
     lose        a message never arrives. Nothing is sent again: the worker's lease runs out some time later, and the
@@ -19,11 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pslab.engines.check import invariants
+from pslab.engines.check import invariants, result
 from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
-from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Local, Move, linked, noted, with_, without
-from pslab.engines.check.server import DROP, JOIN, STEP, Event, Op
+from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Event, Local, Move, Op, with_, without
 from pslab.errors import ProtocolError
 from pslab.protocol.traits import traits_of
 from pslab.protocol.worker import buffers_of
@@ -35,11 +35,13 @@ DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS))
 class WorkerSide:
     """States of a worker and its links as numbers. `machines` has the modules `messages` and `worker`."""
 
-    def __init__(self, machines: Any, sync: Any, ranges: int, iterations: int, faults: int, layered: bool) -> None:
+    def __init__(self, machines: Any, sync: Any, ranges: int, iterations: int, faults: int, layered: bool,
+                 servers: int = 1) -> None:  # fmt: skip
         self._kinds, self._sync, self._ranges, self._layered = machines, sync, ranges, layered
         self._eager = traits_of(sync).eager
         self._buffers = buffers_of(self._eager)
         self._iterations, self._faults = iterations, faults
+        self._server_of = [index * servers // ranges for index in range(ranges)]
         self._numbers: dict[Any, int] = {}  # of machines, messages and locals
         self._machines: list[Any] = []
         self._messages: list[Any] = []
@@ -122,13 +124,16 @@ class WorkerSide:
 
     def _deliveries(self, local: Local, link: str) -> Iterator[Move]:
         under_way = local.up if link == UP else local.down
-        for place, message in enumerate(under_way if self._faults & REORDER else under_way[:1]):
-            left = linked(local, link, without(under_way, place))
-            if place == 0 and self._faults & LOSE and local.mode == ALIVE:
+        firsts = self._firsts(under_way)
+        for place, message in enumerate(under_way):
+            if place not in firsts and not self._faults & REORDER:
+                continue
+            left = local.linked(link, without(under_way, place))
+            if place in firsts and self._faults & LOSE and local.mode == ALIVE:
                 yield Move(LOSE, "lose", self._messages[message], self._number(left._replace(mode=CUT)))
             if self._faults & DUPLICATE:
-                left = noted(left, link, message)
-            yield self._deliver(left, link, message, REORDER if place else 0, "overtake" if place else "deliver")
+                left = left.noted(link, message)
+            yield self._deliver(left, link, message, *((0, "deliver") if place in firsts else (REORDER, "overtake")))
         for message in local.past_up if link == UP else local.past_down:
             yield self._deliver(local, link, message, DUPLICATE, "again")
 
@@ -157,9 +162,12 @@ class WorkerSide:
     def _read(self, local: Local, reading: tuple[int, int, int]) -> Move:
         index, iteration, own = reading
         left = local._replace(reading=without(local.reading, local.reading.index(reading)))
-        if local.mode in (ALIVE, CUT):
-            left = self._sent(left, DOWN, [self._kinds.messages.Weights(Name(0), index, iteration, iteration, own=own)])
+        left = self._told(left, self._kinds.messages.Weights, index, iteration, iteration, None, own)
         return Move(0, "read", reading, self._number(left), Event("answered", index))
+
+    def _told(self, local: Local, kind: Any, *about: Any) -> Local:
+        """A message goes to the worker, unless that is gone."""
+        return self._sent(local, DOWN, [kind(Name(0), *about)]) if local.mode in (ALIVE, CUT) else local
 
     def _moved(self, left: Local, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
         """Run the worker's machine: its requests go on the link, and it may start an iteration."""
@@ -202,20 +210,25 @@ class WorkerSide:
         return Move(fault, kind, about, after, None, started, wrong)
 
     def _outcome(self, local: Local, op: Op) -> tuple[int, Wrong]:
-        if op.kind == JOIN:
+        if op.kind == result.JOIN:
             return self._joined(local, op)
-        index, iteration, done = op.range, op.iteration, local.applied[op.range]
-        if op.kind in (STEP, DROP):
+        index, iteration, done, messages = op.range, op.iteration, local.applied[op.range], self._kinds.messages
+        if op.kind in (result.STEP, result.DROP):
             if any(local.owed) and local.owed[index]:
                 wrong = invariants.applied(iteration, local.owed[index][0])
                 local = local._replace(owed=with_(local.owed, index, local.owed[index][1:]))
             else:
                 wrong = invariants.applied(iteration, done)
                 local = local._replace(applied=with_(local.applied, index, done + 1))
-            if op.kind == DROP and index == 0 and local.mode != LEFT:  # pushes dropped as it leaves were not complete
-                local = local._replace(missed=local.missed + 1)
-            if local.mode in (ALIVE, CUT):
-                local = self._sent(local, DOWN, [self._kinds.messages.Ack(Name(0), index, iteration)])
+            # of its ranges one counts, and none as it leaves: what is dropped then was not complete
+            missed = op.kind == result.DROP and index == 0 and local.mode != LEFT
+            local = local._replace(missed=local.missed + missed)
+            if op.frees:
+                local = self._told(local, messages.Ack, index, iteration)
+        elif op.kind == result.FREE:
+            owed = any(local.owed) and iteration in local.owed[index]
+            wrong = invariants.freed(iteration, applied=iteration < done and not owed)
+            local = self._told(local, messages.Ack, index, iteration)
         else:
             own = done - len(local.owed[index]) if local.owed else done
             wrong = invariants.replied(iteration, own, self._buffers if self._eager else 0, left=local.mode == LEFT)
@@ -223,7 +236,10 @@ class WorkerSide:
                 wrong = invariants.contained(op.own, own)
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(iteration, self._promised(local, index))
-            local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
+            if op.kind == result.SEND:
+                local = self._told(local, messages.Weights, index, iteration, iteration, None, op.own)
+            else:
+                local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
         return self._number(local), wrong
 
     def _joined(self, local: Local, op: Op) -> tuple[int, Wrong]:
@@ -231,13 +247,7 @@ class WorkerSide:
         pushed = tuple(map(int.__add__, local.applied, op.held))
         if wrong := invariants.joined(op.iteration, pushed):
             return self._number(local), wrong
-        machine = self._fresh()
-        last = (op.iteration - 1,) * self._ranges
-        new = Local(
-            -1, reading=local.reading, computing=op.iteration - 1, got=last, acked=last, own=self._none,
-            applied=(op.iteration,) * self._ranges, missed=local.missed + op.iteration - min(pushed),
-            owed=tuple(tuple(range(done, end)) for done, end in zip(local.applied, pushed, strict=True)),
-        )  # fmt: skip
+        machine, new = self._fresh(), local.joined(op.iteration, pushed, self._none)
         move = self._moved(new, machine, 0, "join", None, lambda: machine.join(op.iteration))
         return move.after, move.wrong
 
@@ -258,7 +268,18 @@ class WorkerSide:
 
     def _sent(self, local: Local, link: str, messages: Iterable[Any]) -> Local:
         numbers = tuple(self._interned(message, self._messages) for message in messages)
-        return linked(local, link, (local.up if link == UP else local.down) + numbers)
+        under_way = (local.up if link == UP else local.down) + numbers
+        if self._server_of[-1]:  # links to several servers have no order among them
+            under_way = tuple(sorted(under_way, key=self._server))
+        return local.linked(link, under_way)
+
+    def _server(self, number: int) -> int:
+        return self._server_of[int(self._messages[number].range)]
+
+    def _firsts(self, under_way: tuple[int, ...]) -> list[int]:
+        """The places of what comes next: of the first message to or from each server."""
+        servers = list(map(self._server, under_way))
+        return [place for place, server in enumerate(servers) if server not in servers[:place]]
 
     def _machine(self, number: int) -> Any:
         return copied(self._machines[number], names(1))

@@ -1,4 +1,4 @@
-"""Links as fluids: messages of one worker and direction go one behind the other; messages of several workers share the
+"""Links as fluids: messages of one worker and direction go one behind the other; messages of several workers share a
 server's link in equal parts (max-min fairness). Pure: every instant is handed in, so every engine can use it.
 
 Which of a worker's waiting messages goes next is first come, first served, or a chooser's choice. A choice is made at
@@ -11,7 +11,8 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, Protocol
 
 from pslab.config.cluster import Cluster
 
@@ -33,38 +34,70 @@ class Chooser(Protocol):
         left."""
 
 
+class Parcel(NamedTuple):
+    """A message on its way: its size, its server, and for how long it flies once it has left."""
+
+    size_bytes: float
+    message: Any
+    server: int
+    flies_s: float
+
+
+class Port:
+    """One direction of a server's link. `served` is what each flow on it has got since the beginning, in bytes."""
+
+    def __init__(self, byte_s: float) -> None:
+        self.byte_s, self.served, self.updated_s = byte_s, 0.0, 0.0
+        self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
+        self.flows: list[tuple[float, int, int, Parcel]] = []  # served when it ends, sequence, worker, what flows
+
+    def share(self, worker_byte_s: float) -> None:
+        """The flows have changed: what each of them gets, and when the first one ends."""
+        if not self.flows:
+            self.end_s = math.inf
+            return
+        self.rate = min(worker_byte_s, self.byte_s / len(self.flows))
+        self.end_s = self.updated_s + max(0.0, self.flows[0][0] - self.served) / self.rate
+
+    def advance(self, now: float) -> None:
+        """Serve until an instant before which no flow ends."""
+        if now > self.updated_s:
+            if self.flows and self.rate < math.inf:
+                self.served += self.rate * (now - self.updated_s)
+            self.updated_s = now
+
+
 class Lane:
-    """One direction of the server's link. `served` is what each flow has got since the beginning, in bytes."""
+    """One direction of all links: a worker's messages go one behind the other, whatever their servers."""
 
     def __init__(
         self, worker_byte_s: float, server_byte_s: float, latency_s: float, overhead_s: float = 0.0,
-        changes: Mapping[float, float] | None = None,
+        changes: Mapping[float, float] | None = None, servers: int = 1,
     ) -> None:  # fmt: skip
-        self.worker_byte_s, self.server_byte_s, self.latency_s = worker_byte_s, server_byte_s, latency_s
+        self.worker_byte_s, self.latency_s = worker_byte_s, latency_s
         self.overhead_bytes = overhead_s * worker_byte_s if overhead_s else 0.0
-        self.served, self.updated_s, self.sequence = 0.0, 0.0, 0
-        self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
-        # (served when it ends, sequence, worker, bytes, message)
-        self.flows: list[tuple[float, int, int, float, Any]] = []
-        self.waiting: dict[int, deque[tuple[float, Any]]] = {}  # per worker: what is behind its flow
+        self.ports = [Port(server_byte_s) for _ in range(servers)]
+        self.first = self.ports[0]  # the one whose first flow ends first
+        self.updated_s, self.sequence = 0.0, 0
+        self.waiting: dict[int, deque[Parcel]] = {}  # per worker: what is behind its flow
         self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
         self.changes = deque(sorted((changes or {}).items()))  # instants, and the workers' bytes a second from then on
 
-    def send(self, worker: int, size_bytes: float, message: Any, now: float) -> None:
+    def send(self, worker: int, parcel: Parcel, now: float) -> None:
         """A message of this worker is ready to go at `now`, or as soon as the lane has got that far."""
         self._serve_until(now)
-        self._enter(worker, size_bytes, message)
+        self._enter(worker, parcel)
 
-    def fly(self, message: Any, now: float) -> None:
+    def fly(self, parcel: Parcel, now: float) -> None:
         """A message of no size: it waits for no other, and takes the latency alone."""
         self._serve_until(now)
         self.sequence += 1
-        heappush(self.flying, (now + self.latency_s, self.sequence, message))
+        heappush(self.flying, (now + parcel.flies_s, self.sequence, parcel.message))
 
     def next_s(self) -> float:
         """The instant of the next arrival, as far as is known; infinity if nothing is on its way."""
-        end_s = self.end_s + self.latency_s
-        if self.changes and self.flows:
+        end_s = self.first.end_s + self.latency_s  # or later: a note flies longer, but what is behind it may not
+        if self.changes and self.first.flows:
             end_s = min(end_s, self.changes[0][0])  # what is on its way may come sooner than it seems now
         return min(end_s, self.flying[0][0]) if self.flying else end_s
 
@@ -84,60 +117,62 @@ class Lane:
     def choose(self, now: float) -> None:
         """All that becomes ready at this instant is known: make the choices of it."""
 
-    def _enter(self, worker: int, size_bytes: float, message: Any) -> None:
+    def _enter(self, worker: int, parcel: Parcel) -> None:
         behind = self.waiting.get(worker)
         if behind is not None:
-            behind.append((size_bytes, message))
+            behind.append(parcel)
             return
         self.waiting[worker] = deque()
-        self._begin(worker, size_bytes, message)
+        self._begin(worker, parcel)
 
-    def _ended(self, worker: int, size_bytes: float) -> None:
-        """A worker's message of this size is sent whole; its next one follows."""
+    def _ended(self, worker: int, parcel: Parcel) -> None:
+        """A worker's message is sent whole; its next one follows."""
         behind = self.waiting[worker]
         if behind:
-            self._begin(worker, *behind.popleft())
+            self._begin(worker, behind.popleft())
         else:
             del self.waiting[worker]
-            self._share()
 
-    def _begin(self, worker: int, size_bytes: float, message: Any) -> None:
+    def _begin(self, worker: int, parcel: Parcel) -> None:
         self.sequence += 1
-        target = self.served + size_bytes + self.overhead_bytes
-        heappush(self.flows, (target, self.sequence, worker, size_bytes, message))
-        self._share()
+        port = self.ports[parcel.server]
+        port.advance(self.updated_s)
+        target = port.served + parcel.size_bytes + self.overhead_bytes
+        heappush(port.flows, (target, self.sequence, worker, parcel))
+        self._share(port)
 
-    def _share(self) -> None:
-        """The flows have changed: what each of them gets, and when the first one ends."""
-        if not self.flows:
-            self.end_s = math.inf
-            return
-        self.rate = min(self.worker_byte_s, self.server_byte_s / len(self.flows))
-        self.end_s = self.updated_s + max(0.0, self.flows[0][0] - self.served) / self.rate
+    def _share(self, port: Port) -> None:
+        port.share(self.worker_byte_s)
+        if len(self.ports) > 1:
+            self.first = min(self.ports, key=_end_s)
 
     def _serve_until(self, now: float) -> None:
         while self.changes and self.changes[0][0] <= now:
             at, byte_s = self.changes.popleft()
             self._serve(at)
             self.worker_byte_s = byte_s
-            self._share()
+            for port in self.ports:
+                self._share(port)
         self._serve(now)
 
     def _serve(self, now: float) -> None:
-        while self.end_s <= now:
+        while self.first.end_s <= now:
             self._end_one()
         self._advance(now)
 
     def _end_one(self) -> None:
-        target, sequence, worker, size_bytes, message = heappop(self.flows)
-        self.served, self.updated_s = max(target, self.served), max(self.end_s, self.updated_s)
-        heappush(self.flying, (self.updated_s + self.latency_s, sequence, message))
-        self._ended(worker, size_bytes)
+        port = self.first
+        target, sequence, worker, parcel = heappop(port.flows)
+        self.updated_s = max(port.end_s, self.updated_s)
+        port.served, port.updated_s = max(target, port.served), self.updated_s
+        heappush(self.flying, (self.updated_s + parcel.flies_s, sequence, parcel.message))
+        self._ended(worker, parcel)
+        self._share(port)
 
     def _advance(self, now: float) -> None:
         if now > self.updated_s:
-            if self.flows and self.rate < math.inf:
-                self.served += self.rate * (now - self.updated_s)
+            for port in self.ports:
+                port.advance(now)
             self.updated_s = now
 
 
@@ -147,7 +182,7 @@ class ChosenLane(Lane):
     def __init__(self, chooser: Chooser, *speeds: Any) -> None:
         super().__init__(*speeds)
         self._chooser = chooser
-        self._pools: dict[int, list[tuple[float, Any]]] = {}  # per worker: what is ready and not chosen
+        self._pools: dict[int, list[Parcel]] = {}  # per worker: what is ready and not chosen
         self._under_way: dict[int, float] = {}  # per worker: bytes
         self._open: dict[int, None] = {}  # workers that may have one more, in the order in which that came to be
         self._heard: list[tuple[float, int, float]] = []  # when a worker hears that so many bytes have arrived
@@ -168,30 +203,29 @@ class ChosenLane(Lane):
 
     def _choose_for(self, worker: int) -> None:
         pool, under_way = self._pools.get(worker, []), self._under_way.get(worker, 0.0)
-        while fitting := [entry for entry in pool if self._chooser.admits(under_way, entry[0])]:
-            place = self._chooser.pick(worker, [message for _, message in fitting])
-            size_bytes, message = fitting[place]
-            pool.remove(fitting[place])
-            under_way += size_bytes
-            super()._enter(worker, size_bytes, message)
+        while fitting := [parcel for parcel in pool if self._chooser.admits(under_way, parcel.size_bytes)]:
+            chosen = fitting[self._chooser.pick(worker, [parcel.message for parcel in fitting])]
+            pool.remove(chosen)
+            under_way += chosen.size_bytes
+            super()._enter(worker, chosen)
         self._under_way[worker] = under_way
 
-    def _enter(self, worker: int, size_bytes: float, message: Any) -> None:
-        self._pools.setdefault(worker, []).append((size_bytes, message))
+    def _enter(self, worker: int, parcel: Parcel) -> None:
+        self._pools.setdefault(worker, []).append(parcel)
         self._open[worker] = None
 
-    def _ended(self, worker: int, size_bytes: float) -> None:
-        super()._ended(worker, size_bytes)
+    def _ended(self, worker: int, parcel: Parcel) -> None:
+        super()._ended(worker, parcel)
         if self._chooser.acknowledged:
-            heappush(self._heard, (self.updated_s + 2 * self.latency_s, worker, size_bytes))
+            heappush(self._heard, (self.updated_s + 2 * self.latency_s, worker, parcel.size_bytes))
         else:
-            self._under_way[worker] -= size_bytes
+            self._under_way[worker] -= parcel.size_bytes
             self._open[worker] = None
 
     def _serve(self, now: float) -> None:
         """What was not chosen at the end of an instant is chosen before time goes on."""
-        while (next_s := min(self.choice_s(), self.end_s)) < now:
-            if self.choice_s() <= next_s and self.end_s > next_s:
+        while (next_s := min(self.choice_s(), self.first.end_s)) < now:
+            if self.choice_s() <= next_s and self.first.end_s > next_s:
                 self._advance(next_s)
                 self.choose(next_s)
             else:
@@ -200,40 +234,47 @@ class ChosenLane(Lane):
 
 
 class Network:
-    """Both directions between the workers and the server; with half duplex they are one lane."""
+    """Both directions between the workers and the servers; with half duplex they are one lane.
 
-    def __init__(self, cluster: Cluster, chooser: Chooser | None = None) -> None:
+    What is sent to a server other than 0, which decides, has arrived when that one's note of it has, a latency later.
+    """
+
+    def __init__(self, cluster: Cluster, chooser: Chooser | None = None, servers: int = 1) -> None:
         def byte_s(bit_s: float | None) -> float:
             return math.inf if bit_s is None else bit_s / 8
 
         def lane() -> Lane:
             changes = {at: bit_s / 8 for at, bit_s in cluster.bandwidth_at.items()}
             speeds = (byte_s(cluster.bandwidth_bit_s), byte_s(cluster.server_bandwidth_bit_s), cluster.latency_s,
-                      cluster.overhead_s, changes)  # fmt: skip
+                      cluster.overhead_s, changes, servers)  # fmt: skip
             return Lane(*speeds) if chooser is None else ChosenLane(chooser, *speeds)
 
         up = lane()
         self._lanes = {UP: up, DOWN: up if cluster.duplex == "half" else lane()}
         self._each = tuple({id(lane): lane for lane in self._lanes.values()}.values())
+        self._latency_s, self._noted_s = cluster.latency_s, 2 * cluster.latency_s
         self._next_s = self._choice_s = math.inf
 
-    def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float) -> None:
-        """A message of `size_bytes` between the server and `worker` is ready to go at `now`."""
-        self._lanes[direction].send(worker, size_bytes, (direction, message), now)
+    def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float, server: int = 0) -> None:
+        """A message of `size_bytes` between a server and `worker` is ready to go at `now`."""
+        self._lanes[direction].send(worker, self._parcel(direction, size_bytes, message, server), now)
         self._look()
 
-    def fly(self, direction: str, message: Any, now: float) -> None:
+    def fly(self, direction: str, message: Any, now: float, server: int = 0) -> None:
         """A message of no size, which waits for no other and takes the latency alone."""
-        self._lanes[direction].fly((direction, message), now)
+        self._lanes[direction].fly(self._parcel(direction, 0.0, message, server), now)
         self._look()
+
+    def _parcel(self, direction: str, size_bytes: float, message: Any, server: int) -> Parcel:
+        flies_s = self._noted_s if server and direction == UP else self._latency_s
+        return Parcel(size_bytes, (direction, message), server, flies_s)
 
     def next_s(self) -> float:
         """The instant of the next arrival; infinity if nothing is on its way."""
         return self._next_s
 
     def choice_s(self) -> float:
-        """The instant at which something is to be chosen once all that becomes ready in it is known; infinity if
-        nothing is."""
+        """The instant of a choice that is to be made at its end; infinity if there is none."""
         return self._choice_s
 
     def choose(self, now: float) -> None:
@@ -256,5 +297,4 @@ class Network:
         self._choice_s = min([lane.choice_s() for lane in self._each])
 
 
-def _instant(entry: tuple[float, str, Any]) -> float:
-    return entry[0]
+_instant, _end_s = itemgetter(0), attrgetter("end_s")

@@ -17,7 +17,7 @@ class Traffic(Network):
     """The links of a cluster with limits or faults, for frames. What arrives is (worker, frame, stamp)."""
 
     def __init__(self, job: Job, chooser: Chooser | None = None) -> None:
-        super().__init__(job.cluster, chooser)
+        super().__init__(job.cluster, chooser, job.run.servers)
         self._job, self.faults = job, Faults(job.cluster, job.run.seed)
         self._held: list[tuple[float, int, str, tuple[Any, ...]]] = []  # what has crossed its link, and is not there
         self._crossed = 0
@@ -48,16 +48,17 @@ class Traffic(Network):
         for part in self._apart(frame):
             content, copies = self._content(UP, worker, part, now, stamp)
             arriving += copies
+            server = self._job.server_of[part[-1].range]
             if self._job.layered and type(part[-1]) is Pull:
-                self.fly(UP, content, now)
+                self.fly(UP, content, now, server)
             else:
-                self.send(UP, worker, self._size_bytes(part), content, now)
+                self.send(UP, worker, self._size_bytes(part), content, now, server)
         return arriving
 
     def down(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> int:
-        """The server hands a frame to the link; returns the number of frames that will arrive."""
+        """A server hands a frame to its link; returns the number of frames that will arrive."""
         content, copies = self._content(DOWN, worker, frame, now, stamp)
-        self.send(DOWN, worker, self._size_bytes(frame), content, now)
+        self.send(DOWN, worker, self._size_bytes(frame), content, now, self._job.server_of[frame[-1].range])
         return copies
 
     def _content(
@@ -70,14 +71,20 @@ class Traffic(Network):
         return (worker, frame, stamp, fate), fate.copies
 
     def _apart(self, frame: Frame) -> Sequence[Frame]:
-        """Requests of a layered worker go one by one; those of an eager one wait for no push's bytes."""
-        if self._job.layered:
+        """Requests of a layered worker go one by one; those of an eager one wait for no push's bytes. Each server has
+        frames of its own; workers begin with different ones, or all would wait for one link, and then for the next."""
+        job, server_of = self._job, self._job.server_of
+        if job.layered:
             return [[message] for message in frame]
-        if self._job.traits.eager:
+        parts = [frame]
+        if job.traits.eager:
             pulls = [message for message in frame if type(message) is Pull]
-            others = [message for message in frame if type(message) is not Pull]
-            return [part for part in (pulls, others) if part]
-        return (frame,)
+            parts = [pulls, [message for message in frame if type(message) is not Pull]]
+        if (servers := job.run.servers) > 1:
+            each = [(frame[0].worker + place) % servers for place in range(servers)]
+            parts = [[message for message in part if server_of[message.range] == server]
+                     for part in parts for server in each]  # fmt: skip
+        return [part for part in parts if part]
 
     def _size_bytes(self, frame: Frame) -> int:
         total = 0

@@ -16,6 +16,7 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.layout import Layout
 from pslab.engines.job.shared_memory import Arena, aligned
 from pslab.engines.job.wire import WHOLE
+from pslab.policies.partition import servers_of
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
@@ -136,6 +137,22 @@ class Job:
         for index, part in enumerate(self.parts):
             found.setdefault(part.layer, []).append(index)
         return tuple(tuple(found[layer]) for layer in sorted(found))
+
+    @cached_property
+    def server_of(self) -> tuple[int, ...]:
+        """Of each range its server; server 0 is the one that decides."""
+        return servers_of([part.size for part in self.parts], self.run.servers)
+
+    @cached_property
+    def held(self) -> tuple[tuple[slice, ...], ...]:
+        """Of each server the slices of the flat vector that it holds, as few as can be."""
+        found: list[list[slice]] = [[] for _ in range(self.run.servers)]
+        for part, server in zip(self.parts, self.server_of, strict=True):
+            for piece in part.slices:
+                own = found[server]
+                begin = own.pop().start if own and own[-1].stop == piece.start else piece.start
+                own.append(slice(begin, piece.stop))
+        return tuple(map(tuple, found))
 
     @cached_property
     def shares(self) -> tuple[float, ...]:

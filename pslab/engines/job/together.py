@@ -137,6 +137,16 @@ def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...],
         raise ConfigError("order", run.order, f"{problem}, or smaller slices, such as ranges='layers:40000'")
 
 
+def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
+    """Each server has something of the model; what several of them hold is nowhere put together again after a death."""
+    if run.servers > len(parts):
+        problem = f"the model has {len(parts)} ranges, and each server needs one: use fewer servers, or ranges='whole'"
+        raise ConfigError("servers", run.servers, problem)
+    if run.servers > 1 and run.engine == "local" and run.on_death == "restart":
+        problem = "with several servers no process is replaced: use on_death='stop' or 'continue', or servers=1"
+        raise ConfigError("on_death", run.on_death, problem)
+
+
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:
     """A worker that reads its own writes must know what the server will make of them."""
     if not resolve_optimizer(run.optimizer).plain_sgd:
@@ -169,6 +179,9 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
             raise ConfigError("optimizer", run.optimizer, f"the policy {what}: use sgd")
         if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:
             raise ConfigError("rate", run.rate, f"the policy {what}, which no rate scales: use constant")
+    if run.servers > 1 and methods.tells(sync):
+        problem = "judges its residuals over the whole model, which one server must have: use servers=1"
+        raise ConfigError("sync", run.sync, problem)
     if _goes_on(sync):
         if isinstance(policies["prune"], Ranges):
             problem = "pushes ranges of keys in turn, and the policy not after every fetch: use another rule, or none"

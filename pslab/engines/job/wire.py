@@ -91,13 +91,37 @@ class Blocked(NamedTuple):
     range: int
 
 
+class Ordered(NamedTuple):
+    """Server -> another one: what it is to do; the pushes or the request that this is about follow."""
+
+    kind: int  #: see pslab.engines.local.stores
+    about: int  #: the range, the snapshot, or the worker
+    version: int = 0
+    flag: bool = False  #: of a step whether it is a mean, of a reply whether it is empty
+    rate: float = 0.0
+
+
+class ComputedOn(NamedTuple):
+    """... a version on which a worker computes while a step is applied."""
+
+    version: int
+
+
+class Carried(NamedTuple):
+    """... and back: its oldest order is done; the size of what it has laid ready."""
+
+    size_bytes: int
+    begin_s: float
+    done_s: float
+
+
 class Gone(NamedTuple):
     """An event of the transport, never a record: nothing more comes from this worker."""
 
     worker: int
 
 
-Message = Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone
+Message = Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone | Ordered | ComputedOn | Carried
 Frame = list[Any]  # of messages
 
 
@@ -134,6 +158,9 @@ _KINDS: tuple[tuple[Any, ...], ...] = (
     (Stop, "h"),
     (Diverged, "Hq"),
     (Blocked, "HI"),
+    (Ordered, "BIq?d"),
+    (ComputedOn, "q"),
+    (Carried, "qdd"),
 )
 _RECORDS = [_Record(number, *kind) for number, kind in enumerate(_KINDS)]
 _OF = {kind[0]: record for kind, record in zip(_KINDS, _RECORDS, strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pslab.engines.processes.pool import SERVER, Pool
@@ -17,8 +17,8 @@ LAGS = 10  # times as long as any other's last gradient, and a lease: then it is
 class Attendance:
     """The workers of one run, as the server and the pool report them."""
 
-    def __init__(self, pool: Pool, workers: int, on_death: str) -> None:
-        self._pool, self._on_death = pool, on_death
+    def __init__(self, pool: Pool, workers: int, on_death: str, stores: Collection[int] = ()) -> None:
+        self._pool, self._on_death, self._stores = pool, on_death, set(stores)  # these never are replaced
         self.workers, self.lost = set(range(workers)), set[int]()
         self.deaths: list[dict[str, Any]] = []  #: that the run went on after: worker, iteration, how, instant
         self._doings: list[dict[str, Any]] = []
@@ -43,7 +43,8 @@ class Attendance:
         if time.monotonic() - self._reported_s > self._pool.watch.lease_s / 2:  # what it said may have changed since
             return idle | {SERVER: SERVING}
         parked = dict.fromkeys(self.present if self._stuck else (), WAITING)
-        return idle | {SERVER: SERVING} | parked | dict.fromkeys(self.present & set(self._owing), COMPUTING)
+        owing = (self.present | self._stores) & set(self._owing)
+        return idle | {SERVER: SERVING} | parked | dict.fromkeys(owing, COMPUTING)
 
     @property
     def _stuck(self) -> bool:

@@ -20,6 +20,7 @@ from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.noted import Noted
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.local.server import LocalServer
+from pslab.engines.local.stores import StoreRole, number_of
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
@@ -31,7 +32,7 @@ from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
 from pslab.engines.worker.driver import skipped
-from pslab.errors import RunError
+from pslab.errors import RunError, WorkerDied
 
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
 
@@ -52,7 +53,7 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
-    pool = pools.acquire(run.workers + beside, lambda: on_progress({}))
+    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}))
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except BaseException as error:
@@ -67,7 +68,7 @@ def rehearse(experiment: Experiment) -> Pace:
     Raises:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
     """
-    pool = pools.acquire(experiment.run.workers)
+    pool = pools.acquire(experiment.run.workers + experiment.run.servers - 1)
     try:
         return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
     except BaseException:
@@ -83,11 +84,11 @@ class _LocalRun(Rehearsing):
         before: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(pool, experiment, on_progress, yields, before)
-        self.attendance = Attendance(pool, self.run.workers, self.run.on_death)
+        self.attendance = Attendance(pool, self.run.workers, self.run.on_death, self.stores)
         self.lost = self.attendance.lost
         self.recovery = Recovery(pool, self.attendance, self.run.on_death, lambda worker: self._give_role(worker, True))
-        self.evaluator = self.run.workers if beside else None
-        self.all = self.workers | {SERVER} | ({self.run.workers} if beside else set())
+        self.evaluator = number_of(self.run.workers, self.run.servers) if beside else None
+        self.all |= {self.evaluator} if self.evaluator is not None else set()
         self.facts: dict[str, Any] = {}
         self.worked: dict[int, dict[str, Any]] = {}
         self.running = self.reached = False
@@ -143,7 +144,7 @@ class _LocalRun(Rehearsing):
             self.facts["outcome"] = "target"
 
     def _run(self) -> None:
-        for number in (*sorted(self.workers), SERVER):
+        for number in (*sorted(self.workers | self.stores), SERVER):
             self.pool.order(number, "run", self.dilation)
 
     def _rewind(self) -> None:
@@ -190,6 +191,8 @@ class _LocalRun(Rehearsing):
         self.phases = Noted(self.pool.phases[: self.run.workers])
         self.disk = Disk(self, job)
         self.pool.start(SERVER, LocalServer, job, self.disk.resume())
+        for server in range(1, self.run.servers):
+            self.pool.start(number_of(self.run.workers, server), StoreRole(server, self.run.servers), job)
         for worker in sorted(self.workers):
             self._give_role(worker, self.disk.resumed)
         if self.evaluator is not None:
@@ -208,6 +211,8 @@ class _LocalRun(Rehearsing):
         if number == SERVER:
             may = on_death == "restart" and len(self.recovery.rewinds) < LIVES and self.running
             return may or "outcome" in self.facts
+        if number in self.stores:
+            return "outcome" in self.facts
         if number == self.evaluator:  # what it has not evaluated workers do at the end
             return on_death != "stop" and self.run.target_accuracy is None
         return on_death != "stop" or (self.running and self._under_way)
@@ -222,6 +227,10 @@ class _LocalRun(Rehearsing):
             raise self.pool.ended[number]
         elif report.kind == "lost":
             self.recovery.lost(report.body)
+        elif report.kind == "fallen" and (fallen := set(report.body["numbers"]) - self.pool.ended.keys()):
+            self.pool.reports(dict.fromkeys(fallen, ""), INTERRUPT_LIMIT_S)  # they may say why themselves
+            server, how = min(fallen) - self.run.workers + 1, f"has not answered for {self.run.lease_s:g} s"
+            raise WorkerDied(StoreRole(server, self.run.servers).called, None, how)
         elif report.kind in ENDS:
             self.recovery.ended(number)
         elif report.kind == "prepared" and number in self.recovery.preparing:

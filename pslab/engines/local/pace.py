@@ -21,6 +21,8 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
 from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.shared_memory import Arena
+from pslab.engines.local.lines.framed_pipe import ready
+from pslab.engines.local.stores import number_of
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import Starving, let_others_first
@@ -34,6 +36,7 @@ from pslab.tensors.pruning.range_pruner import pruner_of
 KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
 AIM_SHARE = 0.03  # ... that is aimed at
 DILATIONS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 40.0, 48.0, 64.0)
+WAKES, WAKE_S, WAKING_S = 60, 1e-3, 0.2  # of the server: how often it sleeps, how long each time and in all
 MESSAGES = 2  # of an iteration, each of which may be late
 DRAWN = 64  # modelled gradients of each worker that stand for all of them
 GRADIENTS, GRADIENTS_S = 6, 0.5  # of a rehearsal: so many, and no other one after so long
@@ -162,6 +165,15 @@ def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     return lambda step: producer.gradient(0), lambda step: producer.payloads(0, 0.0)
 
 
+def waking_late_s(source: int, spin_s: float) -> float:
+    """How late this process wakes, in mean real seconds, while the workers compute; `source` may wake it."""
+    late_s, until_s = list[float](), time.monotonic() + WAKING_S
+    while len(late_s) < WAKES and (begin_s := time.monotonic()) < until_s:
+        ready((source,), WAKE_S, spin_s=spin_s)
+        late_s.append(time.monotonic() - begin_s - WAKE_S)
+    return sum(late_s) / len(late_s)
+
+
 class Rehearsing(Coordinator):
     """A run whose processes find out, before it starts, at what pace they can go.
 
@@ -179,7 +191,8 @@ class Rehearsing(Coordinator):
         self.yields, self.dilation, self.pace = bool(asked), 1.0, Pace((), 0.0)
         self.starving, self.starved = Starving(), False
         self.workers = set(range(self.run.workers))
-        self.all = self.workers | {SERVER}  #: the processes that have a role
+        self.stores = {number_of(self.run.workers, server) for server in range(1, self.run.servers)}
+        self.all = self.workers | {SERVER} | self.stores  #: the processes that have a role
 
     def _relieve(self) -> None:
         """Workers that let others first, and so get next to nothing, do it no longer."""
@@ -198,7 +211,8 @@ class Rehearsing(Coordinator):
     @property
     def _computing(self) -> list[int]:
         """The processes that compute, by their numbers in the system."""
-        return [self.pool.processes[number].pid for number in self.all - {SERVER} - self.pool.ended.keys()]
+        computing = self.all - {SERVER} - self.stores - self.pool.ended.keys()
+        return [self.pool.processes[number].pid for number in computing]
 
     def _prepare(self) -> None:
         """Give each process its role."""

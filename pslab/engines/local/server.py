@@ -10,22 +10,22 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any
 
-import numpy as np
-
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
+from pslab.engines.local.stores import StoreLines
 from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
+from pslab.engines.server.ledger import reached
 from pslab.engines.server.worker_status import doing
 from pslab.protocol.messages import Weights
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
-WAKES, WAKE_S, WAKING_S = 60, 1e-3, 0.2  # a rehearsal: how often the server sleeps, how long each time and in all
 
 
 class LocalServer:
@@ -42,9 +42,10 @@ class LocalServer:
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
         self.whose[self.parent.fileno()] = None  # what is listened to
         self.clock = WallClock()
+        self.stores = StoreLines(job, seat, self.clock)
         self.checkpoints = Checkpoints(job, seat, self, self.clock)
         self.resumed: Mapping[str, Any] | None  # the facts of the checkpoint that it goes on from
-        first = None if successor else first_state(job, seat, self, self.clock)
+        first = None if successor else first_state(job, seat, self, self.clock, self.stores.each)
         self.resumed, self.state = self.checkpoints.restore() if first is None else (None, first)
         self.driver, self.waiting, self.faults, self.left = self.state
         self.machine = self.driver.machine
@@ -60,11 +61,7 @@ class LocalServer:
 
     def rehearse(self) -> None:
         """Report how late this process wakes while the workers compute."""
-        late_s, until_s = list[float](), time.monotonic() + WAKING_S
-        while len(late_s) < WAKES and (begin_s := time.monotonic()) < until_s:
-            ready((self.parent.fileno(),), WAKE_S, spin_s=self.spin_s)
-            late_s.append(time.monotonic() - begin_s - WAKE_S)
-        report(self.parent, "rehearsed", {"late_s": float(np.mean(late_s))})
+        report(self.parent, "rehearsed", {"late_s": waking_late_s(self.parent.fileno(), self.spin_s)})
 
     def run(self, dilation: float) -> None:
         """Serve until a stop rule holds, then report everything to the parent."""
@@ -73,6 +70,7 @@ class LocalServer:
             self.driver.start()
             if not self.checkpoints.problem:
                 self._checkpoint()
+            self.stores.tell(Go(self.clock.zero_s))
             for worker in range(self.run_.workers):
                 self._send(worker, [Go(self.clock.zero_s)])
         else:  # time has gone on
@@ -91,6 +89,7 @@ class LocalServer:
 
     def stop(self) -> None:
         """End the run."""
+        self.stores.hurry()
         self._end("interrupted")
 
     def attach(self, worker: int) -> None:
@@ -110,12 +109,15 @@ class LocalServer:
     def _loop(self) -> None:
         driver = self.driver
         while not driver.outcome:
-            for source in ready(list(self.whose), self._patience_s(), spin_s=self.spin_s):
-                worker = self.whose[source]
-                if worker is None:
+            for source in ready([*self.whose, *self.stores.sources], self._patience_s(), spin_s=self.spin_s):
+                if source in self.stores.sources:
+                    self.stores.hear(source, driver)
+                elif (worker := self.whose[source]) is None:
                     self._obey()
                 else:
                     self._hear(worker)
+            if not self.stores.serve(self.clock.now()):
+                self._end("died")
             self._attach_due()
             self._deliver()
             self._take_one()
@@ -139,7 +141,8 @@ class LocalServer:
         if awaited is None:
             awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
         body = {"pushes": self.machine.gradients, "seconds": now, "workers": workers, "heard": sorted(self.heard),
-                "owing": sorted(awaited), "travelling": not math.isinf(links.next_s())}  # fmt: skip
+                "owing": [*sorted(awaited), *self.stores.owing()],
+                "travelling": not math.isinf(links.next_s())}  # fmt: skip
         self.heard.clear()
         report(self.parent, "progress", body)
 
@@ -169,7 +172,7 @@ class LocalServer:
 
     def _patience_s(self) -> float:
         """For how many real seconds nothing can happen by itself."""
-        due_s = min(self.links.next_s(), math.inf if self.run_.seconds is None else self.run_.seconds)
+        due_s = min(self.links.next_s(), self.stores.next_s(), self.run_.seconds or math.inf)
         return max(0.0, min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())))
 
     def _hear(self, worker: int) -> None:
@@ -217,7 +220,7 @@ class LocalServer:
 
     # --- the driver's transport -----------------------------------------------------------------------------------
 
-    def send(self, worker: int, frame: Frame) -> None:
+    def send(self, worker: int, frame: Frame, now: float) -> None:
         """Weights are handed to the worker's link."""
         for delivery in self.links.send_down(worker, frame):
             self._send(*delivery)
@@ -264,6 +267,7 @@ class LocalServer:
         for worker in set(range(self.run_.workers)) - waiting - self.left:  # it waits for a process: for none, now
             report(self.parent, "lost", {"worker": worker, "over": True})
         self.coming.clear()
+        self.stores.tell(Stop(0))
         for worker in waiting:
             self._send(worker, [Stop(worker)])
         while waiting and self.driver.outcome != "died":
@@ -281,11 +285,15 @@ class LocalServer:
                     waiting.discard(sender)
 
     def _report(self, ended_s: float) -> None:
-        books, frames = self.driver.books, self.links.faults
+        books, frames, pushes = self.driver.books, self.links.faults, self.driver.books.applied
+        rows = books.ledger.close(pushes, ended_s)  # the parent maps them
+        if fallen := self.stores.gone():  # not all that was decided was done
+            report(self.parent, "fallen", {"numbers": fallen})
+            pushes = reached(rows, len(self.job.parts), self.job.traits)["pushes"]
         body = {
             "outcome": self.driver.outcome,
             "seconds": ended_s,
-            "pushes": books.applied,
+            "pushes": pushes,
             "accepted": self.machine.gradients,
             "refused": self.driver.refused + (frames.refused if frames else 0),
             "faulted": self.faults.rows + (frames.rows if frames else []),
@@ -298,5 +306,4 @@ class LocalServer:
             "stalled_s": self.stalled_s,
             "costs": self.clock.costs(),
         }
-        books.ledger.close(books.applied, ended_s)  # the parent maps the rows
         report(self.parent, "served", body)

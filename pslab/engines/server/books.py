@@ -13,7 +13,7 @@ from pslab.protocol.server import Discard, Reply, Step
 
 
 class Books:
-    """One run's books: `rate` before a step is applied, `applied_at` when it has been."""
+    """One run's books: `rate` and `counted` when a step is decided, `applied_at` when it has been applied."""
 
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger
@@ -21,7 +21,7 @@ class Books:
         # per range: (worker, iteration) -> the version that it is computed on, the oldest first
         self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
         self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
-        self.applied = 0  #: gradients of which every range has been applied
+        self.applied = 0  #: gradients of which every range has been applied, or is going to be
         self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
 
     def rate(self, step: Step) -> float:
@@ -46,13 +46,16 @@ class Books:
         """The versions of a range on which workers compute now."""
         return self._computing[index].values()
 
+    def counted(self, step: Step) -> bool:
+        """A step was decided, and is or will be applied; whether an iteration was complete with it."""
+        complete = [push for push in step.pushes if self._complete(push)]
+        self.applied += sum([self._job.traits.gradients(push.iteration) for push in complete])
+        return bool(complete)
+
     def applied_at(self, step: Step, now: float) -> None:
         """The pushes of a step are in the weights since `now`."""
         for push in step.pushes:
             self.ledger.applied(push, step.version, now)
-        if complete := [push for push in step.pushes if self._complete(push)]:
-            self.applied += sum([self._job.traits.gradients(push.iteration) for push in complete])
-            self.ledger.snapshot_if_due(self.applied, now)
 
     def replied(self, reply: Reply) -> None:
         """A worker gets the weights of a range, and will compute on them."""

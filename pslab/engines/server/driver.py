@@ -1,22 +1,25 @@
-"""The server's driver: it hands messages to the protocol's machine and performs what comes back.
+"""The server's driver: it hands messages to the protocol's machine, and what comes back to the stores of the ranges.
 
-An engine adds a clock, by which work takes time, and a transport, on which frames leave.
+An engine adds a clock, by which work takes time, and a transport, on which frames leave; with several servers it adds
+their stores, which do what they are handed in a time of their own.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.job.job import Job
-from pslab.engines.job.wire import WHOLE, Answer, Diverged, Frame, Gone, Taken, Wanted
+from pslab.engines.job.wire import Answer, Diverged, Frame, Gone, Taken, Wanted
 from pslab.engines.server.books import Books
-from pslab.engines.server.clock import APPLY, FIND, SEARCH, SERVE, Clock
+from pslab.engines.server.clock import SEARCH, Clock
 from pslab.engines.server.ledger import NOTHING
+from pslab.engines.server.store import NO_WORK, Dealt, OwnStore, Shard, Store, Work
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
+from pslab.protocol.store import Forget, Order, Snapshot
 from pslab.protocol.worker import buffers_of
 from pslab.tensors.workload.data import rounds
 
@@ -24,31 +27,12 @@ from pslab.tensors.workload.data import rounds
 class Transport(Protocol):
     """How a server's frames reach its workers."""
 
-    def send(self, worker: int, frame: Frame) -> None:
-        """Let these messages travel as one; the last one is the weights of a range, or all are acknowledgements."""
+    def send(self, worker: int, frame: Frame, now: float) -> None:
+        """Let these messages of one server travel as one from this instant on; the last one is the weights of a range,
+        or all are acknowledgements."""
 
     def attend(self) -> None:
         """Time has passed: deliver what is due meanwhile."""
-
-
-class Shard(Protocol):
-    """The weights at a server: tensors, or nothing but their sizes."""
-
-    def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
-        """Apply the pushes of a step, while workers compute on these versions; WorkerFailed if a frame is bad."""
-
-    def lay(self, reply: Reply) -> int:
-        """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""
-
-    def leave(self, worker: int) -> None:
-        """A worker has left."""
-
-    @property
-    def converged(self) -> bool:
-        """Whether the policy's method ends the run."""
-
-    def facts(self) -> dict[str, Any]:
-        """For the manifest, of the policy's method."""
 
 
 class ServerDriver:
@@ -56,15 +40,20 @@ class ServerDriver:
 
     def __init__(
         self, job: Job, machine: Server, books: Books, shard: Shard, clock: Clock, transport: Transport,
-        waiting: Waiting | None = None,
+        waiting: Waiting | None = None, others: Sequence[Store] = (),
     ) -> None:  # fmt: skip
         self._job, self.machine, self.books, self._shard = job, machine, books, shard
+        self._stores: list[Store] = [OwnStore(job, shard, clock, books.ledger), *others]
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = buffers_of(job.traits.eager)
-        self._outbox: dict[int, Frame] = {worker: [] for worker in range(job.run.workers)}  # goes with the next weights
-        self._taken: dict[tuple[int, int], tuple[float, float]] = {}  # of (worker, range) the last push: taken, done
+        # of (worker, server) what goes with the next weights
+        self._outbox: dict[tuple[int, int], Frame] = {(worker, server): [] for worker in range(job.run.workers)
+                                                      for server in range(job.run.servers)}  # fmt: skip
+        self._dealt: dict[tuple[int, int], Dealt] = {}  # of (worker, range) the last push: taken, done
         self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken
         self._answered: dict[tuple[int, int], int] = {}  # ... the last iteration that it was given weights for
+        self._applied_s = 0.0  # when the last step was
+        self._copies: dict[int, tuple[int, int, float]] = {}  # of a snapshot: servers to come, pushes, latest instant
         self.outcome = ""  #: why the run ended
         self.ended_s = 0.0
         self.refused = 0  #: messages that changed nothing
@@ -75,9 +64,16 @@ class ServerDriver:
         """The run starts: the initial weights are to be evaluated, too."""
         self.books.ledger.snapshot_if_due(0, 0.0)
 
+    @property
+    def copying(self) -> bool:
+        """Whether a snapshot is not whole yet: some servers have copied their weights, and others not."""
+        return bool(self._copies)
+
     def end(self, outcome: str, now: float) -> None:
-        """The run is over."""
+        """The run is over, when all that was decided is done."""
         self.outcome, self.ended_s = outcome, now
+        for store in self._stores:
+            store.finish(self)
 
     def receive(self, frame: Frame) -> None:
         """Deal with the messages of a frame, unless the run is over."""
@@ -99,10 +95,11 @@ class ServerDriver:
             now = self._clock.now()
             self.books.ledger.left(worker, now)
             self.books.leave(worker)
-            self._shard.leave(worker)
-            self._outbox[worker] = []
+            for server, store in enumerate(self._stores):
+                store.hand(Forget(worker), NO_WORK, self)
+                self._outbox[worker, server] = []
             for index in range(len(self._job.parts)):
-                self._taken.pop((worker, index), None)
+                self._dealt.pop((worker, index), None)
                 self._answered.pop((worker, index), None)
             self._perform(self.machine.leave(worker, now))
 
@@ -147,7 +144,7 @@ class ServerDriver:
         self.books.ledger.arrived(push, now)
         effects = self.machine.handle(push, now)
         if not _refused(effects):
-            self._taken[key] = now, now
+            self._dealt[key] = [now, now]
         self._perform(effects, key)
         if budget is not None and self.machine.gradients >= budget:
             self.end("budget", self._clock.now())
@@ -179,7 +176,7 @@ class ServerDriver:
                 pending += self.machine.answered(effect.pull.range)
             elif isinstance(effect, Discard):
                 self.books.discard(effect)
-                self._acknowledge(effect.push)
+                self._hand(effect.range, effect, Work(dealt=self._dealt_with((effect.push,))))
             elif isinstance(effect, Searched):
                 self._clock.spend(SEARCH, self._clock.now(), effect.points)
             elif isinstance(effect, Refuse):
@@ -187,44 +184,92 @@ class ServerDriver:
             self._transport.attend()  # that may have taken milliseconds, for which other workers need not wait
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
-        clock, books, begin_s = self._clock, self.books, self._clock.now()
-        rate = books.rate(step)
-        self._shard.apply(step, rate, books.computing(step.range))
-        held = sum([push.payload.size_bytes != 0 for push in step.pushes])
-        clock.spend(APPLY, begin_s, held, self._job.shares[step.range])
-        done_s = clock.now()
-        books.applied_at(step, done_s)
-        if led_by is not None:
-            self._taken[led_by] = self._taken[led_by][0], done_s
-        for push in step.pushes:
-            self._acknowledge(push)
-
-    def _acknowledge(self, push: Push) -> None:
-        worker, key = push.worker, (push.worker, push.range)
-        taken = Taken(*self._taken.get(key, (0.0, 0.0)))
-        self._outbox[worker].append(Ack(worker, push.range, push.iteration, taken))
-        # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
-        if push.iteration <= self._answered.get(key, NOTHING) - self._buffers and worker in self.machine.workers:
-            frame, self._outbox[worker] = self._outbox[worker], []
-            self._transport.send(worker, frame)
+        books, server_of, index = self.books, self._job.server_of, step.range
+        leads = led_by is not None and server_of[led_by[1]] == server_of[index]
+        rate, dealt = books.rate(step), self._dealt_with(step.pushes)
+        own = self._dealt.get(led_by) if leads else None  # type: ignore[arg-type]
+        self._hand(index, step, Work(rate, books.computing(index), dealt, own))
+        if books.counted(step):
+            self._snapshot_if_due()
 
     def _reply(self, reply: Reply) -> None:
-        job, pull, released_s = self._job, reply.pull, self._clock.now()
-        worker, index = key = pull.worker, pull.range
+        pull = reply.pull
+        key = pull.worker, pull.range
         self.books.replied(reply)
         self._answered[key] = pull.iteration
-        size_bytes = self._shard.lay(reply)
-        on = FIND if size_bytes != WHOLE and job.run.pull == "changed" else SERVE
-        self._clock.spend(on, released_s, int(not reply.empty), job.shares[index])
-        taken_s, done_s = self._taken.get(key, (released_s, released_s))
-        answer = Answer(size_bytes, reply.released_by, taken_s, done_s, self._asked_s.get(key, released_s), released_s,
-                        self._clock.now())  # fmt: skip
-        weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
-        frame, self._outbox[worker] = [*self._outbox[worker], weights], []
-        self.books.ledger.answered(weights)
         if self._waiting is not None:
             self._waiting.answered(reply)
-        self._transport.send(worker, frame)
+        self._hand(pull.range, reply, Work(dealt=(self._dealt.get(key),)))
+
+    def _hand(self, index: int, order: Order, work: Work) -> None:
+        """Let the store of a range do something."""
+        self._stores[self._job.server_of[index]].hand(order, work, self)
+
+    def _dealt_with(self, pushes: Iterable[Push]) -> list[Dealt | None]:
+        return [self._dealt.get((push.worker, push.range)) for push in pushes]
+
+    def _snapshot_if_due(self) -> None:
+        """The weights are kept for evaluation, if a period has passed: between the same two steps at each server."""
+        ledger, applied = self.books.ledger, self.books.applied
+        if len(self._stores) == 1:
+            ledger.snapshot_if_due(applied, self._applied_s)
+        elif ledger.due(applied, self._clock.now()):
+            index = ledger.open(applied)
+            self._copies[index] = len(self._stores), applied, 0.0
+            for store in self._stores:
+                store.hand(Snapshot(index), NO_WORK, self)
+
+    # --- what the stores have done --------------------------------------------------------------------------------
+
+    def applied(self, step: Step, work: Work, done_s: float) -> None:
+        """The pushes of a step are in the weights since `done_s`."""
+        self.books.applied_at(step, done_s)
+        self._applied_s = done_s
+        if work.led_by is not None:
+            work.led_by[1] = done_s
+        self._ended_at(done_s)
+
+    def free(self, pushes: Sequence[Push], work: Work, now: float) -> None:
+        """No store needs the payloads of these pushes any more."""
+        for push, dealt in zip(pushes, work.dealt, strict=True):
+            self._acknowledge(push, dealt or [0.0, 0.0], now)
+
+    def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
+        worker, key, place = push.worker, (push.worker, push.range), (push.worker, self._job.server_of[push.range])
+        self._outbox[place].append(Ack(worker, push.range, push.iteration, Taken(*dealt)))
+        # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
+        if push.iteration <= self._answered.get(key, NOTHING) - self._buffers and worker in self.machine.workers:
+            frame, self._outbox[place] = self._outbox[place], []
+            self._transport.send(worker, frame, now)
+
+    def laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None:
+        """The weights of a range lie ready for a worker, read from `begin_s` to `done_s`."""
+        pull, (dealt,) = reply.pull, work.dealt
+        worker, index = key = pull.worker, pull.range
+        pushed_s, applied_s = dealt or (begin_s, begin_s)
+        asked_s = self._asked_s.get(key, begin_s)
+        answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
+        weights, place = Weights(worker, index, pull.iteration, reply.version, answer, reply.own), self._job.server_of
+        frame, self._outbox[worker, place[index]] = [*self._outbox[worker, place[index]], weights], []
+        self.books.ledger.answered(weights)
+        self._ended_at(done_s)
+        if not self.outcome:
+            self._transport.send(worker, frame, done_s)
+
+    def copied(self, index: int, done_s: float) -> None:
+        """A server has copied its weights into a snapshot."""
+        to_come, pushes, latest_s = self._copies.pop(index)
+        latest_s = max(latest_s, done_s)
+        if to_come == 1:
+            self.books.ledger.kept(index, pushes, latest_s)
+        else:
+            self._copies[index] = to_come - 1, pushes, latest_s
+        self._ended_at(done_s)
+
+    def _ended_at(self, done_s: float) -> None:
+        """What was decided before the end of the run belongs to it."""
+        if self.outcome:
+            self.ended_s = max(self.ended_s, done_s)
 
 
 def _refused(effects: Sequence[Effect]) -> bool:

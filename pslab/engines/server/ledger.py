@@ -90,29 +90,61 @@ class Ledger:
 
     def snapshot_if_due(self, pushes: int, now: float) -> None:
         """Keep the weights for evaluation, if a period has passed."""
+        if self.due(pushes, now):
+            self._snapshot(pushes, now)
+
+    def due(self, pushes: int, now: float) -> bool:
+        """Whether a period has passed, and there is something to be evaluated; to be asked once."""
         run, period = self._job.run, self._job.run.evaluation_period
         measure = pushes if period is not None else now
         if measure < self._next:
-            return
+            return False
         step = period if period is not None else (run.seconds or 1.0) / 20
         self._next = (measure // step + 1) * step
-        self._snapshot(pushes, now)
+        return self._trains
+
+    def open(self, pushes: int) -> int:
+        """A snapshot after so many pushes is going to be made: its number. There is room for it."""
+        index, layout = self._taken, self._job.layout
+        if self._snapshots is not None:
+            self._snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.size * self._itemsize)
+        self._taken, self._last = index + 1, pushes
+        return index
+
+    def copy(self, index: int, server: int) -> None:
+        """Copy the weights of a server into a snapshot."""
+        if self._weights is not None and self._snapshots is not None:
+            copy_held(self._job, self._weights, self._snapshots, index, server)
+
+    def kept(self, index: int, pushes: int, now: float) -> None:
+        """A snapshot has the weights of all servers."""
+        self._on_snapshot({"index": index, "pushes": pushes, "seconds": now})
 
     def close(self, pushes: int, now: float) -> np.ndarray:
-        """The run has ended: the last weights are kept; the rows."""
-        if pushes > self._last:
+        """The run has ended: the last weights are kept; the rows, in the order of their instants."""
+        if pushes > self._last and self._trains:
             self._snapshot(pushes, now)
+        if self._job.run.servers > 1:
+            self._rows.sort(PUSH_COLUMNS.index("seconds"), PUSH_COLUMNS.index("push"))
         return self._rows.table()
 
     def _snapshot(self, pushes: int, now: float) -> None:
-        if self._weights is None or self._snapshots is None or not self._job.trains:
-            return
-        layout, index = self._job.layout, self._taken
-        size_bytes = layout.size * self._itemsize
-        self._snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * size_bytes)
-        self._snapshots.tensor(index * size_bytes, layout.size, layout.dtype).copy_(self._weights)
-        self._taken, self._last = index + 1, pushes
-        self._on_snapshot({"index": index, "pushes": pushes, "seconds": now})
+        index = self.open(pushes)
+        for server in range(self._job.run.servers):
+            self.copy(index, server)
+        self.kept(index, pushes, now)
+
+    @property
+    def _trains(self) -> bool:
+        return self._weights is not None and self._snapshots is not None and self._job.trains
+
+
+def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
+    """Copy the weights that a server holds into a snapshot, for which there is room."""
+    layout = job.layout
+    target = snapshots.tensor(index * layout.size * layout.dtype.itemsize, layout.size, layout.dtype)
+    for piece in job.held[server]:
+        target[piece].copy_(weights[piece])
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:

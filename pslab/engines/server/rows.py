@@ -39,6 +39,13 @@ class Rows:
         at = ALIGNMENT + row * self._row.size + column * NUMBER_BYTES
         struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
 
+    def sort(self, by: int, number: int) -> None:
+        """Order the rows by a column, and number them again, from 1, in another."""
+        rows = self.table()
+        rows = rows[np.argsort(rows[:, by], kind="stable")]
+        rows[:, number] = np.arange(1, len(rows) + 1)
+        self._memory[ALIGNMENT : ALIGNMENT + rows.nbytes] = rows.tobytes()
+
     def table(self) -> np.ndarray:
         """All rows, as a copy: float64 [rows, columns]."""
         return _table(self._memory, self._columns)

@@ -40,7 +40,7 @@ class TensorShard:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
         self._encoded: tuple[Entries, bytes] | None = None
-        self._found: tuple[KeyRange, int, Entries] | None = None
+        self._found: tuple[int, KeyRange, int, Entries] | None = None
 
     @property
     def weights(self) -> torch.Tensor:
@@ -91,7 +91,8 @@ class TensorShard:
         if job.keyed:
             return self._lay_keys(pull)
         if job.run.pull == "range":
-            return self._write(pull, self._of_keys(KeyRange(pull.payload.start, pull.payload.stop), reply.version))
+            keys = KeyRange(pull.payload.start, pull.payload.stop)
+            return self._write(pull, self._of_keys(pull.range, keys, reply.version))
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries)
@@ -116,14 +117,14 @@ class TensorShard:
         frame = self._arena.bytes(in_turn(layout.down[pull.worker], pull.iteration) + offset, room)
         return encode_into(frame, Entries(len(values), None, values))
 
-    def _of_keys(self, keys: KeyRange, version: int) -> Entries:
-        """The weights of a range of keys; the same object while it is asked for again, and they do not change."""
-        if self._found is None or self._found[:2] != (keys, version):
+    def _of_keys(self, index: int, keys: KeyRange, version: int) -> Entries:
+        """What a range has of some keys; the same object while it is asked for again, and the weights do not change."""
+        if self._found is None or self._found[:3] != (index, keys, version):
             slices = self._job.keyspace.slices(keys)
             indices = np.concatenate([np.arange(s.start, s.stop) for s in slices])
             values = torch.cat([self._store.weights[s] for s in slices]).numpy()
-            self._found = keys, version, Entries(self._job.layout.size, indices, values)
-        return self._found[2]
+            self._found = index, keys, version, self._job.parts[index].inside(indices, values)
+        return self._found[3]
 
     def _write(self, pull: Pull, entries: Entries) -> int:
         """What is pulled, as a frame; several workers of one round get the same, which is encoded once."""

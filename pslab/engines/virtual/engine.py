@@ -115,7 +115,9 @@ class _VirtualRun(Coordinator):
     def _after_event(self) -> None:
         self._stop_at_target()
         simulator = self.simulator
-        if simulator is not None and self.keeper.due(pushes := simulator.pushes) and not simulator.driver.outcome:
+        if simulator is None or simulator.driver.outcome or simulator.driver.copying:
+            return
+        if self.keeper.due(pushes := simulator.pushes):
             self.evaluate(self.unevaluated, self.hosts.numbers)  # then no checkpoint needs the weights of a snapshot
             self.keeper.keep(pushes, self._state)
 

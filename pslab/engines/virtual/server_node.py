@@ -1,4 +1,5 @@
-"""The server in virtual time: it deals with one frame after another, each as long as its clock says."""
+"""The servers in virtual time: the one that decides deals with one frame after another, each as long as its clock says;
+others do what it decides on their ranges."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Gone
 from pslab.engines.server.books import Books
 from pslab.engines.server.clock import VirtualClock
-from pslab.engines.server.driver import ServerDriver, Shard
+from pslab.engines.server.driver import ServerDriver
+from pslab.engines.server.store import Copies, Hearer, Shard, Work, carry_out, pass_on
 from pslab.engines.virtual.scheduler import AT_WORKER, SENT, SERVER, SERVER_FREE, Scheduler
 from pslab.engines.virtual.worker_node import WorkerNode
 from pslab.protocol.messages import Weights
 from pslab.protocol.server import Server
+from pslab.protocol.store import Order, Store
 
 
 class ServerNode:
-    """The driver's transport, and what waits for the server."""
+    """The server that decides: the driver's transport, and what waits for it."""
 
     def __init__(
         self, job: Job, machine: Server, books: Books, shard: Shard, waiting: Waiting | None, scheduler: Scheduler,
@@ -26,7 +29,9 @@ class ServerNode:
     ) -> None:  # fmt: skip
         self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
         self._message_s, self._clock = job.cluster.message_s, VirtualClock(job)
-        self.driver = ServerDriver(job, machine, books, shard, self._clock, self, waiting)
+        others = [StoreNode(server, job, shard, books.ledger, scheduler, self._clock)
+                  for server in range(1, job.run.servers)]  # fmt: skip
+        self.driver = ServerDriver(job, machine, books, shard, self._clock, self, waiting, others)
         self._inbox: deque[tuple[int, Frame]] = deque()
         self.free_s = 0.0  #: when it has dealt with what it took
 
@@ -41,9 +46,9 @@ class ServerNode:
         self._inbox = deque((sender, frame) for sender, frame in self._inbox if sender != worker)
         self.arrive((worker, [Gone(worker)]), now)
 
-    def send(self, worker: int, frame: Frame) -> None:
+    def send(self, worker: int, frame: Frame, now: float) -> None:
         """Weights are ready to go when what led to them is dealt with."""
-        at, departed = self._clock.at, (worker, frame)
+        at, departed = now, (worker, frame)
         if isinstance(frame[-1], Weights):
             self._workers[worker].settled(frame[-1], at)
         if at > self._scheduler.now:
@@ -72,3 +77,40 @@ class ServerNode:
             self._scheduler.at(now, AT_WORKER, worker, self._workers[worker].arrive, frame)
         else:
             self._traffic.down(worker, frame, now, self._scheduler.sequence)
+
+
+class StoreNode:
+    """A server that does not decide, on a node of its own: it hears of an order a latency after it was decided, and
+    does one after another, each as long as its clock says."""
+
+    def __init__(
+        self, server: int, job: Job, shard: Shard, copies: Copies, scheduler: Scheduler, decider: VirtualClock
+    ) -> None:
+        self._server, self._job, self._shard, self._copies = server, job, shard, copies
+        self._scheduler, self._decider, self._clock = scheduler, decider, VirtualClock(job)
+        self._machine = Store()
+        self._due: deque[tuple[float, Hearer]] = deque()  # of each order: when it is heard of, and who is to be told
+        self._free_s = 0.0  # when it has done what it has begun
+
+    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+        self._machine.order(order, work._replace(computing=list(work.computing)))
+        self._due.append((self._decider.now() + self._job.cluster.latency_s, hearer))
+        if len(self._due) == 1:
+            self._await()
+
+    def finish(self, hearer: Hearer) -> None:
+        while self._due:
+            self._take(None, max(self._due[0][0], self._free_s))
+
+    def _await(self) -> None:
+        self._scheduler.at(max(self._due[0][0], self._free_s), SERVER_FREE, SERVER, self._take)
+
+    def _take(self, content: None, now: float) -> None:
+        """Do the oldest order, which takes until it is free again."""
+        self._clock.at, (order, work, _) = now, self._machine.orders[0]
+        took = carry_out(order, work, self._server, self._job, self._shard, self._clock, self._copies)
+        self._free_s = self._clock.at
+        _, hearer = self._due.popleft()
+        pass_on(self._machine.done(), hearer, *took)
+        if self._due:
+            self._await()

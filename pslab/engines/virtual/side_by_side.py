@@ -241,7 +241,7 @@ class WholeRun:
 
     def _after_event(self, simulator: Simulator, keeper: Keeper) -> None:
         self._stop_at_target(simulator)
-        if keeper.due(simulator.pushes) and not simulator.driver.outcome:
+        if keeper.due(simulator.pushes) and not (simulator.driver.outcome or simulator.driver.copying):
             self._evaluate(math.inf)  # then no checkpoint needs the weights of a snapshot
             keeper.keep(simulator.pushes, lambda: {
                 "simulator": simulator, "bodies": self._bodies, "kept": self._kept, "rows": self._rows,

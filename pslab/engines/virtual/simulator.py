@@ -24,8 +24,8 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.wire import Diverged, Frame
 from pslab.engines.server.books import Books
-from pslab.engines.server.driver import Shard
 from pslab.engines.server.rows import Rows
+from pslab.engines.server.store import Shard
 from pslab.engines.server.worker_status import doing
 from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES, Scheduler
 from pslab.engines.virtual.server_node import ServerNode

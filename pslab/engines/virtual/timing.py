@@ -15,8 +15,8 @@ from pslab.engines.job.layout import Layout
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.job.wire import WHOLE
 from pslab.engines.server.books import Books
-from pslab.engines.server.driver import Shard
 from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.store import Shard
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.virtual.worker_node import Gradients
 from pslab.engines.worker.range_schedule import Turn
@@ -60,9 +60,13 @@ def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgre
     return outcome
 
 
-def ranged_bytes(job: Job, keys: KeyRange, codec: str) -> int:
-    """The length of a frame of a range of keys."""
-    return sliced_bytes(job.layout.size, job.keyspace.slices(keys), job.layout.dtype.itemsize, codec)
+def ranged(job: Job, index: int, keys: KeyRange, codec: str) -> tuple[int, int]:
+    """Of what a range has of some keys: the length of a frame, and the number of entries."""
+    (own,) = job.parts[index].slices
+    each = [(max(s.start, own.start), min(s.stop, own.stop)) for s in job.keyspace.slices(keys)]
+    found = [slice(start - own.start, stop - own.start) for start, stop in each if start < stop]
+    size_bytes = sliced_bytes(job.parts[index].size, found, job.layout.dtype.itemsize, codec)
+    return size_bytes, sum(s.stop - s.start for s in found)
 
 
 class Sizes:
@@ -82,7 +86,8 @@ class Sizes:
             return 0
         if self._job.run.pull != "range":
             return WHOLE
-        return ranged_bytes(self._job, KeyRange(reply.pull.payload.start, reply.pull.payload.stop), "auto")
+        pull = reply.pull
+        return ranged(self._job, pull.range, KeyRange(pull.payload.start, pull.payload.stop), "auto")[0]
 
     def leave(self, worker: int) -> None:
         """Nothing is kept of a worker."""
@@ -117,5 +122,5 @@ class NoGradients:
         if worker not in self._turns:
             return self._body
         job, keys = self._job, self._turns[worker].keys
-        entries = sum(s.stop - s.start for s in job.keyspace.slices(keys))
-        return {"payloads": [[ranged_bytes(job, keys, job.run.codec), entries]], "loss": math.nan}
+        payloads = [list(ranged(job, index, keys, job.run.codec)) for index in range(len(job.parts))]
+        return {"payloads": payloads, "loss": math.nan}

@@ -52,13 +52,14 @@ class Turns:
         self._taken_s: dict[int, float] = {}  # iteration -> when the server took its push
         self._done_s = 0.0  # when the last push was dealt with
         self._late = False  # whether the last request was behind a push
+        self._missing: dict[tuple[type, int], int] = {}  # of an iteration's messages of a kind: ranges to come
         self._joined = -1  # the iteration for which it wants all weights
         self._resume(0)
 
     def join(self, iteration: int) -> None:
         """The worker is present from this iteration on, and first asks for all weights."""
         self._joined = iteration
-        for known in (self._asked_s, self._pushed_s, self._pulls_s, self._taken_s, self._begins):
+        for known in (self._asked_s, self._pushed_s, self._pulls_s, self._taken_s, self._begins, self._missing):
             known.clear()
         if iteration or self._next:  # or it has been here before
             self._resume(iteration)
@@ -98,6 +99,8 @@ class Turns:
 
     def acknowledged(self, ack: Ack) -> None:
         """A push was dealt with; where it overlaps with its pull, that came before."""
+        if not self._last(ack):
+            return
         iteration, (taken_s, done_s) = ack.iteration, ack.payload
         before_s, self._done_s = self._done_s, done_s
         if not self._job.traits.eager:
@@ -115,6 +118,8 @@ class Turns:
 
     def arrived(self, weights: Weights, now: float) -> None:
         """Weights are here."""
+        if not self._last(weights):
+            return
         iteration, answer = weights.iteration - 1, weights.payload
         asked_s = self._asked_s.pop(iteration, None)
         if asked_s is None:
@@ -123,6 +128,12 @@ class Turns:
             self._pulls_s[iteration] = asked_s, now - asked_s - (answer.released_s - answer.asked_s)
         elif (pushed_s := self._pushed_s.pop(iteration, None)) is not None:
             self._exchanged(iteration, now - pushed_s - (answer.released_s - answer.done_s))
+
+    def _last(self, message: Ack | Weights) -> bool:
+        """Whether all ranges have this message of an iteration now: an exchange is one with all servers."""
+        name = type(message), message.iteration
+        self._missing[name] = self._missing.get(name, len(self._job.parts)) - 1
+        return not self._missing[name] and self._missing.pop(name) == 0
 
     def _exchanged(self, iteration: int, seconds: float) -> None:
         if (keys := self._begins.get(iteration)) is not None and self._rule.fitted:

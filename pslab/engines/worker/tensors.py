@@ -113,7 +113,7 @@ class Producer:
         self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, kept)
                         if job.sparse else None)  # fmt: skip
         self._rated = 0  # ranges of this iteration
-        self._came: list[Entries] = []  # of a range, since the last gradient
+        self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
         self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
@@ -232,7 +232,7 @@ class Producer:
         if size_bytes != WHOLE:
             entries = decode(in_turn(self._down, iteration)[offset : offset + size_bytes], n=part.size)
             part.put(self._held, entries)
-            self._came += [entries] if self._reads_own else []
+            self._came += [(index, entries)] if self._reads_own else []
         elif self._job.traits.eager:
             for here, there in zip(part.views(self._held), part.views(in_turn(self._arrivals, iteration)),
                                    strict=True):  # fmt: skip
@@ -257,8 +257,9 @@ class Producer:
         """An own push, as far as weights have come since that overwrote it."""
         part, offset = self._job.parts[write.range], self._job.layout.frames[write.range][0]
         pushed = decode(self._up[self._buffer(write.iteration)][offset : offset + write.size_bytes], n=part.size)
-        for came in self._came:
-            part.add(self._held, common(pushed, came), -write.rate)
+        for index, came in self._came:
+            if index == write.range:
+                part.add(self._held, common(pushed, came), -write.rate)
 
     @property
     def _reads_own(self) -> bool:

@@ -25,6 +25,7 @@ def add(verbs: Any) -> None:
                         f"{' '.join(examples())}")  # fmt: skip
     parser.add_argument("--workers", type=_list, metavar="N[,N...]", help="default: 1,2,3, and 2 with two ranges")
     parser.add_argument("--ranges", type=_list, metavar="N[,N...]")
+    parser.add_argument("--servers", type=int, metavar="N", help="at which the ranges lie; one decides; default: 1")
     parser.add_argument("--iterations", type=int, metavar="N", help="per worker; default: as the policy's bound needs")
     parser.add_argument("--faults", type=_words, metavar="F[,F...]", help=f"of {', '.join(FAULTS)}, or none; "
                         "default: none, each alone, and all")  # fmt: skip

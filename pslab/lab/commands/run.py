@@ -17,8 +17,9 @@ from pslab.errors import ConfigError
 
 #: Values of fields that neither the table of names nor their own choices give one for, as they are typed.
 EXAMPLES = {
-    "workers": "8", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5", "push_weight": "1", "batch_size": "32",
-    "pushes": "2000", "seconds": "60", "target_accuracy": "0.97", "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
+    "workers": "8", "servers": "2", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5", "push_weight": "1",
+    "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97",
+    "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
     "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
     "checkpoint_every": "500",
 }  # fmt: skip

@@ -148,7 +148,7 @@ def _to_die(run: Run, cluster: Cluster, arrivals: Arrivals) -> set[tuple[int, in
 
 def _performed(cluster: Cluster, rows: list[Row], arrivals: Arrivals, rules: Rules) -> list[str]:
     """What is recorded of a frame with a push shows in when and how often that came."""
-    if rules.layered or rules.traits.eager:  # pushes and requests are frames of their own there
+    if rules.layered or rules.apart or rules.traits.eager:  # pushes and requests are frames of their own there
         return []
     iterations, found = int(arrivals.iteration.max(initial=0)) + 2, list[str]()
     came, asked = (arrivals.came_s(kind, iterations)[0] for kind in ("push", "pull"))
@@ -188,11 +188,12 @@ def _due(run: Run, cluster: Cluster, arrivals: Arrivals, rules: Rules) -> set[tu
 
 
 def _frames(a: Arrivals, rules: Rules) -> Iterator[tuple[int, Push | Pull]]:
-    """The last message of each frame that came: a frame is about all ranges, unless requests go layer by layer."""
-    apart = rules.layered or rules.traits.eager
+    """The last message of each frame that came: one is about all ranges, unless requests go layer by layer; of several
+    servers, each has one range then."""
+    apart, alone = rules.layered or rules.traits.eager, rules.layered or rules.apart
     for kind, worker, index, iteration in zip(a.kind.tolist(), a.worker.tolist(), a.range.tolist(),
                                               a.iteration.tolist(), strict=True):  # fmt: skip
-        if kind == "push" and apart and (rules.layered or index == a.ranges - 1):
+        if kind == "push" and apart and (alone or index == a.ranges - 1):
             yield worker, Push(worker, index, iteration, 0)
-        elif kind == "pull" and (rules.layered or index == a.ranges - 1):
+        elif kind == "pull" and (alone or index == a.ranges - 1):
             yield worker, Pull(worker, index, iteration, 0)

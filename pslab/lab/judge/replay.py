@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,8 @@ class _Replay:
     applied: int = 0  #: gradients of which every range has been applied
     dropped: int = 0
     refused: int = 0
-    row: int = 0  #: the next one of the table of pushes
+    row: int = 0  #: rows of the table of pushes that are compared
+    rows: dict[int, int] = field(default_factory=dict)  #: ... of each range
     got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
     held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: ... -> version that its worker named
     parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
@@ -128,10 +130,12 @@ class _Replay:
                 self.refused, self.reason = self.refused + 1, effect.reason
 
     def _step(self, step: Step, now: float, until_s: float) -> None:
-        """The next rows of the table of pushes are this step's, applied before what arrived next."""
-        h, rows = self.history, range(self.row, self.row + len(step.pushes))
+        """The next rows of the table of pushes are this step's, applied before what arrived next. Several servers apply
+        theirs later, and in order on each range."""
+        until_s = np.inf if self.history.rules.apart else until_s
+        h, rows = self.history, self._next(step)
         made = _in_words((push.worker, push.iteration) for push in step.pushes)
-        if rows.stop > h.size:
+        if len(rows) < len(step.pushes):
             raise Other(f"the policy makes version {step.version} of {made}, which the table of pushes lacks")
         here = [(int(h.range[r]), int(h.applied[r]), int(h.worker[r]), int(h.iteration[r])) for r in rows]
         same = np.flatnonzero((h.applied == step.version) & (h.range == step.range))
@@ -149,7 +153,20 @@ class _Replay:
             self.parts[name] += 1
             if self.parts[name] == len(self.server.ranges):
                 self.applied += self.server.traits.gradients(push.iteration)
-        self.row = rows.stop
+        self.row += len(rows)
+        self.rows[step.range] = self.rows.get(step.range, 0) + len(rows)
+
+    def _next(self, step: Step) -> list[int]:
+        """The rows of the table that are to be this step's, as far as there are any."""
+        if not self.history.rules.apart:
+            return list(range(self.row, min(self.row + len(step.pushes), self.history.size)))
+        at = self.rows.get(step.range, 0)
+        return self.own.get(step.range, [])[at : at + len(step.pushes)]
+
+    @cached_property
+    def own(self) -> dict[int, list[int]]:
+        """The rows of each range, in their order."""
+        return {index: rows.tolist() for index, rows in self.history.ranges()}
 
 
 COUNTED = {"accepted": "accepted", "pushes": "applied", "dropped": "dropped"}

@@ -79,7 +79,8 @@ class _Judgement:
 
     def _judge(self) -> None:
         sync, unknown = self._policy()
-        rules = Rules(Traits() if sync is None else traits_of(sync), sync is not None, self._layered())
+        rules = Rules(Traits() if sync is None else traits_of(sync), sync is not None, self._layered(),
+                      self.run.servers)  # fmt: skip
         cluster, workers = resolve_cluster(self.run.cluster), self.run.workers
         try:
             present = set(filter(cluster.present, range(workers)))

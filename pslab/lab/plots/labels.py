@@ -178,6 +178,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "order": lambda v: policy("order", v),
     "ranges": lambda v: policy("ranges", v),
     "workers": lambda v: f"{v} worker{'s' if v != 1 else ''}",
+    "servers": lambda v: f"{v} server{'s' if v != 1 else ''}",
     "batch_size": lambda v: f"batch {v}",
     "optimizer": lambda v: policy("optimizer", v).replace("sgd", "SGD"),
     "learning_rate": lambda v: f"η{SPACE}={SPACE}{v:g}",
@@ -229,7 +230,7 @@ def averages(run: Run) -> bool:
 
 #: Fields in every caption, and those in a caption where they are not Run's default.
 SHARED = ("model", "data", "sync", "prune", "workers", "batch_size", "optimizer", "learning_rate")
-UNLESS_DEFAULT = ("loss", "metric", "schedule", "rate", "order", "ranges", "device", "dtype")
+UNLESS_DEFAULT = ("servers", "loss", "metric", "schedule", "rate", "order", "ranges", "device", "dtype")
 #: Fields that play no part where no gradient is computed.
 WITHOUT_TENSORS = frozenset({"data", "loss", "metric", "learning_rate", "batch_size", "optimizer", "schedule", "rate",
                              "push_weight"})  # fmt: skip

@@ -17,9 +17,10 @@ from pslab.config import sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.run import Run
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.together import check_credit, check_together, lengths
+from pslab.engines.job.together import check_credit, check_servers, check_together, lengths
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
+from pslab.policies.partition import evenly
 from pslab.protocol.traits import sized
 from pslab.tensors.device import DEVICES
 from pslab.tensors.partitioning.partition import partition
@@ -73,7 +74,8 @@ def resolve(run: Run) -> Experiment:
         _once(run, "check", lambda: check_model(module, sample, y, loss, metric, dataset.classes))
     if run.engine != "timing":
         running = _once(run, "running", lambda: running_of(module, sample))
-    parts = _parts(policies["ranges"], keyspace)
+    parts = _parts(policies["ranges"], keyspace, run.servers)
+    check_servers(run, parts)
     check_credit(run, policies, parts, keyspace.dtype.itemsize)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
@@ -129,8 +131,8 @@ T = TypeVar("T")
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 
-def _parts(ranges: Any, keyspace: Keyspace) -> tuple[Part, ...]:
-    cuts = ranges.cut([layer.flat for layer in keyspace.layers])
+def _parts(ranges: Any, keyspace: Keyspace, servers: int) -> tuple[Part, ...]:
+    cuts = evenly(ranges.cut([layer.flat for layer in keyspace.layers]), servers)
     return tuple(Part((slice(cut.start, cut.stop),), cut.layer) for cut in cuts)
 
 

@@ -18,10 +18,13 @@ def test_checker_finds_seeded_bug(mutant: Mutant):
     assert found.violation.path, "no bug shows before the first event"
 
 
-@pytest.mark.parametrize("cluster", sorted({(m.policy, m.faults, m.workers, m.ranges, m.iterations) for m in MUTANTS}))
+CLUSTERS = {(m.policy, m.faults, m.workers, m.ranges, m.iterations, m.servers) for m in MUTANTS}
+
+
+@pytest.mark.parametrize("cluster", sorted(CLUSTERS))
 def test_modules_without_a_bug_are_clean(cluster: tuple):
-    policy, faults, workers, ranges, iterations = cluster
-    sound = Mutant("none", "", "", "", "", policy, faults, workers, ranges, iterations)
+    policy, faults, workers, ranges, iterations, servers = cluster
+    sound = Mutant("none", "", "", "", "", policy, faults, workers, ranges, iterations, servers=servers)
     found = explored(modules({}), sound)
     assert found.verdict == "clean", str(found.violation)
 
@@ -30,7 +33,8 @@ def test_every_file_has_seeded_bugs():
     files = Counter(mutant.file for mutant in MUTANTS)
     assert len(MUTANTS) >= 50
     assert set(files) == {
-        "protocol/window.py", "protocol/messages.py", "protocol/server.py", "protocol/worker.py",
+        "protocol/window.py", "protocol/messages.py", "protocol/server.py", "protocol/store.py",
+        "protocol/worker.py",
         *(f"policies/sync/{name}.py" for name in ("bsp", "ssp", "asp", "backup", "eager", "dssp", "elastic")),
     }  # fmt: skip
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

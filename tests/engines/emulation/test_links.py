@@ -29,13 +29,13 @@ class Choice:
         return self.credit is not None
 
 
-def network(choice: Choice | None = None, byte_s: float | None = 1.0, **fields: Any) -> Network:
+def network(choice: Choice | None = None, byte_s: float | None = 1.0, servers: int = 1, **fields: Any) -> Network:
     for name in ("bandwidth_bit_s", "server_bandwidth_bit_s"):
         if name in fields:
             fields[name] *= 8
     if byte_s is not None:
         fields["bandwidth_bit_s"] = 8 * byte_s
-    return Network(Cluster(**fields), choice)
+    return Network(Cluster(**fields), choice, servers)
 
 
 def arrivals(net: Network) -> list[tuple[float, Any]]:
@@ -76,6 +76,21 @@ HALVED = {"bandwidth_at": {1.0: 4.0}}  # bits a second: half a byte
                        [(first + 0.25, "first"), (second + 0.25, "second")], id=f"bandwidth changes: {changes}")
           for changes, first, second in (({1.0: 4.0}, 3.0, 5.0), ({1.0: 16.0}, 1.5, 2.0), ({5.0: 4.0}, 2.0, 3.0),
                                          ({1.0: 4.0, 2.0: 8.0}, 2.5, 3.5), ({2.0: 4.0}, 2.0, 4.0))),
+        pytest.param({"servers": 2, "server_bandwidth_bit_s": 1}, [(UP, w, 1, w, 0, w) for w in range(2)],
+                     [(1.0, 0), (1.0, 1)], id="each server has its own link"),
+        pytest.param({"servers": 2}, [(UP, 0, 1, "a", 0, 1), (UP, 0, 1, "b", 0, 0), (UP, 0, 1, "c", 0, 1)],
+                     [(1.0, "a"), (2.0, "b"), (3.0, "c")], id="a worker's link is shared by its servers"),
+        # worker 0 ends at server 0 at 1 s, and then shares server 1's link with worker 1: both have a byte to go
+        pytest.param({"servers": 2, "server_bandwidth_bit_s": 1},
+                     [(UP, 1, 2, "long", 0, 1), (UP, 0, 1, "a", 0, 0), (UP, 0, 1, "b", 0, 1)],
+                     [(1.0, "a"), (3.0, "long"), (3.0, "b")], id="a flow that follows at another server shares there"),
+        pytest.param({"servers": 2, "latency_s": 0.5}, [(UP, 0, 1, "noted", 0, 1), (UP, 1, 1, "own", 0, 0)],
+                     [(1.5, "own"), (2.0, "noted")], id="a note to the server that decides takes the latency again"),
+        pytest.param({"servers": 2, "latency_s": 0.5}, [(DOWN, 0, 1, "a", 0, 1)], [(1.5, "a")],
+                     id="weights come from their server at once"),
+        pytest.param({"servers": 2, "server_bandwidth_bit_s": 1, "bandwidth_at": {1.0: 4.0}},
+                     [(UP, w, 2, w, 0, w) for w in range(2)], [(3.0, 0), (3.0, 1)],
+                     id="a changed bandwidth is that of all servers' flows"),
         pytest.param(HALVED, [(UP, 0, 1, "a", 2)], [(4.0, "a")], id="a change while idle holds later"),
         # half a byte each in the first second, then a quarter a second
         pytest.param({"server_bandwidth_bit_s": 1, "bandwidth_at": {1.0: 2.0}}, [(UP, w, 1, w, 0) for w in range(2)],

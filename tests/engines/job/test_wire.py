@@ -11,9 +11,12 @@ from pslab.engines.job.wire import (
     WHOLE,
     Answer,
     Blocked,
+    Carried,
+    ComputedOn,
     Diverged,
     Go,
     Gradient,
+    Ordered,
     Stop,
     Taken,
     Wanted,
@@ -31,6 +34,9 @@ EVERY_KIND = {
     Stop(3): 3,
     Diverged(2, 2**40): 11,
     Blocked(2, 9): 7,
+    Ordered(1, 70_000, 2**40, True, 0.1): 23,
+    ComputedOn(2**40): 9,
+    Carried(WHOLE, 0.1, 0.2): 25,
 }
 
 
@@ -48,7 +54,7 @@ def test_an_emulated_request_costs_87_bytes_however_long_its_record_is():
     assert REQUEST_BYTES == 87
 
 
-@pytest.mark.parametrize("frame", [pack([Stop(1)])[:1], pack(EVERY_KIND)[:-1], bytes([8]), bytes([255, 0, 0])])
+@pytest.mark.parametrize("frame", [pack([Stop(1)])[:1], pack(EVERY_KIND)[:-1], bytes([11]), bytes([255, 0, 0])])
 def test_half_a_record_or_an_unknown_kind_is_refused(frame):
     with pytest.raises(struct.error):
         list(unpack(frame))

@@ -30,7 +30,7 @@ class Recording:
         self.rates: list[float] = []
         self.left: list[int] = []
 
-    def send(self, worker: int, frame: Frame) -> None:
+    def send(self, worker: int, frame: Frame, now: float) -> None:
         self.sent.append((worker, frame))
 
     def attend(self) -> None: ...

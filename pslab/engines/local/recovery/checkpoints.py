@@ -26,6 +26,7 @@ from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.shard import TensorShard
+from pslab.engines.server.store import Store
 from pslab.engines.worker.kept import Kept
 from pslab.errors import CheckpointError
 from pslab.protocol.server import Server
@@ -82,13 +83,15 @@ class State(NamedTuple):
     left: set[int]  #: workers without which the run goes on
 
 
-def first_state(job: Job, seat: Seat, transport: Transport, clock: WallClock) -> State:
+def first_state(
+    job: Job, seat: Seat, transport: Transport, clock: WallClock, others: Sequence[Store] = ()
+) -> State:
     """The state of a server whose run has not started."""
     machine = Server(range(job.run.workers), len(job.parts), job.sync)
     waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
     shard = TensorShard(job, seat.arena)
     ledger = Ledger(job, shard.weights, seat.snapshots, seat.report_snapshot, seat.ledger)
-    driver = ServerDriver(job, machine, Books(job, ledger), shard, clock, transport, waiting)
+    driver = ServerDriver(job, machine, Books(job, ledger), shard, clock, transport, waiting, others)
     return State(driver, waiting, Faults(job.cluster, job.run.seed), set())
 
 

@@ -1,0 +1,211 @@
+"""Servers that do not decide, each a process of its own: the role of that process, and the decider's end of its line.
+
+Messages and emulated links stay with the decider. Over this line go orders, with the messages that they are about, and
+back what came of each; payloads lie in shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import Carried, ComputedOn, Frame, Go, Ordered, Stop
+from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.processes.child import Seat
+from pslab.engines.server.clock import WallClock
+from pslab.engines.server.ledger import copy_held
+from pslab.engines.server.shard import TensorShard
+from pslab.engines.server.store import Hearer, Work, carry_out, pass_on
+from pslab.protocol.messages import NO_WORKER
+from pslab.protocol.server import Reply, Step
+from pslab.protocol.store import Forget, Order, Snapshot, Store
+
+STEP, REPLY, SNAPSHOT, FORGET, NOTHING = range(5)
+HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
+
+
+def number_of(workers: int, server: int) -> int:
+    """The number of a server's process in the pool; not of server 0."""
+    return workers + server - 1
+
+
+def frame_of(order: Order, work: Work) -> Frame:
+    """An order as messages."""
+    if isinstance(order, Step):
+        first = Ordered(STEP, order.range, order.version, order.aggregate, work.rate)
+        return [first, *order.pushes, *map(ComputedOn, work.computing)]
+    if isinstance(order, Reply):
+        return [Ordered(REPLY, order.pull.range, order.version, order.empty), order.pull]
+    if isinstance(order, Forget):
+        return [Ordered(FORGET, order.worker)]
+    return [Ordered(SNAPSHOT, order.number) if isinstance(order, Snapshot) else Ordered(NOTHING, 0)]
+
+
+def order_of(frame: Frame) -> tuple[Order | None, Work]:
+    """The order that messages are; None if there is nothing to do, and it is done when its turn comes."""
+    first, *about = frame
+    if first.kind == STEP:
+        computing = [message.version for message in about if isinstance(message, ComputedOn)]
+        pushes = tuple(about[: len(about) - len(computing)])
+        return Step(first.about, pushes, first.flag, first.version), Work(first.rate, computing)
+    if first.kind == REPLY:
+        return Reply(about[0], first.version, NO_WORKER, empty=first.flag), Work()
+    if first.kind == FORGET:
+        return Forget(first.about), Work()
+    return (Snapshot(first.about) if first.kind == SNAPSHOT else None), Work()
+
+
+@dataclass(frozen=True)
+class StoreRole:
+    """The role of a process, for one run."""
+
+    server: int
+    servers: int
+
+    @property
+    def called(self) -> str:
+        return f"server {self.server} of {self.servers}"
+
+    def __call__(self, seat: Seat, job: Job) -> LocalStore:
+        return LocalStore(seat, job, self.server)
+
+
+class LocalStore:
+    """A server's weights, and what is done to them."""
+
+    iteration = 0  # it has none
+
+    def __init__(self, seat: Seat, job: Job, server: int) -> None:
+        self._seat, self._job, self._server, self._clock = seat, job, server, WallClock()
+        self._line = Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
+        self._shard = TensorShard(job, seat.arena)
+
+    def run(self, dilation: float) -> None:
+        """Do what the decider orders until it says stop, or is gone."""
+        try:
+            while True:
+                for frame in self._line.wait():
+                    if isinstance(frame[0], Stop):
+                        return
+                    if isinstance(frame[0], Go):
+                        self._clock.start(dilation, frame[0].zero_s)
+                    else:
+                        self._carry_out(frame)
+        except EOFError:
+            return
+        except BaseException:
+            self._seat.pipes[0].close()  # the decider is not to wait for it
+            raise
+
+    def copy(self, index: int, server: int) -> None:
+        """Copy what is held here into a snapshot."""
+        copy_held(self._job, self._shard.weights, self._seat.snapshots, index, server)
+
+    def _carry_out(self, frame: Frame) -> None:
+        order, work = order_of(frame)
+        took = carry_out(order, work, self._server, self._job, self._shard, self._clock, self)
+        with contextlib.suppress(OSError):  # the decider may be gone
+            self._line.send([Carried(*took)])
+
+
+class StoreLine:
+    """The decider's end: orders leave a latency after they were decided, as over the cluster's links."""
+
+    def __init__(self, job: Job, seat: Seat, server: int, clock: WallClock) -> None:
+        self.number = number_of(job.run.workers, server)
+        self._line = Line(seat.pipes[self.number], 0.0 if job.cluster.emulated else SPIN_S)
+        self._machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
+        self._held: deque[tuple[float, Frame]] = deque()  # orders, and when they leave
+        self.descriptor = self._line.descriptor
+        self.gone = False  #: whether its process is, or does not answer
+        self.patience_s = job.run.lease_s  #: at the end of the run, for each answer
+
+    @property
+    def owes(self) -> bool:
+        """Whether it has something to do."""
+        return bool(self._machine.orders)
+
+    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+        now = self._clock.now()
+        self._machine.order(order, work)
+        self._held.append((now + self._latency_s, frame_of(order, work)))
+        self.send_due(now)
+
+    def finish(self, hearer: Hearer) -> None:
+        self.send_due(math.inf)
+        while self.owes and not self.gone:
+            if ready((self.descriptor,), self.patience_s):
+                self.hear(hearer)
+            else:
+                self.gone = True
+
+    def tell(self, message: Go | Stop) -> None:
+        """Send it something that is no order."""
+        with contextlib.suppress(OSError):  # its end is noticed where its line is read
+            self._line.send([message])
+
+    def next_s(self) -> float:
+        """When the next order leaves; infinity if none is to."""
+        return self._held[0][0] if self._held else math.inf
+
+    def send_due(self, now: float) -> None:
+        """Let the orders leave that are to leave by now."""
+        while self._held and self._held[0][0] <= now:
+            with contextlib.suppress(OSError):
+                self._line.send(self._held[0][1])
+            self._held.popleft()
+
+    def hear(self, hearer: Hearer) -> None:
+        """Read what it has done, or that it is gone."""
+        try:
+            for frame in self._line.frames():
+                for carried in frame:
+                    pass_on(self._machine.done(), hearer, *carried)
+        except (EOFError, OSError):
+            self.gone = True
+
+
+class StoreLines:
+    """All of a run's, by their descriptors."""
+
+    def __init__(self, job: Job, seat: Seat, clock: WallClock) -> None:
+        self.each = [StoreLine(job, seat, server, clock) for server in range(1, job.run.servers)]
+        self.sources = {store.descriptor: store for store in self.each}  #: those that may be heard
+
+    def gone(self) -> list[int]:
+        """The numbers of those whose processes are."""
+        return [store.number for store in self.each if store.gone]
+
+    def tell(self, message: Go | Stop) -> None:
+        """Send all of them something that is no order."""
+        for store in self.each:
+            store.tell(message)
+
+    def hear(self, source: int, hearer: Hearer) -> None:
+        """Read one's line."""
+        store = self.sources[source]
+        store.hear(hearer)
+        if store.gone:
+            del self.sources[source]
+
+    def next_s(self) -> float:
+        """When there is something to be sent; infinity if nothing is."""
+        return min((store.next_s() for store in self.each), default=math.inf)
+
+    def serve(self, now: float) -> bool:
+        """Let orders leave that are to leave by now; whether all processes are there."""
+        for store in self.each:
+            store.send_due(now)
+        return not self.gone()
+
+    def hurry(self) -> None:
+        """The run is to end: who does not answer soon is not waited for."""
+        for store in self.each:
+            store.patience_s = min(store.patience_s, HURRY_S)
+
+    def owing(self) -> list[int]:
+        """The numbers of those that have something to do."""
+        return [store.number for store in self.each if store.owes]

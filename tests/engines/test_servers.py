@@ -1,0 +1,177 @@
+"""Several servers, each with a part of the weights: what they do together, in virtual time, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import tiny
+from whole import conduct, same
+
+from pslab.config.run import Run
+from pslab.engines.job.outcome import Outcome
+from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.engines.virtual.server_node import StoreNode
+from pslab.engines.virtual.timing import execute
+from pslab.engines.worker.phases import COMPUTE, PHASE_COLUMNS
+from pslab.errors import ConfigError
+from pslab.lab.chaos.campaign import performed
+from pslab.lab.chaos.draw import drawn
+from pslab.lab.judge.tables import tables_of
+from pslab.lab.runs.resolve import resolve
+
+CLUSTER = {"compute_s": 0.01, "slow": {1: 2.0}, "bandwidth_bit_s": 2e6, "latency_s": 2e-3, "apply_s": 4e-3,
+           "serve_s": 1e-3, "message_s": 2e-4}  # fmt: skip
+END, PHASE, WORKER = map(PHASE_COLUMNS.index, ("end_s", "phase", "worker"))
+
+
+def virtual(**fields: Any) -> Run:
+    return tiny(**{"engine": "virtual", "cluster": CLUSTER, **fields})
+
+
+def judged(run: Run, outcome: Outcome) -> dict[str, Any]:
+    facts = tables_of(run, outcome)[2]
+    return {name: facts[name] for name in ("verdict", "violations", "unjudged") if name in facts}
+
+
+def ends(run: Run) -> list[float]:
+    """When worker 0 has computed each iteration."""
+    phases = execute(resolve(run), lambda news: None).phases
+    return phases[(phases[:, WORKER] == 0) & (phases[:, PHASE] == COMPUTE), END].tolist()
+
+
+# --- what they leave --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"ranges": "layers:200"}], ids=str)
+def test_bsp_ends_with_the_same_weights_however_many_servers_hold_them(fields: dict[str, Any]):
+    outcomes = [conduct(virtual(servers=servers, **fields))[0] for servers in (1, 2, 4)]
+    for outcome in outcomes[1:]:
+        assert outcome.weights.tobytes() == outcomes[0].weights.tobytes()
+        assert outcome.accuracy[:, [0, 2, 3]].tobytes() == outcomes[0].accuracy[:, [0, 2, 3]].tobytes()
+        assert outcome.facts["pushes"] == 40
+
+
+def test_servers_answer_with_the_keys_that_they_hold():
+    keyed = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "linear", "pull": "keys",
+             "batch_size": 8}  # fmt: skip
+    expected, found = (conduct(virtual(servers=servers, **keyed))[0] for servers in (1, 4))
+    assert found.weights.tobytes() == expected.weights.tobytes()
+    assert judged(virtual(servers=4, **keyed), found) == {"verdict": "valid"}
+    entries = [outcome.pushes[:, PUSH_COLUMNS.index("density")].sum() / outcome.facts["pushes"] * size
+               for outcome, size in ((expected, 240), (found, 60))]  # fmt: skip
+    assert entries[0] == pytest.approx(entries[1])
+
+
+def test_a_run_with_one_server_is_named_as_before_there_were_several():
+    assert "servers" not in tiny().plain()
+    assert tiny(servers=1).digest == tiny().digest != tiny(servers=2).digest
+
+
+@pytest.mark.parametrize("fields", [
+    {"sync": "asp"}, {"sync": "ssp:1", "ranges": "layers"}, {"sync": "dssp:1,4"}, {"sync": "elastic:4"},
+    {"sync": "backup:1"}, {"sync": "backup:1", "prune": "std:2", "pull": "changed"}, {"sync": "local:2"},
+    {"sync": "eager:2"}, {"sync": "eager:2", "prune": "static:5%", "pull": "changed"},
+    {"sync": "asp", "prune": "range:7", "pull": "range"}, {"sync": "eager:2", "prune": "range:7", "pull": "range"},
+    {"sync": "asp", "optimizer": "adam", "pull": "changed"}, {"sync": "asp", "rate": "dynsgd"},
+    {"sync": "asp", "rate": "adagrad:server"}, {"sync": "asp", "rate": "split"},
+    {"sync": "asp", "prune": "dgc"}, {"sync": "asp", "ranges": "layers:100", "order": "needed"},
+    {"sync": "downpour:1,2"}, {"sync": "average:1", "pushes": 64},
+    {"sync": "asp", "pushes": None, "seconds": 0.3}, {"sync": "asp", "target_accuracy": 0.3, "eval_every": 8},
+], ids=str)  # fmt: skip
+def test_every_history_with_several_servers_is_valid(fields: dict[str, Any]):
+    run = virtual(servers=2, **fields)
+    outcome, _ = conduct(run)
+    assert judged(run, outcome) == {"verdict": "valid"}
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(servers: int):
+    for number in range(60):
+        run = drawn(2, number, "timing").but(servers=servers)
+        try:
+            resolve(run)
+        except ConfigError:  # fewer ranges than servers
+            continue
+        assert performed(run)[1] == [], number
+
+
+def test_a_checkpoint_has_what_servers_are_still_to_do(tmp_path, monkeypatch):
+    from whole import killed
+
+    run = virtual(servers=3, sync="asp", checkpoint_every=7, eval_every=25)
+    killed(monkeypatch, run, tmp_path, 2)
+    outcome, said = conduct(run, tmp_path)
+    assert any("goes on after" in words for words in said)
+    same(outcome, conduct(run)[0])
+
+
+def test_bytes_are_those_of_each_servers_part():
+    for servers in (1, 2, 4):
+        outcome, _ = conduct(virtual(servers=servers))
+        up, down = (outcome.pushes[:, PUSH_COLUMNS.index(name)] for name in ("bytes_up", "bytes_down"))
+        sizes = np.diff([1930 * number // servers for number in range(servers + 1)])
+        each = sum(24 + 4 * int(size) for size in sizes)
+        assert up.sum() == 40 * each
+        assert set((up - down)[down > 0].tolist()) == {0.0}  # but for the last ones, every push is answered
+        assert (down == 0).sum() < 4 * servers
+
+
+# --- when they do it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cluster", "one", "two"),
+    [
+        # a request and its answer; with two servers also the note, and the order
+        ({"latency_s": 0.25}, 1.5, 2.0),
+        # server 0 has applied its half at 1.5, when the note comes; server 1 hears at 1.75, and sends at 2
+        ({"latency_s": 0.25, "apply_s": 0.5}, 2.0, 2.25),
+        # each half takes a second up and one down; the halves' transfers overlap, as one comes behind the other
+        ({"bandwidth_bit_s": 8 * (965 * 4 + 24)}, 1 + 4, 1 + 3),
+    ],
+)  # fmt: skip
+def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: float, two: float):
+    for servers, period in ((1, one), (2, two)):
+        fields = {"workers": 1, "sync": "asp", "pushes": 5, "servers": servers}
+        run = tiny(engine="timing", cluster={"compute_s": 1.0, **cluster}, **fields)
+        assert np.diff(ends(run)) == pytest.approx([period] * 4, rel=0.03)
+
+
+def test_two_servers_take_in_twice_as_much():
+    """Four workers share what the servers' links can take: at each server two at a time."""
+    cluster = {"compute_s": 1.0, "server_bandwidth_bit_s": 8 * (1930 * 4 + 24)}
+    first = []
+    for servers in (1, 2, 4):
+        pushes = execute(resolve(tiny(engine="timing", servers=servers, cluster=cluster)), lambda news: None).pushes
+        first.append(pushes[: 4 * servers, PUSH_COLUMNS.index("seconds")].max())
+    assert first == pytest.approx([1 + 4, 1 + 2, 1 + 1], rel=0.05)
+
+
+# --- what is refused, and what would be wrong -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"ranges": "layers", "servers": 3}, "the model has 2 ranges, and each server needs one"),
+     ({"servers": 2000}, "servers=2000: "), ({"servers": 0}, "servers=0: "),
+     ({"servers": 2, "sync": "admm:2"}, "judges its residuals over the whole model"),
+     ({"servers": 2, "engine": "local", "on_death": "restart"}, "with several servers no process is replaced")],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_a_process_starts(fields: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        resolve(virtual(**fields))
+
+
+def test_a_server_that_reads_weights_too_early_is_noticed(monkeypatch):
+    """A reply that is laid before the step that was ordered before it contains too little."""
+    take = StoreNode._take
+
+    def last_first(self: Any, content: None, now: float) -> None:
+        self._machine.orders.insert(0, self._machine.orders.pop())
+        take(self, content, now)
+
+    monkeypatch.setattr(StoreNode, "_take", last_first)
+    (words,) = performed(tiny(engine="timing", servers=2, sync="asp", cluster=CLUSTER))[1]
+    assert "is done where version" in words
