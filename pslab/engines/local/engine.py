@@ -17,6 +17,7 @@ from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
 from pslab.engines.local.recovery.disk import Disk
+from pslab.engines.local.recovery.noted import Noted
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.stores import StoreRole, number_of
@@ -31,7 +32,6 @@ from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
 from pslab.engines.worker.driver import skipped
-from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import RunError, WorkerDied
 
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
@@ -90,7 +90,6 @@ class _LocalRun(Rehearsing):
         self.evaluator = number_of(self.run.workers, self.run.servers) if beside else None
         self.all |= {self.evaluator} if self.evaluator is not None else set()
         self.facts: dict[str, Any] = {}
-        self.phases: list[np.ndarray] = []
         self.worked: dict[int, dict[str, Any]] = {}
         self.running = self.reached = False
 
@@ -150,11 +149,8 @@ class _LocalRun(Rehearsing):
 
     def _rewind(self) -> None:
         """The server has ended: all go on from its newest checkpoint."""
-        until_s = time.monotonic() + LAST_WORDS_S  # workers whose line has ended tell their phases
-        self.hear_out(self.workers, lambda: not self.workers - self.lost - set(self.worked), until_s)
         facts = self.recovery.rewind(self.pool.ended[SERVER], len(rows_in(self.pool.ledger[0], len(PUSH_COLUMNS))))
-        end = PHASE_COLUMNS.index("end_s")
-        self.phases = [rows[rows[:, end] <= facts["seconds"]] for rows in self.phases if rows.size]
+        self.phases.rewind(facts["seconds"])
         self.worked.clear()
         self.forget_snapshots(facts["snapshots"])
         self.pool.start(SERVER, LocalServer, self.job, True)
@@ -192,6 +188,7 @@ class _LocalRun(Rehearsing):
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
+        self.phases = Noted(self.pool.phases[: self.run.workers])
         self.disk = Disk(self, job)
         self.pool.start(SERVER, LocalServer, job, self.disk.resume())
         for server in range(1, self.run.servers):
@@ -204,6 +201,8 @@ class _LocalRun(Rehearsing):
 
     def _give_role(self, worker: int, successor: bool = False) -> None:
         role = LocalLayeredWorker if self.job.layered else LocalWorker
+        if successor:
+            self.phases.take(worker)
         self.pool.start(worker, role, self.job, successor)
 
     def tolerated(self, number: int) -> bool:
@@ -249,7 +248,6 @@ class _LocalRun(Rehearsing):
             self.facts.update(report.body)
         elif report.kind == "worked":
             self.worked[number] = report.body
-            self.phases.append(report.table)
 
     def _stop_at_target(self, accuracy: float) -> None:
         target = self.run.target_accuracy
@@ -280,7 +278,6 @@ class _LocalRun(Rehearsing):
         return outcome
 
     def _outcome(self) -> Outcome:
-        phases = np.concatenate([p for p in self.phases if p.size] or [np.empty((0, len(PHASE_COLUMNS)))])
         pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
         if "outcome" in self.facts:
             facts = {name: value for name, value in self.facts.items() if name not in (*EMULATED, "faulted")}
@@ -304,4 +301,4 @@ class _LocalRun(Rehearsing):
             facts |= {"emulation": measured, "emulation_ok": kept(measured)}
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        return Outcome(self.accuracy(), phases, pushes, arrivals, self.weights.numpy().copy(), facts)
+        return Outcome(self.accuracy(), self.phases.table(), pushes, arrivals, self.weights.numpy().copy(), facts)

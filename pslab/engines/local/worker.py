@@ -8,8 +8,6 @@ import os
 import signal
 import time
 
-import numpy as np
-
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
@@ -20,10 +18,11 @@ from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
+from pslab.engines.server.rows import Rows
 from pslab.engines.worker.batches.keys import requests_of
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.keyed import producer_of
-from pslab.engines.worker.phases import PHASE_COLUMNS, Row
+from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.pruning.pruner import NonFinite
@@ -41,9 +40,9 @@ class LocalWorker(Evaluating):
     def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
         super().__init__(seat, job)
         self.worker, self.line = seat.number, Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
-        self.rows: list[Row] = []
         requests = requests_of(job, seat.arena, seat.data)
-        self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), self.rows, requests)
+        rows = Rows(len(PHASE_COLUMNS), seat.phases)  # they outlive this process
+        self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), rows, requests)
         self.producer = producer_of(job, self.worker, seat.arena, seat.data, successor=successor, requests=requests)
         self.producer.warm_up()
         self.faults = Faults(job.cluster, job.run.seed)
@@ -85,7 +84,7 @@ class LocalWorker(Evaluating):
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
                 "refused": self.driver.refused, "faulted": self.faults.rows,
                 "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
-        report(self.seat.parent, "worked", body, np.array(self.rows).reshape(-1, len(PHASE_COLUMNS)))
+        report(self.seat.parent, "worked", body)
 
     def _start(self, dilation: float) -> int | None:
         """Start with the run, or take the place of another process: the iteration to be computed now, if any."""

@@ -29,6 +29,7 @@ class Seat(NamedTuple):
     snapshots: Arena
     ledger: tuple[Arena, Arena]  #: the tables of the server's
     checkpoints: tuple[Arena, Arena]  #: two generations of the server's state
+    phases: Arena | None = None  #: the table of a worker's own
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken."""

@@ -26,7 +26,7 @@ START_LIMIT_S = 120.0
 HEED_S = 0.1
 PIPE_LIMIT_S = 10.0  # in which a child must read on in an order that its pipe does not hold, or write on in a report
 STOP_LIMIT_S = 2.0
-ARENAS = 7  # of a run's tensors, data and snapshots, two of the server's tables, two of its checkpoints
+ARENAS = 7  # tensors, data, snapshots, two of the server's tables, two of its checkpoints; and each worker's phases
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
@@ -47,10 +47,10 @@ class Pool:
         self._context = context(workers)
         self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
         try:
-            for _ in range(ARENAS):
+            for _ in range(ARENAS + workers):
                 self._arenas.append(Arena())
             self.arena, self.data, self.snapshots, *others = self._arenas
-            self.ledger, self.checkpoints = (others[0], others[1]), (others[2], others[3])
+            self.ledger, self.checkpoints, self.phases = (others[0], others[1]), (others[2], others[3]), others[4:]
             self._spawn(range(workers), heed)
         except (OSError, MemoryError) as error:
             self.close(kill=True)
@@ -245,7 +245,7 @@ class Pool:
         with there:
             limit_waits(self.pipes[number], PIPE_LIMIT_S)
             seat = child.Seat(number, there, lines, self.arena, self.data, self.snapshots, self.ledger,
-                              self.checkpoints)  # fmt: skip
+                              self.checkpoints, None if number == SERVER else self.phases[number])  # fmt: skip
             process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
             process.start()
         self.processes[number], self._names[number] = process, _name(number)

@@ -51,7 +51,7 @@ class Violation:
 
 
 SHOWN = ("sync", "workers", "ranges", "order", "prune", "pull", "optimizer", "rate", "codec", "pushes", "cluster",
-         "lease_s")  # fmt: skip
+         "lease_s", "on_death")  # fmt: skip
 
 
 def campaign(seed: int, numbers: Iterator[int] | range, engine: str) -> Iterator[tuple[Outcome | None, list[str], Run]]:

@@ -133,6 +133,8 @@ def test_the_others_go_on_after_a_death_if_they_may(tmp_path, sync):
     (death,) = result.manifest["deaths"]
     assert (death["worker"], death["how"]) == (1, "is gone (exit code 9)")
     assert result.pushes[result.pushes.worker == 1].iteration.max() < death["iteration"]
+    noted = result.phases[(result.phases.worker == 1) & (result.phases.phase == "compute")]
+    assert noted.iteration.tolist()[: death["iteration"]] == list(range(death["iteration"]))  # with it nothing is lost
 
 
 def test_divergence_is_a_result(tmp_path):

@@ -15,6 +15,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.local.engine import execute
 from pslab.engines.local.recovery.checkpoints import Generations
 from pslab.engines.processes import pool
+from pslab.engines.worker.phases import PUSH
 from pslab.errors import StartFailed, WorkerDied
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
@@ -62,6 +63,9 @@ def check(found, undisturbed):
     assert np.array_equal(found.pushes[:, columns], undisturbed.pushes[:, columns])
     assert np.array_equal(found.accuracy[:, [0, 2, 3]], undisturbed.accuracy[:, [0, 2, 3]])
     assert {life["kept"] for life in found.facts["lives"]} == {"restored"}
+    whole, noted = ({(row[0], row[1]) for row in each.phases if row[2] == PUSH} for each in (undisturbed, found))
+    begun = rewind["to_pushes"] // 2  # the iteration with which all began again; of the one before some is noted late
+    assert {iteration for _, iteration in whole - noted} <= {begun - 1, begun}
 
 
 @pytest.mark.parametrize("moment", FEW)

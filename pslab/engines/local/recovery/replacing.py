@@ -40,7 +40,7 @@ class Recovery:
         return {life["worker"] for life in self.lives}
 
     def facts(self, lost: set[int]) -> dict[str, Any]:
-        """What a manifest says; all phases of the `lost` workers are."""
+        """What a manifest says; of the `lost` workers the last iteration's phases are not whole."""
         found = {"phases_lost": sorted(lost | self.replaced), "lives": self.lives, "rewinds": self.rewinds,
                  "no_checkpoints": self.problem}  # fmt: skip
         return {name: value for name, value in found.items() if value}
