@@ -107,7 +107,7 @@ BUGS = [
         "a sequential replay"),
     Bug("acknowledgements are sent again and again", f"{DRIVER}.laid",
         "weights], []",
-        "weights], list(self._outbox[worker, place[index]])",
+        "weights], list(self._outbox[place])",
         "'s apply of iteration"),
     Bug("a worker joins with another iteration than is recorded", f"{DRIVER}.join",
         "joined(worker, iteration, now)",

@@ -127,16 +127,20 @@ class Lane:
 
     def _ended(self, worker: int, parcel: Parcel) -> None:
         """A worker's message is sent whole; its next one follows."""
-        behind = self.waiting[worker]
-        if behind:
-            self._begin(worker, behind.popleft())
-        else:
+        behind, port = self.waiting[worker], self.ports[parcel.server]
+        if not behind:
             del self.waiting[worker]
+            self._share(port)
+            return
+        self._begin(worker, follows := behind.popleft())
+        if follows.server != parcel.server:
+            self._share(port)
 
     def _begin(self, worker: int, parcel: Parcel) -> None:
         self.sequence += 1
         port = self.ports[parcel.server]
-        port.advance(self.updated_s)
+        if port.updated_s < self.updated_s:
+            port.advance(self.updated_s)
         target = port.served + parcel.size_bytes + self.overhead_bytes
         heappush(port.flows, (target, self.sequence, worker, parcel))
         self._share(port)
@@ -167,7 +171,6 @@ class Lane:
         port.served, port.updated_s = max(target, port.served), self.updated_s
         heappush(self.flying, (self.updated_s + parcel.flies_s, sequence, parcel.message))
         self._ended(worker, parcel)
-        self._share(port)
 
     def _advance(self, now: float) -> None:
         if now > self.updated_s:

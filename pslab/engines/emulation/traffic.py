@@ -77,6 +77,8 @@ class Traffic(Network):
         if job.layered:
             return [[message] for message in frame]
         parts = [frame]
+        if not job.traits.eager and job.run.servers == 1:
+            return parts
         if job.traits.eager:
             pulls = [message for message in frame if type(message) is Pull]
             parts = [pulls, [message for message in frame if type(message) is not Pull]]

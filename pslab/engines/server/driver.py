@@ -43,6 +43,7 @@ class ServerDriver:
         waiting: Waiting | None = None, others: Sequence[Store] = (),
     ) -> None:  # fmt: skip
         self._job, self.machine, self.books, self._shard = job, machine, books, shard
+        self._server_of = job.server_of
         self._stores: list[Store] = [OwnStore(job, shard, clock, books.ledger), *others]
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = buffers_of(job.traits.eager)
@@ -184,7 +185,7 @@ class ServerDriver:
             self._transport.attend()  # that may have taken milliseconds, for which other workers need not wait
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
-        books, server_of, index = self.books, self._job.server_of, step.range
+        books, server_of, index = self.books, self._server_of, step.range
         leads = led_by is not None and server_of[led_by[1]] == server_of[index]
         rate, dealt = books.rate(step), self._dealt_with(step.pushes)
         own = self._dealt.get(led_by) if leads else None  # type: ignore[arg-type]
@@ -203,7 +204,7 @@ class ServerDriver:
 
     def _hand(self, index: int, order: Order, work: Work) -> None:
         """Let the store of a range do something."""
-        self._stores[self._job.server_of[index]].hand(order, work, self)
+        self._stores[self._server_of[index]].hand(order, work, self)
 
     def _dealt_with(self, pushes: Iterable[Push]) -> list[Dealt | None]:
         return [self._dealt.get((push.worker, push.range)) for push in pushes]
@@ -235,7 +236,7 @@ class ServerDriver:
             self._acknowledge(push, dealt or [0.0, 0.0], now)
 
     def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
-        worker, key, place = push.worker, (push.worker, push.range), (push.worker, self._job.server_of[push.range])
+        worker, key, place = push.worker, (push.worker, push.range), (push.worker, self._server_of[push.range])
         self._outbox[place].append(Ack(worker, push.range, push.iteration, Taken(*dealt)))
         # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
         if push.iteration <= self._answered.get(key, NOTHING) - self._buffers and worker in self.machine.workers:
@@ -249,8 +250,9 @@ class ServerDriver:
         pushed_s, applied_s = dealt or (begin_s, begin_s)
         asked_s = self._asked_s.get(key, begin_s)
         answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
-        weights, place = Weights(worker, index, pull.iteration, reply.version, answer, reply.own), self._job.server_of
-        frame, self._outbox[worker, place[index]] = [*self._outbox[worker, place[index]], weights], []
+        weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
+        place = worker, self._server_of[index]
+        frame, self._outbox[place] = [*self._outbox[place], weights], []
         self.books.ledger.answered(weights)
         self._ended_at(done_s)
         if not self.outcome:
