@@ -37,6 +37,7 @@ class Quantity(NamedTuple):
 QUANTITIES: dict[str, Quantity] = {
     "pushes": Quantity("pushes"),
     "iteration": Quantity("iteration", words="iterations"),
+    "rounds": Quantity("pushes of each worker", words="rounds", turns_log=True),
     "seconds": Quantity("training time (s)", words="time", turns_log=True),
     "bytes": Quantity("bytes sent, both ways", form=round_size, words="bytes", turns_log=True),
     "bytes_up": Quantity("bytes pushed", form=round_size, turns_log=True),

@@ -129,10 +129,14 @@ def tidy(results: Results | Iterable[Result]) -> pd.DataFrame:
 
 def evaluations(result: Result) -> pd.DataFrame:
     """One run's finite evaluations: pushes, iteration (pushes / workers), seconds, accuracy (0 to 1; or the metric),
-    loss, and the bytes on the wire until then: of pushes (bytes_up), of pulls (bytes_down), and of both (bytes)."""
+    loss; the bytes on the wire until then: of pushes (bytes_up), of pulls (bytes_down), and of both (bytes); and the
+    rounds: how often each worker has pushed, in the mean."""
     table = result.accuracy.sort_values("pushes", kind="stable").drop_duplicates("pushes")
     table = table[np.isfinite(table.accuracy)].reset_index(drop=True)
-    sent = {name: _sent_until(result, table.seconds.to_numpy(), columns) for name, columns in BYTES.items()}
+    sent = {name: _sent_until(result.pushes, table.seconds.to_numpy(), columns) for name, columns in BYTES.items()}
+    each = result.run.workers * result.pushes.range.nunique()
+    held = result.pushes.assign(rounds=(result.pushes.bytes_up > 0) / each)
+    sent["rounds"] = _sent_until(held, table.seconds.to_numpy(), ("rounds",))
     found: pd.DataFrame = table[["pushes", "iteration", "seconds", "accuracy", "loss"]].assign(**sent)
     return found
 
@@ -140,9 +144,8 @@ def evaluations(result: Result) -> pd.DataFrame:
 BYTES = {"bytes": ("bytes_up", "bytes_down"), "bytes_up": ("bytes_up",), "bytes_down": ("bytes_down",)}
 
 
-def _sent_until(result: Result, seconds: np.ndarray, columns: Sequence[str]) -> np.ndarray:
-    """Bytes that the pushes until each of these instants, and their pulls, took. A push may be of many gradients."""
-    table = result.pushes
+def _sent_until(table: pd.DataFrame, seconds: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Sums over the pushes until each of these instants, such as of the bytes that they, and their pulls, took."""
     order = np.argsort(table.seconds.to_numpy(), kind="stable")
     total = np.concatenate([[0.0], np.cumsum(table[list(columns)].sum(axis=1).to_numpy(float)[order])])
     sent: np.ndarray = total[np.searchsorted(table.seconds.to_numpy()[order], seconds, side="right")]

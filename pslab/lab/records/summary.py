@@ -103,6 +103,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "seconds_to_goal": Measure("time", "s", arrival("seconds"), of_seconds=True, to_goal=True),
     "pushes_to_goal": Measure("pushes", "pushes", arrival("pushes"), to_goal=True),
     "iterations_to_goal": Measure("iterations", "iterations", arrival("iteration"), to_goal=True),
+    "rounds_to_goal": Measure("rounds", "rounds", arrival("rounds"), to_goal=True, exchange=True),
     "bytes_to_goal": Measure("bytes sent", "B", arrival("bytes"), to_goal=True, exchange=True),
     "bytes_up_to_goal": Measure("bytes pushed", "B", arrival("bytes_up"), to_goal=True, exchange=True),
     "bytes_down_to_goal": Measure("bytes pulled", "B", arrival("bytes_down"), to_goal=True, exchange=True),

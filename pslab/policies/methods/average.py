@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pslab.config.parameters import Bounds, check
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.errors import ConfigError
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.bsp import BSP
@@ -28,6 +28,7 @@ class Average:
     passes: Annotated[
         float | None, Bounds(above=0), "passes over the data between two averagings; none: one averaging, at the end"
     ] = None
+    over: Annotated[str, OneOf("users", "all"), "the workers that a weight of sparse data is averaged over"] = "users"
 
     def __post_init__(self) -> None:
         check(self)
@@ -43,10 +44,10 @@ class Average:
             ConfigError: it is to be averaged at the end of a budget that there is none of.
         """
         if self.passes is not None:
-            return LocalSGD(max(1, round(self.passes * lengths.passed)))
+            return LocalSGD(max(1, round(self.passes * lengths.passed)), over=self.over)
         if lengths.budget is None:
             raise ConfigError("pushes", None, "averaging once, at the end, needs a budget; or average:1, each pass")
-        return LocalSGD(lengths.budget)
+        return LocalSGD(lengths.budget, over=self.over)
 
     def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
         return BSP().initial(workers)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from pslab.config.parameters import Bounds, check
+from pslab.config.parameters import Bounds, OneOf, check
 from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.ssp import Waiting
 from pslab.protocol.messages import Decisions, SyncEvent
@@ -18,17 +18,21 @@ class LocalSGD:
 
     A push is the change of the worker's weights. It counts as the gradients that it is made of, so budgets, schedules
     and curves are those of the other policies. `after` makes it post-local SGD (Lin et al., ICLR 2020). Of sparse data
-    each weight becomes the average of those workers that have it: others have not moved it.
+    each weight becomes the average of its users, the workers that have its key: others have not moved it.
 
     Source: Stich (ICLR 2019).
     """
 
     period: Annotated[int, Bounds(at_least=1), "steps between two averagings; 1 is BSP"]
     after: Annotated[int, Bounds(at_least=0), "iterations of plain BSP before that"] = 0
-    method: ClassVar[str] = "average"
+    over: Annotated[str, OneOf("users", "all"), "the workers that a weight of sparse data is averaged over"] = "users"
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def method(self) -> str:
+        return "average" if self.over == "users" else ""
 
     @property
     def window(self) -> int:

@@ -12,7 +12,7 @@ from tiny import Dies, tiny
 from pslab.engines.local import engine
 from pslab.engines.local.engine import execute, rehearse
 from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, kept, larger
-from pslab.engines.processes import pool
+from pslab.engines.processes import pool, precedence
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 
@@ -130,6 +130,18 @@ def test_workers_that_are_starved_are_scheduled_as_others(monkeypatch):
     wanted = tiny(workers=2, pushes=8, cluster={"compute_s": 0.05}, dilation=1)
     assert not execute(resolve(wanted), lambda _: None).facts["emulation"]["workers_let_others_first"]
     assert execute(resolve(wanted), lambda _: None, yields=True).facts["emulation"]["rehearsed_gradient_s"] == 0.002
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
+def test_workers_that_begin_to_starve_are_scheduled_as_others(monkeypatch):
+    monkeypatch.setattr(precedence, "WINDOW_S", 0.0)
+    monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (0.0, time.monotonic()))
+    wanted = tiny(workers=2, pushes=60, cluster={"compute_s": 0.01})
+    found = execute(resolve(wanted), lambda _: None, yields=True).facts["emulation"]
+    assert (found["workers_let_others_first"], found["workers_starved"]) == (False, True)
+    monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (0.0, 0.0))
+    found = execute(resolve(wanted.but(pushes=8)), lambda _: None, yields=True).facts["emulation"]
+    assert (found["workers_let_others_first"], "workers_starved" in found) == (True, False)
 
 
 def test_a_rehearsal_changes_no_model(tmp_path):

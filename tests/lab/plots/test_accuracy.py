@@ -86,6 +86,10 @@ def test_bytes_are_summed_up_to_each_evaluation(make: Make, axis: str, each: int
     assert list(drawn.lines(figure)["BSP, dense"].x) == [0, 2 * each, 4 * each, 6 * each, 8 * each]
 
 
+def test_rounds_are_the_pushes_of_each_worker(make: Make):
+    assert list(drawn.lines(plots.curves(make(grid(BASE)), x="rounds"))["BSP, dense"].x) == [0, 0.5, 1, 1.5, 2]
+
+
 def test_several_x_share_one_y_axis(make: Make):
     figure = plots.curves(make(grid(BASE, prune=["none", "static:1%"])), x=["iteration", "seconds"], by="prune")
     assert figure.layout.yaxis2.matches == "y"

@@ -151,7 +151,8 @@ class Consensus:
         relative = _ratio(primal, math.sqrt(max(large, z_square))), _ratio(dual_residual, rho * math.sqrt(dual))
         self.residuals.append([step.version - 1, rho, primal, dual_residual, *relative])
         self.converged = self._policy.converged(*relative)
-        self.rho = self._policy.balanced(rho, *relative)
+        if rho == self.rho:  # else it has just changed: what that does is seen in the next round
+            self.rho = self._policy.balanced(rho, *relative)
 
 
 def _tensor(vector: Vector) -> torch.Tensor:
