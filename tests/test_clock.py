@@ -14,7 +14,7 @@ from tiny import tiny
 from pslab.lab.runs.run import run
 
 PACKAGE = Path(__file__).parents[1] / "pslab"
-AGES = {"lab/live/state.py", "engines/job/checkpoint/place.py"}  # of files: what lies about is old
+AGES = {"lab/live/state.py", "engines/job/checkpoint/place.py", "lab/runs/machine.py"}  # of files
 WALL = {"time", "time_ns", "localtime", "gmtime", "ctime", "now", "today", "utcnow"}
 
 

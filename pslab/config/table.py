@@ -103,7 +103,7 @@ ROWS = _table(
         label="local SGD, {period} steps", colour="#7A6A00", marker="star"),
     Row("sync", "average", "pslab.policies.methods.average:Average",
         source="Zinkevich et al. (NIPS 2010); Hegde and Usmani (Stanford report 2016)", example="average:1",
-        label="parallel SGD, passes: {passes}", colour="#AACC88", marker="pentagon"),
+        small="average:0.1", label="parallel SGD, passes: {passes}", colour="#AACC88", marker="pentagon"),
     Row("sync", "downpour", "pslab.policies.methods.downpour:Downpour", source="Dean et al. (NIPS 2012)",
         example="downpour:5,5", small="downpour:2,1", label="Downpour, fetch {n_fetch}, push {n_push}",
         colour="#AA00EE", marker="hourglass"),

@@ -16,6 +16,7 @@ from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
 
 POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
+FEW = {"local:8", "admm:2", "average:0.1"}  # workers that push a few times in a run, and mostly wait
 LINKS = {"compute_s": 1.0, "slow": {0: 3.0}, "latency_s": 0.01, "compute_sigma": 0.1}
 FAULTS: dict[str, list[dict[str, Any]]] = {
     "duplicates": [{"what": "duplicate", "probability": 1.0}],
@@ -40,7 +41,7 @@ def test_a_run_with_faults_ends_and_is_valid(sync: str, faults: str):
     run, tables, facts = faulty(sync, FAULTS[faults])
     assert facts["outcome"] == "budget"
     assert set(facts["faults"]) == {fault["what"] for fault in FAULTS[faults]}
-    if sync != "local:8":  # whose iterations are few
+    if sync not in FEW:
         assert all(facts["faults"].values())
     assert_valid(judge(run, tables, facts))
 
@@ -117,7 +118,7 @@ def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
         outcome = execute(resolve(tiny(engine="virtual", sync=sync, cluster=cluster)), lambda news: None)
         found.append(outcome)
     assert np.array_equal(found[0].weights, found[1].weights)
-    assert found[1].facts["refused"] > 30 or sync == "local:8"  # which pushes a few times
+    assert found[1].facts["refused"] > 30 or sync in FEW
     assert tables_of(tiny(engine="virtual", sync=sync, cluster=cluster), found[1])[2]["verdict"] == "valid"
 
 

@@ -25,8 +25,9 @@ PORTABLE: list[dict[str, Any]] = [
     *({"sync": "asp", "rate": rate, **more} for rate in ("adagrad", "split", "dynsgd")
       for more in ({}, {"prune": "static:5%", "pull": "changed"})),
     *({"sync": sync, **more}
-      for sync in ("eager", "eager:1", "local:3", "backup:1")
+      for sync in ("eager", "eager:1", "local:3", "downpour:2,3", "backup:1")
       for more in ({}, {"prune": "static:5%", "pull": "changed"})),
+    {"sync": "admm:3"},
     *({"sync": sync, "prune": f"range:{size}", **THIN} for sync in ("bsp", "ssp:3", "eager") for size in (5, "fit")),
 ]  # fmt: skip
 

@@ -171,8 +171,6 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
     if traits.method not in ("", *methods.METHODS):
         problem = f"has the method {traits.method!r}, which nothing computes; {nearest(traits.method, methods.METHODS)}"
         raise ConfigError("sync", run.sync, problem)
-    if traits.changes and run.servers > 1:
-        raise ConfigError("servers", run.servers, "the policy's residuals are about all weights at once: use 1")
     if traits.changes:
         what = "pushes changes of the weights, not gradients"
         if not isinstance(policies["prune"], Dense):

@@ -181,6 +181,13 @@ def test_nothing_is_replaced_after_the_end_or_if_that_is_not_wanted():
 
 
 @pytest.mark.slow
+def test_a_successor_goes_on_with_the_x_and_the_u_of_its_predecessor(tmp_path):
+    fields = {"sync": "admm:2", "prune": "none", "cluster": {"compute_s": 0.01}}
+    undisturbed = conduct(tmp_path, **fields)
+    check(tmp_path, undisturbed, ("pslab.engines.worker.kept:Kept.end", 5), **fields)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [{"iteration": 5}, {"at_s": 0.1}], ids=["iteration", "instant"])
 def test_a_kill_that_the_cluster_plans_comes_once(tmp_path, when):
     cluster = {"compute_s": 0.02}

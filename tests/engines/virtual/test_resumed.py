@@ -40,9 +40,11 @@ FAST: list[dict[str, Any]] = [
     {"sync": "asp", "model": batch_norm},
     {"sync": "ssp:3", "cluster": {**LAB, "join": {3: 0.6}, "faults": FAULTS}, "on_death": "continue", "lease_s": 0.1},
     {"sync": "bsp", "model": Noisy},
+    {"sync": "admm:3"},
+    {"sync": "downpour:2,3"},
 ]  # fmt: skip
 SLOW: list[dict[str, Any]] = [
-    *({"sync": row.example or row.name, **PRUNED} for row in ROWS["sync"].values()),
+    *({"sync": row.small or row.example or row.name, **PRUNED} for row in ROWS["sync"].values() if row.name != "admm"),
     *({"sync": sync, "cluster": MOVES, **more} for sync in ("ssp:3", "eager", "dssp:1,2", "elastic:3")
       for more in ({}, PRUNED)),
     *({"sync": "asp", "ranges": "layers:400", "order": row.example or row.name} for row in ROWS["order"].values()),

@@ -217,6 +217,15 @@ def test_a_stop_at_a_target_needs_the_accuracy():
     assert_invalid(judge(wanted, {**tables, "accuracy": less}, outcome.facts), "which it never reached")
 
 
+def test_a_server_in_virtual_time_ends_what_it_has_begun_when_its_weights_reach_the_target():
+    """The pull behind the push that reached it comes over a slow link after the weights were kept."""
+    wanted = tiny(engine="virtual", sync="ssp:0", cluster="lab-slow-net", workers=6, pushes=200, target_accuracy=0.6,
+                  eval_every=6)  # fmt: skip
+    outcome = execute(resolve(wanted), lambda news: None)
+    assert outcome.facts["outcome"] == "target"
+    assert_valid(judge(wanted, tables_of(wanted, outcome)[0], outcome.facts))
+
+
 def test_missing_pushes_of_a_policy_that_drops_are_counted():
     wanted, tables, facts = history("backup:1", {"compute_s": 1.0, "compute_sigma": 0.5, "latency_s": 0.01})
     pushes = tables["pushes"].reset_index(drop=True)

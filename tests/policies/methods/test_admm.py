@@ -78,7 +78,6 @@ def test_the_rule_of_small_residuals_ends_a_run(tmp_path):
     ("fields", "problem", "field"),
     [
         ({"prune": "static:1%"}, "none of which is to be left out", "prune"),
-        ({"servers": 2}, "about all weights at once", "servers"),
         ({"optimizer": "adam"}, "use sgd", "optimizer"),
         ({"rate": "dynsgd"}, "which no rate scales", "rate"),
         ({"ranges": "layers"}, "pushes after several gradients", "sync"),
