@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 LARGEST = 5  # of nearly all tests: a pool that is large enough at once is not spawned again for the next of them
+
+
+@pytest.hookimpl(tryfirst=True)  # before the slow ones are left out
+def pytest_collection_modifyitems(items):
+    """Of a test with `one_of(n)`, one case of n runs at once, and the others with the slow tests."""
+    cases = Counter()
+    for item in items:
+        mark = item.get_closest_marker("one_of")
+        if mark is not None and item.get_closest_marker("slow") is None:
+            if cases[item.parent, item.originalname] % mark.args[0]:
+                item.add_marker("slow")
+            cases[item.parent, item.originalname] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -35,6 +35,7 @@ def faulty(sync: str, faults: list[dict[str, Any]], **fields: Any) -> History:
     return history(sync, {**LINKS, "faults": faults}, on_death="continue", lease_s=3.0, **fields)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("sync", POLICIES)
 def test_a_run_with_faults_ends_and_is_valid(sync: str, faults: str):
@@ -109,6 +110,7 @@ def test_a_worker_that_joins_in_the_midst_of_a_layered_round_does_not_compute_on
     assert_valid(judge(run, tables, facts))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("sync", POLICIES)
 def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
     twice = [{"what": "duplicate", "probability": 1.0}]

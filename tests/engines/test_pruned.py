@@ -113,6 +113,7 @@ class Reference:
         return mask
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     "options",
     ["warm_up=0", "warm_up=2", "clip=0.7,warm_up=1", "nesterov=on,warm_up=0", "masking=off,warm_up=0", "momentum=0",

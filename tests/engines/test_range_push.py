@@ -39,6 +39,7 @@ def pushes_of(outcome: Outcome) -> pd.DataFrame:
 FREE = {"compute_s": 0.02, "compute_sigma": 0.3, "slow": {0: 2.0}}  # what is sent takes no time
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("sync", ["bsp", "ssp:3", "asp", "eager", "eager:2", "local:2"])
 @pytest.mark.parametrize("cluster", [FREE, {**FREE, "bandwidth_bit_s": 1e5, "latency_s": 0.01}])
 def test_all_keys_are_plain_training_to_the_bit(sync, cluster):
@@ -71,6 +72,7 @@ def test_bsp_on_real_processes_is_virtual_bsp():
 # -- what is applied -------------------------------------------------------------------------------
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("sync", ["asp", "eager"])
 @pytest.mark.parametrize("size", [1, 5, 17])
 @pytest.mark.parametrize("cluster", [FREE, {**FREE, "bandwidth_bit_s": 1e5, "latency_s": 0.03}])

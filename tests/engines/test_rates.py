@@ -122,6 +122,7 @@ def test_splitting_is_by_layer():
 # --- every rate ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("rate", EVERY)
 def test_every_rate_learns_with_real_processes_and_is_judged_as_valid(tmp_path, rate):
     cluster = {"compute_s": 0.002, "slow": {0: 3.0}}

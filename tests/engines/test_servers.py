@@ -80,12 +80,14 @@ def test_a_run_with_one_server_is_named_as_before_there_were_several():
     {"sync": "downpour:1,2"}, {"sync": "average:1", "pushes": 64},
     {"sync": "asp", "pushes": None, "seconds": 0.3}, {"sync": "asp", "target_accuracy": 0.3, "eval_every": 8},
 ], ids=str)  # fmt: skip
+@pytest.mark.one_of(2)
 def test_every_history_with_several_servers_is_valid(fields: dict[str, Any]):
     run = virtual(servers=2, **fields)
     outcome, _ = conduct(run)
     assert judged(run, outcome) == {"verdict": "valid"}
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("servers", [2, 3])
 def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(servers: int):
     for number in range(60):

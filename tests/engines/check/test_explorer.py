@@ -73,6 +73,7 @@ class Recording(Explorer):
         return super()._level(frontier)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(("cluster", "faults"), CLUSTERS, ids=str)
 @pytest.mark.parametrize("sync", [BSP(), SSP(1), ASP()], ids=repr)
 def test_one_state_is_kept_of_those_that_differ_in_names(sync, cluster, faults):
@@ -148,6 +149,7 @@ LAYERED = [(sync, faults) for sync in (BSP(), SSP(1), ASP())
 QUICK = [each for each in LAYERED if isinstance(each[0], BSP) or each[1] == ("kill",)]
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(
     ("sync", "faults"), [pytest.param(*each, marks=[pytest.mark.slow] * (each not in QUICK)) for each in LAYERED]
 )
@@ -271,6 +273,7 @@ PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="
             ElasticBSP(2), ElasticBSP(1, include_last=True), ElasticBSP(1, predict="median", k=2)]  # fmt: skip
 
 
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("faults", NO_FAULT_OR_ONE, ids=str)
 @pytest.mark.parametrize(
     "sync", [pytest.param(each, marks=[pytest.mark.slow] * (each in PLANNING[1::2])) for each in PLANNING], ids=repr

@@ -9,6 +9,7 @@ import pytest
 from mutants import MUTANTS, Mutant, explored, load, modules
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_checker_finds_seeded_bug(mutant: Mutant):
     found = explored(load(mutant), mutant)
@@ -21,6 +22,7 @@ def test_checker_finds_seeded_bug(mutant: Mutant):
 CLUSTERS = {(m.policy, m.faults, m.workers, m.ranges, m.iterations, m.servers) for m in MUTANTS}
 
 
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("cluster", sorted(CLUSTERS))
 def test_modules_without_a_bug_are_clean(cluster: tuple):
     policy, faults, workers, ranges, iterations, servers = cluster

@@ -40,6 +40,7 @@ def alone(optimizer: str, dtype: torch.dtype, steps: int, batch_size: int) -> to
     return torch.nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize(("dtype", "steps", "bound"), [(torch.float64, 100, 1e-12), (torch.float32, 10, 1e-5)])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("pull", ["whole", "changed"])

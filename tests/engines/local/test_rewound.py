@@ -68,6 +68,7 @@ def check(found, undisturbed):
     assert {iteration for _, iteration in whole - noted} <= {begun - 1, begun}
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("moment", FEW)
 def test_a_server_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, moment):
     check(conduct(tmp_path, partial(dying, *MOMENTS[moment])), undisturbed["plain"])

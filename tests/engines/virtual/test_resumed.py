@@ -73,6 +73,7 @@ def resumed(fields: dict[str, Any], after: int, folder: Path, monkeypatch: pytes
     assert [each["pushes"] >= 12 * after for each in found.facts["resumed"]] == [True]
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("fields", FAST, ids=in_words)
 def test_a_resumed_run_leaves_the_bits_of_an_undisturbed_one(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

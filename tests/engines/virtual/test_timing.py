@@ -21,6 +21,7 @@ THIN = {**LAB, "bandwidth_bit_s": 1e6}
 LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_sigma": 0.2}
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "fields",
     [*({"sync": sync, "prune": "range:5", "pull": "range", "cluster": THIN} for sync in ("bsp", "asp", "eager")),

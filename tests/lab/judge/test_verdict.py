@@ -50,6 +50,7 @@ def test_histories_by_hand_are_replayed_in_one_range_and_in_two(tmp_path, made):
         assert replay(found, build("sync", "ssp:0"), result.run.pushes, result.manifest) != ""
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("engine", ["virtual", "local"])
 @pytest.mark.parametrize(
     ("sync", "fields"), [("bsp", {}), ("bsp", PRUNED), ("ssp:1", PRUNED), ("asp", {}), ("eager", PRUNED),
@@ -117,6 +118,7 @@ def killed_at(pushes: int) -> Callable[[dict], None]:
     return look
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("sync", ["eager", "asp", "backup:1"])
 def test_a_run_whose_worker_is_killed_is_valid(sync):
     wanted = tiny(sync=sync, on_death="continue", pushes=400, cluster={"compute_s": 0.005, "latency_s": 0.001})

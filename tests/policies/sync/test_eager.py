@@ -49,6 +49,7 @@ def test_own_writes_follow_the_schedule(monkeypatch, cluster):
     assert [step[-1] for step in steps] == serial(6, lambda step: 0.5 * (1 - step / 6))
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("fields", [{}, {"pull": "changed"}, {"prune": "std:2"}])
 @pytest.mark.parametrize("bandwidth", [None, 1e6])
 def test_pruned_own_writes_are_serial_training(tmp_path, fields, bandwidth):
@@ -87,6 +88,7 @@ def iteration_s(sync: str, compute_s: float, link_s: float, duplex: str, workers
     return float(np.diff(np.sort(mine.begin_s))[10:25].mean())
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(("c", "p"), [(10, 4), (8, 4), (5, 5), (4, 6)])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_iteration_takes_as_long_as_its_longest_part(c, p, workers):
