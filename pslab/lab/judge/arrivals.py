@@ -129,7 +129,8 @@ def faults(run: Run, cluster: Cluster, facts: Mapping[str, Any], arrivals: Arriv
                   for death in facts["deaths"] if death["worker"] not in killed]  # fmt: skip
     if found or len(rows) == LISTED or not rules.known:
         return found
-    missing = sorted(_due(run, cluster, arrivals, rules) - {row[:5] for row in rows})
+    asked = {(life["worker"], life.get("joined")) for life in facts.get("lives", ())}
+    missing = sorted(_due(run, cluster, arrivals, rules, asked) - {row[:5] for row in rows})
     found += report(range(len(missing)), lambda at: (
         f"worker {missing[at][2]}'s frame of iteration {missing[at][3]} came; by the cluster's plan it was to meet "
         f"a fault, {missing[at][0]}, of which the record says nothing"))  # fmt: skip
@@ -177,12 +178,20 @@ def _planned(cluster: Cluster, row: Row) -> bool:
     return any(map(is_it, cluster.faults))
 
 
-def _due(run: Run, cluster: Cluster, arrivals: Arrivals, rules: Rules) -> set[tuple[Any, ...]]:
-    """What the frames that came from workers have met by the plan, but for what comes at an instant."""
+def _due(
+    run: Run, cluster: Cluster, arrivals: Arrivals, rules: Rules, asked: Collection[tuple[int, int]]
+) -> set[tuple[Any, ...]]:
+    """What the frames that came from workers have met by the plan, but for what comes at an instant.
+
+    Args:
+        asked: (worker, iteration) for which the server itself has asked, on behalf of a successor: no frame came.
+    """
     plan = Faults(cluster, run.seed)
     if not plan.of_frames:
         return set()
     for worker, message in _frames(arrivals, rules):
+        if type(message) is Pull and (worker, message.iteration) in asked:
+            continue
         plan.fate(UP, worker, [message], -np.inf)  # before any instant
     return {row[:5] for row in plan.rows}
 

@@ -180,6 +180,14 @@ def test_nothing_is_replaced_after_the_end_or_if_that_is_not_wanted():
         assert (calls, found.lives) == ([], [])
 
 
+def test_no_frame_is_due_where_the_server_itself_asks_for_a_successors_weights(tmp_path):
+    """By the plan every frame is duplicated; its worker was killed before the first."""
+    faults = [{"what": "kill", "worker": 1, "iteration": 0}, {"what": "duplicate", "probability": 1.0}]
+    result = conduct(tmp_path, cluster={"compute_s": 0.01, "faults": faults})
+    assert [(life["worker"], life["joined"]) for life in result.manifest["lives"]] == [(1, 0)]
+    assert (result.manifest["verdict"], result.manifest.get("violations")) == ("valid", None)
+
+
 @pytest.mark.slow
 def test_a_successor_goes_on_with_the_x_and_the_u_of_its_predecessor(tmp_path):
     fields = {"sync": "admm:2", "prune": "none", "cluster": {"compute_s": 0.01}}
