@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # a child is given arenas before it may spend seconds on impo
 ALIGNMENT = 64  # a cache line, and what the widest vector instructions want
 
 
-def aligned(size_bytes: int) -> int:
-    """The size rounded up to whole cache lines."""
-    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+def aligned(size_bytes: int, unit: int = ALIGNMENT) -> int:
+    """The size rounded up to whole cache lines, or other units."""
+    return -(-size_bytes // unit) * unit
 
 
 class Arena:
@@ -83,11 +83,17 @@ class Arena:
                 yield begin, self.bytes(begin, stop - begin)
             at = stop
 
-    def give_back(self) -> None:
-        """Give its pages back, where the system can: what was written is zero then, and as if it never was."""
-        if hasattr(mmap, "MADV_REMOVE") and (size_bytes := self.size_bytes):
+    def give_back(self, offset: int = 0, size_bytes: int | None = None) -> None:
+        """Give the pages of a place back, or all, where the system can: what was written there is zero then, and as if
+        it never was. Pages that belong to its neighbours, too, stay.
+        """
+        page, all_bytes = mmap.PAGESIZE, self.size_bytes
+        begin, end = aligned(offset, page), all_bytes
+        if size_bytes is not None and offset + size_bytes < all_bytes:
+            end = (offset + size_bytes) // page * page
+        if hasattr(mmap, "MADV_REMOVE") and begin < end:
             with contextlib.suppress(OSError):
-                self._mapped(size_bytes).madvise(mmap.MADV_REMOVE)
+                self._mapped(end).madvise(mmap.MADV_REMOVE, begin, end - begin)
 
     def _piece(self, at: int, end: int) -> tuple[int, int]:
         try:

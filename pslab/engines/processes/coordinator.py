@@ -78,6 +78,8 @@ class Coordinator:
             if self.busy.pop(number, None) != body["index"]:
                 return  # the run has gone back behind that snapshot
             self.evaluated[body["index"]] = (body["accuracy"], body["loss"])
+            size_bytes = self.weights.nbytes
+            self.pool.snapshots.give_back(body["index"] * size_bytes, size_bytes)
             pushes, seconds = self.snapshots[body["index"]]
             self.news.append({"pushes": pushes, "seconds": seconds, **body})
         elif report.kind in ENDS:

@@ -32,9 +32,12 @@ class Evaluator:
         self._dataset = job.shelf.dataset(data)
         self._module = copy.deepcopy(job.shell)
         self._loss, self._metric = placed(job.loss, device), placed(job.metric, device)
-        self._weights = torch.empty(job.layout.size, dtype=self._dtype, device=device)
+        # weights of keys may be many: they are read where they lie; others are copied for models that change their own
+        in_place = job.keyed and device.type == "cpu"
+        self._weights = None if in_place else torch.empty(job.layout.size, dtype=self._dtype, device=device)
         self._module.to(device)
-        job.keyspace.bind(self._module, self._weights, None)
+        if self._weights is not None:
+            job.keyspace.bind(self._module, self._weights, None)
         size_bytes, count = self._dataset.test_x.numel() * self._dtype.itemsize, len(self._dataset.test_y)
         self._at_once = BATCH if self._dataset.stored else max(1, min(BATCH, KEPT_BYTES * count // size_bytes))
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
@@ -48,7 +51,10 @@ class Evaluator:
     @torch.no_grad()
     def measure(self, weights: torch.Tensor) -> tuple[float, float]:
         """(metric, mean loss) on the whole test set."""
-        self._weights.copy_(weights)
+        if self._weights is None:
+            self._job.keyspace.bind(self._module, weights, None)
+        else:
+            self._weights.copy_(weights)
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)

@@ -37,6 +37,6 @@ def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.n
         "pushes": typed(pushes),
         "arrivals": typed(arrivals),
     }
-    largest = float(np.abs(outcome.weights).max(initial=0.0))
+    largest = float(max(outcome.weights.max(initial=0.0), -outcome.weights.min(initial=0.0)))
     judged = judge(run, tables, outcome.facts).facts()
     return tables, outcome.weights, {**outcome.facts, "largest_weight": largest, **judged}

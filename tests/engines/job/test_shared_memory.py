@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing as mp
 import os
 
@@ -66,6 +67,19 @@ def test_closing_twice_is_harmless_and_views_live_on():
     shared.close()
     view.fill_(1)
     assert view.sum() == 4
+
+
+def test_the_pages_of_a_place_are_given_back_and_its_neighbours_stay():
+    page, shared = mmap.PAGESIZE, Arena()
+    shared.reserve(8 * page)
+    shared.bytes(0, 8 * page)[:] = b"x" * 8 * page
+    shared.give_back(page - 1, 3 * page)  # of four pages, in part of two
+    assert sum(len(piece) for _, piece in shared.written(0, 8 * page)) == 6 * page
+    assert bytes(shared.bytes(0, 8 * page)) == b"x" * page + bytes(2 * page) + b"x" * 5 * page
+    shared.give_back(5 * page, 10)  # less than a page
+    assert shared.bytes(5 * page, 1)[0] == ord("x")
+    shared.give_back()
+    assert list(shared.written(0, 8 * page)) == []
 
 
 @pytest.mark.parametrize(("size", "whole"), [(0, 0), (1, 64), (64, 64), (65, 128)])
