@@ -87,6 +87,9 @@ class Cluster:
     server_bandwidth_bit_s: Annotated[
         float | None, BIT_S, "of the server's link, which all workers share, per direction; None: no limit"
     ] = None
+    colocated: Annotated[
+        bool, "whether server s stands on worker s's machine: what these two exchange passes no link"
+    ] = False
     duplex: Annotated[str, OneOf("full", "half"), "both directions at once, or they share the bandwidth"] = "full"
     compute_s: Annotated[
         float | None, Bounds(at_least=1e-6, at_most=3600), "mean time of one gradient; None: as fast as this machine"

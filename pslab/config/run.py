@@ -27,7 +27,7 @@ SEMANTICS = 5  # raise it when the same Run gives other results than before: old
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip
 # younger than some records: at their defaults nothing names them
-LATER = ("loss", "metric", "on_nonfinite", "partition", "servers")
+LATER = ("loss", "metric", "on_nonfinite", "partition", "servers", "placement")
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
@@ -80,6 +80,9 @@ class Run:
     partition: Annotated[
         str, OneOf(*ROWS["partition"]), "which worker takes which examples: sparse rows can be shared out by their keys"
     ] = "shuffled"
+    placement: Annotated[
+        str, OneOf(*ROWS["placement"]), "which server holds which keys, where workers ask for those of their batches"
+    ] = "even"
     batch_size: Annotated[int, Bounds(at_least=1, at_most=1_000_000), "examples per worker and iteration"] = 64
     pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many, of all workers"] = 937
     seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so long"] = None

@@ -76,6 +76,7 @@ KINDS: dict[str, Kind] = {
         "a callable metric(output, target) that returns a value for each example, or their mean; higher is better "
         "unless its attribute lower_is_better is True, or its name ends with :lower")),
     "partition": Kind(),
+    "placement": Kind(),
     "engine": Kind(),
 }  # fmt: skip
 
@@ -204,6 +205,13 @@ ROWS = _table(
     Row("partition", "multilevel", "pslab.tensors.partitioning.multilevel:partition"),
     Row("partition", "mtkahypar", "pslab.tensors.partitioning.libraries:mtkahypar"),
     Row("partition", "metis", "pslab.tensors.partitioning.libraries:metis"),
+
+    Row("placement", "even", "pslab.policies.partition:evenly", "keys in their order, equally many at each server"),
+    Row("placement", "lpt", "pslab.tensors.partitioning.placement:balanced",
+        source="Graham (SIAM J. Appl. Math. 1969)"),
+    Row("placement", "users", "pslab.tensors.partitioning.placement:beside_users"),
+    Row("placement", "parsa", "pslab.tensors.partitioning.placement:parsa",
+        source="Li et al. (KDD workshop 2015)"),
 
     Row("engine", "local", "pslab.engines.local.engine", "real processes on this machine"),
     Row("engine", "virtual", "pslab.engines.virtual.engine", "virtual time with real gradients, deterministic"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Annotated, ClassVar, NamedTuple
 
 from pslab.config.parameters import Bounds, check
@@ -64,8 +64,12 @@ def evenly(cuts: Sequence[Cut], servers: int) -> tuple[Cut, ...]:
     (whole,) = cuts
     size = whole.stop - whole.start
     each, more = divmod(size, servers)  # the first ones are longer by one
-    starts = [whole.start + number * each + min(number, more) for number in range(min(servers, size) + 1)]
-    return tuple(Cut(whole.layer, start, stop) for start, stop in pairwise(starts))
+    return in_parts(whole, [each + (number < more) for number in range(min(servers, size))])
+
+
+def in_parts(whole: Cut, sizes: Sequence[int]) -> tuple[Cut, ...]:
+    """A range, cut into parts of these sizes."""
+    return tuple(Cut(whole.layer, *each) for each in pairwise(accumulate(sizes, initial=whole.start)))
 
 
 def servers_of(sizes: Sequence[int], servers: int) -> tuple[int, ...]:

@@ -6,17 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from whole import conduct, killed, same
 
 from pslab.config.run import Run
+from pslab.engines.job.outcome import Outcome
+from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PULLED, PUSH_COLUMNS, PUSHED
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
-from pslab.tensors.partitioning.traffic import push_bytes, reply_bytes, request_bytes
+from pslab.tensors.partitioning.traffic import exchanged, push_bytes, reply_bytes, request_bytes
 from pslab.tensors.workload.data import Batches
+from pslab.tensors.workload.models import Linear
 
 KEYS, WORKERS, BATCH = 240, 3, 8
 DATA = f"planted:rows=200,keys={KEYS},per_row=6,communities=4"
 VIRTUAL: dict[str, Any] = {"engine": "virtual", "cluster": "lab"}
+BESIDE = {"preset": "lab", "colocated": True}
 
 
 def keyed(**fields: Any) -> Run:
@@ -64,11 +70,13 @@ def test_a_run_ends_with_the_weights_of_logistic_regression(tmp_path, fields):
 @pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "sync": "ssp:2"}, {**VIRTUAL, "partition": "moves"},
                                     {**VIRTUAL, "sync": "local:3", "pushes": 90},
                                     {**VIRTUAL, "servers": 4, "partition": "multilevel"}, {"servers": 2},
-                                    {**VIRTUAL, "servers": 2, "sync": "local:3", "pushes": 90}], ids=str)  # fmt: skip
+                                    {**VIRTUAL, "servers": 2, "sync": "local:3", "pushes": 90},
+                                    {"servers": 2, "partition": "blocks", "placement": "parsa"}], ids=str)  # fmt: skip
 def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
     """Of each range of keys, one for each server: nothing where a batch has none of them."""
     wanted = keyed(**fields)
-    ranges = [part.slices[0] for part in resolve(wanted).parts]
+    experiment = resolve(wanted)
+    ranges = [part.slices[0] for part in experiment.parts]
     assert len(ranges) == wanted.servers
     found = run(wanted, results=tmp_path, progress=False)
     dataset, batches = schedule(wanted)
@@ -77,6 +85,7 @@ def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
     def keys(worker: int, iteration: int, index: int) -> tuple[np.ndarray, int]:
         rows = [batches[worker].at(iteration * steps + at) for at in range(steps)]
         own, part = dataset.train_x.keys_of(np.concatenate(rows)), ranges[index]
+        own = own if experiment.places is None else np.sort(experiment.places[own])
         return own[(own >= part.start) & (own < part.stop)] - part.start, part.stop - part.start
 
     asked, unanswered = 0, list[int]()
@@ -91,6 +100,107 @@ def test_every_message_is_as_long_as_was_predicted(tmp_path, fields):
             unanswered.append(request_bytes(after, count))
     assert len(unanswered) <= WORKERS * len(ranges)
     assert asked <= found.manifest["requested_bytes"] <= asked + sum(unanswered)
+
+
+PLACES = [("even", 1), ("even", 2), ("even", 4), ("users", 2), ("users", 4)]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["apart", "beside"])
+@pytest.mark.parametrize(("placement", "servers"), PLACES)
+def test_what_crosses_the_network_is_what_was_predicted(placement, servers, beside):
+    wanted = placed(placement, servers, beside)
+    outcome, _ = conduct(wanted)
+    assert outcome.facts["network_bytes"] == predicted(wanted, outcome)
+
+
+def test_what_crosses_the_network_between_processes_was_predicted(tmp_path):
+    wanted = placed("users", 2, beside=True).but(engine="local")
+    found = run(wanted, results=tmp_path, progress=False)
+    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
+    kinds = found.arrivals.assign(kind=found.arrivals.kind.map(ARRIVALS.index))
+    outcome = Outcome(*[np.empty(0)] * 2, found.pushes[list(PUSH_COLUMNS)].to_numpy(),
+                      kinds[list(ARRIVAL_COLUMNS)].to_numpy(float), np.empty(0), {})  # fmt: skip
+    assert found.manifest["network_bytes"] == predicted(wanted, outcome)
+
+
+def placed(placement: str, servers: int, beside: bool) -> Run:
+    return keyed(engine="virtual", cluster=BESIDE if beside else "lab", workers=4, pushes=40, dtype="float32",
+                 partition="multilevel", placement=placement, servers=servers)  # fmt: skip
+
+
+def predicted(wanted: Run, outcome: Outcome) -> int:
+    """The bytes of all that came and was answered, by the batches and the servers' keys alone."""
+    (dataset, batches), experiment, found = schedule(wanted), resolve(wanted), 0
+    starts = np.array([0, *(part.slices[0].stop for part in experiment.parts)])
+    places = np.arange(KEYS) if experiment.places is None else experiment.places
+
+    def add(worker: float, index: float, iteration: float, what: int) -> int:
+        if wanted.cluster == BESIDE and index == worker:
+            return 0
+        own = np.sort(places[dataset.train_x.keys_of(batches[int(worker)].at(int(iteration)))])
+        return int(exchanged(own, starts)[int(index), what])
+
+    for kind, worker, index, iteration, *_ in outcome.arrivals.tolist():
+        found += add(worker, index, iteration, {PUSHED: 0, PULLED: 1}[kind])
+    for push in outcome.pushes.tolist():
+        row = dict(zip(PUSH_COLUMNS, push, strict=True))
+        found += add(row["worker"], row["range"], row["iteration"] + 1, 2) if row["bytes_down_raw"] else 0
+    return found
+
+
+def test_it_does_not_matter_for_the_weights_where_keys_lie(tmp_path):
+    """Nor for what is said of them: they are evaluated and kept in the order of the data's keys."""
+    fields, rules = {"servers": 3, "partition": "moves"}, ("even", "lpt", "users", "parsa")
+    even, *others = (conduct(keyed(**VIRTUAL, **fields, placement=rule))[0] for rule in rules)
+    for outcome in others:
+        assert np.array_equal(outcome.weights, even.weights)
+        assert np.array_equal(outcome.accuracy[:, [0, 2, 3]], even.accuracy[:, [0, 2, 3]])
+    local = run(keyed(**fields, placement="users"), results=tmp_path, progress=False)
+    assert np.array_equal(local.weights, even.weights)
+    assert np.array_equal(local.accuracy[["pushes", "accuracy", "loss"]].to_numpy(), even.accuracy[:, [0, 2, 3]])
+
+
+class Drawn(Linear):
+    """Each key has a weight of its own from the start."""
+
+    def __init__(self) -> None:
+        super().__init__(KEYS)
+        torch.nn.init.normal_(next(self.parameters()))
+
+
+def test_initial_weights_are_those_of_their_keys():
+    fields = {**VIRTUAL, "model": Drawn, "servers": 2, "partition": "blocks", "learning_rate": 1e-9, "pushes": 3}
+    even, users = (conduct(keyed(**fields, placement=rule))[0].weights for rule in ("even", "users"))
+    assert np.array_equal(even, users)
+    assert len(np.unique(even)) == KEYS
+
+
+def test_a_run_whose_keys_are_placed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    wanted = placed("users", 4, beside=True).but(sync="asp", checkpoint_every=10)
+    killed(monkeypatch, wanted, tmp_path, 2)
+    outcome, said = conduct(wanted, tmp_path)
+    assert any("goes on after" in words for words in said)
+    same(outcome, conduct(wanted)[0])
+
+
+def test_where_keys_lie_is_a_part_of_what_names_a_run():
+    assert keyed(placement="even").digest == keyed().digest
+    assert "placement" not in keyed().plain()
+    assert placed("users", 2, beside=False).digest != placed("lpt", 2, beside=False).digest
+
+
+@pytest.mark.parametrize(("fields", "field", "words"), [
+    ({"placement": "users"}, "placement", "with one server"),
+    ({"placement": "lpt", "servers": 2}, "placement", "the same keys all along"),
+    ({"placement": "lpt", "servers": 2, "pull": "whole", "partition": "blocks"}, "placement", "pull='keys'"),
+    ({"placement": "users", "servers": 4, "partition": "blocks"}, "placement", "server 3 of 4 without keys"),
+    ({"placement": "user"}, "placement", "users"),
+    ({"servers": 4, "cluster": BESIDE}, "cluster.colocated", "server 3 of 4 has no worker"),
+], ids=str)  # fmt: skip
+def test_a_placement_that_cannot_be_is_refused(fields, field, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        resolve(keyed(**fields))
+    assert error.value.field == field
 
 
 def test_both_engines_end_with_the_same_bits_whatever_the_number_of_servers(tmp_path):

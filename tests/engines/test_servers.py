@@ -23,6 +23,7 @@ from pslab.lab.runs.resolve import resolve
 
 CLUSTER = {"compute_s": 0.01, "slow": {1: 2.0}, "bandwidth_bit_s": 2e6, "latency_s": 2e-3, "apply_s": 4e-3,
            "serve_s": 1e-3, "message_s": 2e-4}  # fmt: skip
+BESIDE = {**CLUSTER, "colocated": True}
 END, PHASE, WORKER = map(PHASE_COLUMNS.index, ("end_s", "phase", "worker"))
 
 
@@ -35,10 +36,10 @@ def judged(run: Run, outcome: Outcome) -> dict[str, Any]:
     return {name: facts[name] for name in ("verdict", "violations", "unjudged") if name in facts}
 
 
-def ends(run: Run) -> list[float]:
-    """When worker 0 has computed each iteration."""
+def ends(run: Run, worker: int = 0) -> list[float]:
+    """When a worker has computed each iteration."""
     phases = execute(resolve(run), lambda news: None).phases
-    return phases[(phases[:, WORKER] == 0) & (phases[:, PHASE] == COMPUTE), END].tolist()
+    return phases[(phases[:, WORKER] == worker) & (phases[:, PHASE] == COMPUTE), END].tolist()
 
 
 # --- what they leave --------------------------------------------------------------------------------------------------
@@ -77,6 +78,8 @@ def test_a_run_with_one_server_is_named_as_before_there_were_several():
     {"sync": "asp", "optimizer": "adam", "pull": "changed"}, {"sync": "asp", "rate": "dynsgd"},
     {"sync": "asp", "rate": "adagrad:server"}, {"sync": "asp", "rate": "split"},
     {"sync": "asp", "prune": "dgc"}, {"sync": "asp", "ranges": "layers:100", "order": "needed"},
+    {"sync": "asp", "cluster": BESIDE}, {"sync": "eager:2", "prune": "static:5%", "pull": "changed", "cluster": BESIDE},
+    {"sync": "ssp:1", "ranges": "layers:100", "order": "needed", "cluster": BESIDE},
     {"sync": "downpour:1,2"}, {"sync": "average:1", "pushes": 64},
     {"sync": "asp", "pushes": None, "seconds": 0.3}, {"sync": "asp", "target_accuracy": 0.3, "eval_every": 8},
 ], ids=str)  # fmt: skip
@@ -88,13 +91,14 @@ def test_every_history_with_several_servers_is_valid(fields: dict[str, Any]):
 
 
 @pytest.mark.one_of(2)
-@pytest.mark.parametrize("servers", [2, 3])
-def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(servers: int):
+@pytest.mark.parametrize(("servers", "beside"), [(2, False), (3, False), (2, True)])
+def test_a_campaign_of_clusters_and_faults_finds_nothing_with_several_servers(servers: int, beside: bool):
     for number in range(60):
         run = drawn(2, number, "timing").but(servers=servers)
         try:
+            run = run.but(cluster={**run.cluster, "colocated": beside})
             resolve(run)
-        except ConfigError:  # fewer ranges than servers
+        except ConfigError:  # fewer ranges than servers, or fewer workers
             continue
         assert performed(run)[1] == [], number
 
@@ -139,6 +143,22 @@ def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: fl
         fields = {"workers": 1, "sync": "asp", "pushes": 5, "servers": servers}
         run = tiny(engine="timing", cluster={"compute_s": 1.0, **cluster}, **fields)
         assert np.diff(ends(run)) == pytest.approx([period] * 4, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "servers", "periods"),
+    [
+        ({"latency_s": 0.25}, 1, [1.0, 1.5]),  # worker 0 is at home
+        ({"latency_s": 0.25}, 2, [2.0, 1.5]),  # server 0 is told what came to server 1, and answers: so also at home
+        ({"bandwidth_bit_s": 8 * (965 * 4 + 24)}, 2, [3.0, 3.0]),  # of the halves one travels, up and down
+        ({"server_bandwidth_bit_s": 8 * (965 * 4 + 24)}, 2, [3.0, 3.0]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("duplex", ["full", "half"])
+def test_what_a_server_on_a_workers_machine_exchanges_with_it_takes_no_time(cluster, servers, periods, duplex):
+    cluster = {"compute_s": 1.0, "colocated": True, "duplex": duplex, **cluster}
+    run = tiny(engine="timing", cluster=cluster, workers=2, sync="asp", pushes=10, servers=servers)
+    assert [np.diff(ends(run, worker)).min() for worker in (0, 1)] == pytest.approx(periods, rel=0.03)
 
 
 def test_two_servers_take_in_twice_as_much():

@@ -268,6 +268,13 @@ class Network:
         self._lanes[direction].fly(self._parcel(direction, 0.0, message, server), now)
         self._look()
 
+    def pass_by(self, direction: str, message: Any, now: float, server: int = 0) -> None:
+        """A message between a worker and the server on its machine passes no link. The note of it to server 0 does."""
+        parcel = self._parcel(direction, 0.0, message, server)
+        parcel = parcel._replace(flies_s=parcel.flies_s - self._latency_s)
+        self._lanes[direction].fly(parcel, now)
+        self._look()
+
     def _parcel(self, direction: str, size_bytes: float, message: Any, server: int) -> Parcel:
         flies_s = self._noted_s if server and direction == UP else self._latency_s
         return Parcel(size_bytes, (direction, message), server, flies_s)

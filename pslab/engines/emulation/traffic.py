@@ -48,18 +48,24 @@ class Traffic(Network):
         for part in self._apart(frame):
             content, copies = self._content(UP, worker, part, now, stamp)
             arriving += copies
-            server = self._job.server_of[part[-1].range]
-            if self._job.layered and type(part[-1]) is Pull:
-                self.fly(UP, content, now, server)
-            else:
-                self.send(UP, worker, self._size_bytes(part), content, now, server)
+            self._go(UP, worker, part, content, now)
         return arriving
 
     def down(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> int:
         """A server hands a frame to its link; returns the number of frames that will arrive."""
         content, copies = self._content(DOWN, worker, frame, now, stamp)
-        self.send(DOWN, worker, self._size_bytes(frame), content, now, self._job.server_of[frame[-1].range])
+        self._go(DOWN, worker, frame, content, now)
         return copies
+
+    def _go(self, direction: str, worker: int, frame: Frame, content: tuple[Any, ...], now: float) -> None:
+        index = frame[-1].range
+        server = self._job.server_of[index]
+        if self._job.beside(worker, index):
+            self.pass_by(direction, content, now, server)
+        elif self._job.layered and type(frame[-1]) is Pull:
+            self.fly(direction, content, now, server)
+        else:
+            self.send(direction, worker, self._size_bytes(frame), content, now, server)
 
     def _content(
         self, direction: str, worker: int, frame: Frame, now: float, stamp: Any

@@ -37,7 +37,7 @@ SQUARES = "squares"  # the memory of a rate that needs its worker's own
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that an engine needs, checked. `weights` are the initial ones, flat."""
+    """Everything that an engine needs, checked. `weights` are the initial ones, flat, as servers hold them."""
 
     run: Run
     sync: Sync
@@ -59,6 +59,7 @@ class Experiment:
     running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
     device: Device = field(default=Device())  #: where workers compute
     assignment: Any = None  #: the worker of each training example (int64 [N]), if they are shared out once
+    places: Any = None  #: of each key where servers hold it (int64 [keys]), if that is not in the order of the keys
     checkpoints: Place | None = None  #: where they lie, if there are to be any
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 

@@ -121,6 +121,7 @@ class Job:
     device: Device
     examples: int
     assignment: Any
+    places: Any
     select_factor: float
     apply_factor: float
     sparse: bool
@@ -141,7 +142,13 @@ class Job:
     @cached_property
     def server_of(self) -> tuple[int, ...]:
         """Of each range its server; server 0 is the one that decides."""
+        if self.keyed:  # each has one
+            return tuple(range(self.run.servers))
         return servers_of([part.size for part in self.parts], self.run.servers)
+
+    def beside(self, worker: int, index: int) -> bool:
+        """Whether the server of a range stands on this worker's machine, so that nothing between them passes a link."""
+        return self.cluster.colocated and self.server_of[index] == worker
 
     @cached_property
     def held(self) -> tuple[tuple[slice, ...], ...]:
@@ -177,6 +184,6 @@ class Job:
     def of(cls, experiment: Experiment, layout: Layout, shelf: Shelf) -> Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "loss",
-                "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment",
+                "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment", "places",
                 "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own", "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

@@ -35,6 +35,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_dilation(run, cluster)
     _check_key_ranges(run, policies)
     _check_keys(run, policies)
+    _check_placement(run)
     if traits_of(policies["sync"]).reads_own:
         _check_own_writes(run, policies, "sync", "rmw=off")
     _check_momentum(run, policies["prune"])
@@ -126,6 +127,20 @@ def _check_keys(run: Run, policies: Mapping[str, Any]) -> None:
     for field, problem in problems.items():
         if problem:
             raise ConfigError(field, getattr(run, field), f"with pull='keys' {problem}")
+
+
+def _check_placement(run: Run) -> None:
+    """Where a key is best held follows from who uses it."""
+    if run.placement == "even":
+        return
+    problems = {
+        "is about the keys that workers ask for: set pull='keys'": run.pull != "keys",
+        "leaves no choice with one server: use servers=2, say": run.servers == 1,
+        "needs workers that use the same keys all along: set partition='multilevel', say": run.partition == "shuffled",
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ConfigError("placement", run.placement, f"{problem}, or placement='even'")
 
 
 def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...], itemsize: int) -> None:
@@ -231,6 +246,9 @@ def _check_members(run: Run, cluster: Cluster) -> None:
         if run.engine == "local" and (given := getattr(cluster, name)):
             problem = "is for virtual time: use engine='virtual' or 'timing'"
             raise ConfigError(f"cluster.{name}", dict(given), problem)
+    if cluster.colocated and run.servers > run.workers:
+        problem = f"server {run.workers} of {run.servers} has no worker to stand beside: use as many workers as servers"
+        raise ConfigError("cluster.colocated", True, problem)
     for fault in cluster.faults:
         if (fault.worker or 0) >= run.workers:
             raise ConfigError("cluster.faults.worker", fault.worker, f"of {run.workers} workers it does not exist")

@@ -301,4 +301,4 @@ class _LocalRun(Rehearsing):
             facts |= {"emulation": measured, "emulation_ok": kept(measured)}
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        return Outcome(self.accuracy(), self.phases.table(), pushes, arrivals, self.weights.numpy().copy(), facts)
+        return Outcome(self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights(), facts)

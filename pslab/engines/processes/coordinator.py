@@ -18,6 +18,7 @@ from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
 from pslab.errors import RunError, StartFailed
+from pslab.tensors.partitioning.placement import by_key
 
 INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
 EVALUATION_LIMIT_S = 0.6  # ... if it takes no longer
@@ -47,6 +48,10 @@ class Coordinator:
         self.weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
         self.weights.copy_(experiment.weights)
         return Job.of(experiment, layout, pool.shelve(experiment.dataset))
+
+    def final_weights(self) -> np.ndarray:
+        """A copy of the weights as they are now, in the order of their keys."""
+        return by_key(self.weights.numpy().copy(), self.experiment.places)
 
     def await_reports(
         self, numbers: Iterable[int], phase: str, meanwhile: Callable[[], None] = lambda: None

@@ -59,6 +59,7 @@ class ServerDriver:
         self.ended_s = 0.0
         self.refused = 0  #: messages that changed nothing
         self.requested_bytes = 0  #: of the frames that name keys
+        self._network_bytes = 0  # of what has come, and been sent, between different machines
         self.diverged: dict[str, int] | None = None  #: the worker and iteration whose gradient was not finite
 
     def start(self) -> None:
@@ -129,9 +130,12 @@ class ServerDriver:
                            if worker not in part.asked]  # fmt: skip
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of the policy's method, and of how many batches a worker's pass over the data has."""
-        passed = rounds(self._job.examples, self._job.run.workers, self._job.run.batch_size)
-        return {"pass_iterations": passed, **self._shard.facts()}
+        """What the manifest says of the policy's method, of how many batches a worker's pass over the data has, and,
+        where it is not what the table of pushes adds up to, of what has crossed the network."""
+        job = self._job
+        passed = rounds(job.examples, job.run.workers, job.run.batch_size)
+        crossed = {"network_bytes": self._network_bytes} if job.keyed or job.cluster.colocated else {}
+        return {"pass_iterations": passed, **crossed, **self._shard.facts()}
 
     def diverge(self, message: Diverged, now: float) -> None:
         """A gradient is not finite: the run ends."""
@@ -143,6 +147,7 @@ class ServerDriver:
         """A push is dealt with when the last step that it led to is applied; at once if it led to none."""
         now, key, budget = self._clock.now(), (push.worker, push.range), self._job.run.pushes
         self.books.ledger.arrived(push, now)
+        self._crossed(push.worker, push.range, push.payload.size_bytes)
         effects = self.machine.handle(push, now)
         if not _refused(effects):
             self._dealt[key] = [now, now]
@@ -162,8 +167,14 @@ class ServerDriver:
         effects = self.machine.handle(pull, now)
         if not _refused(effects):
             self._asked_s[key] = now
-            self.requested_bytes += pull.payload.size_bytes if self._job.keyed else 0
+            if self._job.keyed:
+                self.requested_bytes += pull.payload.size_bytes
+                self._crossed(*key, pull.payload.size_bytes)
         self._perform(effects)
+
+    def _crossed(self, worker: int, index: int, size_bytes: int) -> None:
+        if not self._job.beside(worker, index):
+            self._network_bytes += self._job.payload_bytes(index, size_bytes)
 
     def _perform(self, effects: Iterable[Effect], led_by: tuple[int, int] | None = None) -> None:
         """Perform effects, and those that follow from them; a push of this (worker, range) led to them."""
@@ -254,6 +265,7 @@ class ServerDriver:
         place = worker, self._server_of[index]
         frame, self._outbox[place] = [*self._outbox[place], weights], []
         self.books.ledger.answered(weights)
+        self._crossed(worker, index, size_bytes)
         self._ended_at(done_s)
         if not self.outcome:
             self._transport.send(worker, frame, done_s)

@@ -11,6 +11,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
+from pslab.tensors.partitioning.placement import by_key
 from pslab.tensors.random_streams import numpy_generator, seed_globals
 from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
@@ -51,6 +52,7 @@ class Evaluator:
     @torch.no_grad()
     def measure(self, weights: torch.Tensor) -> tuple[float, float]:
         """(metric, mean loss) on the whole test set."""
+        weights = by_key(weights, self._job.places)
         if self._weights is None:
             self._job.keyspace.bind(self._module, weights, None)
         else:

@@ -38,6 +38,7 @@ from pslab.engines.worker.batches.keys import requests_of
 from pslab.engines.worker.keyed import producer_of
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import RunError
+from pslab.tensors.partitioning.placement import by_key
 
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
@@ -203,7 +204,8 @@ class WholeRun:
             facts = {**simulator.facts(begin_s - self.start_s, turning_s, wall_s), **keeper.facts()}
             rows = [self._rows[index] for index in sorted(self._rows)]
             accuracy = np.array(rows, dtype=np.float64).reshape(-1, 4)
-            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, self._weights.numpy()[None]
+            weights = by_key(self._weights.numpy(), self.job.places)
+            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, weights[None]
             for name, table in zip(TABLES, tables, strict=True):
                 report(self.seat.parent, name, table=table)
             report(self.seat.parent, kind, facts)

@@ -83,11 +83,12 @@ class KeyedProducer:
         own = module_of(job, job.device) if module is None else module
         self._computing = _Computing(job, worker, dataset, own, kept, layout.number(arena))
         self._gradient = torch.empty(0, dtype=layout.dtype)
+        self._key_at = None if job.places is None else np.argsort(job.places)  # of each place
 
     def warm_up(self) -> None:
         """Once per module, before the run starts: it leaves no trace."""
         keys = self._keys.of(0)
-        self._computing.on(keys, torch.zeros(len(keys), dtype=self._job.layout.dtype))
+        self._computing.on(self._named(keys)[0], torch.zeros(len(keys), dtype=self._job.layout.dtype))
         self._computing.warm_up()
 
     def resume(self, iteration: int) -> str:
@@ -112,8 +113,9 @@ class KeyedProducer:
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration on the weights that have come for it; the batch's loss."""
-        keys = self._keys.of(iteration)
-        self._gradient = self._computing.on(keys, self._pulled(iteration, keys))
+        places = self._keys.of(iteration)
+        (keys, order), weights = self._named(places), self._pulled(iteration, places)
+        self._gradient = self._computing.on(keys, weights if order is None else weights[order])
         return self._computing.iteration(iteration, 0)
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
@@ -123,6 +125,8 @@ class KeyedProducer:
             NonFinite: the gradient; nothing is sent.
         """
         job, keys, gradient, found = self._job, self._keys.of(iteration), self._gradient, list[Gradient]()
+        if (order := self._named(keys)[1]) is not None:
+            gradient = torch.empty_like(gradient).index_copy_(0, torch.from_numpy(order), gradient)
         if not is_finite(gradient):
             raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
         self._computing.commit()
@@ -133,6 +137,17 @@ class KeyedProducer:
             size = encode_into(frame, entries, job.run.codec) if count else 0
             found.append(Gradient(size, count, loss))
         return found, begun_s
+
+    def _named(self, places: Keys) -> tuple[Keys, Keys | None]:
+        """The keys at these places, increasing, and their order among the places; None if it is the same.
+
+        Gradients are taken in the order of the keys: sums have the same bits, wherever these lie.
+        """
+        if self._key_at is None:
+            return places, None
+        keys = self._key_at[places]
+        order = np.argsort(keys)
+        return keys[order], order
 
     def _pulled(self, iteration: int, keys: Keys) -> torch.Tensor:
         """The weights [k] of these keys, as they have come."""

@@ -22,6 +22,7 @@ from pslab.errors import ConfigError
 from pslab.lab.judge.phases import Phases
 from pslab.lab.judge.pushes import History
 from pslab.lab.judge.report import SLACK_S, columns, report, report_cells
+from pslab.policies.partition import servers_of
 from pslab.tensors.codec.frames import START, largest_frame_bytes
 from pslab.tensors.pruning.rules import Dense
 
@@ -144,6 +145,25 @@ def bytes_down(n: Numbers) -> list[str]:
     return report(np.flatnonzero(wrong), lambda r: (
         f"the pull after {h.name(r)} took {down[r]:g} bytes of {raw[r]:g}; the range has {size[r] * n.itemsize:g}, and "
         f"pull={n.run.pull}"))  # fmt: skip
+
+
+def network(n: Numbers) -> list[str]:
+    """What has crossed the network is what the table adds up to, less what workers and the servers on their machines
+    exchanged. Requests for keys come on top, and messages that are not in the table."""
+    said, h, p, size = n.facts.get("network_bytes"), n.history, n.pushes, _sizes(n)
+    assert size is not None  # bytes_up has seen to it
+    sizes = np.zeros(h.arrivals.ranges, np.int64)
+    sizes[h.range] = size
+    if said is None or not sizes.all():
+        return []
+    server_of = range(len(sizes)) if n.keyed else servers_of(sizes.tolist(), n.run.servers)
+    far = (np.array(list(server_of))[h.range] != h.worker) | (not n.cluster.colocated)
+    least = float((p["bytes_up"] + p["bytes_down"])[far].sum())
+    unlisted = np.isin(h.arrivals.kind, ["push", "pull"]).sum() - h.size - np.count_nonzero(p["bytes_down_raw"])
+    most = least + n.facts.get("requested_bytes", 0) + unlisted * largest_frame_bytes(int(sizes.max()), n.itemsize)
+    if least <= said <= most:
+        return []
+    return [f"{said} bytes crossed the network; by the pushes and their answers it was {least:.0f} to {most:.0f}"]
 
 
 def computing(n: Numbers) -> list[str]:
@@ -308,6 +328,7 @@ NUMBERS_JUDGED: dict[str, Callable[[Numbers], list[str]]] = {
     "losses": losses,
     "bytes of pushes": bytes_up,
     "bytes of pulls": bytes_down,
+    "bytes on the network": network,
     "times of computation": computing,
     "no gap between phases": joints,
     "evaluations": evaluations,

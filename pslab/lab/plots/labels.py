@@ -148,6 +148,8 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
         words.append(f"{duration(c['overhead_s'])} per message")
     if c.get("server_bandwidth_bit_s"):
         words.append(f"{bits(c['server_bandwidth_bit_s'])} at the server")
+    if c.get("colocated"):
+        words.append("a server on each worker's machine")
     if c.get("compute_s"):
         jitter = f" (log-normal, σ{SPACE}{c['compute_sigma']:g})" if c.get("compute_sigma") else ""
         words.append(f"computation {duration(c['compute_s'])}{jitter}")
@@ -181,6 +183,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "servers": lambda v: f"{v} server{'s' if v != 1 else ''}",
     "batch_size": lambda v: f"batch {v}",
     "partition": lambda v: f"partition {v}",
+    "placement": lambda v: f"placement {v}",
     "optimizer": lambda v: policy("optimizer", v).replace("sgd", "SGD"),
     "learning_rate": lambda v: f"η{SPACE}={SPACE}{v:g}",
     "schedule": lambda v: policy("schedule", v),

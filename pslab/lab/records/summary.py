@@ -97,6 +97,12 @@ def _total(column: str) -> Callable[[Result, float], float]:
     return lambda result, goal: float(result.pushes[column].sum())
 
 
+def _crossed(result: Result) -> float:
+    """Where no server stands on a worker's machine, and no keys are asked for, all that was pushed and pulled."""
+    listed = result.pushes[["bytes_up", "bytes_down"]].to_numpy().sum()
+    return float(result.manifest.get("network_bytes", listed))
+
+
 MEASURES: Mapping[str, Measure] = MappingProxyType({
     "accuracy": Measure("final accuracy", "share", lambda r, _: final_accuracy(r), higher=True),
     "best_accuracy": Measure("best accuracy", "share", lambda r, _: best_accuracy(r), higher=True),
@@ -116,6 +122,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "lead": Measure("largest lead", "iterations", lambda r, _: float(lead(r))),
     "bytes_up": Measure("bytes pushed", "B", _total("bytes_up"), exchange=True),
     "bytes_down": Measure("bytes pulled", "B", _total("bytes_down"), exchange=True),
+    "network_bytes": Measure("bytes across the network", "B", lambda r, _: _crossed(r), exchange=True),
 })  # fmt: skip
 METRICS = ("accuracy", "best_accuracy")  # measures that are the run's metric, whatever that is
 TO_GOAL = ("seconds_to_goal", "pushes_to_goal", "bytes_to_goal", "accuracy", "waiting")

@@ -14,7 +14,8 @@ from pslab.lab.records.places import CHOICE, Place, combinations, listed, merged
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.run import sweep
 
-NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at")
+NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at",
+           "colocated")  # fmt: skip
 
 
 def grid(base: Run, **axes: Any) -> Runs:
@@ -88,7 +89,8 @@ def alone(run: Run) -> Run:
         cluster = {name: value for name, value in cluster_fields(cluster).items() if name not in exchange}
         if "slow" in cluster:
             cluster["slow"] = {worker: factor for worker, factor in cluster["slow"].items() if int(worker) == 0}
-    return run.but(workers=1, sync="bsp", prune="none", pull="whole", push_weight=None, cluster=cluster)
+    return run.but(workers=1, sync="bsp", prune="none", pull="whole", placement="even", push_weight=None,
+                   cluster=cluster)  # fmt: skip
 
 
 def tuned(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import cloudpickle
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,10 +21,12 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.together import check_credit, check_servers, check_together, lengths
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
-from pslab.policies.partition import evenly
+from pslab.policies.partition import evenly, in_parts
 from pslab.protocol.traits import sized
 from pslab.tensors.device import DEVICES
 from pslab.tensors.partitioning.partition import partition
+from pslab.tensors.partitioning.placement import as_held, place, renumbered
+from pslab.tensors.partitioning.traffic import used
 from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
@@ -74,14 +77,17 @@ def resolve(run: Run) -> Experiment:
         _once(run, "check", lambda: check_model(module, sample, y, loss, metric, dataset.classes))
     if run.engine != "timing":
         running = _once(run, "running", lambda: running_of(module, sample))
-    parts = _parts(policies["ranges"], keyspace, run.servers)
+    assignment = _assigned(run, dataset)
+    owner = _owner(run, dataset, assignment)
+    places = None if owner is None else renumbered(owner)
+    parts = _parts(policies["ranges"], keyspace, run.servers, owner)
     check_servers(run, parts)
     check_credit(run, policies, parts, keyspace.dtype.itemsize)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
-        keyspace=keyspace, weights=keyspace.flatten(module), parts=parts,
+        keyspace=keyspace, weights=as_held(keyspace.flatten(module), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
-        running=running, device=DEVICES[run.device], assignment=_assigned(run, dataset),
+        running=running, device=DEVICES[run.device], assignment=assignment,
         trains=run.engine != "timing", **policies,
     )  # fmt: skip
 
@@ -131,8 +137,9 @@ T = TypeVar("T")
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 
-def _parts(ranges: Any, keyspace: Keyspace, servers: int) -> tuple[Part, ...]:
-    cuts = evenly(ranges.cut([layer.flat for layer in keyspace.layers]), servers)
+def _parts(ranges: Any, keyspace: Keyspace, servers: int, owner: Any) -> tuple[Part, ...]:
+    cuts = ranges.cut([layer.flat for layer in keyspace.layers])
+    cuts = evenly(cuts, servers) if owner is None else in_parts(cuts[0], np.bincount(owner).tolist())
     return tuple(Part((slice(cut.start, cut.stop),), cut.layer) for cut in cuts)
 
 
@@ -183,6 +190,16 @@ def _assigned(run: Run, dataset: Dataset) -> Any:
     rows = dataset.train_x.rows(dataset.name)
     return _once(run, f"partition {run.partition} {run.workers} {run.seed}",
                  lambda: partition(rows, run.workers, run.partition, seed=run.seed))  # fmt: skip
+
+
+def _owner(run: Run, dataset: Dataset, assignment: Any) -> Any:
+    """The server of each key; None if each has a part of them in their order."""
+    if run.placement == "even":
+        return None
+    rows = dataset.train_x.rows(dataset.name)  # type: ignore[union-attr]  # keys are those of sparse rows
+    by, servers = run.placement, run.servers
+    return _once(run, f"placement {by} {servers} {run.partition} {run.workers} {run.seed}",
+                 lambda: place(used(rows, assignment, run.workers), rows.key_count, servers, by))  # fmt: skip
 
 
 def _check_device(run: Run) -> None:

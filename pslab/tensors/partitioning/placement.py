@@ -6,12 +6,18 @@ worker uses (`beside_users`, or the rule of Parsa). `renumbered` makes each serv
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from pslab.errors import ConfigError
+
 Array = NDArray[Any]
+Uses = tuple[Array, Array]  # what `traffic.used` returns
+Flat = TypeVar("Flat", Array, torch.Tensor)
 
 
 def balanced(spreads: Array, servers: int) -> Array:
@@ -33,48 +39,40 @@ def balanced(spreads: Array, servers: int) -> Array:
     return owner
 
 
-def beside_users(uses: tuple[Array, Array], key_count: int) -> Array:
+def beside_users(uses: Uses, key_count: int, servers: int | None = None) -> Array:
     """Keys to the servers beside their users: the most widely used first, each to its user with the least traffic.
 
     A node starts with the keys that its worker asks for; owning one spares a request of its own, and answers those of
     all other users. This project's rule; Parsa's does not see what an owner answers.
 
     Args:
-        uses: what `traffic.used` returns.
+        servers: beside the first workers; by default beside each. A key of none of these workers goes to any server.
 
     Returns:
         int64 [keys]; a key that nobody uses lies with node 0.
     """
-    load = np.diff(uses[0]).astype(np.int64)
-    owner = np.zeros(key_count, np.int64)
-    users = _users(uses, key_count)
-    spreads = np.diff(users[0])
-    for key in np.argsort(-spreads, kind="stable").tolist():
-        own = users[1][users[0][key] : users[0][key + 1]]
-        if len(own):
-            chosen = int(own[load[own].argmin()])
-            owner[key] = chosen
-            load[chosen] += len(own) - 2
+    load, owner = np.diff(uses[0]).astype(np.int64), np.zeros(key_count, np.int64)
+    for key, own, among in _hosts(uses, key_count, servers, widest_first=True):
+        owner[key] = chosen = int(among[load[among].argmin()])
+        load[chosen] += len(own) - 2 * (chosen in own)
     return owner
 
 
-def parsa(uses: tuple[Array, Array], key_count: int) -> Array:
+def parsa(uses: Uses, key_count: int, servers: int | None = None) -> Array:
     """Parsa's rule: key by key, each to the user that so far has got the smallest share of the keys that it uses.
 
-    Source: Li et al. (KDD workshop 2015).
+    Source: Li et al. (KDD workshop 2015). That a key may have no user with a server is this project's: as in
+    `beside_users`.
     """
-    users = _users(uses, key_count)
     load, owner = np.zeros(len(uses[0]) - 1, np.int64), np.zeros(key_count, np.int64)
-    for key in range(key_count):
-        own = users[1][users[0][key] : users[0][key + 1]]
-        if len(own):
-            load[own] += 1
-            owner[key] = chosen = int(own[load[own].argmax()])
-            load[chosen] -= 1
+    for key, own, among in _hosts(uses, key_count, servers):
+        load[own] += 1
+        owner[key] = chosen = int(among[load[among].argmax()])
+        load[chosen] -= chosen in own
     return owner
 
 
-def traffic_of(uses: tuple[Array, Array], owner: Array) -> Array:
+def traffic_of(uses: Uses, owner: Array) -> Array:
     """Keys that cross each node's link in one pass: those its worker asks of others, and those others ask of it.
 
     int64 [workers]; every worker's node has a server.
@@ -86,6 +84,25 @@ def traffic_of(uses: tuple[Array, Array], owner: Array) -> Array:
     return np.bincount(asks[far], minlength=workers) + np.bincount(owner[keys[far]], minlength=workers)
 
 
+RULES: dict[str, Callable[[Uses, int, int], Array]] = {
+    "lpt": lambda uses, key_count, servers: balanced(np.bincount(uses[1], minlength=key_count), servers),
+    "users": beside_users,
+    "parsa": parsa,
+}
+
+
+def place(uses: Uses, key_count: int, servers: int, rule: str) -> Array:
+    """The server of each key by one of RULES: int64 [keys].
+
+    Raises:
+        ConfigError: a server is left without keys.
+    """
+    owner = RULES[rule](uses, key_count, servers)
+    if (idle := np.flatnonzero(np.bincount(owner, minlength=servers) == 0)).size:
+        raise ConfigError("placement", rule, f"leaves server {idle[0]} of {servers} without keys: use fewer servers")
+    return owner
+
+
 def renumbered(owner: Array) -> Array:
     """New numbers of the keys (int64 [keys]): those of a server follow each other, in their old order."""
     found = np.empty(len(owner), np.int64)
@@ -93,10 +110,28 @@ def renumbered(owner: Array) -> Array:
     return found
 
 
-def _users(uses: tuple[Array, Array], key_count: int) -> tuple[Array, Array]:
-    """The workers that use each key, increasing: (starts [keys + 1], workers)."""
+def as_held(weights: Flat, places: Array | None) -> Flat:
+    """Weights in the order of their keys, as servers hold them: each at its place; None: it is the same."""
+    return weights if places is None else weights[np.argsort(places)]
+
+
+def by_key(flat: Flat, places: Array | None) -> Flat:
+    """... and back: weights as servers hold them, in the order of their keys."""
+    return flat if places is None else flat[places]
+
+
+def _hosts(
+    uses: Uses, key_count: int, servers: int | None, *, widest_first: bool = False
+) -> Iterator[tuple[int, Array, Array]]:
+    """Each key that is used: its users, increasing, and the servers that it may go to: beside these, or any."""
     starts, keys = uses
     workers = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    order = np.argsort(keys, kind="stable")
-    counts = np.bincount(keys, minlength=key_count)
-    return np.concatenate([[0], np.cumsum(counts)]), workers[order]
+    users = workers[np.argsort(keys, kind="stable")]
+    spreads = np.bincount(keys, minlength=key_count)
+    ends = np.cumsum(spreads)
+    everywhere = np.arange(min(servers or len(starts) - 1, len(starts) - 1))
+    for key in (np.argsort(-spreads, kind="stable") if widest_first else np.arange(key_count)).tolist():
+        if spreads[key]:
+            own = users[ends[key] - spreads[key] : ends[key]]
+            near = own[own < len(everywhere)]
+            yield key, own, near if len(near) else everywhere

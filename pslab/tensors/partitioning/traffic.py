@@ -45,6 +45,22 @@ def of_batches(rows: SparseRows, batches: Iterable[Array], owner: Array | None =
     return found
 
 
+def exchanged(places: Array, starts: Array) -> Array:
+    """What a push of some keys to each server weighs, a request for them, and the answer: int64 [servers, 3].
+
+    Args:
+        places: int [k], increasing, where the keys lie: they themselves, or what `placement.renumbered` makes of them.
+        starts: int [servers + 1], where each server's begin, and the number of all keys.
+    """
+    found = np.zeros((len(starts) - 1, 3), np.int64)
+    bounds = np.searchsorted(places, starts)
+    for server in range(len(found)):
+        own = places[bounds[server] : bounds[server + 1]] - starts[server]
+        count = int(starts[server + 1] - starts[server])
+        found[server] = push_bytes(own, count), request_bytes(own, count), reply_bytes(own)
+    return found
+
+
 def push_bytes(keys: Array, count: int) -> int:
     """What a push of these keys to a server of `count` keys weighs: nothing if there are none.
 

@@ -192,3 +192,12 @@ def test_a_message_of_no_size_takes_the_latency_alone():
     net.send(UP, 0, 9, "large", 0.0)
     net.fly(UP, "asked", 1.0)
     assert arrivals(net) == [(1.25, "asked"), (9.25, "large")]
+
+
+@pytest.mark.parametrize(("direction", "server", "at"), [(UP, 0, 1.0), (DOWN, 0, 1.0), (DOWN, 1, 1.0), (UP, 1, 1.25)])
+def test_what_a_worker_and_the_server_on_its_machine_exchange_passes_no_link(direction, server, at):
+    """It waits for no other message, and none for it; server 0 hears of what came to server 1 a latency later."""
+    net = network(servers=2, latency_s=0.25)
+    net.send(direction, 0, 9, "large", 0.0)
+    net.pass_by(direction, "own", 1.0, server)
+    assert arrivals(net) == [(at, "own"), (9.25, "large")]

@@ -29,6 +29,7 @@ RUNS = {
     "eager": {"engine": "virtual", "sync": "eager"},
     "backup": {"engine": "virtual", "sync": "backup:1"},
     "leave": {"engine": "virtual", "sync": "asp", "cluster": {**SMALL["cluster"], "leave": {2: 0.1}}},
+    "beside": {"engine": "virtual", "sync": "asp", "servers": 2, "cluster": {**SMALL["cluster"], "colocated": True}},
     "local": {"sync": "ssp:1", "cluster": {"compute_s": 0.002, "slow": {0: 3.0}}},
 }
 Falsify = Callable[[Path], None]
@@ -184,6 +185,9 @@ NOTICED: dict[str, tuple[str, bool, Falsify]] = {
     "a push has a byte more": ("bsp", True, cell("pushes", 5, "bytes_up", lambda size: size + 1)),
     "a sparse push has half the bytes": ("ssp", True, cell("pushes", 5, "bytes_up", lambda size: size // 2)),
     "a pull has a byte less": ("asp", True, cell("pushes", 5, "bytes_down", lambda size: size - 1)),
+    "less crossed the network": ("beside", True, facts(network_bytes=200_000)),
+    "what passed no link crossed the network": ("beside", True, lambda folder: facts(network_bytes=int(
+        pd.read_csv(folder / "pushes.csv")[["bytes_up", "bytes_down"]].to_numpy().sum()))(folder)),
     "a pull begins sooner": ("asp", True, phase("pull", begin_s=-1e-4)),
     "a worker waits less": ("ssp", True, phase("wait", end_s=-1e-4)),
     "a computation is shorter": ("asp", True, phase("compute", begin_s=1e-4)),

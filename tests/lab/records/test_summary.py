@@ -51,8 +51,14 @@ def test_each_measure_of_a_curve(tmp_path: Path):
     expected = {"accuracy": 0.95, "best_accuracy": 0.95, "seconds_to_goal": 3.0, "pushes_to_goal": 6.0,
                 "iterations_to_goal": 3.0, "rounds_to_goal": 3.0, "bytes_to_goal": 6 * 130.0, "bytes_up_to_goal": 600.0,
                 "bytes_down_to_goal": 180.0, "seconds": 4.0, "pushes": 8.0, "rate": 2.0, "iteration_s": 1.0,
-                "waiting": 0.25, "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0, "bytes_down": 240.0}  # fmt: skip
+                "waiting": 0.25, "staleness": 1.5, "lead": 0.0, "bytes_up": 800.0, "bytes_down": 240.0,
+                "network_bytes": 1040.0}  # fmt: skip
     assert {name: row[name] for name in summaries.MEASURES} == pytest.approx(expected)
+
+
+def test_what_crossed_the_network_is_what_the_record_says(tmp_path: Path):
+    result = handmade.curve(tmp_path, BASE, SLOW, network_bytes=700)
+    assert summary([result], measures=["network_bytes"]).network_bytes.tolist() == [700.0]
 
 
 def test_dropped_pushes_do_not_count(tmp_path: Path):

@@ -211,10 +211,36 @@ def test_an_owner_is_the_user_with_the_least_traffic():
     assert placement.traffic_of(USES, placement.parsa(USES, 3)).tolist() == [2, 3, 1]
 
 
+def test_a_key_whose_users_have_no_server_goes_to_any():
+    uses = np.array([0, 2, 3, 4]), np.array([A, B, B, C])  # C of worker 2 alone
+    assert placement.beside_users(uses, 3, 2).tolist() == [0, 1, 0]
+    assert placement.parsa(uses, 3, 2).tolist() == [0, 0, 1]
+    assert placement.beside_users(uses, 3, 3).tolist() == placement.beside_users(uses, 3).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("rule", placement.RULES)
+def test_each_key_has_one_server_by_every_rule(planted, rule):
+    parts = partition(planted, 4, "blocks")
+    owner = placement.place(traffic.used(planted, parts, 4), planted.key_count, 4, rule)
+    assert len(owner) == planted.key_count
+    assert set(owner.tolist()) == set(range(4))
+    weights, places = np.arange(planted.key_count), placement.renumbered(owner)
+    held = placement.as_held(weights, places)
+    assert np.array_equal(owner[held], np.sort(owner))
+    assert np.array_equal(placement.by_key(held, places), weights)
+
+
 def test_the_largest_load_goes_to_the_least_loaded_server():
     assert placement.balanced(np.array([5, 4, 3, 3, 3]), 2).tolist() == [0, 1, 1, 0, 1]
     spreads = np.array([4, 4, 1, 1, 1, 1])
     assert np.bincount(placement.balanced(spreads, 2), spreads).tolist() == [6, 6]
+
+
+def test_what_each_server_exchanges_follows_from_the_keys_that_it_has():
+    """Keys 1 and 2 of the first server's four, all of the second's two, none of the third's."""
+    found = traffic.exchanged(np.array([1, 2, 4, 5]), np.array([0, 4, 6, 9]))
+    places = traffic.request_bytes(np.array([1, 2]), 4) - 24
+    assert found.tolist() == [[24 + 8 + places, 24 + places, 24 + 8], [24 + 8, 24, 24 + 8], [0, 0, 0]]
 
 
 def test_a_servers_keys_follow_each_other_in_their_old_order():

@@ -19,12 +19,14 @@ Keys = NDArray[np.int64]
 
 
 class BatchKeys:
-    """The distinct keys of the examples of each of a worker's iterations, of one step or of several."""
+    """The distinct keys of the examples of each of a worker's iterations, of one step or of several.
+
+    They are named by where servers hold them."""
 
     def __init__(self, job: Job, worker: int, dataset: Dataset) -> None:
         run, inputs = job.run, dataset.train_x
         assert isinstance(inputs, SparseInputs)  # a run that pulls keys has no others
-        self._inputs, self._traits = inputs, job.traits
+        self._inputs, self._traits, self._places = inputs, job.traits, job.places
         self._batches = Batches(len(inputs), run.workers, worker, run.batch_size, run.seed, parts=job.assignment)
         self._last: tuple[int, Keys] = -1, np.empty(0, np.int64)
 
@@ -38,7 +40,8 @@ class BatchKeys:
             if traits.repeats:
                 steps = range(self._batches.rounds)
             rows = np.concatenate([self._batches.at(step) for step in steps])
-            self._last = iteration, self._inputs.keys_of(rows)
+            keys = self._inputs.keys_of(rows)
+            self._last = iteration, keys if self._places is None else np.sort(self._places[keys])
         return self._last[1]
 
 
