@@ -14,6 +14,7 @@ T = TypeVar("T")
 MODEL, DATA = "mlp:4", "mnist:train=1024,test=256"
 ORDERS = ("fifo", "filo", "stalest", "advancing", "needed", "front:100000", "tic", "tac")
 KILLS = 0.15  # of the faults
+METHODS = ("local", "downpour", "average", "admm")  # whose workers push after several gradients
 
 
 def drawn(seed: int, number: int, engine: str) -> Run:
@@ -21,9 +22,10 @@ def drawn(seed: int, number: int, engine: str) -> Run:
     draw = _Draw(numpy_generator(seed, "chaos", engine, number))
     workers, scale_s = draw.integer(1, 7 if engine == "timing" else 5), draw.log(0.005, 0.02)
     sync = draw.sync(workers)
-    layered = not sync.startswith(("eager", "local")) and draw.chance(0.35)
+    alone = sync.startswith(("eager", *METHODS))  # no layer by layer, and no range by range
+    layered = not alone and draw.chance(0.35)
     fields: dict[str, Any] = {"sync": sync, "ranges": draw.pick("layers", "layers:1000") if layered else "whole"}
-    pushed = draw.chance(0.15) and not layered and not sync.startswith(("local", "eager"))
+    pushed = draw.chance(0.15) and not layered and not alone
     if pushed:
         fields |= {"prune": f"range:{draw.integer(1, 15)},local_apply=off", "pull": "range"}
     elif engine == "local":
@@ -32,11 +34,16 @@ def drawn(seed: int, number: int, engine: str) -> Run:
     if layered and (engine == "timing" or "latency_s" in cluster):
         fields["order"] = draw.pick(*ORDERS)
     cluster["faults"] = [draw.fault(workers, scale_s) for _ in range(draw.integer(0, 5))]
+    pushes, on_death = draw.integer(5, 41), draw.pick("continue", "restart")
+    if engine == "local" and sync.startswith("downpour"):  # what its workers have fetched is lost with them
+        on_death = "continue"
+    if draw.chance(0.2) and not sync.startswith("admm") and (engine == "timing" or on_death == "continue"):
+        fields["servers"] = 2 if layered else draw.integer(2, 4)
     return Run.of({
         "model": MODEL, "data": DATA, "batch_size": 16, "learning_rate": 0.05, "workers": workers, **fields,
-        "cluster": cluster, "engine": engine, "seed": number, "pushes": draw.integer(5, 41), "eval_every": 1000,
+        "cluster": cluster, "engine": engine, "seed": number, "pushes": pushes, "eval_every": 1000,
         "lease_s": 5.0 if engine == "local" else max(0.1, draw.log(2, 50) * scale_s), "keep_weights": True,
-        "on_death": draw.pick("continue", "restart"), "dilation": 1,
+        "on_death": on_death, "dilation": 1,
     })  # fmt: skip
 
 
@@ -62,12 +69,18 @@ class _Draw:
     def sync(self, workers: int) -> str:
         """A policy, with parameters."""
         small = self.integer(0, 4)
-        return self.pick("bsp", "asp", f"ssp:{small}", f"ssp:{small}", f"dssp:{small},{self.integer(0, 5)}",
-                         f"elastic:{1 + 3 * small}", f"eager:{1 + small},rmw=off", f"eager:{1 + small}",
-                         f"local:{1 + small}", f"backup:{self.integer(0, workers)}")  # fmt: skip
+        found = self.pick("bsp", "asp", f"ssp:{small}", f"ssp:{small}", f"dssp:{small},{self.integer(0, 5)}",
+                          f"elastic:{1 + 3 * small}", f"eager:{1 + small},rmw=off", f"eager:{1 + small}",
+                          f"local:{1 + small}", f"backup:{self.integer(0, workers)}")  # fmt: skip
+        if not found.startswith("local"):
+            return found
+        return self.pick(found, f"downpour:{1 + small},{self.integer(1, 5)}", f"average:{0.02 * (1 + small):g}",
+                         f"admm:{1 + small}")  # fmt: skip
 
     def tensors(self, sync: str, *, layered: bool) -> dict[str, Any]:
         """What only real gradients have."""
+        if sync.startswith("admm"):
+            return {"optimizer": "sgd"}
         eager = sync.startswith("eager") and "rmw=off" not in sync
         found: dict[str, Any] = {"optimizer": "sgd" if eager else self.pick("sgd", "sgd:momentum=0.5", "adam"),
                                  "rate": "constant" if eager else self.pick("constant", "constant", "dynsgd")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pslab.__main__ import main
+from pslab.config.table import ROWS
 from pslab.lab.chaos import campaign as campaigns
 from pslab.lab.chaos import sums
 from pslab.lab.chaos.campaign import campaign
@@ -57,8 +58,8 @@ def test_a_run_is_its_seeds_and_numbers_alone(engine: str):
 
 def test_every_policy_and_every_fault_is_drawn():
     runs = [drawn(6, number, "timing") for number in range(300)]
-    assert {run.sync.partition(":")[0] for run in runs} == {
-        "bsp", "asp", "ssp", "dssp", "elastic", "eager", "local", "backup"}  # fmt: skip
+    assert {run.sync.partition(":")[0] for run in runs} == set(ROWS["sync"])
+    assert {run.servers for run in runs} == {1, 2, 3}
     faults = [fault["what"] for run in runs for fault in run.cluster["faults"]]
     assert set(faults) == {"kill", "stop", "duplicate", "delay", "drop", "corrupt"}
 
