@@ -1,0 +1,100 @@
+"""Times that the cluster models, phases without gaps, and instants inside the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pslab.engines.emulation.compute_times import ComputeTimes
+from pslab.engines.emulation.faults import LISTED, Faults
+from pslab.lab.judge.numbers.given import EXACT, Numbers
+from pslab.lab.judge.report import SLACK_S, report, report_cells
+
+
+def computing(n: Numbers) -> list[str]:
+    """In virtual time an iteration's computation takes what the cluster's seeded stream says; on a machine, no less.
+
+    Nor layer by layer: there a rule's work on one layer's gradient comes before the next layer's pass.
+    """
+    p, h = n.phases, n.history
+    if not h.rules.known:
+        return []
+    rows = np.flatnonzero((p.phase == "compute") & ~np.isin(p.worker, list(p.movers)))
+    spent_s = np.zeros((p.workers, p.iterations))
+    np.add.at(spent_s, (p.worker[rows], p.iteration[rows]), p.end[rows] - p.begin[rows])
+    done = np.full(p.workers, -int(h.rules.layered))  # layer by layer, a part of the last one is not recorded
+    np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1 - h.rules.layered)
+    due_s, skips = spent_s.copy(), {(worker, at): count for worker, at, count in n.facts.get("skips", ())}
+    modelled = np.full(due_s.shape, n.modelled and not h.rules.layered)
+    for cell in skips:  # the cluster's costs of what was computed and not sent are in it, too
+        modelled[cell] = False
+    faults, began = Faults(n.cluster, n.run.seed), p.first("compute", "begin")
+    for worker in np.flatnonzero(done > 0).tolist():
+        times = ComputeTimes(n.cluster, n.run.seed, worker)
+        for iteration in range(done[worker]):
+            draws = h.rules.traits.gradients(iteration) * (1 + skips.get((worker, iteration), 0))
+            due_s[worker, iteration] = drawn_s = sum(times.draw() for _ in range(draws))
+            if n.cluster.faults and not h.rules.layered:  # of whose passes a fault may meet any
+                at_s = float(began[worker, iteration])
+                due_s[worker, iteration] += faults.pause_s(worker, iteration, at_s, at_s + drawn_s)
+    lost = {row[2:4] for row in faults.rows} - {(row[2], row[3]) for row in n.facts.get("faulted", ())}
+    if n.modelled and lost and sum(n.facts["faults"].values()) < LISTED:
+        return [f"worker {worker} stood still in iteration {at}: the record says nothing of it" for worker, at in lost]
+    slack_s = EXACT * (1 + float(p.end.max())) if n.modelled else SLACK_S
+    wrong = np.where(modelled, np.abs(spent_s - due_s) > slack_s, spent_s < due_s - slack_s)
+    return report_cells(wrong, lambda worker, at: (
+        f"worker {worker} computed iteration {at} for {spent_s[worker, at]:.9g} s; the cluster's is "
+        f"{due_s[worker, at]:.9g} s"))  # fmt: skip
+
+
+def joints(n: Numbers) -> list[str]:
+    """Each phase begins where the one before it ends, and neither is recorded without the other."""
+    p, rules = n.phases, n.history.rules
+    rows = np.flatnonzero(~np.isin(p.worker, list(p.movers)) & (p.phase != "compute"))
+    if not rules.layered:
+        order = rows[np.lexsort((p.range[rows], p.iteration[rows], p.worker[rows], p.phase[rows].astype(str)))]
+        same = [column[order[1:]] == column[order[:-1]] for column in (p.phase, p.worker, p.iteration, p.range)]
+        if (twice := order[1:][np.logical_and.reduce(same)]).size:
+            return report(twice, lambda r: f"{p.name(r)} is recorded twice")
+    found = list[str]()
+    for before, after, must in _pairs(n):
+        ended, began = p.cells(before, "end"), p.cells(after, "begin", np.fmin)
+        wrong = np.abs(began - ended) > SLACK_S
+        if must:
+            wrong |= np.isnan(began) != np.isnan(ended)
+        found += report_cells(wrong, lambda index, worker, at, pair=(before, after), ends=ended, begins=began: (
+            f"worker {worker}'s {pair[0]} of iteration {at} ends at {ends[index, worker, at]:.6g} s, its {pair[1]} "
+            f"begins at {begins[index, worker, at]:.6g} s"))  # fmt: skip
+    return found
+
+
+def _pairs(n: Numbers) -> Iterator[tuple[str, str, bool]]:
+    """Phases that follow each other without a gap, and whether the one is never without the other."""
+    rules, sparse = n.history.rules, n.sparse
+    yield from [("push", "apply", True), ("wait", "serve", True), ("serve", "pull", True)]
+    if n.modelled or not (rules.known and rules.traits.eager):  # whose process decodes when the next iteration starts
+        yield "pull", "decode", False
+    if rules.known and not rules.traits.eager:
+        yield "apply", "wait", True
+    if not rules.layered and sparse is not None:
+        yield "compute", "select", True
+        if sparse:
+            yield "select", "encode", True
+        if n.modelled and rules.known and not rules.traits.eager and n.phases.ranges == 1:
+            yield ("encode" if sparse else "select"), "push", False
+
+
+def inside(n: Numbers) -> list[str]:
+    """Nothing is dealt with, applied or answered after the run."""
+    end_s, p, h = float(n.facts["seconds"]), n.phases, n.history
+    found = list[str]()
+    # in virtual time, a server ends what it has begun before the time is up, or the weights that reached the target
+    if not n.modelled or n.facts["outcome"] not in ("seconds", "interrupted", "target"):
+        late = np.flatnonzero(h.arrivals.seconds > end_s + SLACK_S)
+        found += report(late, lambda r: f"{h.arrivals.name(r)} came at {h.arrivals.seconds[r]:.6g} s, after the run")
+        late = np.flatnonzero(h.seconds > end_s + SLACK_S)
+        found += report(late, lambda r: f"{h.name(r)} was applied at {h.seconds[r]:.6g} s, after the run")
+    by_server = np.isin(p.phase, ["apply", "wait", "serve"])
+    late = np.flatnonzero((p.end > end_s + SLACK_S) & (by_server | n.modelled))
+    return found + report(late, lambda r: f"{p.name(r)} ends at {p.end[r]:.6g} s, after the run")
