@@ -7,17 +7,14 @@ from typing import Annotated, ClassVar
 
 from pslab.config.parameters import SHARE, Bounds, OneOf, check
 from pslab.policies.sync.bsp import BSP
-from pslab.policies.sync.ssp import Waiting
-from pslab.protocol.messages import Decisions, SyncEvent
 from pslab.protocol.traits import Lengths
-from pslab.protocol.window import Window
 
 BALANCED = 10.0  # times the other: a relative residual that changes rho
 FACTOR = 2.0  # by which it changes then
 
 
 @dataclass(frozen=True)
-class ADMM:
+class ADMM(BSP):
     """Consensus ADMM: in a round each worker minimizes its loss, with a penalty for its distance from the consensus z.
 
     Of worker i, with the loss f_i on its own examples, those of its first pass over the data:
@@ -47,16 +44,13 @@ class ADMM:
     passed: Annotated[
         int | None, Bounds(at_least=1), "batches that lbfgs evaluates the loss on; none: those of a pass"
     ] = None
+    barrier: ClassVar[bool] = False
     method: ClassVar[str] = "consensus"
     changes: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(self)
-
-    @property
-    def window(self) -> int:
-        return 1
 
     def sized(self, lengths: Lengths) -> ADMM:
         """The same with the passes of a run of these lengths."""
@@ -75,11 +69,3 @@ class ADMM:
     def converged(self, primal: float, dual: float) -> bool:
         """Whether relative residuals are so small that the run ends."""
         return self.stop is not None and max(primal, dual) <= self.stop
-
-    def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
-        return BSP().initial(workers)
-
-    def step(
-        self, state: tuple[Waiting, Waiting], event: SyncEvent, clocks: Window
-    ) -> tuple[tuple[Waiting, Waiting], Decisions]:
-        return BSP().step(state, event, clocks)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pslab.config.parameters import Bounds, OneOf, check
 from pslab.errors import ConfigError
 from pslab.policies.methods.local_sgd import LocalSGD
 from pslab.policies.sync.bsp import BSP
-from pslab.policies.sync.ssp import Waiting
-from pslab.protocol.messages import Decisions, SyncEvent
 from pslab.protocol.traits import Lengths
-from pslab.protocol.window import Window
 
 
 @dataclass(frozen=True)
-class Average:
+class Average(BSP):
     """Parallel SGD: local SGD whose period is so many passes over the data, or the whole budget.
 
     Averaging once, at the end (`passes=none`), is Zinkevich's; Hegde and Usmani repeat it after each pass. In a pass
@@ -29,13 +26,10 @@ class Average:
         float | None, Bounds(above=0), "passes over the data between two averagings; none: one averaging, at the end"
     ] = None
     over: Annotated[str, OneOf("users", "all"), "the workers that a weight of sparse data is averaged over"] = "users"
+    barrier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check(self)
-
-    @property
-    def window(self) -> int:
-        return 1
 
     def sized(self, lengths: Lengths) -> LocalSGD:
         """Local SGD with the period of a run of these lengths.
@@ -48,11 +42,3 @@ class Average:
         if lengths.budget is None:
             raise ConfigError("pushes", None, "averaging once, at the end, needs a budget; or average:1, each pass")
         return LocalSGD(lengths.budget, over=self.over)
-
-    def initial(self, workers: tuple[int, ...]) -> tuple[Waiting, Waiting]:
-        return BSP().initial(workers)
-
-    def step(
-        self, state: tuple[Waiting, Waiting], event: SyncEvent, clocks: Window
-    ) -> tuple[tuple[Waiting, Waiting], Decisions]:
-        return BSP().step(state, event, clocks)
