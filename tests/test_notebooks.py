@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 from pathlib import Path
@@ -59,6 +60,15 @@ def test_its_parameters_are_in_the_first_code_cell(path: Path):
     assert tagged == code_cells(path)[:1]
     assert tagged[0].startswith(CELL)
     assert of_notebook(path)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_claim_and_a_table_are_the_last_value_of_their_cell(path: Path):
+    """Of others a reader sees nothing."""
+    for source in code_cells(path):
+        for node in ast.parse(source).body[: None if source.rstrip().endswith(";") else -1]:
+            called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+            assert called is None or ast.unparse(called) not in ("claim", "plots.show"), ast.unparse(node)
 
 
 # -- executed --------------------------------------------------------------------------------------
