@@ -5,6 +5,9 @@ It knows no role, and the watcher on its parent stands before anything is import
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import multiprocessing as mp
 import os
 import signal
@@ -54,6 +57,7 @@ def main(seat: Seat) -> None:
     torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
     compiling.waits = partial(report, seat.parent, ALIVE)
     report(seat.parent, "ready")
+    gc.freeze()
     role: Any = None
     while True:
         try:
@@ -63,6 +67,7 @@ def main(seat: Seat) -> None:
         try:
             if verb == "start":
                 role, (make, *given) = None, arguments
+                _give_memory_back()
                 role = make(seat, *given)
                 report(seat.parent, "prepared")
             else:
@@ -73,6 +78,14 @@ def main(seat: Seat) -> None:
                 report(seat.parent, "failed", body)
             except OSError:  # the parent has closed the pipe: nobody is interested any more
                 return
+
+
+def _give_memory_back() -> None:
+    """To the system, what the role before has left: its cycles, and the holes of evaluations, would grow from run to
+    run. What stands since the imports is not looked through for it."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _die_with_parent() -> None:

@@ -172,3 +172,29 @@ def test_who_waits_on_purpose_is_alive_and_has_reported_nothing(own_pool, monkey
     own_pool.start(0, waits)
     assert [report.kind for report in reports(own_pool, 0)] == ["prepared"]
     assert heard == [0, 0]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
+def test_what_a_role_leaves_is_given_back_when_the_next_one_comes(own_pool):
+    """Also where its objects hold each other, and however long nothing else would collect them."""
+
+    def leaves(seat):
+        role = [bytes(2**16) for _ in range(800)]  # 50 MiB in pieces of the heap
+        role.append(role)
+        return role
+
+    def sees(seat):
+        from pslab.engines.processes.channel import report
+        from pslab.lab.chaos.soak import resident_bytes
+
+        report(seat.parent, "seen", resident_bytes(os.getpid()))
+
+    def seen():
+        own_pool.start(0, sees)
+        found = [report.body for report in reports(own_pool, 0) if report.kind == "seen"]
+        return found[0] if found else seen()
+
+    before = seen()
+    own_pool.start(0, leaves)
+    reports(own_pool, 0)
+    assert seen() < before + 2**23
