@@ -10,7 +10,8 @@ import pytest
 
 from pslab.engines.job.shared_memory import Arena
 from pslab.lab.chaos import soak as soaks
-from pslab.lab.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak
+from pslab.lab.chaos.draw import drawn
+from pslab.lab.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still
 
 
 def test_the_slope_is_that_of_a_line_in_ten_minutes():
@@ -57,3 +58,8 @@ def test_runs_go_on_until_the_time_is_over_with_samples_between_them(monkeypatch
     assert done == list(range(11))
     assert quiet == [0, 5, 10]
     assert len(samples.rows) == 3
+
+
+def test_no_run_that_is_drawn_has_more_processes_than_the_one_that_is_sampled_after():
+    most = max(run.workers + run.servers for run in (drawn(7, number, "local") for number in range(300)))
+    assert most == still().workers + still().servers
