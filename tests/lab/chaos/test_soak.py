@@ -62,4 +62,4 @@ def test_runs_go_on_until_the_time_is_over_with_samples_between_them(monkeypatch
 
 def test_no_run_that_is_drawn_has_more_processes_than_the_one_that_is_sampled_after():
     most = max(run.workers + run.servers for run in (drawn(7, number, "local") for number in range(300)))
-    assert most == still().workers + still().servers
+    assert most <= still().workers + still().servers
