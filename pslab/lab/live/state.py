@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records import record
+from pslab.lab.records.disk.live import LIVE, Live, drafts
 
 SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
 SILENT_S = 30.0  # a draft without news for so long is that of a dead writer, until it grows again
@@ -97,7 +98,7 @@ class Track:
 class _Draft:
     """A run's directory while it is under way."""
 
-    live: record.Live
+    live: Live
     written_s: float  #: its file's time when it was seen first
     read_s: float = field(default_factory=time.monotonic)
     track: Track | None = None
@@ -114,10 +115,10 @@ class Watcher:
 
     def poll(self) -> bool:
         """Read what is new; whether anything was."""
-        for path in record.drafts(self.results):
+        for path in drafts(self.results):
             written_s = _written_s(path)
             if path not in self._drafts and path not in self._unreadable and time.time() - written_s < SILENT_S:
-                self._drafts[path] = _Draft(record.Live(path), written_s)
+                self._drafts[path] = _Draft(Live(path), written_s)
         changed = [self._read(path, draft) for path, draft in list(self._drafts.items())]
         return any(changed)
 
@@ -184,6 +185,6 @@ class Watcher:
 def _written_s(draft: Path) -> float:
     """When a draft was last written; 0 if it no longer exists."""
     try:
-        return (draft / record.LIVE).stat().st_mtime
+        return (draft / LIVE).stat().st_mtime
     except OSError:
         return 0.0

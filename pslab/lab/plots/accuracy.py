@@ -18,10 +18,10 @@ from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, listed, shared_looks, words_of
 from pslab.lab.plots.page.theme import BEHIND, SINGLE, Look
-from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
+from pslab.lab.records.times.intervals import records
 
 
 class Quantity(NamedTuple):

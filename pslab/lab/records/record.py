@@ -33,11 +33,11 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError, Unwritable
-from pslab.lab.records import atomic_folder, journal
-from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
+from pslab.lab.records.disk import atomic_folder, journal
+from pslab.lab.records.disk.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
+from pslab.lab.records.disk.live import LIVE
 
 TABLES = ("accuracy", "phases", "pushes", "arrivals")
-LIVE = "live.jsonl"
 WEIGHTS = "weights.npy"
 FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES[:3]))  # records of before have no arrivals
 
@@ -208,32 +208,6 @@ class Draft:
         return self._again and place.is_dir() and not emulation_ok(read_manifest(place, FILES))
 
 
-class Live:
-    """Reads what a run under way has reported, from its start; `news` gives what is new since the last call."""
-
-    def __init__(self, draft: Path) -> None:
-        self.path = draft / LIVE
-        self._read_bytes = 0
-
-    def news(self) -> list[dict[str, Any]]:
-        """Complete new lines; none if there are none, or if the run has ended."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._read_bytes)
-                lines = file.read().splitlines(keepends=True)
-        except OSError:
-            return []
-        whole = [line for line in lines if line.endswith(b"\n")]
-        self._read_bytes += sum(map(len, whole))
-        return [json.loads(line) for line in whole]
-
-
-def drafts(results: Path) -> list[Path]:
-    """The directories of the runs that are under way, the oldest first."""
-    found = [path for path in (results / "runs").glob(".*.*.*.*") if (path / LIVE).is_file()]
-    return sorted(found, key=lambda path: (path / LIVE).stat().st_ctime)
-
-
 def emulation_ok(manifest: Mapping[str, Any]) -> bool:
     """Whether the machine kept up with the cluster that it emulated; if not, the record's seconds mean nothing."""
     return manifest.get("emulation_ok") is not False
@@ -266,14 +240,6 @@ def load(path: Path | str) -> Result:
     return Result(run, Path(path), manifest)
 
 
-def clean(results: Path) -> None:
-    """Remove the drafts of processes on this machine that have ended."""
-    for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
-        process = draft.name.split(".")[-2]
-        if process.isdigit() and not _alive(int(process)):
-            shutil.rmtree(draft, ignore_errors=True)
-
-
 def environment() -> dict[str, Any]:
     """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`."""
     torch = sys.modules.get("torch")
@@ -285,13 +251,3 @@ def environment() -> dict[str, Any]:
 def _apart(run: Run) -> str:
     """The name of a folder that is like no other."""
     return f"{run.digest}-{uuid.uuid4().hex[:8]}"
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True

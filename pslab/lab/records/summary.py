@@ -18,10 +18,10 @@ import pandas as pd
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import record
-from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.places import key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, recovered, single
+from pslab.lab.records.times.intervals import lead, waiting
 
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
 By = str | Sequence[str]

@@ -12,7 +12,7 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.errors import ConfigError, RecordError
-from pslab.lab.commands.trace import find_record
+from pslab.lab.commands.records.trace import find_record
 from pslab.lab.plots.perfetto import perfetto
 from pslab.lab.records.record import Result
 

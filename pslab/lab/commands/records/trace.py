@@ -78,7 +78,7 @@ def _words(record: Path) -> str:
 
 def _window(result: Result, from_s: float | None, to_s: float | None) -> tuple[float | None, float | None]:
     """Raises ConfigError where nothing of the run lies between the two."""
-    from pslab.lab.records.intervals import duration
+    from pslab.lab.records.times.intervals import duration
 
     low, high = from_s or 0.0, duration(result) if to_s is None else to_s
     if not (low < high and low < duration(result) and high > 0):
