@@ -50,7 +50,7 @@ def test_histories_by_hand_are_replayed_in_one_range_and_in_two(tmp_path, made):
         assert replay(found, build("sync", "ssp:0"), result.run.pushes, result.manifest) != ""
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize("engine", ["virtual", "local"])
 @pytest.mark.parametrize(
     ("sync", "fields"), [("bsp", {}), ("bsp", PRUNED), ("ssp:1", PRUNED), ("asp", {}), ("eager", PRUNED),
