@@ -179,8 +179,7 @@ def test_two_servers_take_in_twice_as_much():
     ("fields", "words"),
     [({"ranges": "layers", "servers": 3}, "the model has 2 ranges, and each server needs one"),
      ({"servers": 2000}, "servers=2000: "), ({"servers": 0}, "servers=0: "),
-     ({"servers": 2, "sync": "admm:2"}, "judges its residuals over the whole model"),
-     ({"servers": 2, "engine": "local", "on_death": "restart"}, "with several servers no process is replaced")],
+     ({"servers": 2, "sync": "admm:2"}, "judges its residuals over the whole model")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_a_process_starts(fields: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):
