@@ -16,7 +16,7 @@ from pslab.engines.execute import execute
 from pslab.engines.virtual import side_by_side
 from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
 from pslab.tensors.workload.data import Dataset, resolve_data

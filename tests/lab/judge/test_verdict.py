@@ -23,7 +23,7 @@ from pslab.lab.judge.pushes import History
 from pslab.lab.judge.replay import replay
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import SHOWN, judge
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import InvalidRun, run
 from pslab.policies.sync.asp import ASP
