@@ -20,6 +20,7 @@ VERBS = {
     "check": "pslab.lab.commands.check",
     "trace": "pslab.lab.commands.records.trace",
     "verify": "pslab.lab.commands.records.verify",
+    "export": "pslab.lab.commands.records.export",
     "bench": "pslab.lab.bench.command",
     "chaos": "pslab.lab.chaos.command",
     "doctor": "pslab.lab.commands.doctor",

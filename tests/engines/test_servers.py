@@ -145,6 +145,7 @@ def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: fl
         assert np.diff(ends(run)) == pytest.approx([period] * 4, rel=0.03)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("cluster", "servers", "periods"),
     [

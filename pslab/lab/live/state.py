@@ -15,6 +15,7 @@ from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records import record
 from pslab.lab.records.disk.live import LIVE, Live, drafts
+from pslab.lab.records.results import load
 
 SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
 SILENT_S = 30.0  # a draft without news for so long is that of a dead writer, until it grows again
@@ -72,7 +73,7 @@ class Track:
         table = result.accuracy.sort_values("pushes", kind="stable")
         self.points = [Point(*row) for row in table[list(Point._fields)].itertuples(index=False)]
         self.state, self.path, self.manifest = state, result.path, dict(result.manifest)
-        self.pushes, self.seconds = int(result.manifest["pushes"]), float(result.manifest["seconds"])
+        self.pushes, self.seconds = int(result.manifest["pushes"]), result.seconds
 
     @property
     def fraction(self) -> float:
@@ -179,7 +180,7 @@ class Watcher:
                 # an older one is of an earlier run; one that cannot be read was deleted
                 with contextlib.suppress(OSError, RecordError):
                     if track.state == LOST and os.path.getmtime(place / "manifest.json") >= draft.written_s:
-                        track.close(record.load(place), state)
+                        track.close(load(place), state)
 
 
 def _written_s(draft: Path) -> float:

@@ -28,7 +28,7 @@ ROOM = 9.0  # px: where a number has room
 
 
 def time_budget(
-    results: Iterable[Result], title: Any = None, *, by: Names = "label", across: str = WORKER,
+    results: Result | Iterable[Result], title: Any = None, *, by: Names = "label", across: str = WORKER,
     per_iteration: bool = False, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """A panel for each value of `by`, with a stacked bar for each worker: computing, pruning, transferring, waiting.

@@ -117,7 +117,7 @@ def timeline(
     Raises:
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
     """
-    found, _ = apart(as_results([results] if isinstance(results, Result) else results))
+    found, _ = apart(as_results(results))
     names = own_columns(found, by, ())
     grouped = groups(found, names)
     keys = [dict(zip(names, key, strict=True)) for key in grouped]

@@ -14,7 +14,8 @@ from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records.disk.atomic_folder import in_bytes, write_manifest
 from pslab.lab.records.disk.live import Live, clean, drafts
-from pslab.lab.records.record import FILES, WEIGHTS, Draft, find, load
+from pslab.lab.records.record import FILES, WEIGHTS, Draft, find
+from pslab.lab.records.results import load
 
 TABLES = {
     "accuracy": pd.DataFrame({"pushes": [0, 4], "iteration": [0.0, 1.0], "seconds": [0.0, 0.1 + 0.2],

@@ -29,14 +29,14 @@ def add(verbs: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print a line for each check of each record. Exit status: 1 if one of them fails, 2 no such record."""
-    from pslab.lab.commands.records.trace import find_record
     from pslab.lab.records.record import default_results
+    from pslab.lab.records.results import load
 
     results, well = (options.results or default_results()).resolve(), True
     for name in options.records:
         print(name)
         try:
-            found = checks(find_record(name, results))
+            found = checks(load(name, results))
             for finding in found:
                 print(line(finding), flush=True)
                 well = well and finding.state != PROBLEM

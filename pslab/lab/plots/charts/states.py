@@ -45,7 +45,7 @@ def server_states(
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
         RecordError: a record from before arrivals were recorded.
     """
-    found, _ = apart(as_results([results] if isinstance(results, Result) else results))
+    found, _ = apart(as_results(results))
     names = own_columns(found, by, ())
     grouped = groups(found, names)
     chosen = [group[0] for group in grouped.values()]
@@ -77,7 +77,7 @@ def _lanes(count: int) -> Axis:
 
 def _said(result: Result) -> str:
     """Over the whole run: how often a range answers, for how long, and how many pulls at a time."""
-    table, lasts_s = pulling(result), float(result.manifest["seconds"]) * len(ranges_of(result))
+    table, lasts_s = pulling(result), result.seconds * len(ranges_of(result))
     if not len(table) or lasts_s <= 0:
         return "never in state PULL"
     share = float((table.end_s - table.begin_s).sum()) / lasts_s
