@@ -52,7 +52,7 @@ class LocalServer:
         self.driver, self.waiting, self.faults, self.left, _ = self.state
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
-        self.links = EmulatedLinks(job, self.clock.now, self.waiting)
+        self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -169,7 +169,7 @@ class LocalServer:
             self.lines[worker], self.whose[line.descriptor] = line, worker
             self.links.renew(worker)
             iteration, frame = self.driver.succeed(worker)
-            self._send(worker, [Go(self.clock.zero_s, iteration)])
+            self._send(worker, [Go(self.clock.zero_s, iteration, self.faults.survived(worker))])
             self.driver.receive(frame)
 
     def _end(self, outcome: str) -> None:
@@ -292,7 +292,7 @@ class LocalServer:
                     waiting.discard(sender)
 
     def _report(self, ended_s: float) -> None:
-        books, frames, pushes = self.driver.books, self.links.faults, self.driver.books.applied
+        books, pushes = self.driver.books, self.driver.books.applied
         rows = books.ledger.close(pushes, ended_s)  # the parent maps them
         if fallen := self.stores.gone():  # not all that was decided was done
             report(self.parent, "fallen", {"numbers": fallen})
@@ -302,8 +302,8 @@ class LocalServer:
             "seconds": ended_s,
             "pushes": pushes,
             "accepted": self.machine.gradients,
-            "refused": self.driver.refused + (frames.refused if frames else 0),
-            "faulted": self.faults.rows + (frames.rows if frames else []),
+            "refused": self.driver.refused + self.faults.refused,
+            "faulted": self.faults.rows,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,
