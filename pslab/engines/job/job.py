@@ -70,6 +70,7 @@ class Shelf:
             size_bytes, place = tensor.numel() * tensor.element_size(), Place(at, tuple(tensor.shape), tensor.dtype)
             arena.reserve(at + size_bytes)
             arena.tensor(at, tensor.numel(), tensor.dtype).view(place.shape).copy_(tensor)
+            arena.show(at, size_bytes)
             at += aligned(size_bytes)
             return place
 

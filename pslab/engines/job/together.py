@@ -33,6 +33,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_codec(run, policies["prune"])
     _check_virtual(run, policies["prune"], cluster)
     _check_dilation(run, cluster)
+    _check_fleet(run)
     _check_key_ranges(run, policies)
     _check_keys(run, policies)
     _check_placement(run)
@@ -42,6 +43,13 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_method(run, policies)
     _check_layers(run, policies)
     _check_members(run, cluster)
+
+
+def _check_fleet(run: Run) -> None:
+    if run.fleet != "local" and run.engine != "local":
+        raise ConfigError("fleet", run.fleet, "in virtual time no process waits for another: use engine='local'")
+    if run.fleet != "local" and run.servers > 1:
+        raise ConfigError("servers", run.servers, "without shared memory there is one server so far: use fleet='local'")
 
 
 def lengths(run: Run, passed: int) -> Lengths:
@@ -153,13 +161,10 @@ def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...],
 
 
 def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
-    """Each server has something of the model; what several of them hold is nowhere put together again after a death."""
+    """Each server has something of the model."""
     if run.servers > len(parts):
         problem = f"the model has {len(parts)} ranges, and each server needs one: use fewer servers, or ranges='whole'"
         raise ConfigError("servers", run.servers, problem)
-    if run.servers > 1 and run.engine == "local" and run.on_death == "restart":
-        problem = "with several servers no process is replaced: use on_death='stop' or 'continue', or servers=1"
-        raise ConfigError("on_death", run.on_death, problem)
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:

@@ -47,6 +47,7 @@ class Coordinator:
         pool.arena.reserve(layout.end)
         self.weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
         self.weights.copy_(experiment.weights)
+        pool.arena.show(layout.server, self.weights.nbytes)
         return Job.of(experiment, layout, pool.shelve(experiment.dataset))
 
     def final_weights(self) -> np.ndarray:
@@ -135,6 +136,7 @@ class Coordinator:
     def order_evaluation(self, number: int, index: int, device: str) -> None:
         """Let an idle process evaluate a snapshot."""
         self.busy[number] = index
+        self.pool.snapshots.show(index * self.weights.nbytes, self.weights.nbytes, to=number)
         self.pool.order(number, "evaluate", index, device)
 
     def evaluate(self, todo: Iterable[int], numbers: Iterable[int], until_s: float = math.inf) -> None:

@@ -104,10 +104,8 @@ class Ledger:
         return self._trains
 
     def open(self, pushes: int) -> int:
-        """A snapshot after so many pushes is going to be made: its number. There is room for it."""
-        index, layout = self._taken, self._job.layout
-        if self._snapshots is not None:
-            self._snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.size * self._itemsize)
+        """A snapshot after so many pushes is going to be made: its number."""
+        index = self._taken
         self._taken, self._last = index + 1, pushes
         return index
 
@@ -140,11 +138,21 @@ class Ledger:
 
 
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
-    """Copy the weights that a server holds into a snapshot, for which there is room."""
+    """Copy the weights that a server holds into a snapshot."""
     layout = job.layout
-    target = snapshots.tensor(index * layout.size * layout.dtype.itemsize, layout.size, layout.dtype)
+    size_bytes = layout.size * layout.dtype.itemsize
+    snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * size_bytes)
+    target = snapshots.tensor(index * size_bytes, layout.size, layout.dtype)
     for piece in job.held[server]:
         target[piece].copy_(weights[piece])
+    show_held(job, snapshots, index * size_bytes, server)
+
+
+def show_held(job: Job, arena: Arena, offset: int, server: int) -> None:
+    """Others are to see the weights that a server holds, of all that lie at this offset."""
+    itemsize = job.layout.dtype.itemsize
+    for piece in job.held[server]:
+        arena.show(offset + piece.start * itemsize, (piece.stop - piece.start) * itemsize)
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:

@@ -25,9 +25,11 @@ class Rows:
         self._row, self._room = struct.Struct(f"<{columns}d"), 0
         self._memory: memoryview = memoryview(bytearray(ALIGNMENT))
         self._late: list[float] = []  # the last rows, one behind the other, which are not yet written
-        self.count = 0
+        self.count, self._shown, self._changed = 0, -1, 0  # rows; how many others have seen, and from which on not
         self._grow()
         COUNT.pack_into(self._memory, 0, 0)
+        if arena is not None:
+            arena.follow(self._changes)
 
     def append(self, row: Sequence[float]) -> None:
         """Add a row, and only then count it."""
@@ -49,6 +51,8 @@ class Rows:
         if late >= 0 and self._arena is None:
             self._late[late + column : late + column + len(values)] = values
             return
+        if row < self._changed:
+            self._changed = row
         at = ALIGNMENT + row * self._row.size + column * NUMBER_BYTES
         struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
 
@@ -58,6 +62,7 @@ class Rows:
         rows = rows[np.argsort(rows[:, by], kind="stable")]
         rows[:, number] = np.arange(1, len(rows) + 1)
         self._memory[ALIGNMENT : ALIGNMENT + rows.nbytes] = rows.tobytes()
+        self._changed = 0
 
     def table(self) -> np.ndarray:
         """All rows, as a copy: float64 [rows, columns]."""
@@ -89,6 +94,12 @@ class Rows:
             at = ALIGNMENT + self.count * self._row.size - len(late) * NUMBER_BYTES
             struct.pack_into(f"<{len(late)}d", self._memory, at, *late)
             COUNT.pack_into(self._memory, 0, self.count)
+
+    def _changes(self) -> list[tuple[int, int]]:
+        """The places that have changed since this was last asked: the rows, and then how many they are."""
+        changed, size, known = self._changed, self._row.size, self._shown == self.count <= self._changed
+        self._shown = self._changed = self.count
+        return [] if known else [(ALIGNMENT + changed * size, (self.count - changed) * size), (0, COUNT.size)]
 
     def _grow(self) -> None:
         self._room = 2 * self._room or FIRST

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config.run import Run
 from pslab.errors import RecordError, RunError, StartFailed, SweepFailed, Unwritable
-from pslab.lab.records import journal
-from pslab.lab.records.record import Draft, Result, clean, default_results, emulation_ok, find
+from pslab.lab.records.disk import journal
+from pslab.lab.records.disk.live import clean
+from pslab.lab.records.record import Draft, Result, default_results, emulation_ok, find
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import heed, import_torch, noted
 from pslab.lab.runs.machine import check_disk, forget_checkpoints, forget_old_checkpoints, with_checkpoints
@@ -209,7 +210,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
     forget_checkpoints(run, place)
-    shown.end(name, outcome.facts["seconds"], _last(outcome))
+    shown.end(name, _last(outcome))
     return result
 
 
@@ -270,7 +271,7 @@ def _side_by_side(
         else:
             done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
             forget_checkpoints(runs[name], place)
-            shown.end(name, news.facts["seconds"], _last(news))
+            shown.end(name, _last(news))
 
     try:
         for index, news in crowd.conduct((with_checkpoints(resolve(each), place) for each in runs.values()), heed_all):
