@@ -122,6 +122,7 @@ class Job:
     examples: int
     assignment: Any
     places: Any
+    evaluated: Any
     select_factor: float
     apply_factor: float
     sparse: bool
@@ -162,6 +163,11 @@ class Job:
         return tuple(map(tuple, found))
 
     @cached_property
+    def evaluated_at(self) -> Any:
+        """Where the weights lie that a snapshot has, if not all (int64 [entries])."""
+        return self.evaluated if self.places is None else self.places[self.evaluated]
+
+    @cached_property
     def shares(self) -> tuple[float, ...]:
         """Of each range its part of the model: what handling it costs of what the whole model costs."""
         return tuple(part.size / self.layout.size for part in self.parts)
@@ -185,5 +191,6 @@ class Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "loss",
                 "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment", "places",
-                "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own", "layered")  # fmt: skip
+                "evaluated", "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own",
+                "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

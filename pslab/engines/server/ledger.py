@@ -105,9 +105,9 @@ class Ledger:
 
     def open(self, pushes: int) -> int:
         """A snapshot after so many pushes is going to be made: its number. There is room for it."""
-        index, layout = self._taken, self._job.layout
+        index = self._taken
         if self._snapshots is not None:
-            self._snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.size * self._itemsize)
+            self._snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * self._job.layout.snapshot_bytes)
         self._taken, self._last = index + 1, pushes
         return index
 
@@ -140,11 +140,14 @@ class Ledger:
 
 
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
-    """Copy the weights that a server holds into a snapshot, for which there is room."""
-    layout = job.layout
-    target = snapshots.tensor(index * layout.size * layout.dtype.itemsize, layout.size, layout.dtype)
+    """Copy the weights that a server holds into a snapshot, for which there is room: those that it is to have."""
+    target = job.layout.snapshot_in(snapshots, index)
     for piece in job.held[server]:
-        target[piece].copy_(weights[piece])
+        if job.evaluated is None:
+            target[piece].copy_(weights[piece])
+        else:
+            own = np.flatnonzero((piece.start <= job.evaluated_at) & (job.evaluated_at < piece.stop))
+            target.numpy()[own] = weights.numpy()[job.evaluated_at[own]]
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:
