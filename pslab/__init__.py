@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from pslab.engines.check.plan import check
     from pslab.lab import plots
     from pslab.lab.records.choosing import best, goal
+    from pslab.lab.records.export import export
     from pslab.lab.records.record import Result
+    from pslab.lab.records.results import Results, load, records
     from pslab.lab.records.summary import summary
     from pslab.lab.runs.grid import grid, tuned
     from pslab.lab.runs.run import run, sweep
@@ -20,18 +22,22 @@ if TYPE_CHECKING:
     from pslab.lab.studies.parameters import parameters
 
 __all__ = [
-    "ConfigError", "PslabError", "Result", "Run", "best", "check", "claim", "goal", "grid", "parameters", "plots",
-    "run", "save", "summary", "sweep", "tuned",
+    "ConfigError", "PslabError", "Result", "Results", "Run", "best", "check", "claim", "export", "goal", "grid", "load",
+    "parameters", "plots", "records", "run", "save", "summary", "sweep", "tuned",
 ]  # fmt: skip
 
 _LAZY = {
     "Result": "pslab.lab.records.record",
+    "Results": "pslab.lab.records.results",
     "best": "pslab.lab.records.choosing",
     "check": "pslab.engines.check.plan",
     "claim": "pslab.lab.studies.claims",
+    "export": "pslab.lab.records.export",
     "goal": "pslab.lab.records.choosing",
     "grid": "pslab.lab.runs.grid",
+    "load": "pslab.lab.records.results",
     "parameters": "pslab.lab.studies.parameters",
+    "records": "pslab.lab.records.results",
     "run": "pslab.lab.runs.run",
     "save": "pslab.lab.studies.figures",
     "summary": "pslab.lab.records.summary",
@@ -49,3 +55,8 @@ def __getattr__(name: str) -> Any:
     if name == "plots":
         return import_module("pslab.lab.plots")
     return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What a person uses: TAB offers nothing else."""
+    return sorted(__all__)

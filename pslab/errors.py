@@ -20,13 +20,22 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 
 class PslabError(Exception):
-    """Everything that pslab raises on purpose."""
+    """Everything that pslab raises on purpose. A notebook shows what it says, and `%tb Verbose` the traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints: the error alone, unless its mode is one that asks for more than usual."""
+        shell = sys.modules["IPython"].get_ipython()
+        if shell.InteractiveTB.mode not in ("Context", "Minimal"):
+            lines: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+            return lines
+        return [f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
 
 
 class ConfigError(PslabError, ValueError):

@@ -1,10 +1,11 @@
-"""Errors quote what was wrong, at a length that a person reads, and survive a pipe."""
+"""Errors quote what was wrong, at a length that a person reads, survive a pipe, and are one sentence in a notebook."""
 
 from __future__ import annotations
 
 import pickle
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from pslab.config.run import Run
 from pslab.errors import LONGEST, ConfigError, ended, shortened
@@ -35,3 +36,16 @@ def test_an_error_is_the_same_after_a_pipe():
                                              (0, "exit code 0"), (None, "exit code None"), (-999, "exit code -999")])
 def test_signals_have_names(code: int | None, words: str):
     assert ended(code) == words
+
+
+def test_a_notebook_shows_the_sentence_and_the_traceback_on_demand(monkeypatch: pytest.MonkeyPatch):
+    shell = InteractiveShell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    shown: list[str] = []
+    monkeypatch.setattr(shell, "_showtraceback", lambda kind, error, lines: shown.append("\n".join(lines)))
+    shell.run_cell("from pslab import Run\ndef make():\n    return Run(workers=0)\nmake()")
+    shell.run_line_magic("tb", "Verbose")
+    assert shown[0].endswith("ConfigError\x1b[39m: workers=0: must be a whole number from 1 to 1024")
+    assert "\n" not in shown[0]
+    assert "Traceback" in shown[1]
+    assert "parameters.py" in shown[1]

@@ -10,12 +10,17 @@ strings, switches and None are left to their class.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
+import json
 import math
+import textwrap
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pslab.errors import ConfigError, nearest
 
@@ -91,6 +96,12 @@ class Parameter:
             return "on" if self.default else "off"
         return _shown(self.default)
 
+    @property
+    def words(self) -> str:
+        """What it is, what it may be, and its default, for a person."""
+        allowed = self.allowed if {*self.kinds} <= WORDS.keys() else ""
+        return "; ".join(filter(None, (self.doc, allowed, f"default: {self.shown}" if self.shown else "")))
+
     def checked(self, value: Any) -> Any:
         """The value; a whole number that stands for a float as a float.
 
@@ -149,6 +160,17 @@ def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def plain(value: Any) -> Any:
+    """A value as a table can hold it: a mapping as JSON, an object by its class and arguments."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return json.dumps(value, sort_keys=True, default=str)
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return value.__name__
+    return repr(value) if dataclasses.is_dataclass(value) else type(value).__name__
+
+
 def number(text: str) -> float:
     """``"0.01"`` or ``"1%"`` -> 0.01; ValueError if it is no number."""
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
@@ -190,3 +212,30 @@ def check(given: Any, prefix: str = "") -> None:
             raise ConfigError(prefix + name, value, str(error)) from None
         if checked is not value:
             object.__setattr__(given, name, checked)
+
+
+C = TypeVar("C", bound=type)
+
+
+def described(cls: C) -> C:
+    """A dataclass that refuses unknown fields with the nearest right name, and whose docstring has the words of each.
+
+    Raises:
+        ConfigError: from its constructor, with a name that is no field.
+    """
+    init, known = vars(cls)["__init__"], parameters(cls)
+
+    @functools.wraps(init)
+    def __init__(self: Any, *values: Any, **fields: Any) -> None:  # noqa: N807
+        for name in fields:
+            if name not in known:
+                raise ConfigError(name, fields[name], f"{cls.__name__} has no such field; {nearest(name, known)}")
+        init(self, *values, **fields)
+
+    lines = (textwrap.fill(f"{name}: {field.words}", 100, initial_indent="    ", subsequent_indent=" " * 8)
+             for name, field in known.items())  # fmt: skip
+    cls.__doc__ = "\n".join([inspect.getdoc(cls) or "", "", "Fields:", *lines])
+    cls.__init__ = __init__  # type: ignore[misc]
+    given = [each.replace(annotation=each.empty) for each in inspect.signature(cls).parameters.values()]
+    cls.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+    return cls

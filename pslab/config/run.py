@@ -17,10 +17,10 @@ from typing import Annotated, Any
 from pslab.config import sources
 from pslab.config.content import Unknown, content
 from pslab.config.metric import LOWER, metric_of
-from pslab.config.parameters import TRUE, Bounds, OneOf, check, parameters
+from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split
 from pslab.config.table import ROWS
-from pslab.errors import ConfigError, nearest
+from pslab.errors import ConfigError
 
 SEMANTICS = 5  # raise it when the same Run gives other results than before: old records are then not reused
 
@@ -39,6 +39,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One experiment.
@@ -47,7 +48,8 @@ class Run:
     at whichever of `pushes`, `seconds` and `target_accuracy` comes first.
 
     Raises:
-        ConfigError: a field of the wrong type or an impossible value. Names are resolved by `pslab.lab.runs.resolve`.
+        ConfigError: an unknown field, one of the wrong type, or an impossible value. What names stand for
+            is looked up by `pslab.lab.runs.resolve`.
     """
 
     model: Annotated[Named, "a name, package.module:factory, or a callable that returns an nn.Module"] = "mlp"
@@ -89,8 +91,8 @@ class Run:
     target_accuracy: Annotated[float | None, "stop once the metric is as good: an accuracy from 0 to 1"] = None
     cluster: Annotated[str | Mapping[str, Any], "a preset's name, or a mapping of Cluster's fields"] = "free"
     engine: Annotated[str, OneOf(*ROWS["engine"]), "what executes the run"] = "local"
-    device: Annotated[str, OneOf("cpu", "cuda")] = "cpu"
-    dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
+    device: Annotated[str, OneOf("cpu", "cuda"), "where workers compute gradients"] = "cpu"
+    dtype: Annotated[str, OneOf("float32", "float64"), "of weights and gradients"] = "float32"
     seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of weights, batches and all else that is drawn"] = 0
     eval_every: Annotated[
         int | None, Bounds(at_least=1, at_most=10**12), "pushes between evaluations; None: a twentieth of the budget"
@@ -143,10 +145,7 @@ class Run:
         Raises:
             ConfigError: an unknown name (with the nearest right one), or anything that Run itself refuses.
         """
-        for name in parameters:
-            if name not in FIELDS:
-                raise ConfigError(str(name), parameters[name], f"Run has no such field; {nearest(str(name), FIELDS)}")
-        return cls(**parameters)
+        return cls(**{str(name): value for name, value in parameters.items()})
 
     def but(self, **changes: Any) -> Run:
         """This run with some fields changed."""
@@ -159,6 +158,16 @@ class Run:
         fields = ((name, value) for name, value, default in each
                   if name not in ASIDE and (name not in LATER or value != default))  # fmt: skip
         return {name: self._objects[name][0] if name in self._objects else _plain(value) for name, value in fields}
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The fields that are not at their defaults."""
+        return {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default}
+
+    def __repr__(self) -> str:
+        given = (f"{name}={value!r}" if isinstance(value, (str, Mapping)) else f"{name}={plain(value)}"
+                 for name, value in self.changed.items())  # fmt: skip
+        return f"Run({', '.join(given)})"
 
     @property
     def unknown(self) -> str:

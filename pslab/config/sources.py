@@ -7,7 +7,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from pslab.errors import ConfigError
@@ -119,12 +119,14 @@ def _file(name: str) -> Path | None:
     return None if origin is None or not Path(origin).is_file() else Path(origin).resolve()
 
 
-def _imports(name: str, content: bytes, package: bool) -> Iterator[str]:
+@lru_cache(maxsize=256)
+def _imports(name: str, content: bytes, package: bool) -> list[str]:
     """The modules that a file may import, wherever in it."""
+    found: list[str] = []
     try:
         tree = ast.parse(content)
     except SyntaxError:  # importing it says so
-        return
+        return found
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -136,4 +138,5 @@ def _imports(name: str, content: bytes, package: bool) -> Iterator[str]:
             continue
         for each in names:
             parts = each.split(".")
-            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+            found += (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return list(dict.fromkeys(found))

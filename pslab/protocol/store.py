@@ -7,6 +7,7 @@ is ordered, and a reply for read. That is right because each store does what it 
     Step       applies pushes to a range            their payloads are free, and not before
     Reply      lays the weights of a range ready    they are sent, unless their worker has left since
     Snapshot   copies all that it holds             if every store has: a cut between the same two steps
+    Keep       keeps all that it is                 if every store has: one to which all of them can go back
     Forget     drops what it keeps of a worker      nothing
     Discard    does nothing                         its payload is free: earlier pushes of its worker are, too
 
@@ -29,13 +30,19 @@ class Snapshot(NamedTuple):
     number: int
 
 
+class Keep(NamedTuple):
+    """Order: keep all that is held here, and what is known of it, as a part of the checkpoint of this number."""
+
+    number: int
+
+
 class Forget(NamedTuple):
     """Order: this worker has left; what was to be sent to it is not."""
 
     worker: int
 
 
-Order = Step | Reply | Snapshot | Forget | Discard
+Order = Step | Reply | Snapshot | Keep | Forget | Discard
 
 
 class Done(NamedTuple):

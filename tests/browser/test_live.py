@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

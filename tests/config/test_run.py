@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pslab.config.run import Run
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError
 
 
@@ -74,3 +75,26 @@ def test_the_evaluation_period_is_a_twentieth_of_the_budget():
     assert Run(pushes=937).evaluation_period == 46
     assert Run(pushes=3).evaluation_period == 1
     assert Run(pushes=None, seconds=1.0).evaluation_period is None
+
+
+def test_a_run_shows_what_is_not_at_its_default_and_can_be_typed_again():
+    run = Run(sync="ssp:3", learning_rate=0.5, cluster={"preset": "lab"}, keep_weights=True)
+    assert repr(run) == "Run(sync='ssp:3', learning_rate=0.5, cluster={'preset': 'lab'}, keep_weights=True)"
+    assert eval(repr(run)) == run
+    assert (repr(Run()), Run().changed) == ("Run()", {})
+    assert repr(Run(sync=Policy(3))) == "Run(sync=Policy)"
+
+
+def test_an_unknown_field_is_refused_with_the_nearest():
+    for make in (Run, Run().but):
+        with pytest.raises(ConfigError, match=r"worker=3: Run has no such field; .* did you mean 'workers'"):
+            make(worker=3)
+
+
+def test_every_field_is_documented():
+    assert Run.__doc__ is not None
+    said = " ".join(Run.__doc__.split())
+    for name, field in FIELDS.items():
+        assert field.doc, name
+        assert f"{name}: {field.words}" in said
+    assert list(inspect.signature(Run).parameters) == [*FIELDS]

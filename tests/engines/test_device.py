@@ -94,7 +94,7 @@ def quiet(news: dict) -> None:
     """No one listens."""
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fields", BARRIER, ids=in_words)
 @pytest.mark.parametrize("engine", ["local", "virtual"])

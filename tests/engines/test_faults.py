@@ -110,7 +110,7 @@ def test_a_worker_that_joins_in_the_midst_of_a_layered_round_does_not_compute_on
     assert_valid(judge(run, tables, facts))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("sync", POLICIES)
 def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
     twice = [{"what": "duplicate", "probability": 1.0}]
@@ -124,6 +124,7 @@ def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
     assert tables_of(tiny(engine="virtual", sync=sync, cluster=cluster), found[1])[2]["verdict"] == "valid"
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(("sync", "ranges"), [("bsp", "whole"), ("ssp:1", "layers"), ("eager:1", "whole")])
 def test_real_processes_obey_the_same_plan(sync: str, ranges: str):
     """Under a bound, so that no worker is so slow that its iteration 3 does not come."""

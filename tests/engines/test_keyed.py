@@ -76,6 +76,7 @@ def test_a_run_ends_with_the_weights_of_logistic_regression(tmp_path, fields):
     assert np.abs(found.weights).max() > 0.1
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("fields", [VIRTUAL, {}, {**VIRTUAL, "sync": "ssp:2"}, {**VIRTUAL, "partition": "moves"},
                                     {**VIRTUAL, "sync": "local:3", "pushes": 90},
                                     {**VIRTUAL, "servers": 4, "partition": "multilevel"}, {"servers": 2},

@@ -16,7 +16,7 @@ from pslab.engines.execute import execute
 from pslab.engines.virtual import side_by_side
 from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run, sweep
 from pslab.tensors.workload.data import Dataset, resolve_data
@@ -77,6 +77,7 @@ def wanted(name: str, **fields: object) -> Run:
     return tiny(**{"pushes": 48, "eval_every": 24, **CASES[name], **fields})
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", CASES)
 def test_real_processes_and_virtual_time_learn_with_the_same_bits(name):
     local, virtual = (execute(resolve(wanted(name, engine=each)), lambda news: None) for each in ("local", "virtual"))

@@ -113,7 +113,7 @@ class Reference:
         return mask
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize(
     "options",
     ["warm_up=0", "warm_up=2", "clip=0.7,warm_up=1", "nesterov=on,warm_up=0", "masking=off,warm_up=0", "momentum=0",
@@ -148,6 +148,7 @@ def test_dgc_is_the_sequential_reference_in_float32() -> None:
     np.testing.assert_allclose(execute(experiment, quiet).weights, expected, atol=2e-6)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("prune", LASTING)
 def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
     wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")

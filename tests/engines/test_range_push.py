@@ -72,7 +72,7 @@ def test_bsp_on_real_processes_is_virtual_bsp():
 # -- what is applied -------------------------------------------------------------------------------
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize("sync", ["asp", "eager"])
 @pytest.mark.parametrize("size", [1, 5, 17])
 @pytest.mark.parametrize("cluster", [FREE, {**FREE, "bandwidth_bit_s": 1e5, "latency_s": 0.03}])
@@ -139,6 +139,7 @@ def test_five_keys_are_pushed_two_at_a_time():
     assert found == [[1, 1, 0, 0, 0], [1, 1, 2, 2, 0], [1, 1, 2, 2, 3], [4, 4, 2, 2, 3]]
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("sync", ["bsp", "ssp:1", "asp", "eager", "dssp:1,4", "elastic:4"])
 def test_each_gradient_is_applied_once_and_in_time(sync):
     """After n iterations of each worker a key lacks at most K - 1 of its gradients, and has none twice."""

@@ -51,7 +51,7 @@ def test_every_rate_is_among_those_that_are_replayed():
     assert {rate.partition(":")[0] for rate in EVERY_RATE} == set(ROWS["rate"])
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 @pytest.mark.parametrize(
     ("engine", "fields"), [*(("virtual", each) for each in VIRTUAL), *(("local", each) for each in LOCAL)], ids=str
 )

@@ -145,6 +145,7 @@ def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: fl
         assert np.diff(ends(run)) == pytest.approx([period] * 4, rel=0.03)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("cluster", "servers", "periods"),
     [
@@ -178,8 +179,7 @@ def test_two_servers_take_in_twice_as_much():
     ("fields", "words"),
     [({"ranges": "layers", "servers": 3}, "the model has 2 ranges, and each server needs one"),
      ({"servers": 2000}, "servers=2000: "), ({"servers": 0}, "servers=0: "),
-     ({"servers": 2, "sync": "admm:2"}, "judges its residuals over the whole model"),
-     ({"servers": 2, "engine": "local", "on_death": "restart"}, "with several servers no process is replaced")],
+     ({"servers": 2, "sync": "admm:2"}, "judges its residuals over the whole model")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_a_process_starts(fields: dict[str, Any], words: str):
     with pytest.raises(ConfigError, match=words):

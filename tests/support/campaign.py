@@ -27,6 +27,7 @@ from tiny import tiny
 
 from pslab.engines.execute import execute
 from pslab.engines.job.outcome import Outcome
+from pslab.engines.local.stores import number_of
 from pslab.engines.processes import pool
 from pslab.errors import RunError
 from pslab.lab.runs.resolve import resolve
@@ -35,7 +36,9 @@ EVERY = 20  # pushes between checkpoints
 WORKERS = 2
 RUN = tiny(sync="bsp", prune="static:5%", workers=WORKERS, pushes=200, on_death="restart", lease_s=3.0,
            checkpoint_every=EVERY, eval_every=100, cluster={"compute_s": 0.005})  # fmt: skip
-KINDS = ("kill worker", "kill server", "stop worker", "stop server", "stop parent", "kill parent")
+KINDS = ("kill worker", "kill server", "kill another server", "stop worker", "stop server", "stop another server",
+         "stop parent", "kill parent")  # fmt: skip
+OTHERS = WORKERS  # servers beside the one that decides, where one of them ends
 LIMIT_S = 120.0  # for one run, however busy the machine
 PAUSE_S = 0.5  # for which a parent is stopped
 PREPARES = 0.1  # of the moments' span lies in the preparation
@@ -46,10 +49,11 @@ GONE_S = 10.0  # after which nothing of a killed parent may be left
 def conduct(kind: str, delay_s: float, who: int) -> tuple[Outcome | RunError, float]:
     """One run whose process gets its signal so long after its start, or, if that is negative, while it is prepared; and
     how long it took."""
-    signs = signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP
+    signs, another = signal.SIGKILL if kind.startswith("kill") else signal.SIGSTOP, kind.endswith("another server")
+    wanted = RUN.but(servers=1 + OTHERS) if another else RUN  # under a barrier to the same bits
 
     def act() -> None:
-        number = pool.SERVER if kind.endswith("server") else who
+        number = number_of(WORKERS, 1 + who) if another else pool.SERVER if kind.endswith("server") else who
         kept = pool._kept
         with contextlib.suppress(AttributeError, KeyError, ProcessLookupError, ValueError):
             if kind == "stop parent":
@@ -68,7 +72,7 @@ def conduct(kind: str, delay_s: float, who: int) -> tuple[Outcome | RunError, fl
             timer.start()
 
     try:
-        return execute(resolve(RUN), look), time.monotonic() - begun_s
+        return execute(resolve(wanted), look), time.monotonic() - begun_s
     except RunError as error:
         return error, time.monotonic() - begun_s
     finally:

@@ -17,6 +17,8 @@ from torch import nn
 
 from pslab.engines.worker.kept import TORN
 
+DECIDER = "pslab-server"
+
 
 def replaced(where: str, made: Callable[[Any], Any]) -> None:
     """Put what `made` makes of a function, "module:path", in its place."""
@@ -63,15 +65,20 @@ def once(marker: Path | None, process: str) -> bool:
 
 
 class SabotagedServer:
-    """A policy that does what another one does; once in a run `act` happens in the server's process, at its first
-    step."""
+    """A policy that does what another one does; once in a run `act` happens in a server's process: in that of the one
+    that decides at its first step, in another's, "pslab-worker 2", say, when it gets its role."""
 
-    def __init__(self, like: Any, marker: Path | None, act: Callable[[], None] | None) -> None:
-        self.like, self.marker, self.act = like, marker, act
+    def __init__(self, like: Any, marker: Path | None, act: Callable[[], None] | None, process: str = DECIDER) -> None:
+        self.like, self.marker, self.act, self.process = like, marker, act, process
         self.window, self.barrier, self.initial = like.window, bool(getattr(like, "barrier", False)), like.initial
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.act is not None and self.process != DECIDER and once(self.marker, self.process):
+            self.act()
+
     def step(self, state: Any, event: Any, clocks: Any) -> Any:
-        if self.act is not None and once(self.marker, "pslab-server"):
+        if self.act is not None and self.process == DECIDER and once(self.marker, DECIDER):
             self.act()
         return self.like.step(state, event, clocks)
 

@@ -153,13 +153,10 @@ def check_credit(run: Run, policies: Mapping[str, Any], parts: tuple[Part, ...],
 
 
 def check_servers(run: Run, parts: tuple[Part, ...]) -> None:
-    """Each server has something of the model; what several of them hold is nowhere put together again after a death."""
+    """Each server has something of the model."""
     if run.servers > len(parts):
         problem = f"the model has {len(parts)} ranges, and each server needs one: use fewer servers, or ranges='whole'"
         raise ConfigError("servers", run.servers, problem)
-    if run.servers > 1 and run.engine == "local" and run.on_death == "restart":
-        problem = "with several servers no process is replaced: use on_death='stop' or 'continue', or servers=1"
-        raise ConfigError("on_death", run.on_death, problem)
 
 
 def _check_own_writes(run: Run, policies: Mapping[str, Any], field: str, instead: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
 from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.noted import Noted
-from pslab.engines.local.recovery.replacing import LIVES, Recovery
+from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.stores import StoreRole, number_of
 from pslab.engines.local.worker import LocalWorker
@@ -32,7 +33,7 @@ from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
 from pslab.engines.worker.driver import skipped
-from pslab.errors import RunError, WorkerDied
+from pslab.errors import RunError
 
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
 
@@ -86,7 +87,8 @@ class _LocalRun(Rehearsing):
         super().__init__(pool, experiment, on_progress, yields, before)
         self.attendance = Attendance(pool, self.run.workers, self.run.on_death, self.stores)
         self.lost = self.attendance.lost
-        self.recovery = Recovery(pool, self.attendance, self.run.on_death, lambda worker: self._give_role(worker, True))
+        servers, succeed = (SERVER, *sorted(self.stores)), partial(self._give_role, successor=True)
+        self.recovery = Recovery(pool, self.attendance, self.run.on_death, succeed, servers)
         self.evaluator = number_of(self.run.workers, self.run.servers) if beside else None
         self.all |= {self.evaluator} if self.evaluator is not None else set()
         self.facts: dict[str, Any] = {}
@@ -135,8 +137,8 @@ class _LocalRun(Rehearsing):
             while self._under_way:
                 self.hear(self._owed(), POLL_S)
                 self._relieve()
-                if SERVER in self.pool.ended and "outcome" not in self.facts:
-                    self._rewind()
+                if (fallen := self.recovery.fallen) is not None and "outcome" not in self.facts:
+                    self._rewind(fallen)
                 if (beside := self.evaluator) is not None and beside not in self.pool.ended and not self.busy:
                     for index in self.unevaluated[:1]:
                         self.order_evaluation(beside, index, "cpu")
@@ -147,16 +149,24 @@ class _LocalRun(Rehearsing):
         for number in (*sorted(self.workers | self.stores), SERVER):
             self.pool.order(number, "run", self.dilation)
 
-    def _rewind(self) -> None:
-        """The server has ended: all go on from its newest checkpoint."""
-        facts = self.recovery.rewind(self.pool.ended[SERVER], len(rows_in(self.pool.ledger[0], len(PUSH_COLUMNS))))
+    def _rewind(self, fallen: RunError) -> None:
+        """A server has ended: all go on from the newest checkpoint; a run that has none yet has not started."""
+        rows = rows_in(self.pool.ledger[0], len(PUSH_COLUMNS))
+        pushes = reached(rows, len(self.experiment.parts), self.experiment.traits)["pushes"]
+        try:
+            found = self.recovery.rewind(fallen, pushes)
+        except RunError:
+            self.running = bool(self.recovery.problem or self.recovery.rewinds)
+            raise
+        facts = found.facts
         self.phases.rewind(facts["seconds"])
         self.worked.clear()
         self.forget_snapshots(facts["snapshots"])
-        self.pool.start(SERVER, LocalServer, self.job, True)
+        self._start_servers(found.number)
+        self.await_prepared(self.recovery.servers)  # workers copy weights that are those of the checkpoint
         for worker in sorted(self.workers):
             self._give_role(worker, True)
-        self.await_prepared(self.workers | {SERVER})
+        self.await_prepared(self.workers)
         self._run()
         self.on_progress({"pushes": facts["pushes"], "seconds": facts["seconds"]})
 
@@ -190,14 +200,19 @@ class _LocalRun(Rehearsing):
         self.job = job = self.lay_out()
         self.phases = Noted(self.pool.phases[: self.run.workers])
         self.disk = Disk(self, job)
-        self.pool.start(SERVER, LocalServer, job, self.disk.resume())
-        for server in range(1, self.run.servers):
-            self.pool.start(number_of(self.run.workers, server), StoreRole(server, self.run.servers), job)
+        self._start_servers(self.disk.resume())
         for worker in sorted(self.workers):
             self._give_role(worker, self.disk.resumed)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
         self.await_prepared(self.all)
+
+    def _start_servers(self, checkpoint: int) -> None:
+        """Give the servers their roles, from the checkpoint of this number on, if it is not 0."""
+        self.pool.start(SERVER, LocalServer, self.job, checkpoint)
+        for server in range(1, self.run.servers):
+            role = StoreRole(server, self.run.servers)
+            self.pool.start(number_of(self.run.workers, server), role, self.job, checkpoint)
 
     def _give_role(self, worker: int, successor: bool = False) -> None:
         role = LocalLayeredWorker if self.job.layered else LocalWorker
@@ -208,11 +223,8 @@ class _LocalRun(Rehearsing):
     def tolerated(self, number: int) -> bool:
         """While the run is under way the server notices, and knows the iteration; when it has served it may end."""
         on_death = self.run.on_death
-        if number == SERVER:
-            may = on_death == "restart" and len(self.recovery.rewinds) < LIVES and self.running
-            return may or "outcome" in self.facts
-        if number in self.stores:
-            return "outcome" in self.facts
+        if number in self.recovery.servers:
+            return (self.recovery.able and self.running) or "outcome" in self.facts
         if number == self.evaluator:  # what it has not evaluated workers do at the end
             return on_death != "stop" and self.run.target_accuracy is None
         return on_death != "stop" or (self.running and self._under_way)
@@ -228,9 +240,9 @@ class _LocalRun(Rehearsing):
         elif report.kind == "lost":
             self.recovery.lost(report.body)
         elif report.kind == "fallen" and (fallen := set(report.body["numbers"]) - self.pool.ended.keys()):
-            self.pool.reports(dict.fromkeys(fallen, ""), INTERRUPT_LIMIT_S)  # they may say why themselves
-            server, how = min(fallen) - self.run.workers + 1, f"has not answered for {self.run.lease_s:g} s"
-            raise WorkerDied(StoreRole(server, self.run.servers).called, None, how)
+            self.pool.reports(dict.fromkeys(fallen, ""), INTERRUPT_LIMIT_S, self.tolerated)  # they may say why
+            for store in sorted(fallen - self.pool.ended.keys()):
+                self.pool.end(store, f"has not answered for {self.run.lease_s:g} s", self.tolerated)
         elif report.kind in ENDS:
             self.recovery.ended(number)
         elif report.kind == "prepared" and number in self.recovery.preparing:

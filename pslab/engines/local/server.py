@@ -22,8 +22,10 @@ from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.ledger import reached
+from pslab.engines.server.store import NO_WORK
 from pslab.engines.server.worker_status import doing
 from pslab.protocol.messages import Weights
+from pslab.protocol.store import Keep
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
 
@@ -33,7 +35,7 @@ class LocalServer:
 
     called = "server"
 
-    def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
+    def __init__(self, seat: Seat, job: Job, checkpoint: int = 0) -> None:
         self.job, self.run_, self.parent = job, job.run, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self.pipes = seat.pipes  # also of the next run
@@ -43,11 +45,11 @@ class LocalServer:
         self.whose[self.parent.fileno()] = None  # what is listened to
         self.clock = WallClock()
         self.stores = StoreLines(job, seat, self.clock)
-        self.checkpoints = Checkpoints(job, seat, self, self.clock)
+        self.checkpoints = Checkpoints(job, seat, self, self.clock, self.stores.each)
         self.resumed: Mapping[str, Any] | None  # the facts of the checkpoint that it goes on from
-        first = None if successor else first_state(job, seat, self, self.clock, self.stores.each)
-        self.resumed, self.state = self.checkpoints.restore() if first is None else (None, first)
-        self.driver, self.waiting, self.faults, self.left = self.state
+        first = None if checkpoint else first_state(job, seat, self, self.clock, self.stores.each)
+        self.resumed, self.state = self.checkpoints.restore(checkpoint) if first is None else (None, first)
+        self.driver, self.waiting, self.faults, self.left, _ = self.state
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting)
@@ -67,10 +69,9 @@ class LocalServer:
         """Serve until a stop rule holds, then report everything to the parent."""
         if self.resumed is None:
             self.clock.start(dilation)
-            self.driver.start()
-            if not self.checkpoints.problem:
-                self._checkpoint()
             self.stores.tell(Go(self.clock.zero_s))
+            self.driver.start()
+            self._checkpoint(not self.checkpoints.problem)
             for worker in range(self.run_.workers):
                 self._send(worker, [Go(self.clock.zero_s)])
         else:  # time has gone on
@@ -78,6 +79,8 @@ class LocalServer:
             if zero_s is None:  # it stood still meanwhile
                 zero_s = time.monotonic() - self.resumed["seconds"] * dilation
             self.clock.start(dilation, zero_s)
+            self.stores.tell(Go(zero_s))
+            self.stores.settle(self.state.machines, self.driver, self.resumed["seconds"])
             lines, self.lines, self.whose = self.lines, [None] * len(self.lines), {self.parent.fileno(): None}
             self.coming = {w: line for w, line in enumerate(lines) if line is not None and w not in self.left}
         self._loop()
@@ -116,13 +119,12 @@ class LocalServer:
                     self._obey()
                 else:
                     self._hear(worker)
-            if not self.stores.serve(self.clock.now()):
+            if not self.stores.serve(self.clock.now()) and self.run_.on_death != "restart":  # all are to begin again
                 self._end("died")
             self._attach_due()
             self._deliver()
             self._take_one()
-            if not driver.outcome and self.checkpoints.due(self.machine):
-                self._checkpoint()
+            self._checkpoint(not driver.outcome and self.checkpoints.due(self.machine))
             if self.run_.seconds is not None and self.clock.now() >= self.run_.seconds:
                 self._end("seconds")
             self._progress()
@@ -146,18 +148,23 @@ class LocalServer:
         self.heard.clear()
         report(self.parent, "progress", body)
 
-    def _checkpoint(self) -> None:
-        self.checkpoints.save(self.state, self.clock)
-        body = {"pushes": self.machine.gradients, "problem": self.checkpoints.problem}
-        report(self.parent, "checkpoint", body)
+    def _checkpoint(self, due: bool) -> None:
+        """Begin a checkpoint if one is due; it counts once the other servers have done all that they were ordered
+        before, and kept their parts."""
+        checkpoints = self.checkpoints
+        if due and checkpoints.begin(self.state):
+            for store in self.stores.each:
+                store.hand(Keep(checkpoints.number), NO_WORK, self.driver)
+        if checkpoints.complete() or (due and checkpoints.problem):
+            report(self.parent, "checkpoint", {"pushes": checkpoints.pushes, "problem": checkpoints.problem})
 
     def _obey(self) -> None:
         verb, arguments = await_order(self.parent)
         getattr(self, verb)(*arguments)
 
     def _attach_due(self) -> None:
-        """Processes that take the place of others go on, once all that those have sent is dealt with."""
-        for worker in [worker for worker in self.coming if self.links.sent_all(worker)]:
+        """Processes that take the place of others go on, once all that those have sent is dealt with, and answered."""
+        for worker in [w for w in self.coming if self.links.sent_all(w) and not self.stores.answers(w)]:
             line = self.coming.pop(worker)
             self.lines[worker], self.whose[line.descriptor] = line, worker
             self.links.renew(worker)

@@ -9,21 +9,27 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Carried, ComputedOn, Frame, Go, Ordered, Stop
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.recovery.generations import Keeping
+from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.ledger import copy_held
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.store import Hearer, Work, carry_out, pass_on
+from pslab.errors import CheckpointError
 from pslab.protocol.messages import NO_WORKER
 from pslab.protocol.server import Reply, Step
-from pslab.protocol.store import Forget, Order, Snapshot, Store
+from pslab.protocol.store import Forget, Keep, Order, Snapshot, Store
 
-STEP, REPLY, SNAPSHOT, FORGET, NOTHING = range(5)
+STEP, REPLY, NOTHING = range(3)
+PLAIN: dict[int, type[Snapshot | Keep | Forget]] = {3: Snapshot, 4: Keep, 5: Forget}  # orders of a number alone
+KINDS = {order: kind for kind, order in PLAIN.items()}
 HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
 
 
@@ -39,9 +45,9 @@ def frame_of(order: Order, work: Work) -> Frame:
         return [first, *order.pushes, *map(ComputedOn, work.computing)]
     if isinstance(order, Reply):
         return [Ordered(REPLY, order.pull.range, order.version, order.empty), order.pull]
-    if isinstance(order, Forget):
-        return [Ordered(FORGET, order.worker)]
-    return [Ordered(SNAPSHOT, order.number) if isinstance(order, Snapshot) else Ordered(NOTHING, 0)]
+    if isinstance(order, Snapshot | Keep | Forget):
+        return [Ordered(KINDS[type(order)], order[0])]
+    return [Ordered(NOTHING, 0)]
 
 
 def order_of(frame: Frame) -> tuple[Order | None, Work]:
@@ -53,14 +59,12 @@ def order_of(frame: Frame) -> tuple[Order | None, Work]:
         return Step(first.about, pushes, first.flag, first.version), Work(first.rate, computing)
     if first.kind == REPLY:
         return Reply(about[0], first.version, NO_WORKER, empty=first.flag), Work()
-    if first.kind == FORGET:
-        return Forget(first.about), Work()
-    return (Snapshot(first.about) if first.kind == SNAPSHOT else None), Work()
+    return (PLAIN[first.kind](first.about) if first.kind in PLAIN else None), Work()
 
 
 @dataclass(frozen=True)
 class StoreRole:
-    """The role of a process, for one run."""
+    """The role of a process, for one run; what is given to it beside the job may be a checkpoint's number."""
 
     server: int
     servers: int
@@ -69,8 +73,8 @@ class StoreRole:
     def called(self) -> str:
         return f"server {self.server} of {self.servers}"
 
-    def __call__(self, seat: Seat, job: Job) -> LocalStore:
-        return LocalStore(seat, job, self.server)
+    def __call__(self, seat: Seat, job: Job, checkpoint: int = 0) -> LocalStore:
+        return LocalStore(seat, job, self, checkpoint)
 
 
 class LocalStore:
@@ -78,10 +82,11 @@ class LocalStore:
 
     iteration = 0  # it has none
 
-    def __init__(self, seat: Seat, job: Job, server: int) -> None:
-        self._seat, self._job, self._server, self._clock = seat, job, server, WallClock()
+    def __init__(self, seat: Seat, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
+        self._seat, self._job, self._role, self._clock = seat, job, role, WallClock()
         self._line = Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
-        self._shard = TensorShard(job, seat.arena)
+        self._keeping = Keeping(job, role.server, seat.arena, seat.checkpoints)
+        self._shard = self._keeping.restored(checkpoint)[1][0] if checkpoint else TensorShard(job, seat.arena)
 
     def run(self, dilation: float) -> None:
         """Do what the decider orders until it says stop, or is gone."""
@@ -106,9 +111,22 @@ class LocalStore:
 
     def _carry_out(self, frame: Frame) -> None:
         order, work = order_of(frame)
-        took = carry_out(order, work, self._server, self._job, self._shard, self._clock, self)
+        if isinstance(order, Keep):
+            begin_s = self._clock.now()
+            took = int(self._keep(order.number)), begin_s, self._clock.now()
+        else:
+            took = carry_out(order, work, self._role.server, self._job, self._shard, self._clock, self)
         with contextlib.suppress(OSError):  # the decider may be gone
             self._line.send([Carried(*took)])
+
+    def _keep(self, number: int) -> bool:
+        """Keep its part of a checkpoint; whether that could be saved: if not, the checkpoint never is whole."""
+        try:
+            self._keeping.generations.write(number, self._keeping.saved({}, [self._shard]))
+        except CheckpointError as error:
+            report(self._seat.parent, "checkpoint", {"pushes": 0, "problem": f"{self._role.called}: {error}"})
+            return False
+        return True
 
 
 class StoreLine:
@@ -117,22 +135,37 @@ class StoreLine:
     def __init__(self, job: Job, seat: Seat, server: int, clock: WallClock) -> None:
         self.number = number_of(job.run.workers, server)
         self._line = Line(seat.pipes[self.number], 0.0 if job.cluster.emulated else SPIN_S)
-        self._machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
+        self.machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
         self._held: deque[tuple[float, Frame]] = deque()  # orders, and when they leave
         self.descriptor = self._line.descriptor
+        self.kept = 0  #: the last checkpoint of which it has its part
         self.gone = False  #: whether its process is, or does not answer
         self.patience_s = job.run.lease_s  #: at the end of the run, for each answer
 
     @property
     def owes(self) -> bool:
         """Whether it has something to do."""
-        return bool(self._machine.orders)
+        return bool(self.machine.orders)
+
+    def answers(self, worker: int) -> bool:
+        """Whether it is still to lay weights ready for a worker."""
+        return any(isinstance(order, Reply) and order.pull.worker == worker for order, *_ in self.machine.orders)
 
     def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
         now = self._clock.now()
-        self._machine.order(order, work)
+        self.machine.order(order, work._replace(computing=()))  # which goes on to change
         self._held.append((now + self._latency_s, frame_of(order, work)))
         self.send_due(now)
+
+    def settle(self, machine: Store, hearer: Hearer, now: float) -> None:
+        """It goes on from a checkpoint: all that it was ordered before is done, and who waited for it begins again."""
+        self.machine = machine
+        while machine.orders:
+            done = machine.done()
+            if isinstance(done.order, Step):
+                hearer.applied(done.order, done.about, now)
+            elif isinstance(done.order, Snapshot):
+                hearer.copied(done.order.number, now)
 
     def finish(self, hearer: Hearer) -> None:
         self.send_due(math.inf)
@@ -163,7 +196,10 @@ class StoreLine:
         try:
             for frame in self._line.frames():
                 for carried in frame:
-                    pass_on(self._machine.done(), hearer, *carried)
+                    done = self.machine.done()
+                    if isinstance(done.order, Keep) and carried.size_bytes:
+                        self.kept = done.order.number
+                    pass_on(done, hearer, *carried)
         except (EOFError, OSError):
             self.gone = True
 
@@ -178,6 +214,15 @@ class StoreLines:
     def gone(self) -> list[int]:
         """The numbers of those whose processes are."""
         return [store.number for store in self.each if store.gone]
+
+    def answers(self, worker: int) -> bool:
+        """Whether one of them is still to lay weights ready for a worker."""
+        return any(store.answers(worker) for store in self.each)
+
+    def settle(self, machines: Iterable[Store], hearer: Hearer, now: float) -> None:
+        """They go on from a checkpoint, in which these are their machines."""
+        for store, machine in zip(self.each, machines, strict=True):
+            store.settle(machine, hearer, now)
 
     def tell(self, message: Go | Stop) -> None:
         """Send all of them something that is no order."""

@@ -31,7 +31,7 @@ class Seat(NamedTuple):
     data: Arena
     snapshots: Arena
     ledger: tuple[Arena, Arena]  #: the tables of the server's
-    checkpoints: tuple[Arena, Arena]  #: two generations of the server's state
+    checkpoints: tuple[Arena, Arena]  #: two generations of its own state, if it is a server
     phases: Arena | None = None  #: the table of a worker's own
 
     def report_snapshot(self, body: dict[str, Any]) -> None:

@@ -26,7 +26,8 @@ START_LIMIT_S = 120.0
 HEED_S = 0.1
 PIPE_LIMIT_S = 10.0  # in which a child must read on in an order that its pipe does not hold, or write on in a report
 STOP_LIMIT_S = 2.0
-ARENAS = 7  # tensors, data, snapshots, two of the server's tables, two of its checkpoints; and each worker's phases
+ARENAS = 5  # tensors, data, snapshots, two of the server's tables
+OWN = 2  # of each process: its checkpoints; of all but the server one more, for phases
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 
 
@@ -47,10 +48,11 @@ class Pool:
         self._context = context(workers)
         self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
         try:
-            for _ in range(ARENAS + workers):
+            for _ in range(ARENAS + OWN * (1 + workers) + workers):
                 self._arenas.append(Arena())
             self.arena, self.data, self.snapshots, *others = self._arenas
-            self.ledger, self.checkpoints, self.phases = (others[0], others[1]), (others[2], others[3]), others[4:]
+            self.ledger, self.phases, own = (others[0], others[1]), others[2 : 2 + workers], iter(others[2 + workers :])
+            self.checkpoints = {number: (next(own), next(own)) for number in (SERVER, *range(workers))}
             self._spawn(range(workers), heed)
         except (OSError, MemoryError) as error:
             self.close(kill=True)
@@ -139,6 +141,10 @@ class Pool:
             report = self._held.pop(number) if number in self._held else self._gone(number)
             self._end(number, report, lambda number: True)
         return self.ended[number]
+
+    def end(self, number: int, how: str, tolerated: Callable[[int], bool]) -> None:
+        """A child is there, and does not do what it should: as if it had been silent; see `reports`."""
+        self._end(number, Report("silent", {"how": how}, NO_TABLE), tolerated)
 
     def _read(self, number: int) -> Report:
         try:
@@ -245,7 +251,7 @@ class Pool:
         with there:
             limit_waits(self.pipes[number], PIPE_LIMIT_S)
             seat = child.Seat(number, there, lines, self.arena, self.data, self.snapshots, self.ledger,
-                              self.checkpoints, None if number == SERVER else self.phases[number])  # fmt: skip
+                              self.checkpoints[number], None if number == SERVER else self.phases[number])  # fmt: skip
             process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
             process.start()
         self.processes[number], self._names[number] = process, _name(number)

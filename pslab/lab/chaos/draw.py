@@ -37,7 +37,7 @@ def drawn(seed: int, number: int, engine: str) -> Run:
     pushes, on_death = draw.integer(5, 41), draw.pick("continue", "restart")
     if engine == "local" and sync.startswith("downpour"):  # what its workers have fetched is lost with them
         on_death = "continue"
-    if draw.chance(0.2) and not sync.startswith("admm") and (engine == "timing" or on_death == "continue"):
+    if draw.chance(0.2) and not sync.startswith("admm"):
         fields["servers"] = 2 if layered else draw.integer(2, 4)
     return Run.of({
         "model": MODEL, "data": DATA, "batch_size": 16, "learning_rate": 0.05, "workers": workers, **fields,

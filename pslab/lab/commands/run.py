@@ -9,7 +9,6 @@ from typing import Any
 
 from pslab.config import plain_yaml
 from pslab.config.cluster import Cluster
-from pslab.config.metric import metric_of
 from pslab.config.parameters import Parameter, parameters
 from pslab.config.run import FIELDS, NAMED, Run
 from pslab.config.table import ROWS
@@ -45,32 +44,25 @@ def add(verbs: Any) -> None:
     parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     parser.add_argument("--fresh", action="store_true", help="from the beginning, and not from a checkpoint")
     for name, field in FIELDS.items():
-        allowed = "" if name in NAMED else field.allowed
         option, such_as = f"--{name.replace('_', '-')}", example(name)
-        parts = field.doc, allowed, f"default: {field.shown}; for example {option} {such_as}"
-        parser.add_argument(option, metavar=name.upper(), help="; ".join(filter(None, parts)).replace("%", "%%"))
+        words = f"{field.words}; for example {option} {such_as}".replace("%", "%%")
+        parser.add_argument(option, metavar=name.upper(), help=words)
 
 
 def main(options: argparse.Namespace) -> int:
     """Run what the options say and print where the record is."""
     from pslab.lab.records.record import emulation_ok
-    from pslab.lab.records.results import recovered
     from pslab.lab.runs.run import run
 
     given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
     fields = {**_read(options.file), **given} if options.file else given
     wanted = Run.of({name: _value(name, value) for name, value in fields.items()})
     result = run(wanted, results=options.results, again=options.again, fresh=options.fresh)
-    manifest, reached = result.manifest, "ended"
-    if manifest["outcome"] == "diverged":
-        reached = "diverged"
-    elif len(result.accuracy):
-        reached = metric_of(result.run).text(result.accuracy.iloc[-1].accuracy)
-    slower = f" (emulated {k:g} times slower)" if (k := manifest.get("dilation", 1.0)) > 1 else ""
-    kept = "" if emulation_ok(manifest) else " (the machine was too slow for this cluster: --again)"
-    again = " (from the record)" if result.cached else ""
-    again += f" ({words})" if (words := recovered(result)) else ""
-    print(f"{reached} after {manifest['pushes']} pushes, {manifest['seconds']:.2f} s{slower}{kept}{again}")
+    print(result.ended + (" (from the record)" if result.cached else ""))
+    for remark in result.remarks:
+        print(f"({remark})")
+    if not emulation_ok(result.manifest):
+        print("(--again runs it again)")
     print(result.path)
     return 0
 

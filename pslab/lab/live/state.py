@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records import record
+from pslab.lab.records.disk.live import LIVE, Live, drafts
+from pslab.lab.records.results import load
 
 SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
 SILENT_S = 30.0  # a draft without news for so long is that of a dead writer, until it grows again
@@ -71,7 +73,7 @@ class Track:
         table = result.accuracy.sort_values("pushes", kind="stable")
         self.points = [Point(*row) for row in table[list(Point._fields)].itertuples(index=False)]
         self.state, self.path, self.manifest = state, result.path, dict(result.manifest)
-        self.pushes, self.seconds = int(result.manifest["pushes"]), float(result.manifest["seconds"])
+        self.pushes, self.seconds = int(result.manifest["pushes"]), result.seconds
 
     @property
     def fraction(self) -> float:
@@ -97,7 +99,7 @@ class Track:
 class _Draft:
     """A run's directory while it is under way."""
 
-    live: record.Live
+    live: Live
     written_s: float  #: its file's time when it was seen first
     read_s: float = field(default_factory=time.monotonic)
     track: Track | None = None
@@ -114,10 +116,10 @@ class Watcher:
 
     def poll(self) -> bool:
         """Read what is new; whether anything was."""
-        for path in record.drafts(self.results):
+        for path in drafts(self.results):
             written_s = _written_s(path)
             if path not in self._drafts and path not in self._unreadable and time.time() - written_s < SILENT_S:
-                self._drafts[path] = _Draft(record.Live(path), written_s)
+                self._drafts[path] = _Draft(Live(path), written_s)
         changed = [self._read(path, draft) for path, draft in list(self._drafts.items())]
         return any(changed)
 
@@ -178,12 +180,12 @@ class Watcher:
                 # an older one is of an earlier run; one that cannot be read was deleted
                 with contextlib.suppress(OSError, RecordError):
                     if track.state == LOST and os.path.getmtime(place / "manifest.json") >= draft.written_s:
-                        track.close(record.load(place), state)
+                        track.close(load(place), state)
 
 
 def _written_s(draft: Path) -> float:
     """When a draft was last written; 0 if it no longer exists."""
     try:
-        return (draft / record.LIVE).stat().st_mtime
+        return (draft / LIVE).stat().st_mtime
     except OSError:
         return 0.0

@@ -28,7 +28,8 @@ from pslab.lab.live.controls import Controls
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
 from pslab.lab.plots.labels import SPACE
 from pslab.lab.plots.marks import marks, notes_of
-from pslab.lab.records.record import Result, default_results, load
+from pslab.lab.records.record import Result, default_results
+from pslab.lab.records.results import load
 from pslab.lab.runs.background import Background, current
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType({

@@ -18,10 +18,10 @@ from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, listed, shared_looks, words_of
 from pslab.lab.plots.page.theme import BEHIND, SINGLE, Look
-from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
+from pslab.lab.records.times.intervals import records
 
 
 class Quantity(NamedTuple):
@@ -64,7 +64,7 @@ VISIBLE = 45.0  # per cent below the best end that the frame shows at most
 
 
 def curves(
-    results: Iterable[Result], x: Names = "seconds", y: Names = "accuracy", *, by: Names = "label",
+    results: Result | Iterable[Result], x: Names = "seconds", y: Names = "accuracy", *, by: Names = "label",
     facet: str | None = None, row: str | None = None, behind: Any = None, banded: Iterable[Result] = (),
     goal: float | None = None, log: str | None = None, zoom: tuple[float, float] | bool | None = None,
     title: Any = None, notes: Iterable[str] = (), width: str = "page",
@@ -146,7 +146,7 @@ def _banded(twins: Results) -> list[str]:
     return [f"thin, with bands: the same in virtual time, median and range of {seeds} seeds"] if seeds else []
 
 
-def as_results(results: Iterable[Result]) -> Results:
+def as_results(results: Result | Iterable[Result]) -> Results:
     """Results as they are; of other sequences those without axes."""
     return results if isinstance(results, Results) else Results(results)
 

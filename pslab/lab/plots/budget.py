@@ -15,10 +15,10 @@ from pslab.lab.plots.page.axes import Axis, axis, categories
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.panels import Names, grid_of, headline, in_rows, words_of
 from pslab.lab.plots.page.theme import GRID, INK, PALE, PHASES, SMALL, Look
-from pslab.lab.records.intervals import NOBODY, budget, records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import groups
+from pslab.lab.records.times.intervals import NOBODY, budget, records
 
 WORDS = {"wait": "wait (for worker)", "apply": "server applies", "serve": "server answers", "gap": "not measured"}
 WORKER = "worker"
@@ -28,7 +28,7 @@ ROOM = 9.0  # px: where a number has room
 
 
 def time_budget(
-    results: Iterable[Result], title: Any = None, *, by: Names = "label", across: str = WORKER,
+    results: Result | Iterable[Result], title: Any = None, *, by: Names = "label", across: str = WORKER,
     per_iteration: bool = False, notes: Iterable[str] = (), width: str = "page",
 ) -> go.Figure:  # fmt: skip
     """A panel for each value of `by`, with a stacked bar for each worker: computing, pruning, transferring, waiting.

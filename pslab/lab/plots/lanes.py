@@ -20,9 +20,9 @@ from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, shared_looks, words_of
 from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, shade
-from pslab.lab.records import intervals
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import groups
+from pslab.lab.records.times import intervals
 
 LANE, HEIGHT = (4.5, 22.0), 620.0  # px: the thinnest and the tallest lane; what the lanes of all panels share
 MARGIN = 64.0  # px left of the lanes, and right
@@ -117,7 +117,7 @@ def timeline(
     Raises:
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
     """
-    found, _ = apart(as_results([results] if isinstance(results, Result) else results))
+    found, _ = apart(as_results(results))
     names = own_columns(found, by, ())
     grouped = groups(found, names)
     keys = [dict(zip(names, key, strict=True)) for key in grouped]

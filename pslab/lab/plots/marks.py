@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from pslab.lab.plots.labels import SPACE
+from pslab.lab.records.card import MARKS
 
 
 class Recorded(Protocol):
@@ -14,17 +15,6 @@ class Recorded(Protocol):
     @property
     def manifest(self) -> Mapping[str, Any]: ...
 
-
-#: A mark behind a label, words for the caption, a test on the manifest.
-MARKS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], bool]], ...] = (
-    ("*", "the machine was too slow for the emulated cluster: its seconds are not to be trusted",
-     lambda manifest: manifest.get("emulation_ok") is False),
-    ("†", "evaluated beside the training, which disturbs its seconds",
-     lambda manifest: bool(manifest.get("disturbed"))),
-    ("‡", "judged invalid: the run broke a rule of its policy", lambda manifest: manifest.get("verdict") == "invalid"),
-    ("§", "weights of a million and more: training was about to diverge",
-     lambda manifest: (manifest.get("largest_weight") or 0.0) >= 1e6),
-)  # fmt: skip
 
 #: What changes the last bits of a run, so that records made with several of them are not quite comparable.
 MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pslab.lab.plots import labels
 from pslab.lab.plots.export import replace
-from pslab.lab.records import intervals
+from pslab.lab.records.times import intervals
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result

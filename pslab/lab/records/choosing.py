@@ -20,7 +20,6 @@ from pslab.lab.records.summary import (
     best_accuracy,
     diverged,
     emulation_ok,
-    final_accuracy,
     higher,
     measured,
 )
@@ -29,7 +28,7 @@ PER_CENT = (30, 40, 50, 60, 70, 75, 80, 85, 88, 90, 92, 93, 94, 95, 96, 97, 97.5
 
 
 def goal(
-    results: Iterable[Result], *, share: float = 0.5, within: float = 1.0, over: By = "learning_rate"
+    results: Result | Iterable[Result], *, share: float = 0.5, within: float = 1.0, over: By = "learning_rate"
 ) -> float:
     """The best round accuracy (0 to 1), or value of the runs' metric, that this share of the groups reaches with every
     seed.
@@ -69,7 +68,7 @@ def rounded(value: float, metric: Metric = ACCURACY) -> float:
 
 
 def best(
-    results: Iterable[Result],
+    results: Result | Iterable[Result],
     *,
     over: By = "learning_rate",
     goal: float | None = None,
@@ -136,7 +135,7 @@ def _rank(
     metric = metric_of(group[0].run)
     sign = -1.0 if higher(measure, metric) else 1.0
     middle = float(np.median([sign * value if not math.isnan(value) else math.inf for value in values]))
-    finals = [metric.worst if diverged(result) else final_accuracy(result) for result in group]
+    finals = [metric.worst if diverged(result) else result.final for result in group]
     ends = float(np.median([metric.rank(metric.worst if math.isnan(final) else final) for final in finals]))
     places = tuple(float(value) if isinstance(value, (int, float)) else float(results.levels(name).index(value))
                    for name, value in zip(names, choice, strict=True))  # fmt: skip

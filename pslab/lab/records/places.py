@@ -6,13 +6,11 @@ gradients belong to the row of every pruning family.
 
 from __future__ import annotations
 
-import dataclasses
 import html
-import inspect
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar, overload
 
+from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.record import Result
@@ -31,11 +29,11 @@ class Placed(Sequence[T], Generic[T]):
 
     def __init__(
         self,
-        items: Iterable[T],
+        items: Iterable[T] | T,
         columns: Iterable[Iterable[Place]] | None = None,
         orders: Mapping[str, Iterable[Any]] | None = None,
     ) -> None:
-        self._items = tuple(items)
+        self._items: tuple[T, ...] = (items,) if isinstance(items, (Run, Result)) else tuple(items)
         self.columns: tuple[tuple[Place, ...], ...] = tuple(map(tuple, columns or [[{}]] * len(self._items)))
         self.orders: dict[str, list[Any]] = {name: list(values) for name, values in (orders or {}).items()}
         for run, place in self._places():
@@ -164,8 +162,6 @@ class Placed(Sequence[T], Generic[T]):
         return {name: values for name, values in found.items() if len(values) > 1}
 
 
-HIDDEN = ("seed", CHOICE)
-
 
 def run_of(item: Run | Result) -> Run:
     """The run of a run or of a result."""
@@ -184,19 +180,6 @@ def value_of(run: Run, place: Place, name: str) -> Any:
 def key_of(run: Run, place: Place, names: Iterable[str]) -> tuple[Any, ...]:
     """The values of some columns."""
     return tuple(value_of(run, place, name) for name in names)
-
-
-def plain(value: Any) -> Any:
-    """A value as a table can hold it: a mapping as JSON, an object by its class and arguments."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return json.dumps(value, sort_keys=True, default=str)
-    if inspect.isclass(value) or inspect.isroutine(value):
-        return value.__name__
-    if dataclasses.is_dataclass(value):
-        return repr(value)
-    return type(value).__name__
 
 
 def identity(item: Run | Result) -> str:

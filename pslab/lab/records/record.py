@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
-import re
 import shutil
 import sys
 import tempfile
+import textwrap
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,13 +32,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pslab.config.metric import metric_of
+from pslab.config.parameters import plain
 from pslab.config.run import Run
-from pslab.errors import ConfigError, RecordError, Unwritable
-from pslab.lab.records import atomic_folder, journal
-from pslab.lab.records.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
+from pslab.errors import RecordError, Unwritable
+from pslab.lab.records import card
+from pslab.lab.records.disk import atomic_folder, journal
+from pslab.lab.records.disk.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
+from pslab.lab.records.disk.live import LIVE
 
 TABLES = ("accuracy", "phases", "pushes", "arrivals")
-LIVE = "live.jsonl"
 WEIGHTS = "weights.npy"
 FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES[:3]))  # records of before have no arrivals
 
@@ -55,6 +59,38 @@ class Result:
     def digest(self) -> str:
         """The name of the record."""
         return str(self.manifest["digest"])
+
+    @property
+    def final(self) -> float:
+        """The last evaluation by the run's metric (an accuracy is 0 to 1); NaN if it was not finite."""
+        return float(self.accuracy.accuracy.iloc[-1]) if len(self.accuracy) else math.nan
+
+    @property
+    def seconds(self) -> float:
+        """What the training took, in the cluster's seconds."""
+        return float(self.manifest["seconds"])
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in words: ``"97.12% after 625 pushes, 3.21 s"``."""
+        reached = metric_of(self.run).text(self.final) if len(self.accuracy) else "ended"
+        reached = "diverged" if self.manifest["outcome"] == "diverged" else reached
+        return f"{reached} after {self.manifest['pushes']} pushes, {card.times(self.manifest)}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must not be hidden about it, a sentence each: an emulation that was not kept, what it went on after."""
+        return card.remarks(self.manifest)
+
+    def __repr__(self) -> str:
+        return f"<Result {self.digest}: {self.ended}; {textwrap.shorten(repr(self.run), 200, placeholder=' ...')}>"
+
+    def _repr_html_(self) -> str:
+        """A card for a notebook."""
+        fields = {name: textwrap.shorten(str(plain(value)), 200) for name, value in self.run.changed.items()}
+        table = self.accuracy.sort_values("pushes")
+        curve = card.sparkline(table.pushes.tolist(), table.accuracy.tolist(), metric_of(self.run).text)
+        return card.card(self.ended, fields, curve, self.remarks, str(self.path))
 
     @cached_property
     def accuracy(self) -> pd.DataFrame:
@@ -208,32 +244,6 @@ class Draft:
         return self._again and place.is_dir() and not emulation_ok(read_manifest(place, FILES))
 
 
-class Live:
-    """Reads what a run under way has reported, from its start; `news` gives what is new since the last call."""
-
-    def __init__(self, draft: Path) -> None:
-        self.path = draft / LIVE
-        self._read_bytes = 0
-
-    def news(self) -> list[dict[str, Any]]:
-        """Complete new lines; none if there are none, or if the run has ended."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._read_bytes)
-                lines = file.read().splitlines(keepends=True)
-        except OSError:
-            return []
-        whole = [line for line in lines if line.endswith(b"\n")]
-        self._read_bytes += sum(map(len, whole))
-        return [json.loads(line) for line in whole]
-
-
-def drafts(results: Path) -> list[Path]:
-    """The directories of the runs that are under way, the oldest first."""
-    found = [path for path in (results / "runs").glob(".*.*.*.*") if (path / LIVE).is_file()]
-    return sorted(found, key=lambda path: (path / LIVE).stat().st_ctime)
-
-
 def emulation_ok(manifest: Mapping[str, Any]) -> bool:
     """Whether the machine kept up with the cluster that it emulated; if not, the record's seconds mean nothing."""
     return manifest.get("emulation_ok") is not False
@@ -250,30 +260,6 @@ def find(run: Run, results: Path) -> Result | None:
     return Result(run, place, manifest)
 
 
-def load(path: Path | str) -> Result:
-    """A record by its directory, also without the Run that made it.
-
-    Raises:
-        RecordError: it is incomplete, or names what this version does not know.
-    """
-    manifest = read_manifest(Path(path), FILES)
-    if not re.fullmatch("[0-9a-f]{16}", str(manifest.get("digest"))) or not isinstance(manifest.get("run"), dict):
-        raise RecordError(f"{path}: its manifest does not say which run it is of")
-    try:
-        run = Run.of(manifest["run"])
-    except (ConfigError, TypeError, OverflowError) as error:
-        raise RecordError(f"{path}: its run cannot be made again ({error})") from error
-    return Result(run, Path(path), manifest)
-
-
-def clean(results: Path) -> None:
-    """Remove the drafts of processes on this machine that have ended."""
-    for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
-        process = draft.name.split(".")[-2]
-        if process.isdigit() and not _alive(int(process)):
-            shutil.rmtree(draft, ignore_errors=True)
-
-
 def environment() -> dict[str, Any]:
     """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`."""
     torch = sys.modules.get("torch")
@@ -285,13 +271,3 @@ def environment() -> dict[str, Any]:
 def _apart(run: Run) -> str:
     """The name of a folder that is like no other."""
     return f"{run.digest}-{uuid.uuid4().hex[:8]}"
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True

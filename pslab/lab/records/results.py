@@ -1,21 +1,29 @@
-"""Finished runs with the columns of their grid, and the tidy table of all their evaluations."""
+"""Finished runs with the columns of their grid, as tidy tables, and from disk by digest and by query."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pslab.config.metric import metric_of
+from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
-from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, plain, value_of
-from pslab.lab.records.record import Result
+from pslab.errors import ConfigError, RecordError, nearest
+from pslab.lab.records.disk.atomic_folder import read_manifest
+from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, value_of
+from pslab.lab.records.record import FILES, Result, default_results, emulation_ok
 
-HIDDEN = ("pushes", "seconds", "loss")  # fields of Run with the names of evaluations' columns
-SHOWN = tuple(name for name in FIELDS if name not in HIDDEN)
+NEAREST = 5  # records that are named after an unknown digest
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,31 @@ class Results(Placed[Result]):
                 pairs.append((result.run.but(**chosen), own))
         return Runs(*merged(pairs), {name: values for name, values in self.orders.items() if name not in fields})
 
+    def frame(self, each: str = "run") -> pd.DataFrame:
+        """A row for each run, or for each of its evaluations, pushes, phases or arrivals (EACH has the names).
+
+        Columns: the axes, the fields of Run, `digest`, and those of the table itself, before which a field of the same
+        name stands back and an axis is `<name>_of_run`. A single machine's iteration counts as many pushes as that of
+        the runs beside it, so that all have seen as many samples at one place.
+
+        Raises:
+            ConfigError: there is no such table.
+        """
+        if each not in EACH:
+            raise ConfigError("each", each, nearest(str(each), EACH))
+        runs = [result.run for result in self]
+        sizes, tables = {run.workers for run in runs if run.workers > 1}, []
+        for result, places in zip(self, self.columns, strict=True):
+            table = EACH[each](result)
+            if each == "evaluation" and single(result.run, runs) and len(sizes) == 1:
+                table = table.assign(iteration=table.pushes / min(sizes))
+            for place in places:
+                axes = {name + "_of_run" * (name in table): value for name, value in place.items() if name != CHOICE}
+                fields = {name: value_of(result.run, place, name) for name in FIELDS if name not in {*place, *table}}
+                named = {**axes, **fields, "digest": result.digest}
+                tables.append(pd.DataFrame(named, index=table.index).join(table))
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
     def notes(self) -> list[str]:
         """How `best` chose among these results, in a sentence for each kind of choice."""
         kinds: dict[tuple[str, str, str], list[Choice]] = {}
@@ -76,55 +109,12 @@ def _sentence(over: str, measure: str, aimed: str, choices: Sequence[Choice]) ->
     return f"each at its best {over.replace('_', ' ')} by {words}{aim}{edge}"
 
 
-WITH_ALL = "server ", "the run was ended"  # how the words for the end of a process begin that ended with all others
-
-
-def recovered(result: Result) -> str:
-    """What a run went on after, in words: ends of itself, of its workers' processes, its servers; "" if nothing was."""
-    manifest = result.manifest
-    resumed, again, begun = (manifest.get(name, ()) for name in ("resumed", "rewinds", "fallen_starts"))
-    own = (life for life in manifest.get("lives", ()) if not life["how"].startswith(WITH_ALL))
-    workers = sorted({life["worker"] for life in own})
-    words = [f"went on at push {each['pushes']} from the checkpoint of {each['made']}" for each in resumed[-1:]]
-    words += [f"its server was replaced {_times(len(again))}"] if again else []
-    many = "s" * (len(workers) > 1)
-    words += [f"processes of worker{many} {', '.join(map(str, workers))} were replaced"] if workers else []
-    words += [f"began again {_times(len(begun))}"] if begun else []
-    return "; ".join(words)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
 def single(run: Run, others: Iterable[Run]) -> bool:
     """Whether this is the single machine beside runs of several workers."""
     return run.workers == 1 and any(other.workers > 1 for other in others)
 
 
-# -- one row per evaluation ------------------------------------------------------------------------
-
-
-def tidy(results: Results | Iterable[Result]) -> pd.DataFrame:
-    """A row for each evaluation: the axes, the fields of Run but its budget and loss, `digest`, and `evaluations`'
-    columns. An axis with the name of one of these, such as loss, is `loss_of_run`.
-
-    A single machine's iteration counts as many pushes as that of the runs beside it, so that all have seen as many
-    samples at one place.
-    """
-    found = results if isinstance(results, Results) else Results(results)
-    runs = [result.run for result in found]
-    sizes = {run.workers for run in runs if run.workers > 1}
-    tables = []
-    for result, places in zip(found, found.columns, strict=True):
-        table = evaluations(result)
-        if single(result.run, runs) and len(sizes) == 1:
-            table = table.assign(iteration=table.pushes / min(sizes))
-        for place in places:
-            columns = {name + "_of_run" * (name in HIDDEN): value_of(result.run, place, name)
-                       for name in (*place, *SHOWN) if name != CHOICE}  # fmt: skip
-            tables.append(pd.DataFrame({**columns, "digest": result.digest}, index=table.index).join(table))
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def evaluations(result: Result) -> pd.DataFrame:
@@ -141,6 +131,20 @@ def evaluations(result: Result) -> pd.DataFrame:
     return found
 
 
+def _ending(result: Result) -> pd.DataFrame:
+    """One row: outcome, verdict, final (by the run's metric), pushes, seconds, dilation, emulation_ok, remarks."""
+    facts = {name: result.manifest.get(name) for name in ("outcome", "verdict", "pushes")}
+    told = {"final": result.final, "seconds": result.seconds, "dilation": float(result.manifest.get("dilation", 1.0)),
+            "emulation_ok": emulation_ok(result.manifest), "remarks": "; ".join(result.remarks)}  # fmt: skip
+    return pd.DataFrame([{**facts, **told}])
+
+
+#: What a row of `Results.frame` may stand for.
+EACH: Mapping[str, Callable[[Result], pd.DataFrame]] = MappingProxyType({
+    "run": _ending, "evaluation": evaluations, "push": lambda result: result.pushes,
+    "phase": lambda result: result.phases, "arrival": lambda result: result.arrivals,
+})  # fmt: skip
+
 BYTES = {"bytes": ("bytes_up", "bytes_down"), "bytes_up": ("bytes_up",), "bytes_down": ("bytes_down",)}
 
 
@@ -150,3 +154,72 @@ def _sent_until(table: pd.DataFrame, seconds: np.ndarray, columns: Sequence[str]
     total = np.concatenate([[0.0], np.cumsum(table[list(columns)].sum(axis=1).to_numpy(float)[order])])
     sent: np.ndarray = total[np.searchsorted(table.seconds.to_numpy()[order], seconds, side="right")]
     return sent
+
+
+# -- from disk -------------------------------------------------------------------------------------
+
+
+def load(name: Path | str, results: Path | str | None = None) -> Result:
+    """A record by its digest, the start of it, or its directory, also without the Run that made it.
+
+    Raises:
+        ConfigError: no digest starts so, or several do; the nearest are named.
+        RecordError: it is incomplete, or names what this version does not know.
+    """
+    if isinstance(name, Path) or (name and Path(name).is_dir()):
+        return _read(Path(name))
+    place = (default_results() if results is None else Path(results)) / "runs"
+    digests = sorted(path.parent.name for path in place.glob("[!.]*/manifest.json"))
+    found = [digest for digest in digests if digest.startswith(name.lower())] if name else []
+    if len(found) == 1:
+        return _read(place / found[0])
+    if not digests:
+        raise ConfigError("record", name, f"there is no record in {place}")
+    problem = f"{len(found)} digests start so" if found else f"no record in {place} has this digest; nearest"
+    near = found or sorted(digests, key=lambda digest: -_likeness(name.lower(), digest))
+    shown = "".join(f"\n  {digest}  {_run_in(place / digest)}" for digest in near[:NEAREST])
+    raise ConfigError("record", name, f"{problem}:{shown}")
+
+
+def records(*, results: Path | str | None = None, **fields: Any) -> Results:
+    """All finished runs that are recorded, the oldest first; with fields, as `where` takes them, those that have them.
+
+    What cannot be read, such as a record of another version, is left out, with a warning.
+
+    Raises:
+        ConfigError: an unknown field, or a value that no run has.
+    """
+    place = (default_results() if results is None else Path(results)) / "runs"
+    paths = sorted(place.glob("[!.]*/manifest.json"), key=lambda path: (path.stat().st_mtime, path.parent.name))
+    found, unreadable = [], []
+    for path in paths:
+        try:
+            found.append(_read(path.parent))
+        except RecordError as error:
+            unreadable.append(str(error))
+    if unreadable:
+        warnings.warn(f"{len(unreadable)} of {len(paths)} records are left out: {unreadable[0]}", stacklevel=2)
+    return Results(found).where(**fields)
+
+
+def _read(path: Path) -> Result:
+    manifest = read_manifest(path, FILES)
+    if not re.fullmatch("[0-9a-f]{16}", str(manifest.get("digest"))) or not isinstance(manifest.get("run"), dict):
+        raise RecordError(f"{path}: its manifest does not say which run it is of")
+    try:
+        run = Run.of(manifest["run"])
+    except (ConfigError, TypeError, OverflowError) as error:
+        raise RecordError(f"{path}: its run cannot be made again ({error})") from error
+    return Result(run, path, manifest)
+
+
+def _likeness(name: str, digest: str) -> float:
+    return SequenceMatcher(None, name, digest[: max(1, len(name))], autojunk=False).ratio()
+
+
+def _run_in(record: Path) -> str:
+    """``"Run(sync='ssp:3')"``, or why the record cannot be read."""
+    try:
+        return textwrap.shorten(repr(_read(record).run), 100, placeholder=" ...")
+    except RecordError:
+        return "(incomplete)"

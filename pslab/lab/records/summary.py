@@ -18,10 +18,11 @@ import pandas as pd
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import record
-from pslab.lab.records.intervals import lead, waiting
+from pslab.lab.records.card import recovered
 from pslab.lab.records.places import key_of
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, evaluations, recovered, single
+from pslab.lab.records.results import Results, evaluations, single
+from pslab.lab.records.times.intervals import lead, waiting
 
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
 By = str | Sequence[str]
@@ -54,11 +55,6 @@ def arrival(column: str) -> Callable[[Result, float], float]:
     return at
 
 
-def final_accuracy(result: Result) -> float:
-    """The last evaluation by the run's metric (an accuracy is 0 to 1); NaN if it was not finite."""
-    return float(result.accuracy.accuracy.iloc[-1]) if len(result.accuracy) else math.nan
-
-
 def best_accuracy(result: Result, within: float = 1.0) -> float:
     """The best evaluation by the run's metric, within the first so large a share of the run's pushes."""
     table = evaluations(result)
@@ -84,13 +80,12 @@ def iteration_s(result: Result) -> float:
     first = workers * math.ceil(MIDDLE * len(instants) / workers)
     last = workers * math.floor((1 - MIDDLE) * len(instants) / workers)
     if not 0 < first < last:
-        return float(result.manifest["seconds"]) * workers / applied(result) if applied(result) else math.nan
+        return result.seconds * workers / applied(result) if applied(result) else math.nan
     return float((instants[last - 1] - instants[first - 1]) / (last - first) * workers / each)
 
 
 def _rate(result: Result) -> float:
-    seconds = float(result.manifest["seconds"])
-    return applied(result) / seconds if seconds > 0 else math.nan
+    return applied(result) / result.seconds if result.seconds > 0 else math.nan
 
 
 def _total(column: str) -> Callable[[Result, float], float]:
@@ -104,7 +99,7 @@ def _crossed(result: Result) -> float:
 
 
 MEASURES: Mapping[str, Measure] = MappingProxyType({
-    "accuracy": Measure("final accuracy", "share", lambda r, _: final_accuracy(r), higher=True),
+    "accuracy": Measure("final accuracy", "share", lambda r, _: r.final, higher=True),
     "best_accuracy": Measure("best accuracy", "share", lambda r, _: best_accuracy(r), higher=True),
     "seconds_to_goal": Measure("time", "s", arrival("seconds"), of_seconds=True, to_goal=True),
     "pushes_to_goal": Measure("pushes", "pushes", arrival("pushes"), to_goal=True),
@@ -113,7 +108,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "bytes_to_goal": Measure("bytes sent", "B", arrival("bytes"), to_goal=True, exchange=True),
     "bytes_up_to_goal": Measure("bytes pushed", "B", arrival("bytes_up"), to_goal=True, exchange=True),
     "bytes_down_to_goal": Measure("bytes pulled", "B", arrival("bytes_down"), to_goal=True, exchange=True),
-    "seconds": Measure("training time", "s", lambda r, _: float(r.manifest["seconds"]), of_seconds=True),
+    "seconds": Measure("training time", "s", lambda r, _: r.seconds, of_seconds=True),
     "pushes": Measure("pushes applied", "pushes", lambda r, _: float(applied(r)), higher=True),
     "rate": Measure("pushes applied per second", "pushes/s", lambda r, _: _rate(r), of_seconds=True, higher=True),
     "iteration_s": Measure("time per iteration", "s", lambda r, _: iteration_s(r), of_seconds=True),
@@ -237,7 +232,7 @@ def sound(results: Iterable[Result]) -> list[Result]:
 
 
 def summary(
-    results: Iterable[Result], *, by: By = "label", goal: float | None = None,
+    results: Result | Iterable[Result], *, by: By = "label", goal: float | None = None,
     measures: Sequence[str | Callable[[Result], float]] | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
@@ -262,8 +257,8 @@ def summary(
             row["reached"] = sum(math.isfinite(measured(result, "pushes_to_goal", goal)) for result in group)
         row |= {"diverged": sum(map(diverged, group)), "emulation_ok": all(map(emulation_ok, group)),
                 "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
-        if any(map(recovered, found)):
-            row["recovered"] = sum(bool(recovered(result)) for result in group)
+        if any(recovered(result.manifest) for result in found):
+            row["recovered"] = sum(bool(recovered(result.manifest)) for result in group)
         for each in wanted:
             name = each if isinstance(each, str) else each.__name__
             reduced = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pslab.config.cluster import COSTS, cluster_fields
+from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import choosing
-from pslab.lab.records.places import CHOICE, Place, combinations, listed, merged, plain
+from pslab.lab.records.places import CHOICE, Place, combinations, listed, merged
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.run import sweep
 

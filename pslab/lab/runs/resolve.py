@@ -138,10 +138,11 @@ def _size(module: nn.Module) -> int:
 
 
 def _once(run: Run, fact: str, find: Callable[[], T]) -> T:
-    """A fact about a model, which a sweep may need hundreds of times: found once where all that it tells is names."""
-    named = run.model, run.data, run.loss, run.metric
-    if not all(isinstance(value, str) for value in named):
+    """A fact about a model, which a sweep may need hundreds of times: found once where all its content is known."""
+    if run.unknown:
         return find()
+    plain = run.plain()
+    named = (repr(plain.get(name)) for name in ("model", "data", "loss", "metric"))
     key = fact, *named, run.dtype, run.engine == "timing", sources.edits()
     if key not in _FOUND:
         _FOUND[key] = find()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pslab.errors import ConfigError
-from pslab.lab.records import journal
+from pslab.lab.records.disk import journal
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import emulation_ok
 

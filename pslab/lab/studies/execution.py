@@ -18,7 +18,7 @@ from typing import Any
 
 import pslab
 from pslab.errors import PslabError, Unwritable
-from pslab.lab.records import journal
+from pslab.lab.records.disk import journal
 from pslab.lab.runs.progress import in_words
 from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies.batch import SUFFIXES, Entry

@@ -273,7 +273,7 @@ PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="
             ElasticBSP(2), ElasticBSP(1, include_last=True), ElasticBSP(1, predict="median", k=2)]  # fmt: skip
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 @pytest.mark.parametrize("faults", NO_FAULT_OR_ONE, ids=str)
 @pytest.mark.parametrize(
     "sync", [pytest.param(each, marks=[pytest.mark.slow] * (each in PLANNING[1::2])) for each in PLANNING], ids=repr

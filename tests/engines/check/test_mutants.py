@@ -22,7 +22,7 @@ def test_checker_finds_seeded_bug(mutant: Mutant):
 CLUSTERS = {(m.policy, m.faults, m.workers, m.ranges, m.iterations, m.servers) for m in MUTANTS}
 
 
-@pytest.mark.one_of(4)
+@pytest.mark.one_of(8)
 @pytest.mark.parametrize("cluster", sorted(CLUSTERS))
 def test_modules_without_a_bug_are_clean(cluster: tuple):
     policy, faults, workers, ranges, iterations, servers = cluster

@@ -62,6 +62,7 @@ def test_every_rule_and_everything_that_a_rate_keeps_has_a_factor():
     assert set(APPLY_FACTORS) - set(rate_state.AT_SERVER) - {"other"} < set(ELEMENTWISE)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("fields", "select_s", "apply_s"),
     [

@@ -19,6 +19,7 @@ def quiet(news: dict) -> None:
     """No one listens."""
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}, {"optimizer": "adam", "learning_rate": 0.01}])
 def test_in_place_and_with_copies_are_equal_to_the_bit(monkeypatch, fields):
     experiment = resolve(tiny(sync="bsp", **fields))

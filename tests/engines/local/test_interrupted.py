@@ -11,7 +11,8 @@ from pslab.engines.job.outcome import Interrupted
 from pslab.engines.local import engine
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool
-from pslab.lab.records.record import find, load
+from pslab.lab.records.record import find
+from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 

@@ -68,12 +68,20 @@ def test_a_worker_that_is_killed_at_any_moment_changes_no_bit_under_a_barrier(tm
     check(tmp_path, undisturbed, MOMENTS[moment])
 
 
+@pytest.mark.parametrize("moment", [pytest.param(name, marks=[pytest.mark.slow] * (name != "after it has sent"))
+                                    for name in MOMENTS])  # fmt: skip
+def test_with_several_servers_a_worker_that_is_killed_changes_no_bit_either(tmp_path, undisturbed, moment):
+    check(tmp_path, undisturbed, MOMENTS[moment], servers=2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [
     {"sync": "ssp:1", "pull": "changed"}, {"sync": "asp", "cluster": LONG},
     {"sync": "eager", "prune": "none", "cluster": LONG}, {"sync": "backup:1", "workers": 3, "cluster": LONG},
     {"sync": "ssp:1", "prune": "range:20", "pull": "range"}, {"sync": "ssp:1", "ranges": "layers"},
     {"sync": "ssp:2", "ranges": "layers", "cluster": {"compute_s": 0.01, "bandwidth_bit_s": 2e6, "latency_s": 0.002}},
+    {"sync": "asp", "servers": 3, "pull": "changed", "cluster": {**LONG, "latency_s": 0.002}},
+    {"sync": "eager", "servers": 2, "prune": "none", "cluster": LONG},
 ], ids=lambda fields: "-".join(map(str, fields.values()))[:40])  # fmt: skip
 def test_a_run_whose_worker_is_replaced_is_valid_under_every_kind_of_policy(tmp_path, fields):
     result = conduct(tmp_path, partial(dying, f"{DRIVER}.computed", 5), **{**fields, "pushes": 200})

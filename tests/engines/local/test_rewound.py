@@ -1,4 +1,5 @@
-"""A server that ends begins again at its newest checkpoint, wherever it was killed; under a barrier no bit changes."""
+"""A server that ends begins again at its newest checkpoint, wherever it was killed, and all others with it; under a
+barrier no bit changes."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from sabotage import SabotagedServer, dying
+from sabotage import DECIDER, SabotagedServer, dying
 from tiny import tiny
 
+from pslab.engines.execute import execute as execute_again
 from pslab.engines.job.outcome import Interrupted
-from pslab.engines.job.shared_memory import Arena
 from pslab.engines.local.engine import execute
-from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.generations import Generations, newest
+from pslab.engines.local.stores import number_of
 from pslab.engines.processes import pool
 from pslab.engines.worker.phases import PUSH
 from pslab.errors import StartFailed, WorkerDied
@@ -23,44 +25,63 @@ from pslab.policies.sync.asp import ASP
 from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.ssp import SSP
 
-CHECKPOINTS, LINE = "pslab.engines.local.recovery.checkpoints", "pslab.engines.local.lines.framed_pipe:Line"
+GENERATIONS = "pslab.engines.local.recovery.generations:Generations"
+APPLY, LINE = "pslab.engines.server.shard:TensorShard.apply", "pslab.engines.local.lines.framed_pipe:Line"
 MOMENTS = {
-    "before a checkpoint": (f"{CHECKPOINTS}:Generations.write", 4),
+    "before a checkpoint": (f"{GENERATIONS}.lay", 4),
     "while a checkpoint is written": ("pslab.engines.job.shared_memory:Arena.reserve", 4),
-    "before a checkpoint has its number": (f"{CHECKPOINTS}:Generations.write", 4, "after"),
-    "before a step is applied": ("pslab.engines.server.shard:TensorShard.apply", 7),
-    "after a step is applied": ("pslab.engines.server.shard:TensorShard.apply", 7, "after"),
+    "before a checkpoint has its number": (f"{GENERATIONS}.complete", 4),
+    "after it has": (f"{GENERATIONS}.complete", 4, "after"),
+    "before a step is applied": (APPLY, 7),
+    "after a step is applied": (APPLY, 7, "after"),
     "before it acknowledges": (f"{LINE}.send", 9),
     "after it has acknowledged": (f"{LINE}.send", 9, "after"),
     "in half a frame": ("os:write", 40, "half"),
 }
+OTHERS = {**MOMENTS, "in half a frame": ("os:write", 9, "half")}  # of a server that does not decide
 FEW = ["while a checkpoint is written", "before it acknowledges"]
 
 
-def conduct(tmp_path, act=None, like=BSP(), **fields):  # noqa: B008  frozen
+def conduct(tmp_path, act=None, like=BSP(), process=DECIDER, **fields):  # noqa: B008  frozen
     marker = tmp_path / "marker" if act else None
-    policy = SabotagedServer(like, marker, act)
+    policy = SabotagedServer(like, marker, act, process)
     wanted = tiny(**{"sync": policy, "prune": "static:5%", "on_death": "restart", "workers": 2, "pushes": 40,
                      "checkpoint_every": 6, "eval_every": 10, **fields})  # fmt: skip
     return execute(resolve(wanted), lambda news: None)
 
 
-FIELDS = {"plain": {}, "adam": {"optimizer": "adam", "learning_rate": 0.01, "pull": "changed", "ranges": "layers"}}
+FIELDS = {
+    "plain": {}, "adam": {"optimizer": "adam", "learning_rate": 0.01, "pull": "changed", "ranges": "layers"},
+    "changed": {"pull": "changed"}, "links": {"cluster": {"compute_s": 2e-3, "latency_s": 1e-3}},
+    "rate": {"rate": "split"},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return {name: conduct(tmp_path_factory.mktemp(name), **fields) for name, fields in FIELDS.items()}
+    found = {}
+
+    def of(name, servers=1):
+        if (name, servers) not in found:
+            found[name, servers] = conduct(tmp_path_factory.mktemp(name), servers=servers, **FIELDS[name])
+        return found[name, servers]
+
+    return of
 
 
-def check(found, undisturbed):
+def named(outcome):
+    """The rows of the pushes, all but instants and the bytes of pulls, whatever the order in which servers applied."""
+    rows = outcome.pushes[:, [1, 2, 3, 4, 5, 6, 8, 9]]
+    return rows[np.lexsort(rows.T[:3])]
+
+
+def check(found, undisturbed, who="server"):
     (rewind,) = found.facts["rewinds"]
-    assert rewind["how"] == "server is gone (killed by SIGKILL)"
+    assert rewind["how"] == f"{who} is gone (killed by SIGKILL)"
     assert 0 <= rewind["pushes"] - rewind["to_pushes"] <= 6 + 2  # a period, and a round
     assert np.array_equal(found.weights, undisturbed.weights)
     assert found.facts["pushes"] == undisturbed.facts["pushes"]
-    columns = [0, 1, 2, 3, 4, 5, 6, 8, 9]  # all but instants and the bytes of pulls
-    assert np.array_equal(found.pushes[:, columns], undisturbed.pushes[:, columns])
+    assert np.array_equal(named(found), named(undisturbed))
     assert np.array_equal(found.accuracy[:, [0, 2, 3]], undisturbed.accuracy[:, [0, 2, 3]])
     assert {life["kept"] for life in found.facts["lives"]} == {"restored"}
     whole, noted = ({(row[0], row[1]) for row in each.phases if row[2] == PUSH} for each in (undisturbed, found))
@@ -72,13 +93,48 @@ def check(found, undisturbed):
 @pytest.mark.one_of(3)
 @pytest.mark.parametrize("moment", FEW)
 def test_a_server_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, moment):
-    check(conduct(tmp_path, partial(dying, *MOMENTS[moment])), undisturbed["plain"])
+    check(conduct(tmp_path, partial(dying, *MOMENTS[moment])), undisturbed("plain"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [name for name in MOMENTS if name not in FEW])
 def test_a_server_that_is_killed_at_any_moment_changes_no_bit_under_a_barrier(tmp_path, undisturbed, moment):
-    check(conduct(tmp_path, partial(dying, *MOMENTS[moment])), undisturbed["plain"])
+    check(conduct(tmp_path, partial(dying, *MOMENTS[moment])), undisturbed("plain"))
+
+
+def killed(tmp_path, moment, server, servers, **fields):
+    """A run whose server of this number is killed, and what the error calls it."""
+    if not server:
+        return conduct(tmp_path, partial(dying, *MOMENTS[moment]), servers=servers, **fields), "server"
+    process = f"pslab-worker {number_of(2, server)}"
+    found = conduct(tmp_path, partial(dying, *OTHERS[moment]), process=process, servers=servers, **fields)
+    return found, f"server {server} of {servers}"
+
+
+@pytest.mark.parametrize(("server", "moment"), [(0, "before a checkpoint has its number"),
+                                                (1, "before a checkpoint has its number")])  # fmt: skip
+def test_all_servers_go_back_to_one_checkpoint_whichever_is_killed(tmp_path, undisturbed, server, moment):
+    found, who = killed(tmp_path, moment, server, 2)
+    check(found, undisturbed("plain", 2), who)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("server", "servers"), [(0, 2), (1, 2), (0, 4), (3, 4)])
+def test_whichever_server_is_killed_at_whatever_moment_no_bit_changes(tmp_path, undisturbed, server, servers, moment):
+    found, who = killed(tmp_path, moment, server, servers)
+    check(found, undisturbed("plain", servers), who)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before a step is applied", "after it has"])
+@pytest.mark.parametrize("server", [0, 1])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "plain"])
+def test_what_each_server_keeps_of_its_ranges_goes_back_too(tmp_path, undisturbed, name, server, moment):
+    found, _ = killed(tmp_path, moment, server, 2, **FIELDS[name])
+    assert len(found.facts["rewinds"]) == 1
+    assert np.array_equal(found.weights, undisturbed(name, 2).weights)
+    assert np.array_equal(named(found), named(undisturbed(name, 2)))
 
 
 @pytest.mark.slow
@@ -86,32 +142,47 @@ def test_the_state_of_an_optimizer_and_what_workers_have_pulled_go_back_too(tmp_
     act = partial(dying, *MOMENTS["before a step is applied"])
     found = conduct(tmp_path, act, **FIELDS["adam"])
     assert found.facts["rewinds"]
-    assert np.array_equal(found.weights, undisturbed["adam"].weights)
+    assert np.array_equal(found.weights, undisturbed("adam").weights)
 
 
-def kill_server(end=signal.SIGKILL):
+@pytest.mark.slow
+def test_a_run_whose_first_checkpoint_is_not_whole_has_not_started(tmp_path, undisturbed):
+    act = partial(dying, f"{GENERATIONS}.complete", 1)
+    policy = SabotagedServer(BSP(), tmp_path / "marker", act, f"pslab-worker {number_of(2, 1)}")
+    wanted = tiny(sync=policy, prune="static:5%", on_death="restart", workers=2, servers=2, checkpoint_every=6,
+                  eval_every=10)  # fmt: skip
+    found = execute_again(resolve(wanted), lambda news: None)
+    assert found.facts["fallen_starts"] == ["server 1 of 2 is gone (killed by SIGKILL)"]
+    assert np.array_equal(found.weights, undisturbed("plain", 2).weights)
+
+
+def kill_server(end=signal.SIGKILL, number=pool.SERVER):
     import os
 
     killed = []
 
     def look(news):
         if news.get("pushes", 0) > 20 and not killed:
-            killed.append(os.kill(pool._kept.processes[pool.SERVER].pid, end))
+            killed.append(os.kill(pool._kept.processes[number].pid, end))
 
     return look
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("server", [None, 0, 1])
 @pytest.mark.parametrize("fields", [{"sync": "bsp"}, {"sync": "asp"}, {"sync": "ssp:1", "ranges": "layers"},
-                                    {"sync": "eager", "prune": "none"}, {"sync": "backup:1"}],
-                         ids=lambda fields: fields["sync"])  # fmt: skip
-def test_a_run_whose_server_is_replaced_is_valid_under_every_kind_of_policy(tmp_path, monkeypatch, fields):
+                                    {"sync": "eager", "prune": "none"}, {"sync": "backup:1"},
+                                    {"sync": "ssp:2", "pull": "changed", "optimizer": "sgd:momentum=0.5"}],
+                         ids=lambda fields: "-".join(map(str, fields.values())))  # fmt: skip
+def test_a_run_whose_server_is_replaced_is_valid_under_every_kind_of_policy(tmp_path, monkeypatch, fields, server):
+    """One server that decides for itself, or one of two."""
     from pslab.lab.runs.progress import Progress
 
-    look = kill_server()
+    look = kill_server(number=number_of(3, server) if server else pool.SERVER)
     monkeypatch.setattr(Progress, "update", lambda self, name, news: look(news))
     wanted = tiny(**{"prune": "static:5%", "on_death": "restart", "workers": 3, "pushes": 120, "checkpoint_every": 7,
-                     "cluster": {"compute_s": 0.02, "latency_s": 0.001}, **fields})  # fmt: skip
+                     "servers": 1 if server is None else 2, "cluster": {"compute_s": 0.02, "latency_s": 0.001},
+                     **fields})  # fmt: skip
     result = run(wanted, results=tmp_path, progress=False)
     assert len(result.manifest["rewinds"]) == 1
     assert (result.manifest["verdict"], result.manifest.get("violations")) == ("valid", None)
@@ -119,11 +190,13 @@ def test_a_run_whose_server_is_replaced_is_valid_under_every_kind_of_policy(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("like", [ASP(), SSP(1)], ids=["asp", "ssp"])
-def test_a_server_that_is_stopped_is_replaced(tmp_path, like):
+@pytest.mark.parametrize(("like", "server"), [(ASP(), 0), (SSP(1), 0), (SSP(1), 1)], ids=["asp", "ssp", "ssp, another"])
+def test_a_server_that_is_stopped_is_replaced(tmp_path, like, server):
     act = partial(dying, *MOMENTS["before it acknowledges"], end=signal.SIGSTOP)
-    found = conduct(tmp_path, act, like, lease_s=1.0)
-    assert found.facts["rewinds"][0]["how"].startswith("server was stopped by a signal and has been silent")
+    process = f"pslab-worker {number_of(2, server)}" if server else DECIDER
+    found = conduct(tmp_path, act, like, process, lease_s=1.0, servers=1 + server)
+    who = f"server {server} of 2" if server else "server"
+    assert found.facts["rewinds"][0]["how"].startswith(f"{who} was stopped by a signal and has been silent")
     assert found.facts["pushes"] == 40
 
 
@@ -141,56 +214,11 @@ def test_without_a_checkpoint_the_servers_end_is_the_runs(tmp_path):
         execute(resolve(tiny(sync=Secret(), on_death="restart", workers=2, pushes=2000)), kill_server())
 
 
-def arenas():
-    found = Generations((Arena(), Arena()))
-    found.clear()
-    return found
-
-
-def pieces(number):
-    from pslab.engines.job.checkpoint.file import pack
-    from pslab.engines.job.checkpoint.flatten import flatten
-
-    return pack({"number": number}, flatten([np.full(100, number)], {}))
-
-
-def test_the_newer_generation_stays_whole_while_the_older_is_written(monkeypatch):
-    found = arenas()
-    assert found.newest() is None
-    for number in (1, 2):
-        found.write(pieces(number))
-        assert found.newest()[0] == {"number": number}
-
-    def broken():
-        yield from pieces(3)[:1]
-        raise KeyboardInterrupt
-
-    class Breaking(list):
-        def __iter__(self):
-            return broken() if self.armed else super().__iter__()
-
-    half = Breaking(pieces(3))
-    half.armed = False
-    monkeypatch.setattr(Arena, "reserve", lambda self, size_bytes: setattr(half, "armed", True))
-    with pytest.raises(KeyboardInterrupt):
-        found.write(half)
-    assert found.newest()[0] == {"number": 2}
-
-
-def test_a_damaged_generation_is_passed_over():
-    found = arenas()
-    for number in (1, 2):
-        found.write(pieces(number))
-    newer = found._arenas[1]
-    newer.bytes(200, 1)[0] ^= 1
-    assert found.newest()[0] == {"number": 1}
-
-
 def test_no_checkpoint_is_one_of_a_run_that_is_over():
     wanted = tiny(sync="bsp", on_death="restart", workers=2, pushes=24, checkpoint_every=1)
     execute(resolve(wanted), lambda news: None)
-    facts, _ = Generations(pool.acquire(2).checkpoints).newest()
-    assert facts["pushes"] == 22  # with more it would be over
+    found = newest([Generations(pool.acquire(2).checkpoints[pool.SERVER])])
+    assert found.facts["pushes"] == 22  # with more it would be over
 
 
 @pytest.mark.slow

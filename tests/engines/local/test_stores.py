@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from seats import seated
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.job.wire import WHOLE, Gradient, Wanted, pack, unpack
-from pslab.engines.local.stores import frame_of, number_of, order_of
+from pslab.engines.job.wire import WHOLE, Gradient, Stop, Wanted, pack, unpack
+from pslab.engines.local.lines.framed_pipe import Line
+from pslab.engines.local.recovery.generations import Generations
+from pslab.engines.local.stores import LocalStore, StoreLine, StoreRole, frame_of, number_of, order_of
 from pslab.engines.processes import pool as pools
+from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Work
 from pslab.errors import WorkerDied
 from pslab.lab.judge.tables import tables_of
@@ -22,7 +28,7 @@ from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Discard, Reply, Step
-from pslab.protocol.store import Forget, Snapshot
+from pslab.protocol.store import Forget, Keep, Snapshot, Store
 
 PUSHES = tuple(Push(worker, 1, 3, 2, Gradient(WHOLE, 965, 0.5, 0.1), 1) for worker in range(2))
 LINKS = {"bandwidth_bit_s": 1e8, "latency_s": 1e-3, "server_bandwidth_bit_s": 1e8, "compute_s": 2e-3}
@@ -30,15 +36,98 @@ LINKS = {"bandwidth_bit_s": 1e8, "latency_s": 1e-3, "server_bandwidth_bit_s": 1e
 
 @pytest.mark.parametrize(
     ("order", "work"),
-    [(Step(1, PUSHES, True, 4), Work(0.25, [2, 3, 3])), (Snapshot(3), Work()), (Forget(2), Work()),
+    [(Step(1, PUSHES, True, 4), Work(0.25, [2, 3, 3])), (Snapshot(3), Work()), (Forget(2), Work()), (Keep(7), Work()),
      (Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 4, NO_WORKER), Work())],
 )  # fmt: skip
 def test_an_order_is_read_as_it_was_written(order: Any, work: Work):
-    assert order_of(list(unpack(pack(frame_of(order, work))))) == (order, work)
+    found = order_of(list(unpack(pack(frame_of(order, work)))))
+    assert (type(found[0]), found) == (type(order), (order, work))
 
 
 def test_for_what_is_dropped_nothing_is_to_be_done():
     assert order_of(frame_of(Discard(1, PUSHES[0]), Work()))[0] is None
+
+
+class Heard:
+    """Who hears of what a store has done."""
+
+    def __init__(self) -> None:
+        self.calls = list[tuple[Any, ...]]()
+
+    def applied(self, step: Step, work: Work, done_s: float) -> None:
+        self.calls.append((step, work, done_s))
+
+    def copied(self, index: int, done_s: float) -> None:
+        self.calls.append((index, done_s))
+
+
+def stepped(store: LocalStore, line: Line, *orders: Any) -> list[Any]:
+    """What comes of these orders, and the end of the run."""
+    for order in orders:
+        line.send(frame_of(order, Work(0.1, [])))
+    line.send([Stop(0)])
+    store.run(1.0)
+    return [message for frame in line.frames() for message in frame]
+
+
+def test_a_store_goes_on_from_its_part_of_a_checkpoint():
+    job, seat, line = seated(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
+    layout, role, (piece,) = job.layout, StoreRole(1, 2), job.held[1]
+    weights = seat.arena.tensor(layout.server, layout.size, layout.dtype)
+    seat.arena.tensor(layout.gradients[0][0], layout.size, layout.dtype).uniform_(-1, 1)
+    payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
+    first, second = (Step(1, (Push(0, 1, version, version, payload, 0),), False, version + 1) for version in range(2))
+    done = stepped(LocalStore(seat, job, role), line, first, Keep(7), second)
+    assert [carried.size_bytes for carried in done] == [0, 1, 0]
+    after = weights.clone()
+    weights.zero_()
+    again = LocalStore(seat, job, role, 7)
+    assert not torch.equal(weights[piece], after[piece])
+    assert not weights[: piece.start].any()  # another server's
+    stepped(again, line, second)
+    assert torch.equal(weights[piece], after[piece])
+
+
+class Counting:
+    """A rate of the user's."""
+
+    weighted, steps = True, 0
+
+    def scale(self, applied: Any) -> float:
+        return 1.0
+
+
+def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is_whole():
+    job, seat, line = seated(rate=Counting())
+    store = LocalStore(seat, job, StoreRole(1, 2))
+    job.rate.steps += 1  # type: ignore[attr-defined]
+    (carried,) = stepped(store, line, Keep(1))
+    assert carried.size_bytes == 0
+    (said,) = seat.parent.reports()  # type: ignore[attr-defined]
+    assert said.kind == "checkpoint"
+    assert "server 1 of 2: this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]
+    assert Generations(seat.checkpoints).numbers() == []
+
+
+def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
+    job, seat, _ = seated()
+    pipe = Pipe()
+    store = StoreLine(job, seat._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
+    step, reply = Step(1, PUSHES, True, 1), Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 1, NO_WORKER)
+    machine, heard, work = Store(), Heard(), Work(0.25, dealt=[[0.1, 0.1]] * 2)
+    for order in (step, reply, Snapshot(3), Keep(2), Discard(1, PUSHES[0]), Forget(0)):
+        machine.order(order, work)
+    store.settle(machine, heard, 3.5)
+    assert heard.calls == [(step, work, 3.5), (3, 3.5)]
+    assert not store.owes
+
+
+def test_a_successor_waits_for_weights_that_are_laid_for_its_predecessor():
+    job, seat, _ = seated()
+    pipe = Pipe()
+    store = StoreLine(job, seat._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
+    store.hand(Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 0, NO_WORKER), Work(), Heard())
+    assert [store.answers(worker) for worker in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize("fields", [{}, {"cluster": LINKS, "prune": "static:5%", "pull": "changed"}], ids=str)

@@ -35,7 +35,7 @@ def left_on(monkeypatch: pytest.MonkeyPatch, run: Run, hosts: int) -> list[bytes
     return [table.tobytes() for table in (outcome.weights, outcome.phases, outcome.pushes, outcome.accuracy)]
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize("fields", PORTABLE, ids=in_words)
 def test_any_number_of_hosts_leaves_the_same_bits(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]):
     run = tiny(**{"engine": "virtual", "cluster": LAB, "pushes": 24, **fields})

@@ -73,7 +73,7 @@ def resumed(fields: dict[str, Any], after: int, folder: Path, monkeypatch: pytes
     assert [each["pushes"] >= 12 * after for each in found.facts["resumed"]] == [True]
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize("fields", FAST, ids=in_words)
 def test_a_resumed_run_leaves_the_bits_of_an_undisturbed_one(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +81,7 @@ def test_a_resumed_run_leaves_the_bits_of_an_undisturbed_one(
     resumed(fields, 1, tmp_path, monkeypatch)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     "fields", [{"sync": "asp", "model": Noisy}, {"sync": "bsp", "model": batch_norm}, {"sync": "eager", **PRUNED}],
     ids=in_words,

@@ -21,7 +21,8 @@ from pslab.engines.virtual import side_by_side as crowd
 from pslab.engines.virtual.side_by_side import TABLES
 from pslab.errors import SweepFailed, Unwritable, WorkerFailed
 from pslab.lab.records import record
-from pslab.lab.records.record import Result, find, load
+from pslab.lab.records.record import Result, find
+from pslab.lab.records.results import load
 from pslab.lab.runs.progress import Progress
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import sweep

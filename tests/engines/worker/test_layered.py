@@ -75,7 +75,7 @@ def on_every_engine(names: Iterable[str], really: int) -> list[Any]:
     return [*(("virtual", name) for name in names), *real]
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize(("engine", "name"), on_every_engine(tuple(FIELDS), 3))
 def test_layered_bsp_leaves_the_bits_of_whole_bsp(make: Callable[..., list[Result]], engine: str, name: str):
     whole = tiny(workers=2, engine=engine, cluster=LINK, pushes=24, **FIELDS[name])
@@ -87,7 +87,7 @@ def test_layered_bsp_leaves_the_bits_of_whole_bsp(make: Callable[..., list[Resul
     assert results[0].weights.std() > 0
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize(("engine", "sync"), on_every_engine(SYNCS, 2))
 def test_layered_runs_of_every_policy_learn_and_are_valid(make: Callable[..., list[Result]], engine: str, sync: str):
     run = layered(tiny(workers=3, engine=engine, sync=sync, pushes=90, cluster={**LINK, "slow": {0: 2.0}}))

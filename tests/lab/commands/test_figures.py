@@ -20,7 +20,7 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.commands import figures
 from pslab.lab.plots import export
-from pslab.lab.records import journal
+from pslab.lab.records.disk import journal
 from pslab.lab.records.record import find
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import AGAIN

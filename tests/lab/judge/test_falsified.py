@@ -15,9 +15,9 @@ from histories import forgotten, pulled, renumbered, repeated, swapped
 from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.commands.finding import PROBLEM
-from pslab.lab.commands.verify import judgement, sums
-from pslab.lab.records.atomic_folder import write_manifest
-from pslab.lab.records.record import load
+from pslab.lab.commands.records.verify import judgement, sums
+from pslab.lab.records.disk.atomic_folder import write_manifest
+from pslab.lab.records.results import load
 from pslab.lab.runs.run import sweep
 
 SMALL = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 40, "keep_weights": True,

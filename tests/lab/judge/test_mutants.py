@@ -15,7 +15,7 @@ from mutants import MUTANTS
 
 import pslab
 from pslab.lab.judge.verdict import Verdict
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 
 PACKAGE, TESTS = Path(pslab.__file__).parent, Path(__file__).parents[2] / "support"
 SCRIPT = """

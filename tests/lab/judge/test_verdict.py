@@ -23,7 +23,7 @@ from pslab.lab.judge.pushes import History
 from pslab.lab.judge.replay import replay
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import SHOWN, judge
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import InvalidRun, run
 from pslab.policies.sync.asp import ASP
@@ -50,7 +50,7 @@ def test_histories_by_hand_are_replayed_in_one_range_and_in_two(tmp_path, made):
         assert replay(found, build("sync", "ssp:0"), result.run.pushes, result.manifest) != ""
 
 
-@pytest.mark.one_of(3)
+@pytest.mark.one_of(6)
 @pytest.mark.parametrize("engine", ["virtual", "local"])
 @pytest.mark.parametrize(
     ("sync", "fields"), [("bsp", {}), ("bsp", PRUNED), ("ssp:1", PRUNED), ("asp", {}), ("eager", PRUNED),

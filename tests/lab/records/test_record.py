@@ -12,9 +12,10 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.errors import RecordError
-from pslab.lab.records import record
-from pslab.lab.records.atomic_folder import in_bytes, write_manifest
-from pslab.lab.records.record import FILES, WEIGHTS, Draft, Live, drafts, find, load
+from pslab.lab.records.disk.atomic_folder import in_bytes, write_manifest
+from pslab.lab.records.disk.live import Live, clean, drafts
+from pslab.lab.records.record import FILES, WEIGHTS, Draft, find
+from pslab.lab.records.results import load
 
 TABLES = {
     "accuracy": pd.DataFrame({"pushes": [0, 4], "iteration": [0.0, 1.0], "seconds": [0.0, 0.1 + 0.2],
@@ -238,7 +239,7 @@ def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
     strange = runs / f".d.{platform.node()}.nobody.x"
     for draft in (dead, mine, elsewhere, strange):
         draft.mkdir(parents=True)
-    record.clean(tmp_path)
+    clean(tmp_path)
     assert strange.exists()
     assert not dead.exists()
     assert mine.exists()

@@ -1,4 +1,4 @@
-"""Results: places, what differs, and one row per evaluation."""
+"""Results: places, what differs, their tables, and what is found on disk."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import handmade
 import pytest
 
 from pslab.config.run import Run
+from pslab.errors import ConfigError, RecordError
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, evaluations, tidy
+from pslab.lab.records.results import EACH, Results, evaluations, load, records
+from pslab.lab.records.summary import summary
 from pslab.lab.runs.grid import alone, grid
 
 BASE = Run(pushes=8, workers=2, engine="virtual")
@@ -68,7 +70,7 @@ def test_what_differs_is_told_by_as_few_columns_as_there_can_be(tmp_path: Path):
 
 def test_a_row_for_each_evaluation_and_place(tmp_path: Path):
     families = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}}
-    table = tidy(finished(tmp_path, grid(BASE, family=families, seed=[3])))
+    table = finished(tmp_path, grid(BASE, family=families, seed=[3])).frame("evaluation")
     assert len(table) == 3 * 3  # dense stands in both families
     row = table.iloc[2]
     assert (row.family, row.prune, row.seed, row.sync) == ("static", "none", 3, "bsp")
@@ -78,8 +80,33 @@ def test_a_row_for_each_evaluation_and_place(tmp_path: Path):
 
 def test_a_single_machines_iteration_counts_as_many_pushes_as_the_others(tmp_path: Path):
     runs = grid(BASE, sync=["bsp"]) + grid(alone(BASE), seed=[0])
-    table = tidy(finished(tmp_path, runs))
+    table = finished(tmp_path, runs).frame("evaluation")
     assert table.groupby("workers").iteration.max().to_dict() == {1: 4.0, 2: 4.0}
+
+
+def test_a_row_for_each_run_says_what_it_was_and_how_it_ended(tmp_path: Path):
+    results = finished(tmp_path, grid(BASE, loss=["cross_entropy", "mse"]))
+    row = results.frame().iloc[1]
+    assert (row.loss, row.sync, row.digest) == ("mse", "bsp", results[1].digest)
+    assert (row.outcome, row.final, row.pushes, row.seconds, row.emulation_ok) == ("budget", 0.9, 8, 2.0, True)
+
+
+def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run(tmp_path: Path):
+    results = Results([handmade.bsp(tmp_path), handmade.asp(tmp_path)])
+    for each in EACH:
+        frame = results.frame(each)
+        assert len(frame) == sum(len(EACH[each](result)) for result in results)
+        assert set(frame.sync) == {"bsp", "asp"}
+        assert frame.columns.is_unique
+    with pytest.raises(ConfigError, match="did you mean 'push'"):
+        results.frame("pushs")
+
+
+def test_an_axis_named_like_a_column_of_the_table_is_kept(tmp_path: Path):
+    results = finished(tmp_path, grid(BASE, loss=["cross_entropy", "mse"]))
+    frame = results.frame("evaluation")
+    assert set(frame.loss_of_run) == {"cross_entropy", "mse"}
+    assert set(frame.loss) == {0.5}
 
 
 def test_evaluations_leave_out_what_is_not_finite(tmp_path: Path):
@@ -92,3 +119,79 @@ def test_a_plain_list_of_results_will_do(tmp_path: Path):
     assert Results(results).differing() == ["sync"]
     with pytest.raises(IndexError):
         Results(results)[2]
+
+
+def test_one_result_is_results_and_one_run_is_runs(tmp_path: Path):
+    result = handmade.curve(tmp_path, BASE, [0.1])
+    assert [*Results(result)] == [result]
+    assert summary(result).seeds.tolist() == [1]
+
+
+# -- from disk -------------------------------------------------------------------------------------
+
+
+def test_all_records_are_found_and_those_with_the_asked_fields(tmp_path: Path):
+    made = finished(tmp_path, grid(BASE, sync=["bsp", "asp"], seed=[0, 1]))
+    assert {result.digest for result in records(results=tmp_path)} == {result.digest for result in made}
+    found = records(results=tmp_path, sync="asp", seed=[1, 0])
+    assert [(result.run.sync, result.run.seed) for result in found] == [("asp", 0), ("asp", 1)]
+    with pytest.raises(ConfigError, match="did you mean 'asp'"):
+        records(results=tmp_path, sync="asq")
+    with pytest.raises(ConfigError, match="did you mean 'sync'"):
+        records(results=tmp_path, snyc="asp")
+    assert len(records(results=tmp_path / "none")) == 0
+
+
+def test_a_record_that_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path):
+    good, bad = (handmade.curve(tmp_path, BASE.but(seed=seed), [0.1]) for seed in (0, 1))
+    (bad.path / "phases.csv").unlink()
+    with pytest.warns(UserWarning, match=r"1 of 2 records are left out: .*phases\.csv"):
+        assert [result.digest for result in records(results=tmp_path)] == [good.digest]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> dict[str, Result]:
+    """Two records in one folder, by their policy."""
+    return {"bsp": handmade.bsp(tmp_path), "asp": handmade.asp(tmp_path)}
+
+
+def test_a_digest_its_start_and_a_directory_name_a_record(tmp_path: Path, two: dict[str, Result]):
+    result = two["asp"]
+    for name in (result.digest, result.digest[:6], result.digest[:6].upper(), str(result.path)):
+        assert load(name, tmp_path).path == result.path
+
+
+def test_an_unknown_digest_lists_the_nearest_first(tmp_path: Path, two: dict[str, Result]):
+    digest = two["asp"].digest
+    wrong = digest[:5] + ("0" if digest[5] != "0" else "1") + digest[6:]
+    with pytest.raises(ConfigError) as caught:
+        load(wrong, tmp_path)
+    said = str(caught.value).splitlines()
+    assert said[1] == f"  {digest}  Run(workers=2, sync='asp', pushes=3)"
+    assert two["bsp"].digest in said[2]
+
+
+def test_the_start_of_several_digests_lists_them(tmp_path: Path, two: dict[str, Result]):
+    (tmp_path / "runs" / two["bsp"].digest).rename(tmp_path / "runs" / f"{two['asp'].digest[:4]}aaaa")
+    with pytest.raises(ConfigError, match="2 digests start so") as caught:
+        load(two["asp"].digest[:4], tmp_path)
+    assert two["asp"].digest in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "no/such/directory"])
+def test_a_name_without_a_record_is_refused(tmp_path: Path, two: dict[str, Result], name: str):
+    with pytest.raises(ConfigError, match="nearest"):
+        load(name, tmp_path)
+
+
+def test_a_folder_without_records_is_reported(tmp_path: Path):
+    with pytest.raises(ConfigError, match="there is no record in"):
+        load("abc", tmp_path)
+
+
+def test_an_incomplete_record_is_reported(tmp_path: Path, two: dict[str, Result]):
+    (two["asp"].path / "phases.csv").unlink()
+    with pytest.raises(RecordError, match=r"phases\.csv missing"):
+        load(two["asp"].digest, tmp_path)
+    with pytest.raises(ConfigError, match=r"\(incomplete\)"):
+        load("zzzz", tmp_path)

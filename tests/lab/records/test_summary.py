@@ -12,8 +12,9 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
+from pslab.lab.records.card import recovered
 from pslab.lab.records.choosing import best, goal, rounded
-from pslab.lab.records.results import Results, recovered
+from pslab.lab.records.results import Results
 from pslab.lab.records.summary import groups, iteration_s, over_seeds, summary
 from pslab.lab.runs.grid import alone, grid
 
@@ -144,7 +145,7 @@ WITH_SERVER = [{"worker": worker, "how": "server is gone"} for worker in (0, 1)]
 ])  # fmt: skip
 def test_what_a_run_went_on_after_is_said_and_counted(tmp_path: Path, facts: dict, words: str):
     results = made(tmp_path, grid(BASE, sync=["bsp", "asp"]), {"bsp": SLOW, "asp": FAST}, asp0=facts)
-    assert [recovered(result) for result in results] == ["", words]
+    assert [recovered(result.manifest) for result in results] == ["", words]
     table = summary(results, by="sync")
     assert table.get("recovered", pd.Series([0, 0])).tolist() == [0, int(bool(words))]
     assert ("recovered" in table) == bool(words)

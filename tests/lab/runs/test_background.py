@@ -11,7 +11,7 @@ from tiny import Raises, tiny
 
 import pslab.engines.local.engine
 from pslab.errors import StartFailed
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 from pslab.lab.runs.background import Background, current
 from pslab.lab.runs.run import run
 

@@ -14,7 +14,9 @@ from kernels import Kernel
 from processes import living, wait_for_end
 
 from pslab.config.run import Run
-from pslab.lab.records.record import FILES, WEIGHTS, clean, load
+from pslab.lab.records.disk.live import clean
+from pslab.lab.records.record import FILES, WEIGHTS
+from pslab.lab.records.results import load
 
 LIMIT_S = 2.0  # until the prompt is back
 LENIENT_S = 10.0  # the same where many tests may load the machine

@@ -15,7 +15,7 @@ from tiny import Raises, tiny
 
 from pslab.engines.processes import pool
 from pslab.errors import RecordError, RunError, WorkerDied, WorkerFailed
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 from pslab.lab.runs import machine
 from pslab.lab.runs.progress import Progress
 from pslab.lab.runs.run import run

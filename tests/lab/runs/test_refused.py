@@ -7,6 +7,7 @@ import torch
 import yaml
 from corpus import BAD
 from tiny import tiny
+from torch import nn
 
 from pslab.__main__ import main
 from pslab.config.run import FIELDS, Run
@@ -73,7 +74,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_that_is_a_name_is_checked_once(monkeypatch):
+def test_a_model_whose_content_is_known_is_checked_once(monkeypatch):
     checked = []
     monkeypatch.setattr(resolving, "_FOUND", {})
     monkeypatch.setattr(resolving, "check_model", lambda *_: checked.append(1))
@@ -81,6 +82,10 @@ def test_a_model_that_is_a_name_is_checked_once(monkeypatch):
         run = Run(model="mlp:8", engine="timing", ranges="layers", order=order, cluster="steady")
         assert len(resolving.resolve(run).layer_shares) == 4
     assert len(checked) == 1
-    resolving.resolve(tiny())
-    resolving.resolve(tiny())  # a function may be another one by now
+    for wider in (0, 0, 1):
+        resolving.resolve(tiny(model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(49, 10 + wider))))  # noqa: B023
     assert len(checked) == 3
+    monkeypatch.setattr(Run, "unknown", "it is an object of its own kind")
+    for _ in range(2):
+        resolving.resolve(tiny())
+    assert len(checked) == 5

@@ -15,7 +15,7 @@ import pslab.engines.local.engine
 import pslab.lab.runs.run
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
-from pslab.lab.records.record import load
+from pslab.lab.records.results import load
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import AGAIN, NotFoundAgain, run, sweep
 from pslab.policies.sync.asp import ASP
@@ -205,7 +205,7 @@ def test_a_script_needs_no_guard_around_its_main(tmp_path):
 def test_loading_a_record_needs_no_torch(tmp_path):
     made = run(tiny(model="tiny:net", data="tiny:digits"), results=tmp_path, progress=False)
     script = (
-        "import sys; from pslab import Run, sweep; from pslab.lab.records.record import load;"
+        "import sys; from pslab import Run, sweep; from pslab.lab.records.results import load;"
         f"r = load({str(made.path)!r}); again = sweep([r.run], results={str(tmp_path)!r})[0];"
         "assert again.cached and len(again.accuracy); assert 'torch' not in sys.modules"
     )

@@ -113,6 +113,7 @@ def test_fetching_and_pushing_at_each_step_is_asynchronous_sgd(tmp_path, fields)
     assert replica.pushes.equals(asp.pushes)
 
 
+@pytest.mark.one_of(3)
 @pytest.mark.parametrize("sync", ["downpour:2,4", "downpour:4,2", "downpour:3,2", "downpour:3,3"])
 @pytest.mark.parametrize("engine", ["virtual", "local", "timing"])
 def test_what_is_not_exchanged_takes_no_bytes(tmp_path, sync, engine):

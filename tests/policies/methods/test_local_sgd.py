@@ -41,6 +41,7 @@ def test_a_schedule_counts_gradients(monkeypatch):
     assert steps[-1][-1] == pytest.approx(w, abs=1e-15)
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("fields", [{}, {"prune": "static:5%", "pull": "changed"}, {"optimizer": "adam"}])
 def test_a_period_of_one_is_bsp(tmp_path, fields):
     local, bsp = (

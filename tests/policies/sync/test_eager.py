@@ -49,7 +49,7 @@ def test_own_writes_follow_the_schedule(monkeypatch, cluster):
     assert [step[-1] for step in steps] == serial(6, lambda step: 0.5 * (1 - step / 6))
 
 
-@pytest.mark.one_of(2)
+@pytest.mark.one_of(4)
 @pytest.mark.parametrize("fields", [{}, {"pull": "changed"}, {"prune": "std:2"}])
 @pytest.mark.parametrize("bandwidth", [None, 1e6])
 def test_pruned_own_writes_are_serial_training(tmp_path, fields, bandwidth):

@@ -1,25 +1,20 @@
-"""Checkpoints of a server, in memory that outlives its process.
+"""When the server that decides makes a checkpoint, what it has, and how a new one goes on from there.
 
-Two generations: the older one is overwritten while the newer stays whole. A generation has a number only while it is
-whole, so that wherever the server is killed the newest numbered one is complete; its sum says so again.
+It keeps its own part and orders all others to do the same: a cut between the same two steps at each of them. What was
+ordered before and is not yet done is in its part as such, and in those of the others as done.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.link_queue import Waiting
-from pslab.engines.job.checkpoint.file import pack, unpack
-from pslab.engines.job.checkpoint.flatten import Fixed, flatten
-from pslab.engines.job.checkpoint.graph import Graph, externals_of, modules_of
 from pslab.engines.job.checkpoint.keeper import SHARE
-from pslab.engines.job.checkpoint.rebuild import rebuild
 from pslab.engines.job.job import Job
-from pslab.engines.job.shared_memory import ALIGNMENT, Arena
+from pslab.engines.local.recovery.generations import Keeping
 from pslab.engines.processes.child import Seat
 from pslab.engines.server.books import Books
 from pslab.engines.server.clock import WallClock
@@ -30,48 +25,16 @@ from pslab.engines.server.store import Store
 from pslab.engines.worker.kept import Kept
 from pslab.errors import CheckpointError
 from pslab.protocol.server import Server
+from pslab.protocol.store import Store as Machine
 
-HEAD = struct.Struct("<QQ")  # of a generation: its number, 0 while it is not whole, and its length in bytes
 PERIOD_S = 1.0  # at least between two of them, unless the run says how often they are made
 
 
-class Generations:
-    """Two places in shared memory for checkpoints."""
+class Elsewhere(Store, Protocol):
+    """Another server, of which this one has a machine, and the number of the last checkpoint that it has kept."""
 
-    def __init__(self, arenas: Sequence[Arena]) -> None:
-        self._arenas = arenas
-
-    def clear(self) -> None:
-        """There is no checkpoint."""
-        for arena in self._arenas:
-            arena.reserve(ALIGNMENT)
-            HEAD.pack_into(arena.bytes(0, HEAD.size), 0, 0, 0)
-
-    def write(self, pieces: Sequence[memoryview]) -> None:
-        """A checkpoint in place of the older one."""
-        numbers = [self._head(arena)[0] for arena in self._arenas]
-        arena, end = self._arenas[numbers.index(min(numbers))], ALIGNMENT
-        HEAD.pack_into(arena.bytes(0, HEAD.size), 0, 0, 0)
-        arena.reserve(ALIGNMENT + sum(map(len, pieces)))
-        for piece in pieces:
-            arena.bytes(end, len(piece))[:] = piece
-            end += len(piece)
-        HEAD.pack_into(arena.bytes(0, HEAD.size), 0, max(numbers) + 1, end - ALIGNMENT)
-
-    def newest(self) -> tuple[Mapping[str, Any], Graph] | None:
-        """The facts and the graph of the newest whole one."""
-        for number, size, arena in sorted(((*self._head(arena), arena) for arena in self._arenas),
-                                          key=lambda each: -each[0]):  # fmt: skip
-            if number:
-                try:
-                    return unpack(bytes(arena.bytes(ALIGNMENT, size)))
-                except CheckpointError:
-                    continue
-        return None
-
-    def _head(self, arena: Arena) -> tuple[int, int]:
-        number, size = HEAD.unpack_from(arena.bytes(0, HEAD.size))
-        return number, size
+    machine: Machine
+    kept: int
 
 
 class State(NamedTuple):
@@ -81,18 +44,17 @@ class State(NamedTuple):
     waiting: Waiting | None  #: what waits for the links, where an order chooses among it
     faults: Faults
     left: set[int]  #: workers without which the run goes on
+    machines: list[Machine]  #: of the other servers
 
 
-def first_state(
-    job: Job, seat: Seat, transport: Transport, clock: WallClock, others: Sequence[Store] = ()
-) -> State:
+def first_state(job: Job, seat: Seat, transport: Transport, clock: WallClock, others: Sequence[Elsewhere]) -> State:
     """The state of a server whose run has not started."""
     machine = Server(range(job.run.workers), len(job.parts), job.sync)
     waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
     shard = TensorShard(job, seat.arena)
     ledger = Ledger(job, shard.weights, seat.snapshots, seat.report_snapshot, seat.ledger)
     driver = ServerDriver(job, machine, Books(job, ledger), shard, clock, transport, waiting, others)
-    return State(driver, waiting, Faults(job.cluster, job.run.seed), set())
+    return State(driver, waiting, Faults(job.cluster, job.run.seed), set(), [other.machine for other in others])
 
 
 class Checkpoints:
@@ -101,62 +63,70 @@ class Checkpoints:
     A state that cannot be saved ends checkpoints, and not the run: `problem` says why.
     """
 
-    def __init__(self, job: Job, seat: Seat, transport: Transport, clock: WallClock) -> None:
-        self._job, self._arena, self._generations = job, seat.arena, Generations(seat.checkpoints)
-        self._externals = externals_of(
-            job, arena=seat.arena, transport=transport, clock=clock, snapshots=seat.snapshots, seat=seat,
-            on_snapshot=seat.report_snapshot, rows=seat.ledger[0], arrivals=seat.ledger[1],
+    def __init__(
+        self, job: Job, seat: Seat, transport: Transport, clock: WallClock, others: Sequence[Elsewhere]
+    ) -> None:
+        self._job, self._others, self._clock = job, others, clock
+        named = {f"server {number}": other for number, other in enumerate(others, 1)}
+        self._keeping = Keeping(
+            job, 0, seat.arena, seat.checkpoints, transport=transport, clock=clock, snapshots=seat.snapshots, seat=seat,
+            on_snapshot=seat.report_snapshot, rows=seat.ledger[0], arrivals=seat.ledger[1], **named,
         )  # fmt: skip
-        self._modules, self._constant = modules_of(job), Fixed.of(job)
+        self.generations = self._keeping.generations
         self._kept = [Kept.of(job, worker, seat.arena) for worker in range(job.run.workers)]
-        layout = job.layout
-        self._weights = seat.arena.tensor(layout.server, layout.size, layout.dtype).numpy()
-        self._last_s, self._spent_s, self._pushes = time.monotonic(), 0.0, 0  # when, how long, and at how many pushes
+        self.number = 0  #: of the last one that was begun
+        self.pushes = 0  #: after which it was
+        self._begun_s: float | None = None  # when it was, while it is not whole
+        self._last_s, self._spent_s = time.monotonic(), 0.0  # when the last one was whole, and how long it took
         self.problem = "" if job.run.on_death == "restart" else "the run does not replace its processes"
 
     def due(self, machine: Server) -> bool:
         """Whether one is to be made: every so many pushes, or as often as SHARE of the time allows; while workers'
         buffers have nothing that is still to be applied."""
-        if self.problem or not all(part.at_rest for part in machine.ranges):
+        if self.problem or self._begun_s is not None or not all(part.at_rest for part in machine.ranges):
             return False
         if (every := self._job.run.checkpoint_every) is not None:
-            return machine.gradients >= self._pushes + every
+            return machine.gradients >= self.pushes + every
         due_s = self._last_s + PERIOD_S + self._spent_s / SHARE
-        return machine.gradients > self._pushes and time.monotonic() >= due_s
+        return machine.gradients > self.pushes and time.monotonic() >= due_s
 
-    def save(self, state: State, clock: WallClock) -> None:
+    def begin(self, state: State) -> bool:
         """Keep a state between two frames, the weights, and what workers have kept after their last pushes; those may
-        compute meanwhile."""
+        compute meanwhile. The others are to keep theirs behind all that they were ordered; False if that is in vain."""
         begun_s, machine, ledger = time.monotonic(), state.driver.machine, state.driver.books.ledger
         clocks = [min(part.clocks[worker] for part in machine.ranges) if worker in machine.workers else None
                   for worker in range(self._job.run.workers)]  # fmt: skip
-        facts = {"pushes": machine.gradients, "seconds": clock.now(), "zero_s": clock.zero_s, "clocks": clocks,
-                 "snapshots": ledger.taken}  # fmt: skip
+        facts = {"pushes": machine.gradients, "seconds": self._clock.now(), "zero_s": self._clock.zero_s,
+                 "dilation": self._clock.dilation, "clocks": clocks, "snapshots": ledger.taken}  # fmt: skip
         kept = [None if own is None or clock is None else own.after(clock - 1)
                 for own, clock in zip(self._kept, clocks, strict=True)]  # fmt: skip
+        self.pushes = machine.gradients
         try:
-            self._constant.check()
-            graph = flatten([*state, self._weights, kept], self._externals, self._arena, self._modules)
-            self._generations.write(pack(facts, graph))
+            self.generations.lay(self.number + 1, self._keeping.saved(facts, [*state, kept]))
         except CheckpointError as error:
             self.problem = str(error)
-        self._last_s, self._pushes = time.monotonic(), machine.gradients
-        self._spent_s = self._last_s - begun_s
+            return False
+        self.number, self._begun_s = self.number + 1, begun_s
+        return True
 
-    def restore(self) -> tuple[Mapping[str, Any], State]:
-        """The facts and the state of the newest one; the weights, and what workers keep, are in their places again.
+    def complete(self) -> bool:
+        """Whether the one that was begun has just become whole: from now on it counts."""
+        if self._begun_s is None or any(other.kept != self.number for other in self._others):
+            return False
+        self.generations.complete(self.number)
+        self._last_s = time.monotonic()
+        self._spent_s, self._begun_s = self._last_s - self._begun_s, None
+        return True
+
+    def restore(self, number: int) -> tuple[Mapping[str, Any], State]:
+        """The facts and the state of a checkpoint; the weights, and what workers keep, are in their places again.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: it is not here.
         """
-        found = self._generations.newest()
-        if found is None:
-            raise CheckpointError("there is no whole checkpoint")
-        facts, graph = found
-        *state, weights, kept = rebuild(graph, self._externals, self._arena, self._modules)
-        self._weights[:] = weights
+        facts, (*state, kept) = self._keeping.restored(number)
         for clock, own, before in zip(facts["clocks"], self._kept, kept, strict=True):
             if own is not None and clock is not None:
                 own.put(before, clock - 1)
-        self._pushes = facts["pushes"]
+        self.number, self.pushes = number, facts["pushes"]
         return facts, State(*state)

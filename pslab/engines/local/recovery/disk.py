@@ -1,4 +1,4 @@
-"""A run on real processes that goes on from the disk: what its server has kept in memory, and the tables beside it."""
+"""A run on real processes that goes on from the disk: what its servers have kept in memory, and the tables of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
 from pslab.engines.job.outcome import OnProgress
 from pslab.engines.local.attendance import Attendance
-from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.generations import Generations, newest
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.processes.pool import Pool
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS
@@ -21,9 +21,10 @@ from pslab.engines.server.rows import Rows, rows_in
 
 COLUMNS = len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)
 KINDS: dict[str, type] = {
-    "server": np.ndarray, "tables": list, "snapshots": dict, "evaluated": dict, "weights": dict, "dilation": float,
+    "servers": list, "tables": list, "snapshots": dict, "evaluated": dict, "weights": dict, "dilation": float,
     "yields": bool, "lives": list, "rewinds": list, "deaths": list,
 }  # fmt: skip
+FIRST = 1  # the number of a checkpoint that is laid ready
 
 
 class Owner(Protocol):
@@ -44,11 +45,13 @@ class Owner(Protocol):
 
 
 class Disk:
-    """In the parent. Nothing goes to the disk unless the run replaces its processes: only then its server keeps any."""
+    """In the parent. Nothing goes to the disk unless the run replaces its processes: only then its servers keep any."""
 
     def __init__(self, owner: Owner, job: Job) -> None:
-        self._owner, self._job, self._generations = owner, job, Generations(owner.pool.checkpoints)
-        self._generations.clear()  # of those of another run
+        self._owner, self._job = owner, job
+        for arenas in owner.pool.checkpoints.values():
+            Generations(arenas).clear()  # of those of another run
+        self._servers = [Generations(owner.pool.checkpoints[number]) for number in owner.recovery.servers]
         place = owner.experiment.checkpoints if job.run.on_death == "restart" else None
         if place is not None and owner.before is not None:  # what was too fast is of no use
             place.clear()
@@ -56,20 +59,23 @@ class Disk:
         self.resumed = False  #: whether the run goes on from the disk
 
     def keep(self, pushes: int, problem: str) -> None:
-        """The server has kept a checkpoint after so many pushes, or says why not: if one is due here, too, it goes to
-        the disk."""
-        self._owner.recovery.problem = problem
-        if not problem and self.keeper.due(pushes) and (found := self._generations.newest()) is not None:
-            self.keeper.keep(found[0]["pushes"], lambda: self._state(b"".join(pack(*found))))
+        """The servers have kept a checkpoint after so many pushes, or one says why not: if one is due here, too, it
+        goes to the disk."""
+        self._owner.recovery.problem = problem or self._owner.recovery.problem
+        if not problem and self.keeper.due(pushes) and (found := newest(self._servers)) is not None:
+            self.keeper.keep(found.facts["pushes"], lambda: self._state(found.parts))
 
-    def resume(self) -> bool:
-        """Lay the newest checkpoint ready for a server that goes on from it; False if there is none."""
+    def resume(self) -> int:
+        """Lay the newest checkpoint ready for servers that go on from it: its number there; 0 if there is none."""
         state = self.keeper.newest(**KINDS)
         if state is None:
-            return False
+            return 0
         owner, layout = self._owner, self._job.layout
-        facts, graph = unpack(state["server"].tobytes())
-        self._generations.write(pack({**facts, "zero_s": None}, graph))
+        decider, *others = [memoryview(part) for part in state["servers"]]
+        facts, graph = unpack(decider)
+        parts = pack({**facts, "zero_s": None}, graph), *([part] for part in others)
+        for generations, pieces in zip(self._servers, parts, strict=True):
+            generations.write(FIRST, pieces)
         for columns, arena, table in zip(COLUMNS, owner.pool.ledger, state["tables"], strict=True):
             rows = Rows(columns, arena)
             for row in table.tolist():
@@ -85,16 +91,17 @@ class Disk:
         owner.attendance.deaths[:] = state["deaths"]
         owner.recovery.begin_again(facts, "the run was ended, and goes on from a checkpoint")
         self.resumed = True
-        return True
+        return FIRST
 
-    def _state(self, server: bytes) -> dict[str, Any]:
+    def _state(self, parts: list[bytes]) -> dict[str, Any]:
         owner, layout = self._owner, self._job.layout
         weights = {index: layout.snapshot_in(owner.pool.snapshots, index).numpy()
                    for index in owner.snapshots if index not in owner.evaluated}  # fmt: skip
         tables = [rows_in(arena, columns) for arena, columns in zip(owner.pool.ledger, COLUMNS, strict=True)]
-        return {"server": np.frombuffer(server, np.uint8), "tables": tables, "snapshots": owner.snapshots,
-                "evaluated": owner.evaluated, "weights": weights, "dilation": float(owner.dilation),
-                "yields": owner.yields, "lives": owner.recovery.lives, "rewinds": owner.recovery.rewinds,
+        servers = [np.frombuffer(part, np.uint8) for part in parts]
+        return {"servers": servers, "tables": tables, "snapshots": owner.snapshots, "evaluated": owner.evaluated,
+                "weights": weights, "dilation": float(owner.dilation), "yields": owner.yields,
+                "lives": owner.recovery.lives, "rewinds": owner.recovery.rewinds,
                 "deaths": owner.attendance.deaths}  # fmt: skip
 
     def _say(self, words: str) -> None:

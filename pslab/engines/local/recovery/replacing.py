@@ -5,32 +5,36 @@ three seconds), takes what the former one has sent, and answers the new one. It 
 server has not yet a push of, on the same batch, with what its predecessor kept after the one before: at most one
 iteration is computed twice. Under a barrier the run ends with the bits of an undisturbed one.
 
-Where the server ends, all begin again at its newest checkpoint, in new processes: what it had taken since is forgotten.
+Where a server ends, all begin again at the newest checkpoint, in new processes: what came since is forgotten.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pslab.engines.local.attendance import Attendance, how_of
-from pslab.engines.local.recovery.checkpoints import Generations
+from pslab.engines.local.recovery.generations import Checkpoint, Generations, newest
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.errors import RunError, StartFailed
 
-LIVES = 3  # new processes in a worker's place, after which the run goes on without it; new servers of a run
+LIVES = 3  # new processes in a worker's place, after which the run goes on without it; times that all begin again
 
 
 class Recovery:
-    """The workers of one run whose processes are replaced. `start` gives a new one its role."""
+    """The processes of one run that are replaced; `servers` are numbers. `start` gives a worker's new one its role."""
 
-    def __init__(self, pool: Pool, attendance: Attendance, on_death: str, start: Callable[[int], None]) -> None:
+    def __init__(
+        self, pool: Pool, attendance: Attendance, on_death: str, start: Callable[[int], None],
+        servers: Sequence[int] = (SERVER,),
+    ) -> None:  # fmt: skip
         self._pool, self._attendance, self._start, self._on_death = pool, attendance, start, on_death
+        self.servers = servers  #: the one that decides first
         #: that ended: worker, iteration, how and when; with which iteration the next one goes on, and what was kept
         self.lives: list[dict[str, Any]] = []
         self.problem = ""  #: why there are no checkpoints
-        self.rewinds: list[dict[str, Any]] = []  #: when and how the server ended; from which pushes back to which
+        self.rewinds: list[dict[str, Any]] = []  #: when and how a server ended; from which pushes back to which
         self.begun = 0  #: how often all began again
         self.preparing: set[int] = set()  #: new processes that do not have their role yet
 
@@ -82,23 +86,35 @@ class Recovery:
             life = self._last(worker)
             self.lost({name: life[name] for name in ("worker", "iteration", "seconds")})
 
-    def rewind(self, fallen: RunError, reached: int) -> Mapping[str, Any]:
-        """The server has ended: new processes for it and its workers; the facts of the checkpoint that they go on from.
+    @property
+    def able(self) -> bool:
+        """Whether the run may lose a server."""
+        return self._on_death == "restart" and len(self.rewinds) < LIVES
+
+    @property
+    def fallen(self) -> RunError | None:
+        """Why a server has ended, if one has."""
+        return next((self._pool.ended[number] for number in self.servers if number in self._pool.ended), None)
+
+    def rewind(self, fallen: RunError, reached: int) -> Checkpoint:
+        """A server has ended: new processes for all of them and the workers; the checkpoint that they go on from.
 
         Raises:
             RunError: `fallen`, if there is no checkpoint. StartFailed: they could not be spawned.
         """
-        found = Generations(self._pool.checkpoints).newest()
+        found = newest([Generations(self._pool.checkpoints[number]) for number in self.servers])
         if found is None:
             raise fallen
-        facts, how = found[0], f"server {how_of(fallen)}"
-        now = facts["seconds"] if facts["zero_s"] is None else time.monotonic() - facts["zero_s"]
+        facts, how = found.facts, f"{getattr(fallen, 'who', 'server')} {how_of(fallen)}"
+        zero_s, now = facts["zero_s"], facts["seconds"]
+        if zero_s is not None:
+            now = (time.monotonic() - zero_s) / facts["dilation"]
         self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
                              "to_seconds": facts["seconds"]})  # fmt: skip
         self.preparing.clear()
         self.begin_again(facts, how)
-        self._pool.renew(range(len(facts["clocks"])))
-        return facts
+        self._pool.renew(range(len(facts["clocks"]) + len(self.servers) - 1))
+        return found
 
     def begin_again(self, facts: Mapping[str, Any], how: str) -> None:
         """The run goes on from a checkpoint with these facts, in new processes."""

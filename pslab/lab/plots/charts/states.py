@@ -17,10 +17,10 @@ from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, shared_looks, words_of
 from pslab.lab.plots.page.theme import INK, PHASES, Look
-from pslab.lab.records.intervals import inside, window
 from pslab.lab.records.record import Result
-from pslab.lab.records.server_states import ALL, pulling, ranges_of
 from pslab.lab.records.summary import groups
+from pslab.lab.records.times.intervals import inside, window
+from pslab.lab.records.times.server_states import ALL, pulling, ranges_of
 
 LANE, HEIGHT, BAR = (10.0, 26.0), 460.0, 0.5  # px: the thinnest and the tallest lane, all of them; of a lane
 ITERATIONS = 3  # of the slowest worker, in the usual window
@@ -45,7 +45,7 @@ def server_states(
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
         RecordError: a record from before arrivals were recorded.
     """
-    found, _ = apart(as_results([results] if isinstance(results, Result) else results))
+    found, _ = apart(as_results(results))
     names = own_columns(found, by, ())
     grouped = groups(found, names)
     chosen = [group[0] for group in grouped.values()]
@@ -77,7 +77,7 @@ def _lanes(count: int) -> Axis:
 
 def _said(result: Result) -> str:
     """Over the whole run: how often a range answers, for how long, and how many pulls at a time."""
-    table, lasts_s = pulling(result), float(result.manifest["seconds"]) * len(ranges_of(result))
+    table, lasts_s = pulling(result), result.seconds * len(ranges_of(result))
     if not len(table) or lasts_s <= 0:
         return "never in state PULL"
     share = float((table.end_s - table.begin_s).sum()) / lasts_s

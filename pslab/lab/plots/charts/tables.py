@@ -23,7 +23,7 @@ from pslab.lab.records.summary import MEASURES, METRICS, metric_among, over_seed
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
-Data = Iterable[Result] | pd.DataFrame
+Data = Result | Iterable[Result] | pd.DataFrame
 Titled = Names | Mapping[str, str]  # columns, perhaps with a title each
 DASH = "–"
 
@@ -89,7 +89,7 @@ def metric_in(data: Data, columns: Sequence[str]) -> Metric:
     if isinstance(data, pd.DataFrame):
         found: Metric = data.attrs.get("metric", ACCURACY)
         return found
-    return metric_among(data, columns)
+    return metric_among(as_results(data), columns)
 
 
 def bare(title: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from pslab.errors import RecordError, Unwritable
-from pslab.lab.records import journal
+from pslab.lab.records.disk import journal
 
 MANIFEST = "manifest.json"
 

@@ -12,7 +12,7 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.config.run import Run
-from pslab.lab.records.atomic_folder import write_manifest
+from pslab.lab.records.disk.atomic_folder import write_manifest
 from pslab.lab.runs.run import run
 
 RUN = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 16, "sync": "asp"}

@@ -29,14 +29,14 @@ def add(verbs: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Print a line for each check of each record. Exit status: 1 if one of them fails, 2 no such record."""
-    from pslab.lab.commands.trace import find_record
     from pslab.lab.records.record import default_results
+    from pslab.lab.records.results import load
 
     results, well = (options.results or default_results()).resolve(), True
     for name in options.records:
         print(name)
         try:
-            found = checks(find_record(name, results))
+            found = checks(load(name, results))
             for finding in found:
                 print(line(finding), flush=True)
                 well = well and finding.state != PROBLEM
@@ -64,7 +64,7 @@ def sums(result: Result) -> Finding:
     Raises:
         RecordError: it is not.
     """
-    from pslab.lab.records.atomic_folder import read_file
+    from pslab.lab.records.disk.atomic_folder import read_file
     from pslab.lab.records.record import FILES, WEIGHTS
 
     manifest, files = result.manifest, dict(result.manifest.get("sha256", {}))

@@ -11,8 +11,6 @@ import handmade
 import pytest
 
 from pslab.__main__ import main
-from pslab.errors import ConfigError, RecordError
-from pslab.lab.commands.trace import find_record
 from pslab.lab.plots.perfetto import perfetto
 from pslab.lab.records.record import Result
 
@@ -25,51 +23,6 @@ def results(tmp_path: Path) -> dict[str, Result]:
 
 def trace(tmp_path: Path, *words: str) -> int:
     return main(["trace", *words, "--results", str(tmp_path)])
-
-
-# -- the record ------------------------------------------------------------------------------------
-
-
-def test_a_digest_its_start_and_a_directory_name_a_record(tmp_path: Path, results: dict[str, Result]):
-    result = results["asp"]
-    for name in (result.digest, result.digest[:6], result.digest[:6].upper(), str(result.path)):
-        assert find_record(name, tmp_path).path == result.path
-
-
-def test_an_unknown_digest_lists_the_nearest_first(tmp_path: Path, results: dict[str, Result]):
-    digest = results["asp"].digest
-    wrong = digest[:5] + ("0" if digest[5] != "0" else "1") + digest[6:]
-    with pytest.raises(ConfigError) as caught:
-        find_record(wrong, tmp_path)
-    said = str(caught.value).splitlines()
-    assert said[1] == f"  {digest}  ASP, dense, 2 workers, seed 0"
-    assert results["bsp"].digest in said[2]
-
-
-def test_the_start_of_several_digests_lists_them(tmp_path: Path, results: dict[str, Result]):
-    (tmp_path / "runs" / results["bsp"].digest).rename(tmp_path / "runs" / f"{results['asp'].digest[:4]}aaaa")
-    with pytest.raises(ConfigError, match="2 digests start so") as caught:
-        find_record(results["asp"].digest[:4], tmp_path)
-    assert results["asp"].digest in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["", "no/such/directory"])
-def test_a_name_without_a_record_is_refused(tmp_path: Path, results: dict[str, Result], name: str):
-    with pytest.raises(ConfigError, match="nearest"):
-        find_record(name, tmp_path)
-
-
-def test_a_folder_without_records_is_reported(tmp_path: Path):
-    with pytest.raises(ConfigError, match="there is no record in"):
-        find_record("abc", tmp_path)
-
-
-def test_an_incomplete_record_is_reported(tmp_path: Path, results: dict[str, Result]):
-    (results["asp"].path / "phases.csv").unlink()
-    with pytest.raises(RecordError, match=r"phases\.csv missing"):
-        find_record(results["asp"].digest, tmp_path)
-    with pytest.raises(ConfigError, match=r"\(incomplete\)"):
-        find_record("zzzz", tmp_path)
 
 
 # -- the files -------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""What is done with finished records: shown as a timeline, verified, exported."""

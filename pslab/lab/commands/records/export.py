@@ -1,0 +1,36 @@
+"""pslab export: finished runs for pandas, TensorBoard and MLflow."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+#: How an export is looked at.
+VIEWS = {
+    "parquet": "pandas.read_parquet('{place}/run.parquet')",
+    "tensorboard": "tensorboard --logdir {place}",
+    "mlflow": "MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {place}",
+}
+
+
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser("export", help="finished runs for pandas (parquet), TensorBoard, or MLflow")
+    parser.add_argument("records", nargs="+", metavar="RECORD", help="a digest, its start, or a record's directory")
+    parser.add_argument("--to", required=True, metavar="TOOL", help=", ".join(VIEWS))
+    parser.add_argument("--out", help="a folder (default: exports/TOOL in results/); of MLflow also a store's address")
+    parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Write the records, and print how they are looked at. Exit status: 2 no such record or tool, 1 not written."""
+    from pslab.lab.records.export import export
+    from pslab.lab.records.record import default_results
+    from pslab.lab.records.results import load
+
+    results = (options.results or default_results()).resolve()
+    found = [load(name, results) for name in options.records]
+    place = export(found, options.to, options.out or results / "exports" / options.to)
+    print(f"{len(found)} in {place}; to look at it: {VIEWS[options.to].format(place=place)}")
+    return 0

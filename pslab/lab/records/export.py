@@ -1,0 +1,133 @@
+"""Results as other tools read them: parquet tables, event files for TensorBoard, runs in MLflow.
+
+Each needs a package that nothing else here does: pip install 'pslab[export]'.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from pslab.config.metric import metric_of
+from pslab.config.parameters import plain
+from pslab.config.run import FIELDS
+from pslab.errors import ConfigError, ExportError, nearest
+from pslab.lab.records.disk.atomic_folder import MANIFEST
+from pslab.lab.records.record import Result, default_results
+from pslab.lab.records.results import EACH, Results, evaluations
+
+EXPERIMENT, DIGEST = "pslab", "pslab.digest"  # the experiment in MLflow, and the tag that a run is found by
+AT_ONCE = 1000  # values that MLflow takes in one call
+OLD_STORE = "MLFLOW_ALLOW_FILE_STORE"  # MLflow 3 opens a folder only if this is set
+
+
+def export(results: Iterable[Result] | Result, to: str, out: Path | str | None = None) -> str:
+    """Write results for another tool; where they are now.
+
+    Args:
+        to: parquet (a file for each table of `Results.frame`), tensorboard (a folder of events for each run; steps are
+            pushes, times the cluster's) or mlflow (runs of the experiment "pslab"; what is there already stays).
+        out: a folder, by default results/exports/<to>; of mlflow also a store's address, such as sqlite:///mlflow.db.
+
+    Raises:
+        ConfigError: an unknown tool, or its package is not installed. ExportError: nothing can be written there.
+    """
+    if to not in TOOLS:
+        raise ConfigError("to", to, nearest(str(to), TOOLS))
+    package, write = TOOLS[to]
+    if find_spec(package) is None:
+        raise ConfigError("to", to, f"needs the package {package}: pip install 'pslab[export]'")
+    place = str(default_results() / "exports" / to if out is None else out)
+    try:
+        write(Results(results), place)
+    except OSError as error:
+        raise ExportError(f"{place} cannot be written: {error}") from error
+    return place
+
+
+def _parquet(results: Results, place: str) -> None:
+    Path(place).mkdir(parents=True, exist_ok=True)
+    for each in EACH if all("arrivals.csv" in result.manifest["sha256"] for result in results) else [*EACH][:-1]:
+        table = results.frame(each)
+        for name in [name for name in table if table[name].map(type).nunique() > 1]:
+            table[name] = table[name].map(_text)
+        table.to_parquet(Path(place) / f"{each}.parquet", engine="pyarrow", index=False)
+
+
+def _text(value: Any) -> Any:
+    """A column of numbers and words holds words: a dilation is "2.0" or "auto"."""
+    return None if pd.isna(value) else str(value)
+
+
+def _tensorboard(results: Results, place: str) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    for result in results:
+        folder = Path(place) / result.digest
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()  # TensorBoard would show both
+        with SummaryWriter(str(folder)) as writer:
+            begun_s = _begun_s(result)
+            for row in evaluations(result).to_dict("records"):
+                for name, value in _scalars(result, row).items():
+                    writer.add_scalar(name, value, row["pushes"], walltime=begun_s + row["seconds"])
+            fields = {name: str(value) if value is None else value for name, value in _fields(result).items()}
+            writer.add_hparams(fields, {"final": result.final}, run_name=".")
+
+
+def _mlflow(results: Results, place: str) -> None:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.exceptions import MlflowException
+
+    folder = "://" not in place
+    if folder:
+        os.environ.setdefault(OLD_STORE, "true")
+    try:
+        client = MlflowClient(Path(place).absolute().as_uri() if folder else place)
+        known = client.get_experiment_by_name(EXPERIMENT)
+        number = known.experiment_id if known else client.create_experiment(EXPERIMENT)
+        for result in results:
+            if client.search_runs([number], f"tags.`{DIGEST}` = '{result.digest}'"):
+                continue
+            begun_ms = round(1000 * _begun_s(result))
+            run = client.create_run(number, begun_ms, {DIGEST: result.digest}, run_name=result.digest).info.run_id
+            values = [Metric(name, value, begun_ms + round(1000 * row["seconds"]), row["pushes"])
+                      for row in evaluations(result).to_dict("records")
+                      for name, value in _scalars(result, row).items()]  # fmt: skip
+            client.log_batch(run, params=[Param(name, str(value)) for name, value in _fields(result).items()],
+                             tags=[RunTag("outcome", result.ended), RunTag("remarks", "; ".join(result.remarks))])
+            for first in range(0, len(values), AT_ONCE):
+                client.log_batch(run, metrics=values[first : first + AT_ONCE])
+            client.log_artifact(run, str(result.path / MANIFEST))
+            client.set_terminated(run, end_time=begun_ms + round(1000 * result.seconds))
+    except MlflowException as error:
+        raise ExportError(f"MLflow refuses {place}: {error}") from error
+
+
+def _begun_s(result: Result) -> float:
+    """When the run began, had the cluster's seconds been the clock's: tools that show times of day take it for one."""
+    return (result.path / MANIFEST).stat().st_mtime - result.seconds
+
+
+def _fields(result: Result) -> dict[str, Any]:
+    return {name: plain(getattr(result.run, name)) for name in FIELDS}
+
+
+def _scalars(result: Result, row: Mapping[Any, Any]) -> dict[str, float]:
+    """What an evaluation says that is finite, by its name; an accuracy by that of the run's metric."""
+    named = {metric_of(result.run).name if name == "accuracy" else name: value for name, value in row.items()}
+    return {name: float(value) for name, value in named.items() if name != "pushes" and math.isfinite(value)}
+
+
+#: The package that a tool needs, and what writes for it.
+TOOLS: Mapping[str, tuple[str, Callable[[Results, str], None]]] = MappingProxyType(
+    {"parquet": ("pyarrow", _parquet), "tensorboard": ("tensorboard", _tensorboard), "mlflow": ("mlflow", _mlflow)}
+)

@@ -1,0 +1,1 @@
+"""Who did what when, read from a record."""

@@ -1,0 +1,75 @@
+"""What a person reads of one result: a line, a card; and nothing that must not be hidden is."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import handmade
+import pytest
+
+from pslab.config.run import Run
+from pslab.lab.records.card import WIDTH, sparkline
+from pslab.lab.records.record import Result
+
+CURVE = [0.1, 0.5, 0.9712]
+
+
+def card(result: Result) -> str:
+    """Its words; it is well-formed."""
+    tree = ElementTree.fromstring(result._repr_html_())
+    return " ".join(" ".join(tree.itertext()).split())
+
+
+def test_a_result_is_one_line(tmp_path: Path):
+    cluster = {"compute_s": 0.01, "trace": {str(worker): [0.01] * 100 for worker in range(4)}}
+    for run in (Run(sync="ssp:3", pushes=8), Run(cluster=cluster, pushes=8)):
+        line = repr(handmade.curve(tmp_path, run, CURVE))
+        assert "97.12% after 8 pushes, 2.00 s" in line
+        assert len(line) < 300
+    assert "Run(sync='ssp:3', pushes=8)" in repr(handmade.curve(tmp_path, Run(sync="ssp:3", pushes=8), CURVE))
+
+
+def test_a_card_says_what_ran_how_it_ended_and_where_it_lies(tmp_path: Path):
+    result = handmade.curve(tmp_path, Run(sync="ssp:3", pushes=8), CURVE)
+    words = card(result)
+    assert words.startswith("97.12% after 8 pushes, 2.00 s")
+    assert "10.00% to 97.12%" in words
+    assert "sync ssp:3 · pushes 8" in words
+    assert words.endswith(str(result.path))
+    assert "every field at its default" in card(handmade.curve(tmp_path, Run(), CURVE))
+
+
+@pytest.mark.parametrize(("facts", "words"), [
+    ({"emulation_ok": False}, "too slow for the emulated cluster"), ({"verdict": "invalid"}, "judged invalid"),
+    ({"outcome": "interrupted"}, "is no result"), ({"rewinds": [1, 2]}, "recovered: its server was replaced 2 times"),
+    ({"outcome": "diverged"}, "diverged after 8 pushes"),
+    ({"dilation": 2.0, "wall_s": 31.42}, "2.00 s in the cluster's time, 31.4 s by the clock"),
+])  # fmt: skip
+def test_what_must_not_be_hidden_is_on_the_card(tmp_path: Path, facts: dict, words: str):
+    assert words not in card(handmade.curve(tmp_path, Run(pushes=8, seed=1), CURVE))
+    assert words in card(handmade.curve(tmp_path, Run(pushes=8), CURVE, **facts))
+
+
+def test_virtual_seconds_are_not_taken_for_the_clocks(tmp_path: Path):
+    result = handmade.curve(tmp_path, Run(pushes=8, engine="virtual"), CURVE, wall_s=0.52)
+    assert "2.00 s in the cluster's time, 0.5 s by the clock" in repr(result)
+
+
+def test_a_card_shows_markup_as_text(tmp_path: Path):
+    assert "cluster <b>" in card(handmade.curve(tmp_path / "<i>", Run(pushes=8, cluster="<b>"), CURVE))
+
+
+def test_a_sparkline_rises_from_left_to_right_and_leaves_out_what_is_not_finite():
+    svg = sparkline([0, 4, 8, 12], [0.0, math.nan, 0.5, 1.0], str)
+    (line,) = re.findall("points='([^']*)'", svg)
+    xs, ys = zip(*(map(float, point.split(",")) for point in line.split()), strict=True)
+    assert len(xs) == 3
+    assert list(xs) == sorted(xs)
+    assert list(ys) == sorted(ys, reverse=True)
+    assert max(xs) < WIDTH
+    assert "0.0 to 1.0" in svg
+    assert sparkline([0], [math.nan], str) == ""
+    assert "circle" in sparkline([0], [0.5], str)
