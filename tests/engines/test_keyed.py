@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from whole import conduct, killed, same
 from memory import peak_bytes
+from whole import conduct, killed, same
 
 from pslab.config.run import Run
 from pslab.engines.job.job import Job, Shelf
@@ -185,7 +185,7 @@ def test_initial_weights_are_those_of_their_keys():
     assert len(np.unique(even)) == KEYS
 
 
-# --- evaluation, on the weights of the keys that it reads --------------------------------------------------------------
+# --- evaluation, on the weights of the keys that it reads ------------------------------------------------------------
 
 
 class Normed(Linear):
