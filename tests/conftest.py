@@ -27,7 +27,7 @@ def _one_pool():
 
     acquire = pool.acquire
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "acquire", lambda workers, *more: acquire(max(workers, LARGEST), *more))
+        patch.setattr(pool, "acquire", lambda workers, *more, **fleet: acquire(max(workers, LARGEST), *more, **fleet))
         yield
     pool.release()
 

@@ -27,7 +27,7 @@ SEMANTICS = 5  # raise it when the same Run gives other results than before: old
 NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "order", "optimizer", "schedule",
          "cluster")  # fmt: skip
 # younger than some records: at their defaults nothing names them
-LATER = ("loss", "metric", "on_nonfinite", "partition", "servers", "placement")
+LATER = ("loss", "metric", "on_nonfinite", "partition", "servers", "placement", "fleet")
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
@@ -91,6 +91,10 @@ class Run:
     target_accuracy: Annotated[float | None, "stop once the metric is as good: an accuracy from 0 to 1"] = None
     cluster: Annotated[str | Mapping[str, Any], "a preset's name, or a mapping of Cluster's fields"] = "free"
     engine: Annotated[str, OneOf(*ROWS["engine"]), "what executes the run"] = "local"
+    fleet: Annotated[
+        str, OneOf("local", "loopback"),
+        "what the processes of the local engine share: memory, or nothing but TCP streams, as on many machines"
+    ] = "local"
     device: Annotated[str, OneOf("cpu", "cuda"), "where workers compute gradients"] = "cpu"
     dtype: Annotated[str, OneOf("float32", "float64"), "of weights and gradients"] = "float32"
     seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1), "of weights, batches and all else that is drawn"] = 0

@@ -16,6 +16,7 @@ from pslab.tensors.random_streams import seed_of
 
 BOTH = "both"
 NO_RANGE = -1  # of a fault of a worker
+NEVER = -1  # the iteration of a kill that was none
 KILL, STOP, DUPLICATE, CORRUPT = "kill", "stop", "duplicate", "corrupt"
 LISTED = 1000  # faults in a manifest, the first ones; all are counted
 
@@ -109,6 +110,10 @@ class Faults:
     def killed(self, worker: int, iteration: int, now: float) -> None:
         """A worker was killed."""
         self.rows.append((KILL, "", worker, iteration, NO_RANGE, now))
+
+    def survived(self, worker: int) -> int:
+        """The last iteration before whose push a worker was killed; NEVER if none."""
+        return max((row[3] for row in self.rows if row[0] == KILL and row[2] == worker), default=NEVER)
 
     def _first(self, *name: int) -> bool:
         known = name in self._done

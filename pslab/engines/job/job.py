@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -70,6 +71,7 @@ class Shelf:
             size_bytes, place = tensor.numel() * tensor.element_size(), Place(at, tuple(tensor.shape), tensor.dtype)
             arena.reserve(at + size_bytes)
             arena.tensor(at, tensor.numel(), tensor.dtype).view(place.shape).copy_(tensor)
+            arena.show(at, size_bytes)
             at += aligned(size_bytes)
             return place
 
@@ -164,8 +166,14 @@ class Job:
 
     @cached_property
     def evaluated_at(self) -> Any:
-        """Where the weights lie that a snapshot has, if not all (int64 [entries])."""
-        return self.evaluated if self.places is None else self.places[self.evaluated]
+        """Where the weights lie that a snapshot has, if not all: int64, increasing."""
+        return self.evaluated if self.places is None else np.sort(self.places[self.evaluated])
+
+    def in_order(self, snapshot: torch.Tensor) -> torch.Tensor:
+        """The weights of a snapshot in the order of the flat vector, or of the keys that are evaluated."""
+        if self.places is None:
+            return snapshot
+        return snapshot[np.searchsorted(self.evaluated_at, self.places[self.evaluated])]
 
     @cached_property
     def shares(self) -> tuple[float, ...]:

@@ -75,7 +75,7 @@ class Layout:
         return self.snapshot * self.dtype.itemsize
 
     def snapshot_in(self, arena: Arena, index: int) -> torch.Tensor:
-        """A snapshot, for which there is room: in the order of the flat vector, or of the keys that it has."""
+        """A snapshot, for which there is room, in the order in which servers hold the weights."""
         return arena.tensor(index * self.snapshot_bytes, self.snapshot, self.dtype)
 
     @property

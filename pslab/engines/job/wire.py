@@ -65,10 +65,12 @@ class Go(NamedTuple):
     """Server -> worker: the run starts; its zero on the machine's monotonic clock.
 
     A process that takes another's place goes on with `iteration`, whose weights the server has asked for in its name.
+    No fault kills it before its push of `spared`, or of one before that: they have killed the processes before it.
     """
 
     zero_s: float
     iteration: int = FIRST
+    spared: int = FIRST
 
 
 class Stop(NamedTuple):
@@ -154,7 +156,7 @@ _KINDS: tuple[tuple[Any, ...], ...] = (
     (Pull, "HIqqqqdq", Wanted),
     (Weights, "HIqqqhdddddq", Answer),
     (Ack, "HIqdd", Taken),
-    (Go, "dq"),
+    (Go, "dqq"),
     (Stop, "h"),
     (Diverged, "Hq"),
     (Blocked, "HI"),

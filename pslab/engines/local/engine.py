@@ -54,7 +54,7 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
-    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}))
+    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}), run.fleet)
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except BaseException as error:
@@ -69,7 +69,8 @@ def rehearse(experiment: Experiment) -> Pace:
     Raises:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
     """
-    pool = pools.acquire(experiment.run.workers + experiment.run.servers - 1)
+    run = experiment.run
+    pool = pools.acquire(run.workers + run.servers - 1, fleet=run.fleet)
     try:
         return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
     except BaseException:

@@ -6,14 +6,13 @@ import contextlib
 import math
 import time
 from collections.abc import Collection, Mapping
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.lines.stream import server_line
 from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
 from pslab.engines.local.stores import StoreLines
@@ -21,7 +20,7 @@ from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
-from pslab.engines.server.ledger import reached
+from pslab.engines.server.ledger import reached, show_held
 from pslab.engines.server.store import NO_WORK
 from pslab.engines.server.worker_status import doing
 from pslab.protocol.messages import Weights
@@ -36,10 +35,9 @@ class LocalServer:
     called = "server"
 
     def __init__(self, seat: Seat, job: Job, checkpoint: int = 0) -> None:
-        self.job, self.run_, self.parent = job, job.run, seat.parent
+        self.job, self.run_, self.seat, self.parent = job, job.run, seat, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
-        self.pipes = seat.pipes  # also of the next run
-        self.lines: list[Line | None] = [Line(pipe) for pipe in seat.pipes[: job.run.workers]]
+        self.lines: list[Line | None] = [server_line(job, seat, worker) for worker in range(job.run.workers)]
         self.coming: dict[int, Line] = {}  # of workers whose former process has sent what is still on its way
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
         self.whose[self.parent.fileno()] = None  # what is listened to
@@ -52,7 +50,7 @@ class LocalServer:
         self.driver, self.waiting, self.faults, self.left, _ = self.state
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
-        self.links = EmulatedLinks(job, self.clock.now, self.waiting)
+        self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -97,10 +95,10 @@ class LocalServer:
 
     def attach(self, worker: int) -> None:
         """A new process takes a worker's place; its line comes behind this order."""
-        pipe = Connection(recv_handle(self.parent))
+        pipe = self.seat.attached(worker)
         if not self.driver.outcome:  # else its end tells it
-            self.pipes[worker] = pipe
-            self.coming[worker] = Line(pipe, self.spin_s)
+            self.seat.pipes[worker] = pipe  # also of the next run
+            self.coming[worker] = server_line(self.job, self.seat, worker)
 
     def abandon(self, worker: int) -> None:
         """No process takes this worker's place any more."""
@@ -169,7 +167,7 @@ class LocalServer:
             self.lines[worker], self.whose[line.descriptor] = line, worker
             self.links.renew(worker)
             iteration, frame = self.driver.succeed(worker)
-            self._send(worker, [Go(self.clock.zero_s, iteration)])
+            self._send(worker, [Go(self.clock.zero_s, iteration, self.faults.survived(worker))])
             self.driver.receive(frame)
 
     def _end(self, outcome: str) -> None:
@@ -292,8 +290,9 @@ class LocalServer:
                     waiting.discard(sender)
 
     def _report(self, ended_s: float) -> None:
-        books, frames, pushes = self.driver.books, self.links.faults, self.driver.books.applied
-        rows = books.ledger.close(pushes, ended_s)  # the parent maps them
+        books, pushes = self.driver.books, self.driver.books.applied
+        rows = books.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
+        show_held(self.job, self.seat.arena, self.job.layout.server, 0)
         if fallen := self.stores.gone():  # not all that was decided was done
             report(self.parent, "fallen", {"numbers": fallen})
             pushes = reached(rows, len(self.job.parts), self.job.traits)["pushes"]
@@ -302,8 +301,8 @@ class LocalServer:
             "seconds": ended_s,
             "pushes": pushes,
             "accepted": self.machine.gradients,
-            "refused": self.driver.refused + (frames.refused if frames else 0),
-            "faulted": self.faults.rows + (frames.rows if frames else []),
+            "refused": self.driver.refused + self.faults.refused,
+            "faulted": self.faults.rows,
             "dropped": books.dropped,
             "dropped_bytes": books.dropped_bytes,
             "diverged": self.driver.diverged,

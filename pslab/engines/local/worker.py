@@ -8,10 +8,11 @@ import os
 import signal
 import time
 
-from pslab.engines.emulation.faults import Faults
+from pslab.engines.emulation.faults import NEVER, Faults
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
-from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.lines.framed_pipe import ready
+from pslab.engines.local.lines.stream import worker_line
 from pslab.engines.local.pace import rehearsed
 from pslab.engines.processes.channel import ALIVE, report
 from pslab.engines.processes.child import Seat
@@ -39,13 +40,13 @@ class LocalWorker(Evaluating):
 
     def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
         super().__init__(seat, job)
-        self.worker, self.line = seat.number, Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
+        self.worker, self.line = seat.number, worker_line(job, seat)
         requests = requests_of(job, seat.arena, seat.data)
         rows = Rows(len(PHASE_COLUMNS), seat.phases)  # they outlive this process
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), rows, requests)
         self.producer = producer_of(job, self.worker, seat.arena, seat.data, successor=successor, requests=requests)
         self.producer.warm_up()
-        self.faults = Faults(job.cluster, job.run.seed)
+        self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
@@ -95,8 +96,9 @@ class LocalWorker(Evaluating):
         if go.iteration == FIRST:
             kill_after(self.clock.real_s(left_s))
             return self.driver.start(self.now())
-        if not self.faults.kills(self.worker, go.iteration) and left_s > 0:  # what has killed the one before is over
+        if left_s > 0:  # else it has killed the one before
             kill_after(self.clock.real_s(left_s))
+        self.spared = go.spared
         self.driver.resume(go.iteration)
         body = {"worker": self.worker, "joined": go.iteration, "kept": self.producer.resume(go.iteration)}
         report(self.seat.parent, "joined", body)
@@ -145,7 +147,7 @@ class LocalWorker(Evaluating):
         return self.now()
 
     def _die_if_killed(self, iteration: int) -> None:
-        if self.faults.kills(self.worker, iteration):
+        if iteration > self.spared and self.faults.kills(self.worker, iteration):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _install_pulled(self, iteration: int) -> None:

@@ -45,7 +45,9 @@ class Coordinator:
         self.layout = layout = Layout.of(experiment)
         pool.arena.give_back()  # what an earlier run has left there is no part of a checkpoint
         pool.arena.reserve(layout.end)
-        pool.arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
+        weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
+        weights.copy_(experiment.weights)
+        pool.arena.show(layout.server, weights.nbytes)
         return Job.of(experiment, layout, pool.shelve(experiment.dataset))
 
     def final_weights(self) -> np.ndarray:
@@ -135,6 +137,8 @@ class Coordinator:
     def order_evaluation(self, number: int, index: int, device: str) -> None:
         """Let an idle process evaluate a snapshot."""
         self.busy[number] = index
+        size_bytes = self.layout.snapshot_bytes
+        self.pool.snapshots.show(index * size_bytes, size_bytes, to=number)
         self.pool.order(number, "evaluate", index, device)
 
     def evaluate(self, todo: Iterable[int], numbers: Iterable[int], until_s: float = math.inf) -> None:

@@ -43,7 +43,8 @@ class Evaluator:
     @torch.no_grad()
     def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
         """(metric, mean loss) of a snapshot of the weights on the whole test set."""
-        self._weights.copy_(self._job.layout.snapshot_in(snapshots, index))  # a model may change its own
+        held = self._job.layout.snapshot_in(snapshots, index)
+        self._weights.copy_(self._job.in_order(held))  # a model may change its own
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)

@@ -104,10 +104,8 @@ class Ledger:
         return self._trains
 
     def open(self, pushes: int) -> int:
-        """A snapshot after so many pushes is going to be made: its number. There is room for it."""
+        """A snapshot after so many pushes is going to be made: its number."""
         index = self._taken
-        if self._snapshots is not None:
-            self._snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * self._job.layout.snapshot_bytes)
         self._taken, self._last = index + 1, pushes
         return index
 
@@ -140,14 +138,25 @@ class Ledger:
 
 
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
-    """Copy the weights that a server holds into a snapshot, for which there is room: those that it is to have."""
-    target = job.layout.snapshot_in(snapshots, index)
+    """Copy the weights that a server holds into a snapshot: those that it is to have."""
+    layout = job.layout
+    snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.snapshot_bytes)
+    target = layout.snapshot_in(snapshots, index)
     for piece in job.held[server]:
         if job.evaluated is None:
-            target[piece].copy_(weights[piece])
+            where, values = piece, weights[piece]
         else:
-            own = np.flatnonzero((piece.start <= job.evaluated_at) & (job.evaluated_at < piece.stop))
-            target.numpy()[own] = weights.numpy()[job.evaluated_at[own]]
+            where = slice(*np.searchsorted(job.evaluated_at, (piece.start, piece.stop)).tolist())
+            values = weights[job.evaluated_at[where]]
+        target[where].copy_(values)
+        snapshots.show(index * layout.snapshot_bytes + where.start * values.itemsize, values.nbytes)
+
+
+def show_held(job: Job, arena: Arena, offset: int, server: int) -> None:
+    """Others are to see the weights that a server holds, of all that lie at this offset."""
+    itemsize = job.layout.dtype.itemsize
+    for piece in job.held[server]:
+        arena.show(offset + piece.start * itemsize, (piece.stop - piece.start) * itemsize)
 
 
 def reached(pushes: np.ndarray, ranges: int, traits: Traits) -> dict[str, Any]:

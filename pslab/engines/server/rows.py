@@ -22,9 +22,11 @@ class Rows:
         self._columns, self._arena = columns, arena
         self._row, self._room = struct.Struct(f"<{columns}d"), 0
         self._memory: memoryview = memoryview(bytearray(ALIGNMENT))
-        self.count = 0
+        self.count, self._shown, self._changed = 0, -1, 0  # rows; how many others have seen, and from which on not
         self._grow()
         COUNT.pack_into(self._memory, 0, 0)
+        if arena is not None:
+            arena.follow(self._changes)
 
     def append(self, row: Sequence[float]) -> None:
         """Add a row, and only then count it."""
@@ -36,6 +38,8 @@ class Rows:
 
     def put(self, row: int, column: int, values: Sequence[float]) -> None:
         """Change a row from this column on."""
+        if row < self._changed:
+            self._changed = row
         at = ALIGNMENT + row * self._row.size + column * NUMBER_BYTES
         struct.pack_into(f"<{len(values)}d", self._memory, at, *values)
 
@@ -45,6 +49,7 @@ class Rows:
         rows = rows[np.argsort(rows[:, by], kind="stable")]
         rows[:, number] = np.arange(1, len(rows) + 1)
         self._memory[ALIGNMENT : ALIGNMENT + rows.nbytes] = rows.tobytes()
+        self._changed = 0
 
     def table(self) -> np.ndarray:
         """All rows, as a copy: float64 [rows, columns]."""
@@ -65,6 +70,12 @@ class Rows:
             self._memory[ALIGNMENT : ALIGNMENT + rows.nbytes] = rows.tobytes()
         self.count = count
         COUNT.pack_into(self._memory, 0, count)
+
+    def _changes(self) -> list[tuple[int, int]]:
+        """The places that have changed since this was last asked: the rows, and then how many they are."""
+        changed, size, known = self._changed, self._row.size, self._shown == self.count <= self._changed
+        self._shown = self._changed = self.count
+        return [] if known else [(ALIGNMENT + changed * size, (self.count - changed) * size), (0, COUNT.size)]
 
     def _grow(self) -> None:
         self._room = 2 * self._room or FIRST

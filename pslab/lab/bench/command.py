@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.bench.measure import Row
+
+if TYPE_CHECKING:
+    from pslab.lab.bench.measure import Row
 
 SECTIONS = {
     "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",

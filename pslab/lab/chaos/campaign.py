@@ -50,8 +50,8 @@ class Violation:
         return f"run {self.number}: {self.words}\n  {json.dumps(fields)}\n  again: {again}"
 
 
-SHOWN = ("sync", "workers", "ranges", "order", "prune", "pull", "optimizer", "rate", "codec", "pushes", "cluster",
-         "lease_s", "on_death")  # fmt: skip
+SHOWN = ("sync", "workers", "servers", "ranges", "order", "prune", "pull", "optimizer", "rate", "codec", "pushes",
+         "cluster", "lease_s", "on_death")  # fmt: skip
 
 
 def campaign(seed: int, numbers: Iterator[int] | range, engine: str) -> Iterator[tuple[Outcome | None, list[str], Run]]:

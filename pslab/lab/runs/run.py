@@ -215,7 +215,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
     forget_checkpoints(run, place)
-    shown.end(name, outcome.facts["seconds"], _last(outcome))
+    shown.end(name, _last(outcome))
     return result
 
 
@@ -276,7 +276,7 @@ def _side_by_side(
         else:
             done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
             forget_checkpoints(runs[name], place)
-            shown.end(name, news.facts["seconds"], _last(news))
+            shown.end(name, _last(news))
 
     try:
         for index, news in crowd.conduct((with_checkpoints(resolve(each), place) for each in runs.values()), heed_all):

@@ -19,6 +19,7 @@ from pslab.engines.local.stores import number_of
 from pslab.engines.processes import pool
 from pslab.engines.worker.phases import PUSH
 from pslab.errors import StartFailed, WorkerDied
+from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
@@ -154,6 +155,18 @@ def test_a_run_whose_first_checkpoint_is_not_whole_has_not_started(tmp_path, und
     found = execute_again(resolve(wanted), lambda news: None)
     assert found.facts["fallen_starts"] == ["server 1 of 2 is gone (killed by SIGKILL)"]
     assert np.array_equal(found.weights, undisturbed("plain", 2).weights)
+
+
+def test_faults_from_before_a_checkpoint_are_recorded_and_those_behind_it_are_still_to_come(tmp_path):
+    """Worker 1 is to be killed at the very iteration with which all begin again."""
+    faults = [{"what": "kill", "worker": 1, "iteration": 6}, {"what": "delay", "probability": 0.3, "for_s": 1e-3}]
+    fields = {"cluster": {"compute_s": 2e-3, "latency_s": 1e-3, "faults": faults}}
+    found = conduct(tmp_path, partial(dying, f"{GENERATIONS}.complete", 2, "after"), **fields)
+    wanted = tiny(sync="bsp", prune="static:5%", on_death="restart", workers=2, eval_every=10, **fields)
+    facts = tables_of(wanted, found)[2]
+    assert [rewind["to_pushes"] for rewind in facts["rewinds"]] == [12]
+    assert (facts["verdict"], facts.get("violations")) == ("valid", None)
+    assert [(row[2], row[3]) for row in facts["faulted"] if row[0] == "kill"] == [(1, 6)]
 
 
 def kill_server(end=signal.SIGKILL, number=pool.SERVER):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cells import of_cell
 from tiny import tiny
 from whole import ended_after
 
@@ -65,6 +66,46 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(left: Path, tmp_path: Path) -> Path:
     """The same, for a test to change."""
     return Path(shutil.copytree(left, tmp_path / "results"))
+
+
+CELL = """
+from pslab.protocol.messages import Apply, Asked, Pushed, Start
+
+class Seen:
+    def __init__(self, pushes):
+        self.pushes = pushes
+
+def seen(state):
+    return Seen(state.pushes + 1)
+
+class Counting:
+    window = None
+
+    def initial(self, workers):
+        return Seen(0)
+
+    def step(self, state, event, clocks):
+        match event:
+            case Asked(worker, iteration):
+                return state, (Start(worker, iteration),)
+            case Pushed(worker, iteration):
+                return seen(state), (Apply(worker, iteration),)
+        return state, ()
+
+factory = Counting
+"""
+
+
+def test_a_state_of_a_class_that_a_notebooks_cell_defines_is_checkpointed_here_and_in_other_processes(
+    tmp_path, monkeypatch, undisturbed
+):
+    wanted = RUN.but(sync=of_cell(CELL)())
+    interrupted(monkeypatch, wanted, tmp_path)
+    found = run(wanted, results=tmp_path, progress=False)
+    assert [each["pushes"] for each in found.manifest["resumed"]] == [40]
+    assert np.array_equal(found.weights, undisturbed.weights)
+    for each in sweep([wanted.but(seed=seed) for seed in (1, 2)], results=tmp_path, progress=False):
+        assert each.manifest["checkpoints"] >= 3, each.manifest
 
 
 def test_a_run_goes_on_from_its_newest_checkpoint_and_leaves_none(results, undisturbed, capsys):

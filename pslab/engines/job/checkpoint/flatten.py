@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import MethodType
 from typing import Any
@@ -11,12 +11,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from pslab.engines.job.checkpoint.graph import DTYPES, SCALARS, Externals, Graph, attributes, class_of, frozen, identity
+from pslab.engines.job.checkpoint.graph import (
+    DTYPES,
+    NO_MODULES,
+    SCALARS,
+    Externals,
+    Graph,
+    Modules,
+    attributes,
+    class_of,
+    frozen,
+    identity,
+)
 from pslab.engines.job.shared_memory import Arena
 from pslab.errors import CheckpointError, shortened
 
 
-def flatten(value: Any, externals: Externals, arena: Arena | None = None, modules: Collection[str] = ()) -> Graph:
+def flatten(value: Any, externals: Externals, arena: Arena | None = None, modules: Modules = NO_MODULES) -> Graph:
     """The graph of a value. Arrays are those that it holds, not copies; tensors in the `arena` are places in it.
 
     Raises:
@@ -78,7 +89,7 @@ class _Unknown(Exception):
 
 
 class _Writer:
-    def __init__(self, externals: Externals, arena: Arena | None, modules: Collection[str]) -> None:
+    def __init__(self, externals: Externals, arena: Arena | None, modules: Modules) -> None:
         self.nodes: list[list[Any]] = []
         self.arrays: list[np.ndarray] = []
         self._arena, self._modules = arena, modules

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MethodType
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,6 +31,8 @@ ROOMS = (
 DTYPES = ("|b1", "|u1", "|i1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 SCALARS = (bool, int, float, str, type(None))
 Externals = Mapping[str, Any]
+Modules = Mapping[str, Mapping[str, Any]]  # by their names: what can be seen there
+NO_MODULES: Modules = MappingProxyType({})
 
 
 class Graph(NamedTuple):
@@ -47,12 +50,23 @@ def externals_of(job: Any, **more: Any) -> dict[str, Any]:
     return {"job": job, **held, **parts, **more}
 
 
-def modules_of(job: Any) -> frozenset[str]:
-    """The modules of the user's own policies: their states may be of classes that are defined there."""
-    return frozenset(type(each).__module__ for each in (job.sync, job.order, job.rate))
+def modules_of(job: Any) -> Modules:
+    """The modules of the user's own policies, with the names that their functions see: states may be of classes that
+    are defined there. What a notebook's cell defines is in no module of the processes that it is sent to."""
+    found: dict[str, ChainMap[str, Any]] = {}
+    for own in dict.fromkeys(map(type, (job.sync, job.order, job.rate))):
+        seen = [function.__globals__ for base in own.__mro__ for function in map(_function, vars(base).values())
+                if isinstance(function, FunctionType) and function.__module__ == own.__module__]  # fmt: skip
+        found.setdefault(own.__module__, ChainMap()).maps += seen
+    return found
 
 
-def class_of(name: str, modules: Collection[str] = (), kind: type = object) -> type:
+def _function(attribute: Any) -> Any:
+    """Of a method of a class, a static one or a property the function."""
+    return getattr(attribute, "__func__", getattr(attribute, "fget", attribute))
+
+
+def class_of(name: str, modules: Modules = NO_MODULES, kind: type = object) -> type:
     """The class of a state by "module:name", if it is one of pslab's or of these modules, and of this kind; nothing is
     imported.
 
@@ -60,9 +74,12 @@ def class_of(name: str, modules: Collection[str] = (), kind: type = object) -> t
         CheckpointError: it is not.
     """
     module, _, path = name.partition(":")
-    if module.startswith(ROOMS) or (module in modules and module != "builtins"):
-        found: Any = sys.modules.get(module)
-        for part in path.split("."):
+    known = module.startswith(ROOMS)
+    seen = getattr(sys.modules.get(module), "__dict__", None) if known else modules.get(module)
+    if seen is not None:
+        first, *rest = path.split(".")
+        found: Any = seen.get(first)
+        for part in rest:
             found = getattr(found, part, None)
         named = isinstance(found, type) and (found.__module__, found.__qualname__) == (module, path)
         if named and issubclass(found, kind):

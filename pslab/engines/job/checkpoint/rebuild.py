@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
 
-from pslab.engines.job.checkpoint.graph import Externals, Graph, class_of, pairs, put
+from pslab.engines.job.checkpoint.graph import NO_MODULES, Externals, Graph, Modules, class_of, pairs, put
 from pslab.engines.job.shared_memory import Arena
 from pslab.errors import CheckpointError, shortened
 
 _NOTHING = object()
 
 
-def rebuild(graph: Graph, externals: Externals, arena: Arena | None = None, modules: Collection[str] = ()) -> Any:
+def rebuild(graph: Graph, externals: Externals, arena: Arena | None = None, modules: Modules = NO_MODULES) -> Any:
     """The value of a graph, with arrays of its own.
 
     Raises:
@@ -34,7 +34,7 @@ def rebuild(graph: Graph, externals: Externals, arena: Arena | None = None, modu
 class _Reader:
     """In three rounds: objects that others may hold before they are complete, values, and what objects hold."""
 
-    def __init__(self, graph: Graph, externals: Externals, arena: Arena | None, modules: Collection[str]) -> None:
+    def __init__(self, graph: Graph, externals: Externals, arena: Arena | None, modules: Modules) -> None:
         self._nodes, self._arrays = graph
         self._externals, self._arena, self._modules = externals, arena, modules
         self._made: list[Any] = [_NOTHING] * len(self._nodes)

@@ -19,20 +19,18 @@ Delivery = tuple[int, Frame]  # worker, what it sent or gets
 
 
 class EmulatedLinks:
-    """A cluster without limits has no links: what is sent has arrived. `clock` gives seconds since the run started."""
+    """A cluster without limits has no links: what is sent has arrived. `clock` gives seconds since the run started;
+    `faults` are what frames meet."""
 
-    def __init__(self, job: Job, clock: Callable[[], float], chooser: Chooser | None = None) -> None:
-        self._traffic, self._clock = None if job.cluster.free else Traffic(job, chooser), clock
+    def __init__(
+        self, job: Job, clock: Callable[[], float], chooser: Chooser | None = None, faults: Faults | None = None
+    ) -> None:
+        self._traffic, self._clock = None if job.cluster.free else Traffic(job, chooser, faults), clock
         self._up, self._down = (dict.fromkeys(range(job.run.workers), 0) for _ in range(2))  # frames under way
         self._lives = dict.fromkeys(range(job.run.workers), 0)  # the processes that a worker has had before
         self._inbox: deque[Delivery] = deque()
         self._busy_until_s = 0.0
         self.late_s: list[float] = []  #: how late each frame was delivered
-
-    @property
-    def faults(self) -> Faults | None:
-        """What happened to frames; None where nothing can."""
-        return None if self._traffic is None else self._traffic.faults
 
     def travelling(self, worker: int) -> bool:
         """Whether a frame from or to this worker is on a link, or waits for the server."""

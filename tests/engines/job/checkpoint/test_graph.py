@@ -134,7 +134,7 @@ def test_what_cannot_be_saved_is_named_with_the_way_to_it(value: Any, words: str
 
 
 def test_a_users_own_module_may_have_classes_of_states():
-    nodes, arrays = flatten(Strange(), {}, None, {Strange.__module__})
+    nodes, arrays = flatten(Strange(), {}, None, {Strange.__module__: globals()})
     with pytest.raises(CheckpointError, match="no class of a state"):
         rebuild(Graph(nodes, arrays), {})
 
