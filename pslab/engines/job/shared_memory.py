@@ -16,6 +16,7 @@ from pslab.errors import StartFailed
 if TYPE_CHECKING:  # a child is given arenas before it may spend seconds on importing torch
     import torch
 
+PIECE_BYTES = 1 << 24  # that are moved at a time
 ALIGNMENT = 64  # a cache line, and what the widest vector instructions want
 
 
@@ -92,6 +93,20 @@ class Arena:
             if stop > begin:
                 yield begin, self.bytes(begin, stop - begin)
             at = stop
+
+    def taken(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """What lies at a place, moved piece by piece to memory of this process alone: it takes hardly more meanwhile.
+
+        Where pages can be given back, what was there is zero then.
+        """
+        import torch
+
+        found, each = torch.empty(count, dtype=dtype), PIECE_BYTES // dtype.itemsize
+        for begin in range(0, count, each):
+            piece, at = found[begin : begin + each], offset + begin * dtype.itemsize
+            piece.copy_(self.tensor(at, len(piece), dtype))
+            self.give_back(at, piece.nbytes)
+        return found
 
     def give_back(self, offset: int = 0, size_bytes: int | None = None) -> None:
         """Give the pages of a place back, or all, where the system can: what was written there is zero then, and as if

@@ -239,6 +239,8 @@ class _LocalRun(Rehearsing):
         elif report.kind == "failed" and self.run.on_death == "stop":
             raise self.pool.ended[number]
         elif report.kind == "lost":
+            if (how := report.body.pop("how", "")) and report.body["worker"] not in self.pool.ended:
+                self.pool.end(report.body["worker"], how, lambda number: True)
             self.recovery.lost(report.body)
         elif report.kind == "fallen" and (fallen := set(report.body["numbers"]) - self.pool.ended.keys()):
             self.pool.reports(dict.fromkeys(fallen, ""), INTERRUPT_LIMIT_S, self.tolerated)  # they may say why

@@ -11,7 +11,7 @@ from typing import Any
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
-from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
 from pslab.engines.local.lines.stream import server_line
 from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
@@ -51,6 +51,7 @@ class LocalServer:
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
+        self.wrong: dict[int, str] = {}  # what workers have sent that was no frame
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -203,7 +204,9 @@ class LocalServer:
         assert line is not None  # it is listened to
         try:
             return line.frames()
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            if isinstance(error, NoFrame):  # its process is there, and is to be ended
+                self.wrong[worker] = str(error)
             del self.whose[line.descriptor]
             self.lines[worker] = None
             return None
@@ -252,7 +255,8 @@ class LocalServer:
     def _lose(self, worker: int) -> None:
         """A worker's process is gone: where another may take its place, the parent says whether one does."""
         iteration = min(part.clocks[worker] for part in self.machine.ranges)
-        report(self.parent, "lost", {"worker": worker, "iteration": iteration, "seconds": self.clock.now()})
+        body = {"worker": worker, "iteration": iteration, "seconds": self.clock.now()}
+        report(self.parent, "lost", body | ({"how": self.wrong.pop(worker)} if worker in self.wrong else {}))
         at = next((at for at in (iteration, iteration + 1) if self.faults.kills(worker, at)), None)  # eager: one more
         if at is not None or self.faults.kill_s(worker) <= self.clock.now():
             self.faults.killed(worker, iteration if at is None else at, self.clock.now())

@@ -138,14 +138,18 @@ class Ledger:
 
 
 def copy_held(job: Job, weights: torch.Tensor, snapshots: Arena, index: int, server: int) -> None:
-    """Copy the weights that a server holds into a snapshot."""
+    """Copy the weights that a server holds into a snapshot: those that it is to have."""
     layout = job.layout
-    size_bytes = layout.size * layout.dtype.itemsize
-    snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * size_bytes)
-    target = snapshots.tensor(index * size_bytes, layout.size, layout.dtype)
+    snapshots.reserve((index // SNAPSHOT_CHUNK + 1) * SNAPSHOT_CHUNK * layout.snapshot_bytes)
+    target = layout.snapshot_in(snapshots, index)
     for piece in job.held[server]:
-        target[piece].copy_(weights[piece])
-    show_held(job, snapshots, index * size_bytes, server)
+        if job.evaluated is None:
+            where, values = piece, weights[piece]
+        else:
+            where = slice(*np.searchsorted(job.evaluated_at, (piece.start, piece.stop)).tolist())
+            values = weights[job.evaluated_at[where]]
+        target[where].copy_(values)
+        snapshots.show(index * layout.snapshot_bytes + where.start * values.itemsize, values.nbytes)
 
 
 def show_held(job: Job, arena: Arena, offset: int, server: int) -> None:

@@ -144,15 +144,20 @@ def _run_missing(
     from pslab.engines.virtual.side_by_side import fits
     from pslab.lab.runs.resolve import resolve
 
+    def alone(each: Run) -> bool:
+        """Whether a run that can be is one that takes a core."""
+        experiment = resolve(each)  # it is not kept: its weights and data may be many
+        check_disk(experiment, place)
+        return fits(experiment)
+
     distinct: dict[str, Run] = {}
     crowd: dict[str, Run] = {}
     for index, each in wanted.items():
         heed(stop)
         name = str(index) if each.unknown else each.digest
         if name not in distinct:
-            distinct[name], experiment = each, resolve(each)
-            check_disk(experiment, place)
-            crowd |= {name: each} if fits(experiment) else {}
+            distinct[name] = each
+            crowd |= {name: each} if alone(each) else {}
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
     found = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
     for name, each in distinct.items():

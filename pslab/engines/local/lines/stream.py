@@ -22,7 +22,7 @@ from typing import Any
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Message, pack, unpack
-from pslab.engines.local.lines.framed_pipe import HEADER, READ_BYTES, SPIN_S, Line
+from pslab.engines.local.lines.framed_pipe import HEADER, READ_BYTES, SPIN_S, Line, NoFrame
 from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror, Places
 from pslab.engines.processes.child import Seat
 from pslab.errors import FrameError
@@ -69,7 +69,7 @@ class Stream(Line):
         self._to_read: deque[memoryview] = deque()  # the places of what is still to come of a frame
         self._frame: Frame | None = None  # whose places these are
         self._found: list[Frame] = []
-        self._ended = ""  # why nothing more comes
+        self._ended: EOFError | None = None  # why nothing more comes
         self._socket = socket.socket(fileno=os.dup(self._stream))
         self._low = 1
         _keep_alive(self._socket, lease_s)
@@ -106,7 +106,7 @@ class Stream(Line):
         found, self._found = self._found, []
         self._watch()
         if self._ended and not found:
-            raise EOFError(self._ended)
+            raise self._ended
         return found
 
     def _write(self) -> None:
@@ -143,9 +143,9 @@ class Stream(Line):
         except BlockingIOError:
             pass
         except (EOFError, OSError) as error:
-            self._end(str(error))
+            self._end(EOFError(str(error)))
         except (FrameError, struct.error) as error:
-            self._end(f"has sent what is no frame: {error}")
+            self._end(NoFrame(f"has sent what is no frame of this run: {error}"))
         self._await(sum(map(len, self._to_read)))
 
     def _some(self, count: int) -> int:
@@ -153,7 +153,7 @@ class Stream(Line):
             raise EOFError("has ended its line" + (" amid a frame" if self._rest or self._to_read else ""))
         return count
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: EOFError) -> None:
         self._ended, self._rest, self._frame = why, b"", None
         self._to_read.clear()
 

@@ -49,7 +49,8 @@ class PrivateArena(Arena):
         self._add(Patch(offset, size_bytes), to)
 
     def show_all(self, to: int) -> None:
-        """A new process is to see all that lies here."""
+        """A new process is to see all that lies here, and to have as much room."""
+        self.show(self.size_bytes, 0, to)
         for offset, view in self.written(0, self.size_bytes):
             self.show(offset, len(view), to)
 

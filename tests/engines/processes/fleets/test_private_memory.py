@@ -109,11 +109,13 @@ def test_what_passes_is_given_back_where_it_was_made():
 def test_a_new_process_sees_all_that_lies_there(ends: Ends):
     for page in (0, 5):
         wrote(ends.here[0], 4096 * page, b"data")
+    ends.here[0].reserve(9 * 4096)
     ends.here[0].read_by(0)
     ends.here[0].show_all(0)
     order(ends.down[0], "start", ())
     await_order(ends.up[0])
-    assert bytes(ends.there[0][0].bytes(0, 6 * 4096)) == bytes(ends.here[0].bytes(0, 6 * 4096))
+    assert ends.there[0][0].size_bytes == 9 * 4096
+    assert bytes(ends.there[0][0].bytes(0, 9 * 4096)) == bytes(ends.here[0].bytes(0, 9 * 4096))
 
 
 def test_rows_are_seen_with_each_message_and_no_others_are_sent_again(ends: Ends):
