@@ -57,12 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(verb: str, words: list[str]) -> int:
     parser = argparse.ArgumentParser("pslab", description="A workbench for parameter-server training.")
     parser.add_argument("--version", action="version", version=f"pslab {version('pslab')}")
+    parser.add_argument("--completion", action="store_true", help="for bash and zsh: eval \"$(pslab --completion)\"")
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)
     for name in [verb] if verb in VERBS else VERBS:  # a verb alone loads only what it needs
         import_module(VERBS[name]).add(verbs)
     if not verb:
         parser.print_help()
         return 2
+    if verb == "--completion":
+        print(import_module("pslab.lab.commands.completion").script(verbs.choices))
+        return 0
     if verb not in VERBS and not verb.startswith("-"):
         print(f"pslab: unknown verb {verb!r}; {nearest(verb, VERBS)}", file=sys.stderr)
         return 2

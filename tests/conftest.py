@@ -27,7 +27,7 @@ def _one_pool():
 
     acquire = pool.acquire
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "acquire", lambda workers, *more: acquire(max(workers, LARGEST), *more))
+        patch.setattr(pool, "acquire", lambda workers, *more, **fleet: acquire(max(workers, LARGEST), *more, **fleet))
         yield
     pool.release()
 
@@ -37,10 +37,10 @@ def small_pool(monkeypatch):
     """For tests that cost their pool: the next one is no larger than they ask for."""
     from pslab.engines.processes import pool
 
-    def acquire(workers, heed=lambda: None):
-        if pool._kept is None or not pool._kept.serves(workers):
+    def acquire(workers, heed=lambda: None, fleet=pool.LOCAL):
+        if pool._kept is None or not pool._kept.serves(workers, fleet):
             pool.release(kill=True)
-            pool._kept = pool.Pool(workers, heed)
+            pool._kept = pool.Pool(workers, heed, fleet)
         return pool._kept
 
     monkeypatch.setattr(pool, "acquire", acquire)

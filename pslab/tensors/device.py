@@ -1,4 +1,4 @@
-"""Where a worker computes: in the memory that it shares with the server, or in a GPU's own, behind copies."""
+"""Where tensors lie: in the memory that a worker shares with the server, or in a GPU's own, behind copies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 
@@ -78,6 +79,11 @@ class Cuda(Device):
 
 
 DEVICES: dict[str, Device] = {"cpu": Device(), "cuda": Cuda()}  #: by the names that a Run may give
+
+
+def zeros(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """As torch.zeros on the CPU, but memory is taken where something is written: of many, few may ever be."""
+    return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))
 
 
 @contextmanager

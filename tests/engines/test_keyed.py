@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from memory import peak_bytes
 from whole import conduct, killed, same
 
 from pslab.config.run import Run
+from pslab.engines.job.job import Job, Shelf
+from pslab.engines.job.layout import Layout
 from pslab.engines.job.outcome import Outcome
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.server.evaluate import Evaluator
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PULLED, PUSH_COLUMNS, PUSHED
 from pslab.errors import ConfigError
+from pslab.lab.runs import resolve as resolving
+from pslab.lab.runs.machine import resident_bytes
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.tensors.partitioning.traffic import exchanged, push_bytes, reply_bytes, request_bytes
-from pslab.tensors.workload.data import Batches
+from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.workload.data import Batches, Dataset, resolve_data
 from pslab.tensors.workload.models import Linear
 
 KEYS, WORKERS, BATCH = 240, 3, 8
@@ -176,6 +185,80 @@ def test_initial_weights_are_those_of_their_keys():
     assert len(np.unique(even)) == KEYS
 
 
+# --- evaluation, on the weights of the keys that it reads ------------------------------------------------------------
+
+
+class Normed(Linear):
+    """Its scores are standardized by running statistics, which are estimated on training examples."""
+
+    def __init__(self) -> None:
+        super().__init__(KEYS)
+        self.norm = torch.nn.BatchNorm1d(2, affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().forward(x) + torch.tensor([0.0, 0.1]))
+
+
+@pytest.mark.parametrize("fields", [{}, {"servers": 3}, {"servers": 3, "partition": "moves", "placement": "users"},
+                                    {"model": Normed}], ids=str)  # fmt: skip
+def test_an_evaluation_of_few_keys_is_one_of_the_whole_model(fields):
+    wanted = keyed(**VIRTUAL, **fields)
+    outcome, experiment = conduct(wanted)[0], resolve(wanted)
+    whole = dataclasses.replace(experiment, run=wanted.but(pull="whole"), places=None)
+    data, snapshots = Arena(), Arena()
+    job = Job.of(whole, Layout.of(whole), Shelf.store(data, whole.dataset))
+    snapshots.reserve(job.layout.snapshot_bytes)
+    job.layout.snapshot_in(snapshots, 0).copy_(torch.from_numpy(outcome.weights))
+    found = Evaluator(job, data, torch.device("cpu")).snapshot(0, snapshots)
+    assert outcome.accuracy[-1, 2:].tolist() == list(found)
+    assert outcome.accuracy[-1, 3] != outcome.accuracy[0, 3]
+
+
+def test_a_snapshot_has_the_keys_that_an_evaluation_reads():
+    experiment = resolve(keyed())
+    held = np.unique(experiment.dataset.test_x.keys.numpy())
+    assert Layout.of(experiment).snapshot == len(held) < KEYS
+    assert np.array_equal(experiment.evaluated, held)
+    assert len(resolve(keyed(model=Normed)).evaluated) > len(held)
+
+
+def test_memory_is_taken_for_the_keys_once(monkeypatch):
+    """A run is resolved, and the memory that holds its initial weights is that of the pages that were written: none."""
+    many = 50_000_000
+    monkeypatch.setattr(resolving, "_dataset", lambda run: _wide(many))
+    before = resident_bytes()
+    experiment = resolve(keyed(dtype="float32"))
+    assert experiment.weights.nbytes == 4 * many
+    if before is not None:
+        assert resident_bytes() - before < experiment.weights.nbytes / 8
+    assert not experiment.weights[::1000].any()
+
+
+def _wide(keys: int) -> Dataset:
+    """The rows of DATA, whose keys lie far from each other."""
+    narrow = resolve_data(DATA)
+    train, test = (SparseInputs(keys, x.starts, x.keys * (keys // KEYS), x.values)
+                   for x in (narrow.train_x, narrow.test_x))  # fmt: skip
+    return dataclasses.replace(narrow, train_x=train, test_x=test)
+
+
+@pytest.mark.slow
+def test_a_hundred_million_keys_take_little_more_memory_than_themselves(tmp_path, monkeypatch):
+    """Of all processes together, at their peak, beside what they take for few keys; shared pages count once."""
+    fields: dict[str, Any] = {"servers": 4, "workers": 2, "sync": "asp", "dtype": "float32", "keep_weights": False,
+                              "pushes": 200}  # fmt: skip
+
+    def peak(keys: int, seed: int) -> int:
+        monkeypatch.setattr(resolving, "_dataset", lambda run: _wide(keys))
+        with peak_bytes() as found:
+            assert run(keyed(**fields, seed=seed), results=tmp_path, progress=False).manifest["verdict"] == "valid"
+        return found[0]
+
+    run(keyed(**fields, seed=9), results=tmp_path, progress=False)  # whose processes stay
+    few = peak(KEYS, 0)
+    assert peak(100_000_000, 1) - few <= 1.3 * 4 * 100_000_000
+
+
 def test_a_run_whose_keys_are_placed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     wanted = placed("users", 4, beside=True).but(sync="asp", checkpoint_every=10)
     killed(monkeypatch, wanted, tmp_path, 2)
@@ -248,6 +331,21 @@ def test_what_cannot_be_done_key_by_key_is_refused(field, value, words):
 def test_a_model_must_have_a_weight_for_each_key():
     with pytest.raises(ConfigError, match=f"one weight for each of the data's {KEYS} keys"):
         resolve(keyed(model="mlp"))
+
+
+def test_a_model_that_cannot_do_with_the_keys_of_a_batch_is_refused():
+    class Whole(Linear):
+        def __init__(self) -> None:
+            super().__init__(KEYS)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] != KEYS:
+                raise ValueError("all keys are wanted")
+            return super().forward(x)
+
+    with pytest.raises(ConfigError, match="all keys are wanted"):
+        resolve(keyed(model=Whole))
+    resolve(keyed(model=Whole, pull="whole"))
 
 
 def test_only_sparse_rows_are_shared_out_by_their_keys():

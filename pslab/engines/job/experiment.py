@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,6 +22,7 @@ from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import Memory, memories
 from pslab.tensors.pruning.rules import Dense
+from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.methods import state as methods
 from pslab.tensors.update.optimizers import OptimizerSpec
@@ -28,7 +30,7 @@ from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy
-from pslab.tensors.workload.running_statistics import Running
+from pslab.tensors.workload.running_statistics import Running, calibration
 
 T = TypeVar("T")
 
@@ -118,6 +120,16 @@ class Experiment:
     def keyed(self) -> bool:
         """Whether workers pull and push just the keys that their batches hold."""
         return self.run.pull == "keys"
+
+    @cached_property
+    def evaluated(self) -> Any:
+        """The keys whose weights an evaluation reads (int64, increasing, at least one); None: it reads all weights."""
+        train, test = self.dataset.train_x, self.dataset.test_x
+        if not self.keyed or not isinstance(train, SparseInputs) or not isinstance(test, SparseInputs):
+            return None
+        rows = calibration(self.run.seed, self.examples) if self.running != Running() else np.empty(0, np.int64)
+        found = np.union1d(test.keys_of(np.arange(len(test))), train.keys_of(rows))
+        return found if len(found) else np.zeros(1, np.int64)
 
     @property
     def select_factor(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -70,6 +71,7 @@ class Shelf:
             size_bytes, place = tensor.numel() * tensor.element_size(), Place(at, tuple(tensor.shape), tensor.dtype)
             arena.reserve(at + size_bytes)
             arena.tensor(at, tensor.numel(), tensor.dtype).view(place.shape).copy_(tensor)
+            arena.show(at, size_bytes)
             at += aligned(size_bytes)
             return place
 
@@ -122,6 +124,7 @@ class Job:
     examples: int
     assignment: Any
     places: Any
+    evaluated: Any
     select_factor: float
     apply_factor: float
     sparse: bool
@@ -162,6 +165,17 @@ class Job:
         return tuple(map(tuple, found))
 
     @cached_property
+    def evaluated_at(self) -> Any:
+        """Where the weights lie that a snapshot has, if not all: int64, increasing."""
+        return self.evaluated if self.places is None else np.sort(self.places[self.evaluated])
+
+    def in_order(self, snapshot: torch.Tensor) -> torch.Tensor:
+        """The weights of a snapshot in the order of the flat vector, or of the keys that are evaluated."""
+        if self.places is None:
+            return snapshot
+        return snapshot[np.searchsorted(self.evaluated_at, self.places[self.evaluated])]
+
+    @cached_property
     def shares(self) -> tuple[float, ...]:
         """Of each range its part of the model: what handling it costs of what the whole model costs."""
         return tuple(part.size / self.layout.size for part in self.parts)
@@ -185,5 +199,6 @@ class Job:
         """The job of an experiment whose tensors have found their places."""
         same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "loss",
                 "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment", "places",
-                "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own", "layered")  # fmt: skip
+                "evaluated", "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own",
+                "layered")  # fmt: skip
         return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)

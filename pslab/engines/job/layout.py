@@ -48,6 +48,7 @@ class Layout:
     told: int | None = None  #: what the server says beside its weights, one float64, if its method says anything
     end: int = 0
     in_place: bool = False  #: the workers' weights are the server's
+    snapshot: int = 0  #: the number of weights in one: all, or those that an evaluation reads
 
     def live(self, sparse: bool) -> tuple[tuple[int, int], ...]:
         """The places (offset, bytes) whose content may be read after an event that wrote it.
@@ -67,6 +68,15 @@ class Layout:
     def number(self, arena: Arena) -> torch.Tensor | None:
         """What the server says beside its weights: [1], or None."""
         return None if self.told is None else arena.tensor(self.told, 1, NUMBER)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of a snapshot of the weights; they lie one behind the other in an arena of their own."""
+        return self.snapshot * self.dtype.itemsize
+
+    def snapshot_in(self, arena: Arena, index: int) -> torch.Tensor:
+        """A snapshot, for which there is room, in the order in which servers hold the weights."""
+        return arena.tensor(index * self.snapshot_bytes, self.snapshot, self.dtype)
 
     @property
     def kept_bytes(self) -> int:
@@ -114,4 +124,5 @@ class Layout:
         if experiment.replaces and memories:
             states = tuple(take(HEAD_BYTES + copies * made.kept_bytes) for _ in range(workers))
         told = take(NUMBER.itemsize) if methods.tells(experiment.sync) else None
-        return replace(made, states=states, copies=copies, told=told, end=at)
+        snapshot = size if (keys := experiment.evaluated) is None else len(keys)
+        return replace(made, states=states, copies=copies, told=told, end=at, snapshot=snapshot)

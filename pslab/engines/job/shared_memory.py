@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from pslab.errors import StartFailed
 if TYPE_CHECKING:  # a child is given arenas before it may spend seconds on importing torch
     import torch
 
+PIECE_BYTES = 1 << 24  # that are moved at a time
 ALIGNMENT = 64  # a cache line, and what the widest vector instructions want
 
 
@@ -64,6 +65,16 @@ class Arena:
         """How much room there is."""
         return os.fstat(self._descriptor).st_size
 
+    # --- what processes without shared memory are told, see pslab.engines.processes.fleets.private_memory -----------
+
+    shared = True  #: whether others see what is written as soon as it is
+
+    def show(self, offset: int, size_bytes: int, to: int | None = None) -> None:
+        """Others, or this process alone, are to see these bytes with the next message to them; here they do already."""
+
+    def follow(self, changes: Callable[[], Iterable[tuple[int, int]]]) -> None:
+        """... and whatever this says, when there is a message, that has changed: offsets and sizes in bytes."""
+
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Where a tensor lies that was asked for since the last `reserve` which made room; None if it is no view."""
         import torch
@@ -82,6 +93,20 @@ class Arena:
             if stop > begin:
                 yield begin, self.bytes(begin, stop - begin)
             at = stop
+
+    def taken(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """What lies at a place, moved piece by piece to memory of this process alone: it takes hardly more meanwhile.
+
+        Where pages can be given back, what was there is zero then.
+        """
+        import torch
+
+        found, each = torch.empty(count, dtype=dtype), PIECE_BYTES // dtype.itemsize
+        for begin in range(0, count, each):
+            piece, at = found[begin : begin + each], offset + begin * dtype.itemsize
+            piece.copy_(self.tensor(at, len(piece), dtype))
+            self.give_back(at, piece.nbytes)
+        return found
 
     def give_back(self, offset: int = 0, size_bytes: int | None = None) -> None:
         """Give the pages of a place back, or all, where the system can: what was written there is zero then, and as if

@@ -33,6 +33,7 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_codec(run, policies["prune"])
     _check_virtual(run, policies["prune"], cluster)
     _check_dilation(run, cluster)
+    _check_fleet(run)
     _check_key_ranges(run, policies)
     _check_keys(run, policies)
     _check_placement(run)
@@ -42,6 +43,13 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
     _check_method(run, policies)
     _check_layers(run, policies)
     _check_members(run, cluster)
+
+
+def _check_fleet(run: Run) -> None:
+    if run.fleet != "local" and run.engine != "local":
+        raise ConfigError("fleet", run.fleet, "in virtual time no process waits for another: use engine='local'")
+    if run.fleet != "local" and run.servers > 1:
+        raise ConfigError("servers", run.servers, "without shared memory there is one server so far: use fleet='local'")
 
 
 def lengths(run: Run, passed: int) -> Lengths:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pslab.config.fleet import Fleet
 from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.job.experiment import Experiment
@@ -54,7 +55,7 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
-    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}))
+    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}), Fleet.of(run.fleet))
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except BaseException as error:
@@ -69,7 +70,8 @@ def rehearse(experiment: Experiment) -> Pace:
     Raises:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
     """
-    pool = pools.acquire(experiment.run.workers + experiment.run.servers - 1)
+    run = experiment.run
+    pool = pools.acquire(run.workers + run.servers - 1, fleet=Fleet.of(run.fleet))
     try:
         return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
     except BaseException:
@@ -238,6 +240,8 @@ class _LocalRun(Rehearsing):
         elif report.kind == "failed" and self.run.on_death == "stop":
             raise self.pool.ended[number]
         elif report.kind == "lost":
+            if (how := report.body.pop("how", "")) and report.body["worker"] not in self.pool.ended:
+                self.pool.end(report.body["worker"], how, lambda number: True)
             self.recovery.lost(report.body)
         elif report.kind == "fallen" and (fallen := set(report.body["numbers"]) - self.pool.ended.keys()):
             self.pool.reports(dict.fromkeys(fallen, ""), INTERRUPT_LIMIT_S, self.tolerated)  # they may say why

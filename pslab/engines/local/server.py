@@ -6,14 +6,13 @@ import contextlib
 import math
 import time
 from collections.abc import Collection, Mapping
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
-from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
+from pslab.engines.local.lines.stream import server_line
 from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
 from pslab.engines.local.stores import StoreLines
@@ -21,9 +20,9 @@ from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
-from pslab.engines.server.ledger import reached
+from pslab.engines.server.ledger import reached, show_held
 from pslab.engines.server.store import NO_WORK
-from pslab.engines.server.worker_status import doing
+from pslab.engines.server.worker_status import doings
 from pslab.protocol.messages import Weights
 from pslab.protocol.store import Keep
 
@@ -36,10 +35,9 @@ class LocalServer:
     called = "server"
 
     def __init__(self, seat: Seat, job: Job, checkpoint: int = 0) -> None:
-        self.job, self.run_, self.parent = job, job.run, seat.parent
+        self.job, self.run_, self.seat, self.parent = job, job.run, seat, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
-        self.pipes = seat.pipes  # also of the next run
-        self.lines: list[Line | None] = [Line(pipe) for pipe in seat.pipes[: job.run.workers]]
+        self.lines: list[Line | None] = [server_line(job, seat, worker) for worker in range(job.run.workers)]
         self.coming: dict[int, Line] = {}  # of workers whose former process has sent what is still on its way
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
         self.whose[self.parent.fileno()] = None  # what is listened to
@@ -53,6 +51,7 @@ class LocalServer:
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
+        self.wrong: dict[int, str] = {}  # what workers have sent that was no frame
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -97,10 +96,10 @@ class LocalServer:
 
     def attach(self, worker: int) -> None:
         """A new process takes a worker's place; its line comes behind this order."""
-        pipe = Connection(recv_handle(self.parent))
+        pipe = self.seat.attached(worker)
         if not self.driver.outcome:  # else its end tells it
-            self.pipes[worker] = pipe
-            self.coming[worker] = Line(pipe, self.spin_s)
+            self.seat.pipes[worker] = pipe  # also of the next run
+            self.coming[worker] = server_line(self.job, self.seat, worker)
 
     def abandon(self, worker: int) -> None:
         """No process takes this worker's place any more."""
@@ -139,7 +138,7 @@ class LocalServer:
         if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):
             return
         self.reported_s, links = now, self.links
-        workers = [doing(self.machine, w, travelling=links.travelling(w)) for w in range(self.run_.workers)]
+        workers = doings(self.machine, [links.travelling(worker) for worker in range(self.run_.workers)])
         if awaited is None:
             awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
         body = {"pushes": self.machine.gradients, "seconds": now, "workers": workers, "heard": sorted(self.heard),
@@ -205,7 +204,9 @@ class LocalServer:
         assert line is not None  # it is listened to
         try:
             return line.frames()
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
+            if isinstance(error, NoFrame):  # its process is there, and is to be ended
+                self.wrong[worker] = str(error)
             del self.whose[line.descriptor]
             self.lines[worker] = None
             return None
@@ -254,7 +255,8 @@ class LocalServer:
     def _lose(self, worker: int) -> None:
         """A worker's process is gone: where another may take its place, the parent says whether one does."""
         iteration = min(part.clocks[worker] for part in self.machine.ranges)
-        report(self.parent, "lost", {"worker": worker, "iteration": iteration, "seconds": self.clock.now()})
+        body = {"worker": worker, "iteration": iteration, "seconds": self.clock.now()}
+        report(self.parent, "lost", body | ({"how": self.wrong.pop(worker)} if worker in self.wrong else {}))
         at = next((at for at in (iteration, iteration + 1) if self.faults.kills(worker, at)), None)  # eager: one more
         if at is not None or self.faults.kill_s(worker) <= self.clock.now():
             self.faults.killed(worker, iteration if at is None else at, self.clock.now())
@@ -293,7 +295,8 @@ class LocalServer:
 
     def _report(self, ended_s: float) -> None:
         books, pushes = self.driver.books, self.driver.books.applied
-        rows = books.ledger.close(pushes, ended_s)  # the parent maps them
+        rows = books.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
+        show_held(self.job, self.seat.arena, self.job.layout.server, 0)
         if fallen := self.stores.gone():  # not all that was decided was done
             report(self.parent, "fallen", {"numbers": fallen})
             pushes = reached(rows, len(self.job.parts), self.job.traits)["pushes"]

@@ -11,7 +11,8 @@ import time
 from pslab.engines.emulation.faults import NEVER, Faults
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
-from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.lines.framed_pipe import ready
+from pslab.engines.local.lines.stream import worker_line
 from pslab.engines.local.pace import rehearsed
 from pslab.engines.processes.channel import ALIVE, report
 from pslab.engines.processes.child import Seat
@@ -39,7 +40,7 @@ class LocalWorker(Evaluating):
 
     def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
         super().__init__(seat, job)
-        self.worker, self.line = seat.number, Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
+        self.worker, self.line = seat.number, worker_line(job, seat)
         requests = requests_of(job, seat.arena, seat.data)
         rows = Rows(len(PHASE_COLUMNS), seat.phases)  # they outlive this process
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), rows, requests)

@@ -10,21 +10,49 @@ import ctypes
 import gc
 import multiprocessing as mp
 import os
+import select
 import signal
 import threading
 import traceback
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from multiprocessing.reduction import recv_handle
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pslab.engines.job.shared_memory import Arena
 
 
+SERVER = -1  # the number of the process to which all others have a line; they count from 0
+
+
+def name(number: int) -> str:
+    """What messages call a process that has no role."""
+    return "server" if number == SERVER else f"worker {number}"
+
+
+class Listener(Protocol):
+    """Where other processes dial."""
+
+    def accept(self, number: int) -> Connection:
+        """The line of this process."""
+
+
+class Memory(NamedTuple):
+    """What a process shares with its parent; see Seat."""
+
+    arena: Arena
+    data: Arena
+    snapshots: Arena
+    ledger: tuple[Arena, Arena]
+    checkpoints: tuple[Arena, Arena]
+    phases: Arena | None
+
+
 class Seat(NamedTuple):
     """What a process has for as long as it lives, whatever its role."""
 
-    number: int  #: the worker's, or pool.SERVER
+    number: int  #: the worker's, or SERVER
     parent: Connection
     pipes: list[Connection]  #: to the server; the server's, to each worker
     arena: Arena  #: of a run's tensors
@@ -33,6 +61,13 @@ class Seat(NamedTuple):
     ledger: tuple[Arena, Arena]  #: the tables of the server's
     checkpoints: tuple[Arena, Arena]  #: two generations of its own state, if it is a server
     phases: Arena | None = None  #: the table of a worker's own
+    listener: Listener | None = None  #: where others dial, if they are given no lines
+
+    def attached(self, number: int) -> Connection:
+        """The line of a new process, which the parent says is there."""
+        if self.listener is not None:
+            return self.listener.accept(number)
+        return Connection(recv_handle(self.parent))
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken."""
@@ -48,7 +83,7 @@ def main(seat: Seat) -> None:
     is reported. Every other order names a method of the role, and gives its arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_die_with_parent, args=(seat.parent,), daemon=True).start()
     import torch
 
     from pslab.engines.processes.channel import ALIVE, await_order, report
@@ -88,8 +123,12 @@ def _give_memory_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(pipe: Connection) -> None:
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+    else:  # it was started by somebody else, perhaps on another machine
+        hung_up = select.poll()
+        hung_up.register(pipe.fileno(), select.POLLRDHUP)
+        hung_up.poll()
+    os._exit(1)

@@ -42,16 +42,18 @@ class Coordinator:
     def lay_out(self) -> Job:
         """Weights and data into shared memory; the job of it."""
         experiment, pool = self.experiment, self.pool
-        layout = Layout.of(experiment)
+        self.layout = layout = Layout.of(experiment)
         pool.arena.give_back()  # what an earlier run has left there is no part of a checkpoint
         pool.arena.reserve(layout.end)
-        self.weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
-        self.weights.copy_(experiment.weights)
+        weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
+        weights.copy_(experiment.weights)
+        pool.arena.show(layout.server, weights.nbytes)
         return Job.of(experiment, layout, pool.shelve(experiment.dataset))
 
     def final_weights(self) -> np.ndarray:
-        """A copy of the weights as they are now, in the order of their keys."""
-        return by_key(self.weights.numpy().copy(), self.experiment.places)
+        """The weights as they are now, in the order of their keys. They are not in shared memory any more."""
+        layout = self.layout
+        return by_key(self.pool.arena.taken(layout.server, layout.size, layout.dtype).numpy(), self.experiment.places)
 
     def await_reports(
         self, numbers: Iterable[int], phase: str, meanwhile: Callable[[], None] = lambda: None
@@ -83,7 +85,7 @@ class Coordinator:
             if self.busy.pop(number, None) != body["index"]:
                 return  # the run has gone back behind that snapshot
             self.evaluated[body["index"]] = (body["accuracy"], body["loss"])
-            size_bytes = self.weights.nbytes
+            size_bytes = self.layout.snapshot_bytes
             self.pool.snapshots.give_back(body["index"] * size_bytes, size_bytes)
             pushes, seconds = self.snapshots[body["index"]]
             self.news.append({"pushes": pushes, "seconds": seconds, **body})
@@ -135,6 +137,8 @@ class Coordinator:
     def order_evaluation(self, number: int, index: int, device: str) -> None:
         """Let an idle process evaluate a snapshot."""
         self.busy[number] = index
+        size_bytes = self.layout.snapshot_bytes
+        self.pool.snapshots.show(index * size_bytes, size_bytes, to=number)
         self.pool.order(number, "evaluate", index, device)
 
     def evaluate(self, todo: Iterable[int], numbers: Iterable[int], until_s: float = math.inf) -> None:

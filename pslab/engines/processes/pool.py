@@ -6,22 +6,23 @@ import atexit
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
-from typing import Any
+from typing import Any, cast
 
-from pslab.config import sources
+from pslab.config.fleet import Fleet
+from pslab.config.identity import sources
 from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
-from pslab.engines.processes import child
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
-from pslab.engines.processes.spawn import context, limit, spawning
+from pslab.engines.processes.child import SERVER as SERVER
+from pslab.engines.processes.child import Memory, name
+from pslab.engines.processes.spawn import limit
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
 
-SERVER = -1  # the number of the process to which all others have a pipe; they count from 0
 START_LIMIT_S = 120.0
 HEED_S = 0.1
 PIPE_LIMIT_S = 10.0  # in which a child must read on in an order that its pipe does not hold, or write on in a report
@@ -29,13 +30,14 @@ STOP_LIMIT_S = 2.0
 ARENAS = 5  # tensors, data, snapshots, two of the server's tables
 OWN = 2  # of each process: its checkpoints; of all but the server one more, for phases
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
+LOCAL = Fleet()
 
 
 class Pool:
-    """Spawned children and the memory that they share. Nothing has a name, so nothing can be left behind."""
+    """Spawned children, and memory that is theirs, too. Nothing has a name, so nothing can be left behind."""
 
-    def __init__(self, workers: int, heed: Callable[[], None]) -> None:
-        self.workers, self._edits = workers, sources.edits()
+    def __init__(self, workers: int, heed: Callable[[], None], fleet: Fleet = LOCAL) -> None:
+        self.workers, self.fleet, self._edits = workers, fleet, sources.edits()
         self._dataset: Dataset | None = None
         self._shelf: Shelf | None = None
         self.pipes: dict[int, Connection] = {}
@@ -45,11 +47,10 @@ class Pool:
         self._names: dict[int, str] = {}
         self._held: dict[int, Report] = {}  # ends that are not reported yet
         self._arenas: list[Arena] = []
-        self._context = context(workers)
-        self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
+        self._fleet = launcher(fleet)(workers, fleet)
         try:
             for _ in range(ARENAS + OWN * (1 + workers) + workers):
-                self._arenas.append(Arena())
+                self._arenas.append(self._fleet.arena())
             self.arena, self.data, self.snapshots, *others = self._arenas
             self.ledger, self.phases, own = (others[0], others[1]), others[2 : 2 + workers], iter(others[2 + workers :])
             self.checkpoints = {number: (next(own), next(own)) for number in (SERVER, *range(workers))}
@@ -66,9 +67,10 @@ class Pool:
         """Whether every process is still there."""
         return bool(self.processes) and not self._held and all(p.is_alive() for p in self.processes.values())
 
-    def serves(self, workers: int) -> bool:
-        """Whether there are enough processes, and none has a module of the user's that was edited since."""
-        return self.workers >= workers and self.alive and self._edits == sources.edits()
+    def serves(self, workers: int, fleet: Fleet = LOCAL) -> bool:
+        """Whether there are enough processes of this fleet, and none has a module of the user's that was edited since.
+        """
+        return self.fleet == fleet and self.workers >= workers and self.alive and self._edits == sources.edits()
 
     def shelve(self, dataset: Dataset) -> Shelf:
         """The dataset in shared memory; copied only if it is another than last time."""
@@ -81,7 +83,7 @@ class Pool:
 
         Messages name the child as the role's attribute `called` says: ``"host {}"``.
         """
-        self._names[number] = str(getattr(role, "called", _name(number))).format(number)
+        self._names[number] = str(getattr(role, "called", name(number))).format(number)
         self.order(number, "start", role, *arguments)
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
@@ -160,10 +162,10 @@ class Pool:
         return _dead(f"is gone ({ended(process.exitcode)})")
 
     def _end(self, number: int, report: Report, tolerated: Callable[[int], bool]) -> None:
-        name, body = self._names[number], report.body
+        who, body = self._names[number], report.body
         failed = report.kind == "failed"
-        error = (WorkerFailed(name, body["iteration"], body["traceback"]) if failed
-                 else WorkerDied(name, None, body["how"]))  # fmt: skip
+        error = (WorkerFailed(who, body["iteration"], body["traceback"]) if failed
+                 else WorkerDied(who, None, body["how"]))  # fmt: skip
         if not tolerated(number):
             raise error
         self.ended[number] = error
@@ -176,10 +178,8 @@ class Pool:
             StartFailed: it could not be spawned.
         """
         self._clear([number])
-        with self._starting([number]), spawning():
-            self._lines[number], worker = self._context.Pipe()
-            with worker:
-                self._spawn_one(number, [worker])
+        with self._starting([number]):
+            self._begin([number])
 
     def renew(self, workers: Sequence[int]) -> None:
         """New processes for the server and these workers, with new lines; all others of the pool have none then.
@@ -198,9 +198,8 @@ class Pool:
         for number in numbers:
             _closed(self.processes.pop(number))
             self.pipes.pop(number).close()
-            self.ended[number] = StartFailed(f"{_name(number)} was not started again")
-            if number in self._lines:
-                self._lines.pop(number).close()
+            self.ended[number] = StartFailed(f"{name(number)} was not started again")
+            self._fleet.forget(number)
         self.watch.heard(numbers)
         self._held = {number: report for number, report in self._held.items() if number not in numbers}
 
@@ -209,53 +208,46 @@ class Pool:
         try:
             yield
         except (OSError, MemoryError) as error:
-            failed = StartFailed(f"{', '.join(map(_name, numbers))} could not be started: {error}{limit(error)}")
+            failed = StartFailed(f"{', '.join(map(name, numbers))} could not be started: {error}{limit(error)}")
             self.ended.update(dict.fromkeys(numbers, failed))
             raise failed from error
 
     def attach(self, number: int) -> None:
         """Hand the server its end of a new process's line, behind the order "attach"."""
-        with self._lines.pop(number) as line:
-            self._send(SERVER, lambda pipe: order_plain(pipe, "attach", [number]))
-            self._send(SERVER, lambda pipe: send_handle(pipe, line.fileno(), self.processes[SERVER].pid))
+        self._send(SERVER, lambda pipe: order_plain(pipe, "attach", [number]))
+        self._send(SERVER, lambda pipe: self._fleet.hand(number, pipe, self.processes[SERVER].pid))
 
     def close(self, *, kill: bool = False) -> None:
         """End every process: in order if they are well, at once if not."""
-        for pipe in (*self.pipes.values(), *self._lines.values()):
+        for pipe in self.pipes.values():
             pipe.close()
+        self._fleet.close()
         for process in self.processes.values():
             if kill:
                 process.kill()
         for process in self.processes.values():
             _closed(process)
-        self.processes, self.pipes, self._lines = {}, {}, {}
+        self.processes, self.pipes = {}, {}
         for arena in self._arenas:
             arena.close()
 
     def _spawn(self, workers: Sequence[int], heed: Callable[[], None] = lambda: None) -> None:
-        with contextlib.ExitStack() as theirs, spawning():
-            ends = {w: [theirs.enter_context(end) for end in self._context.Pipe()] for w in workers}
-            lines = {SERVER: [server for server, _ in ends.values()]} | {w: [end] for w, (_, end) in ends.items()}
-            for number, pipes in lines.items():
-                self._spawn_one(number, pipes)
-        waiting, until_s = set(lines), time.monotonic() + START_LIMIT_S
+        self._begin([SERVER, *workers])
+        waiting, until_s = {SERVER, *workers}, time.monotonic() + START_LIMIT_S
         while waiting:
             heed()
             reports = self.reports(dict.fromkeys(waiting, ""), HEED_S)
             if not reports and time.monotonic() > until_s:
-                raise StartFailed(f"{', '.join(map(_name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
+                raise StartFailed(f"{', '.join(map(name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
 
-    def _spawn_one(self, number: int, lines: list[Connection]) -> None:
-        self.pipes[number], there = self._context.Pipe()
-        with there:
-            limit_waits(self.pipes[number], PIPE_LIMIT_S)
-            seat = child.Seat(number, there, lines, self.arena, self.data, self.snapshots, self.ledger,
-                              self.checkpoints[number], None if number == SERVER else self.phases[number])  # fmt: skip
-            process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{_name(number)}", daemon=True)
-            process.start()
-        self.processes[number], self._names[number] = process, _name(number)
-        self.ended.pop(number, None)
+    def _begin(self, numbers: Sequence[int]) -> None:
+        memory = {number: Memory(self.arena, self.data, self.snapshots, self.ledger, self.checkpoints[number],
+                                 None if number == SERVER else self.phases[number]) for number in numbers}  # fmt: skip
+        for number, process, pipe in self._fleet.start(memory):
+            self.processes[number], self.pipes[number], self._names[number] = process, pipe, name(number)
+            limit_waits(pipe, PIPE_LIMIT_S)
+            self.ended.pop(number, None)
 
 
 def _dead(how: str) -> Report:
@@ -275,23 +267,25 @@ def _waits(report: Report, phase: str) -> bool:
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
-def _name(number: int) -> str:
-    return "server" if number == SERVER else f"worker {number}"
+def launcher(fleet: Fleet) -> Callable[[int, Fleet], Any]:
+    """What starts the processes of such a fleet; what a fleet needs is loaded where it is asked for."""
+    module = import_module(f"pslab.engines.processes.fleets.{fleet.place}")
+    return cast("Callable[[int, Fleet], Any]", getattr(module, f"{fleet.place.capitalize()}Fleet"))
 
 
 _kept: Pool | None = None
 
 
-def acquire(workers: int, heed: Callable[[], None] = lambda: None) -> Pool:
+def acquire(workers: int, heed: Callable[[], None] = lambda: None, fleet: Fleet = LOCAL) -> Pool:
     """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
 
     `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned.
     """
     global _kept
-    if _kept is not None and not _kept.serves(workers):
+    if _kept is not None and not _kept.serves(workers, fleet):
         release(kill=not _kept.alive)
     if _kept is None:
-        _kept = Pool(workers, heed)
+        _kept = Pool(workers, heed, fleet)
     return _kept
 
 

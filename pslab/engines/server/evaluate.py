@@ -11,17 +11,16 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
-from pslab.tensors.partitioning.placement import by_key
-from pslab.tensors.random_streams import numpy_generator, seed_globals
+from pslab.tensors.random_streams import seed_globals
+from pslab.tensors.sparse.inputs import on_keys
 from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
 from pslab.tensors.workload.reading import slices
-from pslab.tensors.workload.running_statistics import Estimate
+from pslab.tensors.workload.running_statistics import Estimate, calibration
 
 BATCH = 1000
 CALIBRATION_BATCH = 256
 KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model takes them
-CALIBRATION = 2048  # training examples on which running statistics are estimated anew
 
 
 class Evaluator:
@@ -33,30 +32,19 @@ class Evaluator:
         self._dataset = job.shelf.dataset(data)
         self._module = copy.deepcopy(job.shell)
         self._loss, self._metric = placed(job.loss, device), placed(job.metric, device)
-        # weights of keys may be many: they are read where they lie; others are copied for models that change their own
-        in_place = job.keyed and device.type == "cpu"
-        self._weights = None if in_place else torch.empty(job.layout.size, dtype=self._dtype, device=device)
+        self._weights = torch.empty(job.layout.snapshot, dtype=self._dtype, device=device)
         self._module.to(device)
-        if self._weights is not None:
-            job.keyspace.bind(self._module, self._weights, None)
+        (job.keyspace.bind if job.evaluated is None else job.keyspace.bind_keys)(self._module, self._weights)
         size_bytes, count = self._dataset.test_x.numel() * self._dtype.itemsize, len(self._dataset.test_y)
         self._at_once = BATCH if self._dataset.stored else max(1, min(BATCH, KEPT_BYTES * count // size_bytes))
         self._kept = list(self._read()) if size_bytes <= KEPT_BYTES else None
         self._estimate = Estimate(self._module, job.running)
 
-    def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
-        """(metric, mean loss) of a snapshot of the weights."""
-        size = self._job.layout.size
-        return self.measure(snapshots.tensor(index * size * self._dtype.itemsize, size, self._dtype))
-
     @torch.no_grad()
-    def measure(self, weights: torch.Tensor) -> tuple[float, float]:
-        """(metric, mean loss) on the whole test set."""
-        weights = by_key(weights, self._job.places)
-        if self._weights is None:
-            self._job.keyspace.bind(self._module, weights, None)
-        else:
-            self._weights.copy_(weights)
+    def snapshot(self, index: int, snapshots: Arena) -> tuple[float, float]:
+        """(metric, mean loss) of a snapshot of the weights on the whole test set."""
+        held = self._job.layout.snapshot_in(snapshots, index)
+        self._weights.copy_(self._job.in_order(held))  # a model may change its own
         # the same draws at each snapshot, in whatever process
         seed_globals(self._job.run.seed, "evaluate")
         self._estimate.renew(self._calibration)
@@ -73,11 +61,12 @@ class Evaluator:
             yield self._batch(x), targets(y, self._dtype).to(self._device)
 
     def _batch(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self._job.evaluated is None else on_keys(x, self._job.evaluated)
         return batch(x, self._dtype, self._dataset.mean, self._dataset.std).to(self._device)
 
     def _calibration(self) -> Iterator[torch.Tensor]:
         x = self._dataset.train_x
-        chosen = torch.from_numpy(numpy_generator(self._job.run.seed, "calibration").permutation(len(x))[:CALIBRATION])
+        chosen = torch.from_numpy(calibration(self._job.run.seed, len(x)))
         for begin in range(0, len(chosen), CALIBRATION_BATCH):
             yield self._batch(x[chosen[begin : begin + CALIBRATION_BATCH]])
 

@@ -14,7 +14,8 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.layout import HEAD_BYTES
 from pslab.engines.job.shared_memory import Arena
 
-TORN = -2  # the number of a state that is being changed, or copied
+TORN = 0  # the number of a state that is being changed, or copied, and of one that never was
+BEGUN = 2  # of the state after iteration 0; the one before it is after iteration -1
 
 
 class Kept:
@@ -37,7 +38,7 @@ class Kept:
         """The run starts: all is zero."""
         self._numbers[:] = TORN
         self._states[0][:] = 0
-        self._numbers[0] = -1  # after no iteration
+        self._numbers[0] = BEGUN - 1  # after no iteration
 
     def begin(self, iteration: int) -> None:
         """The state at work is about to be changed by this iteration, perhaps not for the first time."""
@@ -48,12 +49,12 @@ class Kept:
 
     def end(self, iteration: int) -> None:
         """The state at work is the one after this iteration."""
-        self._numbers[0] = iteration
+        self._numbers[0] = BEGUN + iteration
 
     def resume(self, iteration: int) -> bool:
         """Go on with this iteration: with the last whole state before it, or all zero; whether there was one."""
-        whole = [number for number in self._numbers.tolist() if TORN < number < iteration]
-        state = self.after(max(whole)) if whole else None
+        whole = [number for number in self._numbers.tolist() if TORN < number < BEGUN + iteration]
+        state = self.after(max(whole) - BEGUN) if whole else None
         self._put(0, np.zeros_like(self._states[0]) if state is None else state, iteration - 1)
         self._numbers[1:] = TORN
         return state is not None
@@ -64,9 +65,9 @@ class Kept:
         Its worker may go on meanwhile: what was changed while it was copied has been copied by the worker before.
         """
         for place in (0, 1 + iteration % (len(self._numbers) - 1)):
-            if self._numbers[place] == iteration:
+            if self._numbers[place] == BEGUN + iteration:
                 state = self._states[place].copy()
-                if self._numbers[place] == iteration:
+                if self._numbers[place] == BEGUN + iteration:
                     return state
         return None
 
@@ -76,7 +77,7 @@ class Kept:
         if state is not None:
             self._put(0, state, iteration)
 
-    def _put(self, place: int, state: np.ndarray, number: int) -> None:
+    def _put(self, place: int, state: np.ndarray, iteration: int) -> None:
         self._numbers[place] = TORN
         self._states[place][:] = state
-        self._numbers[place] = number
+        self._numbers[place] = BEGUN + iteration

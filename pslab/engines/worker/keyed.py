@@ -54,10 +54,10 @@ class _Computing(Computing):
 
     def on(self, keys: Keys, weights: torch.Tensor) -> torch.Tensor:
         """The next gradients are taken on these weights ([k]) of these keys; where they will be ([k])."""
-        (parameter,) = self._module.parameters()
+        parameter = self._keyspace.bind_keys(self._module, weights)
         gradient, self._weights, self._keyed.keys = torch.zeros_like(weights), weights, keys
         self._buffers = [gradient]
-        self._views = [[(parameter, weights.view(-1, 1), gradient.view(-1, 1))]]
+        self._views = [[(parameter, parameter.data, gradient.view_as(parameter))]]
         return gradient
 
     def _use(self, buffers: list[torch.Tensor]) -> None:

@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.bench.measure import Row
+
+if TYPE_CHECKING:
+    from pslab.lab.bench.measure import Row
 
 SECTIONS = {
     "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
@@ -21,8 +23,10 @@ SECTIONS = {
     "mnist": "to 98 % of MNIST, beside one process",
     "zipline": "ZipLine's variants, beside their published times",
     "startup": "spawning workers, and a second run in the same pool",
+    "fleets": "a dense round without shared memory, beside raw TCP",
     "scale": "a model of 10^9 parameters",
 }
+BESIDE = {"fleets": "rounds:over_fleets"}  # sections that another one's module has
 DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it needs 16 GiB
 
 
@@ -59,11 +63,18 @@ def measure(sections: Sequence[str], quick: bool) -> list[Row]:
     rows: list[Row] = []
     for name in sections:
         print(f"{name}: {SECTIONS[name]}", flush=True)
-        found: Callable[[bool], list[Row]] = import_module(f"pslab.lab.bench.sections.{name}").rows
-        new = found(quick)
+        new = rows_of(name)(quick)
         print(table(new), flush=True)
         rows += new
     return rows
+
+
+def rows_of(section: str) -> Callable[[bool], list[Row]]:
+    """What measures a section."""
+    module, _, function = BESIDE.get(section, section).partition(":")
+    sections = import_module(f"pslab.lab.bench.sections.{module}")
+    found: Callable[[bool], list[Row]] = getattr(sections, function or "rows")
+    return found
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""What a dense round is compared with: shared memory without a protocol, all-reduce of gloo, pickled pipes.
+"""What a dense round is compared with: shared memory without a protocol, all-reduce of gloo, pickled pipes, raw TCP.
 
 W workers and a server are spawned once. Each order that they execute returns seconds per round.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ class _Peer:
         self.rank, self.workers, self.ends, self.arena, self.folder = rank, workers, ends, arena, folder
         self.serves = rank == workers
         self._group = False
+        self._lines: list[socket.socket] = []
 
     def copies(self, size: int, rounds: int) -> float:
         """The server adds the gradients and copies the weights to each worker."""
@@ -108,6 +110,37 @@ class _Peer:
             self.ends[0].recv()
 
         return _timed(serve if self.serves else work, rounds)
+
+    def tcp(self, size: int, rounds: int) -> float:
+        """Gradients and weights as they are, over blocking sockets; the server hears one worker after the other."""
+        lines, weights, gradient = self._dialled(), torch.zeros(size), torch.zeros(size)
+        out, into = (memoryview(each.numpy().data).cast("B") for each in (weights, gradient))
+
+        def serve(r: int) -> None:
+            for line in lines:
+                _fill(line, into)
+                weights.add_(gradient, alpha=-1e-6)
+            for line in lines:
+                line.sendall(out)
+
+        def work(r: int) -> None:
+            lines[0].sendall(into)
+            _fill(lines[0], out)
+
+        return _timed(serve if self.serves else work, rounds)
+
+    def _dialled(self) -> list[socket.socket]:
+        """The server's connections to the workers, or a worker's to it."""
+        if not self._lines and self.serves:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                for pipe in self.ends:
+                    pipe.send(listener.getsockname())
+                    self._lines.append(listener.accept()[0])
+        elif not self._lines:
+            self._lines.append(socket.create_connection(self.ends[0].recv()))
+        for line in self._lines:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._lines
 
     def ddp(self, batch_size: int, rounds: int) -> float:
         """Training with DistributedDataParallel of torch over gloo."""
@@ -170,7 +203,12 @@ class _Peer:
         return _timed(serve if self.serves else work, rounds)
 
 
-WAYS = ("copies", "in_place", "gloo", "pickled", "ddp", "alone")
+WAYS = ("copies", "in_place", "gloo", "pickled", "tcp", "ddp", "alone")
+
+
+def _fill(line: socket.socket, place: memoryview) -> None:
+    while place:
+        place = place[line.recv_into(place) :]
 
 
 def _until(flags: memoryview, index: int, value: int) -> None:

@@ -31,13 +31,14 @@ def add(verbs: Any) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
     parser.add_argument("--tiny", action="store_true", help="few pushes each, into the folder that --results names")
     parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be executed, and how long it takes")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
 
 
 def main(options: argparse.Namespace) -> int:
     """Execute what is not up to date; exit status 1 if a notebook failed or a claim does not hold."""
     try:
-        return _batch(chosen(options), options.images, options.again)
+        return (_foretell if options.dry_run else _batch)(chosen(options), options.images, options.again)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; what is completed is kept, the next call goes on") from None
 
@@ -63,7 +64,7 @@ def _assignment(text: str) -> tuple[str, Any]:
     if not equals:
         raise ConfigError("set", text, "must be NAME=VALUE")
     try:
-        return name, _numbers(plain_yaml.load(value))
+        return name.replace("-", "_"), _numbers(plain_yaml.load(value))
     except plain_yaml.Unreadable as error:
         raise ConfigError("set", text, f"its value is not YAML: {error}") from None
 
@@ -80,6 +81,18 @@ def _numbers(value: Any) -> Any:
 
 
 # -- execution -------------------------------------------------------------------------------------
+
+
+def _foretell(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
+    """What `_batch` would do, a line for each notebook."""
+    todo = [entry for entry in entries if not entry.done(again=again)]
+    for entry in entries:
+        seconds = entry.expected_s()
+        takes = f"about {in_words(seconds)}" if seconds else "how long is not known yet"
+        print(f"{entry.name}: {takes if entry in todo else 'up to date'}")
+    if todo:
+        _announce(todo, images)
+    return 0
 
 
 def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:

@@ -74,7 +74,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError("file", str(file), f"cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError("file", str(file), "must hold a mapping of Run's fields")
-    return {str(name): value for name, value in content.items()}
+    return {str(name).replace("-", "_"): value for name, value in content.items()}
 
 
 def _value(name: str, value: Any) -> Any:
@@ -86,7 +86,10 @@ def _value(name: str, value: Any) -> Any:
     except plain_yaml.Unreadable as error:
         raise ConfigError(name, value, f"cannot be read: {error}") from None
     known = parameters(Cluster)
-    return {key: _typed(known, key, each) for key, each in cluster.items()} if isinstance(cluster, Mapping) else cluster
+    if not isinstance(cluster, Mapping):
+        return cluster
+    fields = {str(key).replace("-", "_"): each for key, each in cluster.items()}
+    return {key: _typed(known, key, each) for key, each in fields.items()}
 
 
 def _typed(known: Mapping[str, Parameter], name: str, value: Any) -> Any:

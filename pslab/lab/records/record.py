@@ -219,7 +219,7 @@ class Draft:
             **({"source": texts} if (texts := self.run.sources()) else {}),
             **({"not_found_again": self.run.unknown} if self.run.unknown else {}),
             **facts,
-            "weights_sha256": hashlib.sha256(weights.tobytes()).hexdigest(),
+            "weights_sha256": hashlib.sha256(np.ascontiguousarray(weights).data).hexdigest(),
             "environment": environment(),
         }
         self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed the results meanwhile

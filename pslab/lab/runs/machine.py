@@ -86,17 +86,18 @@ def free_memory_bytes() -> int | None:
 def check_memory(run: Run, weights: int) -> None:
     """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
 
-    The parent has them twice, and the server; each worker that does not pull keys two gradients and what a backward
-    pass makes; every evaluation those that it is of; and each checkpoint of a server that is replaced, once it ends.
+    The parent has them twice, and the server; each worker two gradients and what a backward pass makes; every
+    evaluation those that it is of; and each checkpoint of a server that is replaced, once it ends. Where keys are
+    pulled, only the servers have them.
 
     Raises:
         ConfigError: it is larger than what is free.
     """
     period, free = run.evaluation_period, free_memory_bytes()
-    copies = 0 if run.pull == "keys" else run.workers
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
     checkpoints = GENERATIONS if run.engine == "local" and run.on_death == "restart" else 0
-    needed = weights * (8 if run.dtype == "float64" else 4) * (3 + 3 * copies + evaluations + checkpoints)
+    copies = 1 if run.pull == "keys" else 3 + 3 * run.workers + evaluations + checkpoints
+    needed = weights * (8 if run.dtype == "float64" else 4) * copies
     if free is None or needed <= free:
         return
     problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "

@@ -1,6 +1,7 @@
 """Progress of a sweep: one line that rewrites itself on a terminal, a plain line now and then elsewhere.
 
-The time left is what such runs took before, by the records, corrected by this sweep's own pace.
+All times are the clock's. The time left is what such runs took before, by the records, corrected by this sweep's own
+pace.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ class Progress:
         self._width = 0
         self._work, self._known = work(runs, taken or {}, at_once), bool(taken)
         self._shares: dict[str, float] = {}
+        self._began_s: dict[str, float] = {}
+        self._paced: dict[str, tuple[float, int]] = {}  # when a run's own news came first, and its pushes then
 
     def begin(self, name: str) -> None:
         """A run starts."""
-        self._shares[name] = 0.0
+        self._shares[name], self._began_s[name] = 0.0, time.monotonic()
 
     def update(self, name: str, news: Mapping[str, Any]) -> None:
         """How far a run is: {"pushes", "seconds"}, and "accuracy" where it is known."""
@@ -64,21 +67,26 @@ class Progress:
         self._shares[name] = max(before, _share(run, news))
         # what it takes to start processes belongs to no run; what a checkpoint has was done before
         self._first = None if "checkpoint" in news else self._first or (now, self._worked())
+        if "checkpoint" in news or news.get("repeated"):
+            self._paced.pop(name, None)
+        else:
+            self._paced.setdefault(name, (now, news["pushes"]))
         self._note(now)
         for words in (news[kind] for kind in ("repeated", "waits", "checkpoint") if self._shown and kind in news):
             self._print(f"{self._place()} {_label(run)}: {words}", end="\n")
         if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
             self._printed_s = now
-            text = f"{self._place()} {_label(run)}: {_how_far(run, news)}{_words(self.left_s())}"
+            text = f"{self._place()} {_label(run)}: {self._how_far(name, news, now)}{_words(self.left_s())}"
             self._print(text, end="" if self._live else "\n")
 
-    def end(self, name: str, seconds: float, accuracy: float | None) -> None:
+    def end(self, name: str, accuracy: float | None) -> None:
         """A run is finished and recorded."""
+        took_s = time.monotonic() - self._began_s[name]
         self._shares[name] = 1.0
         reached = "ended" if accuracy is None else metric_of(self._runs[name]).text(accuracy)
         if self._shown:
             left = _words(self.left_s()) if self._done + 1 < len(self._runs) else ""
-            text = f"{self._place()} {_label(self._runs[name])}: {reached} after {seconds:.1f} s{left}"
+            text = f"{self._place()} {_label(self._runs[name])}: {reached} after {took_s:.1f} s{left}"
             self._print(text, end="\n")
         self._done += 1
         self._note(time.monotonic(), always=True)
@@ -99,6 +107,13 @@ class Progress:
         if done + prior <= 0:
             return None
         return (sum(self._work.values()) - before - done) * (spent_s + prior) / (done + prior)
+
+    def _how_far(self, name: str, news: Mapping[str, Any], now: float) -> str:
+        """``"20/100 pushes, 10/s"``, by this machine's clock."""
+        pushes, budget = news["pushes"], self._runs[name].pushes
+        since_s, before = self._paced.get(name, (now, pushes))
+        rate = f", {(pushes - before) / (now - since_s):.0f}/s" if now > since_s else ""
+        return f"{pushes}{'' if budget is None else f'/{budget}'} pushes{rate}"
 
     def _worked(self) -> float:
         return sum(self._work[name] * share for name, share in self._shares.items())
@@ -165,12 +180,6 @@ def _label(run: Run) -> str:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else type(value).__name__
-
-
-def _how_far(run: Run, news: Mapping[str, Any]) -> str:
-    pushes, seconds = news["pushes"], news["seconds"]
-    rate = pushes / seconds if seconds > 0 else 0.0
-    return f"{pushes}/{run.pushes} pushes, {rate:.0f}/s" if run.pushes is not None else f"{pushes} pushes, {rate:.0f}/s"
 
 
 def _words(left_s: float | None) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.config import sources, spec
+from pslab.config import spec
 from pslab.config.cluster import Cluster, resolve_cluster
+from pslab.config.identity import sources
 from pslab.config.run import Run
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.together import check_credit, check_servers, check_together, lengths
@@ -27,7 +28,7 @@ from pslab.tensors.device import DEVICES
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
-from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.sparse.inputs import SparseInputs, on_keys
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs
@@ -72,11 +73,12 @@ def resolve(run: Run) -> Experiment:
     shell, running = keyspace.shell(module), Running()
     if run.engine != "timing":
         _once(run, "sent", lambda: check_sent(shell))
+    tried = _on_keys(module, keyspace, sample) if run.pull == "keys" else (module, sample)
     if not sample.is_meta:
         y = targets(dataset.train_y[:2], dtype)
-        _once(run, "check", lambda: check_model(module, sample, y, loss, metric, dataset.classes))
+        _once(run, f"check {run.pull == 'keys'}", lambda: check_model(*tried, y, loss, metric, dataset.classes))
     if run.engine != "timing":
-        running = _once(run, "running", lambda: running_of(module, sample))
+        running = _once(run, "running", lambda: running_of(*tried))
     assignment = _assigned(run, dataset)
     owner = _owner(run, dataset, assignment)
     places = None if owner is None else renumbered(owner)
@@ -85,7 +87,7 @@ def resolve(run: Run) -> Experiment:
     check_credit(run, policies, parts, keyspace.dtype.itemsize)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
-        keyspace=keyspace, weights=as_held(keyspace.flatten(module), places), places=places, parts=parts,
+        keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,
         layer_shares=_shares(run, policies["ranges"], cluster, module, keyspace, sample),
         running=running, device=DEVICES[run.device], assignment=assignment,
         trains=run.engine != "timing", **policies,
@@ -106,6 +108,20 @@ def _model(run: Run, dataset: Dataset) -> tuple[nn.Module, torch.Tensor]:
         check_memory(run, _size(module))
     x = dataset.train_x[:2]
     return module, x if x.dtype == torch.int64 else x.to(torch.float32).to(dtype)
+
+
+def _on_keys(module: nn.Module, keyspace: Keyspace, sample: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+    """A model and an input as workers have them that pull keys: over those of the input alone."""
+    keys, own = np.unique(sample.col_indices().numpy()).astype(np.int64), keyspace.shell(module)
+    keyspace.bind_keys(own, _flat(module, keyspace)[keys])
+    return own, on_keys(sample, keys)
+
+
+def _flat(module: nn.Module, keyspace: Keyspace) -> torch.Tensor:
+    """The initial weights, flat; those of a single parameter, as of keys, may be many, and take no memory twice."""
+    if len(keyspace.parameters) > 1:
+        return keyspace.flatten(module)
+    return module.get_parameter(keyspace.parameters[0].name).detach().reshape(-1)
 
 
 @lru_cache(maxsize=16)
@@ -170,15 +186,15 @@ def _shares(
 
 def _check_keys(run: Run, dataset: Dataset, keyspace: Keyspace) -> None:
     """Keys are those of sparse inputs, and of a model that has one weight for each."""
-    inputs, sizes = dataset.train_x, [slot.size for slot in keyspace.parameters]
+    inputs, shapes = dataset.train_x, [slot.shape for slot in keyspace.parameters]
     if run.pull != "keys":
         return
     if not isinstance(inputs, SparseInputs):
         problem = "the keys of a batch are those of sparse rows: use data='functions', say, or pull='whole'"
         raise ConfigError("pull", run.pull, problem)
-    if sizes != [inputs.key_count]:
+    if keyspace.size != inputs.key_count or [shape[:1] for shape in shapes] != [(inputs.key_count,)]:
         problem = f"must have one weight for each of the data's {inputs.key_count} keys, and no others, as 'linear' has"
-        raise ConfigError("model", run.model, f"{problem}; it has {sizes}: use pull='whole'")
+        raise ConfigError("model", run.model, f"{problem}; it has {list(map(list, shapes))}: use pull='whole'")
 
 
 def _assigned(run: Run, dataset: Dataset) -> Any:

@@ -144,15 +144,20 @@ def _run_missing(
     from pslab.engines.virtual.side_by_side import fits
     from pslab.lab.runs.resolve import resolve
 
+    def alone(each: Run) -> bool:
+        """Whether a run that can be is one that takes a core."""
+        experiment = resolve(each)  # it is not kept: its weights and data may be many
+        check_disk(experiment, place)
+        return fits(experiment)
+
     distinct: dict[str, Run] = {}
     crowd: dict[str, Run] = {}
     for index, each in wanted.items():
         heed(stop)
         name = str(index) if each.unknown else each.digest
         if name not in distinct:
-            distinct[name], experiment = each, resolve(each)
-            check_disk(experiment, place)
-            crowd |= {name: each} if fits(experiment) else {}
+            distinct[name] = each
+            crowd |= {name: each} if alone(each) else {}
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
     found = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
     for name, each in distinct.items():
@@ -210,7 +215,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     outcome.facts.setdefault("wall_s", time.monotonic() - begun_s)
     result = draft.save(*tables_of(run, outcome))
     forget_checkpoints(run, place)
-    shown.end(name, outcome.facts["seconds"], _last(outcome))
+    shown.end(name, _last(outcome))
     return result
 
 
@@ -271,7 +276,7 @@ def _side_by_side(
         else:
             done[name] = drafts.pop(name).save(*tables_of(runs[name], news))
             forget_checkpoints(runs[name], place)
-            shown.end(name, news.facts["seconds"], _last(news))
+            shown.end(name, _last(news))
 
     try:
         for index, news in crowd.conduct((with_checkpoints(resolve(each), place) for each in runs.values()), heed_all):

@@ -16,6 +16,7 @@ import torch
 
 from pslab.protocol.server import Step
 from pslab.tensors.codec.frames import Entries
+from pslab.tensors.device import zeros
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, copied, cuts, inside, outside, positions
 
@@ -64,7 +65,7 @@ class _Range:
         self._ones = np.ones(len(cuts))
         self.latest: dict[int, _Latest] = {}
         self.pushes: dict[int, int] = {}
-        self._sum, self._directed = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
+        self._sum, self._directed = zeros(size, dtype=dtype), zeros(size, dtype=dtype)
         self._out = torch.empty(size, dtype=dtype)
         self._replaced = 0
 

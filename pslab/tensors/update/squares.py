@@ -9,6 +9,7 @@ import torch
 
 from pslab.protocol.server import Step
 from pslab.tensors.codec.frames import Entries
+from pslab.tensors.device import zeros
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean, outside, positions
 
@@ -49,7 +50,7 @@ class ServerSquares:
 
     def __init__(self, rate: Any, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> None:
         self._parts = parts
-        self._squares = [Squares(rate, torch.zeros(part.size, dtype=dtype)) for part in parts]
+        self._squares = [Squares(rate, zeros(part.size, dtype=dtype)) for part in parts]
         self._out = torch.empty(max(part.size for part in parts), dtype=dtype)
 
     def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:

@@ -157,6 +157,13 @@ class Keyspace:
             parameter.data = self._view(slot, weights.detach())
             parameter.grad = None if gradient is None else self._view(slot, gradient.detach())
 
+    def bind_keys(self, module: nn.Module, weights: Tensor) -> nn.Parameter:
+        """Let the only parameter of a module be the weights [k] of some keys alone, one of each; the parameter."""
+        (slot,) = self.parameters
+        parameter = module.get_parameter(slot.name)
+        parameter.data = weights.view(-1, *slot.shape[1:])
+        return parameter
+
     def flatten(self, module: nn.Module) -> Tensor:
         """The values of the trainable parameters as a new vector [size], on the device of the first of them.
 

@@ -19,6 +19,7 @@ from pslab.config.parameters import Bounds, check
 from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
+from pslab.tensors.device import zeros
 from pslab.tensors.random_streams import restored_globals, seed_globals
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy, placed, try_loss, try_metric
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
@@ -69,7 +70,7 @@ class Linear(nn.Module):
 
     def __init__(self, keys: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(keys, 1))
+        self.weight = nn.Parameter(zeros(keys, 1, dtype=torch.get_default_dtype()))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.layout == torch.sparse_csr:

@@ -22,14 +22,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
 from pslab.errors import ConfigError
+from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.models import temporary_seed
 
+CALIBRATION = 2048  # training examples on which they are estimated
 CYCLES = 128  # over all batches, at most
 TOLERANCE = 0.05  # an exponential moving mean has less than 0.3 % of its initial value left then
 TRIED = 8  # passes that count as one cycle when a model is tried
@@ -42,6 +46,11 @@ class Running:
     norms: tuple[str, ...] = ()  #: modules of torch's, whose statistics are a plain mean
     changed: tuple[str, ...] = ()  #: other buffers that a training pass changes
     settled: tuple[str, ...] = ()  #: those of them that an evaluation reads
+
+
+def calibration(seed: int, examples: int) -> npt.NDArray[np.int64]:
+    """The training examples on which a run's are estimated, of so many."""
+    return numpy_generator(seed, "calibration").permutation(examples)[:CALIBRATION]
 
 
 class Estimate:

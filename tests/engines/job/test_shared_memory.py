@@ -43,6 +43,20 @@ def test_growing_keeps_what_was_there():
     assert shared.tensor(1 << 19, 4, torch.float32).tolist() == [0] * 4
 
 
+@pytest.mark.parametrize("count", [1000, 3 << 20])
+def test_what_is_taken_is_moved(monkeypatch, count):
+    monkeypatch.setattr(arena, "PIECE_BYTES", 1 << 20)
+    shared, numbers = Arena(), torch.arange(float(count))
+    shared.reserve(64 + 4 * count + 4096)
+    shared.tensor(64, count, torch.float32).copy_(numbers)
+    shared.bytes(64 + 4 * count, 4)[:] = b"next"
+    assert torch.equal(shared.taken(64, count, torch.float32), numbers)
+    assert bytes(shared.bytes(64 + 4 * count, 4)) == b"next"
+    if hasattr(mmap, "MADV_REMOVE"):
+        pieces = 1 + 4 * count // (1 << 20)
+        assert sum(len(piece) for _, piece in shared.written(0, shared.size_bytes)) <= (pieces + 2) * mmap.PAGESIZE
+
+
 def test_shared_memory_has_no_name():
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     shared = Arena()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from importlib import import_module
 
 import pytest
 import torch
@@ -56,6 +55,10 @@ def test_a_round_of_the_local_engine_is_measured(sync):
     assert 0 < rounds.pslab_round(256, 2, sync, 5) < math.inf
 
 
+def test_a_round_without_shared_memory_is_measured(small_pool):
+    assert 0 < rounds.pslab_round(256, 1, "ssp:0", 5, "loopback") < math.inf
+
+
 def test_ranges_partition_a_flat_model():
     experiment = exchange(1000, 3, workers=2, pushes=4)
     slices = [s for part in experiment.parts for s in part.slices]
@@ -91,4 +94,4 @@ def test_one_thread_is_restored() -> None:
 
 @pytest.mark.parametrize("name", command.SECTIONS)
 def test_every_section_has_rows(name):
-    assert callable(import_module(f"pslab.lab.bench.sections.{name}").rows)
+    assert callable(command.rows_of(name))

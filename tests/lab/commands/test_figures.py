@@ -502,3 +502,17 @@ def test_a_second_call_needs_no_torch_and_no_papermill(bench: Bench, first: Call
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "1 up to date" in done.stdout
+
+
+def test_a_dry_run_says_what_would_be_executed_and_executes_nothing(bench: Bench, capsys: pytest.CaptureFixture):
+    assert bench("--only", "one") == 0
+    capsys.readouterr()
+    assert bench("--dry-run", "--no-images") == 0
+    assert (bench.executed, bench.exported) == ([], [])
+    said = capsys.readouterr().out.splitlines()
+    assert said[:3] == ["one: up to date", "two: how long is not known yet", "one-fast: how long is not known yet"]
+    assert said[3].startswith("to be executed: two, one-fast;")
+
+
+def test_a_parameter_is_set_with_dashes_or_underscores():
+    assert figures._assignment("learning-rate=0.5") == figures._assignment("learning_rate=0.5")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +34,11 @@ def test_help_shows_the_example_of_each_field(capsys: pytest.CaptureFixture):
     words = " ".join(capsys.readouterr().out.split())
     for name in FIELDS:
         assert f"for example --{name.replace('_', '-')} {command.example(name)}" in words
+
+
+@pytest.mark.parametrize("dash", ["-", "_"])
+def test_keys_of_a_file_have_dashes_or_underscores(dash: str, tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"learning{dash}rate: 0.5\nkeep{dash}weights: on\ncluster: {{compute{dash}s: 0.01}}\n")
+    fields = {name: command._value(name, value) for name, value in command._read(file).items()}
+    assert Run.of(fields) == Run(learning_rate=0.5, keep_weights=True, cluster={"compute_s": 0.01})

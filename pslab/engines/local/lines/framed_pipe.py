@@ -36,6 +36,10 @@ def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: flo
     return select.select(sources, (), (), left_s)[0]
 
 
+class NoFrame(EOFError):
+    """What the other end has sent is no frame of this run: nothing more of it is read."""
+
+
 class Line:
     """One end. Frames arrive whole and in their order. `late_s` is for how long the last one that was waited for had
     been here when it was read."""

@@ -82,11 +82,10 @@ class Disk:
                 rows.append(row)
         owner.snapshots, owner.evaluated = state["snapshots"], state["evaluated"]
         owner.forget_snapshots(facts["snapshots"])
-        size_bytes = layout.size * layout.dtype.itemsize
-        owner.pool.snapshots.reserve((max(owner.snapshots, default=-1) + 1) * size_bytes)
+        owner.pool.snapshots.reserve((max(owner.snapshots, default=-1) + 1) * layout.snapshot_bytes)
         for index, weights in state["weights"].items():
             if index in owner.snapshots:
-                owner.pool.snapshots.tensor(index * size_bytes, layout.size, layout.dtype).numpy()[:] = weights
+                layout.snapshot_in(owner.pool.snapshots, index).numpy()[:] = weights
         owner.dilation, owner.yields = state["dilation"], state["yields"]
         owner.recovery.lives, owner.recovery.rewinds = state["lives"], state["rewinds"]
         owner.attendance.deaths[:] = state["deaths"]
@@ -96,8 +95,7 @@ class Disk:
 
     def _state(self, parts: list[bytes]) -> dict[str, Any]:
         owner, layout = self._owner, self._job.layout
-        size_bytes = layout.size * layout.dtype.itemsize
-        weights = {index: owner.pool.snapshots.tensor(index * size_bytes, layout.size, layout.dtype).numpy()
+        weights = {index: layout.snapshot_in(owner.pool.snapshots, index).numpy()
                    for index in owner.snapshots if index not in owner.evaluated}  # fmt: skip
         tables = [rows_in(arena, columns) for arena, columns in zip(owner.pool.ledger, COLUMNS, strict=True)]
         servers = [np.frombuffer(part, np.uint8) for part in parts]

@@ -45,11 +45,14 @@ class Generations:
             arena.bytes(end, len(piece))[:] = piece
             end += len(piece)
         HEAD.pack_into(arena.bytes(0, HEAD.size), 0, 0, end - ALIGNMENT)
+        arena.show(0, end)
 
     def complete(self, number: int) -> None:
         """The part that was laid ready counts from now on."""
-        head = self._arenas[number % len(self._arenas)].bytes(0, HEAD.size)
+        arena = self._arenas[number % len(self._arenas)]
+        head = arena.bytes(0, HEAD.size)
         HEAD.pack_into(head, 0, number, HEAD.unpack_from(head)[1])
+        arena.show(0, HEAD.size)
 
     def write(self, number: int, pieces: Sequence[memoryview]) -> None:
         """A part that counts at once."""

@@ -13,6 +13,9 @@ COPIES_BAR = {MLP: 1.5, LARGE: 1.2}
 IN_PLACE_BAR = 1.5
 PEER_BARS = {("gloo", MLP): 1 / 3.5, ("gloo", LARGE): 1 / 1.8}
 SECTION = "1 dense round"
+FLEETS = "10 a dense round without shared memory"
+FLEET_ROUNDS = {9_250: 2000, MLP: 200, LARGE: 10}  # 37 KB, 3.7 MB, 100 MB
+FLEET_BARS = {9_250: 2.0, MLP: 1.5, LARGE: 1.1}
 
 
 def rows(quick: bool) -> list[Row]:
@@ -25,9 +28,28 @@ def rows(quick: bool) -> list[Row]:
     return found
 
 
-def pslab_round(size: int, workers: int, sync: str, rounds: int) -> float:
+def over_fleets(quick: bool) -> list[Row]:
+    """Processes that share no memory, beside sockets that carry the same bytes and nothing else."""
+    found = []
+    for workers in (2, 4):
+        with peers(workers) as others:
+            for size, rounds in FLEET_ROUNDS.items():
+                seconds = alternated(
+                    {
+                        "loopback": lambda: pslab_round(size, workers, "ssp:0", rounds, "loopback"),  # noqa: B023
+                        "raw TCP": lambda: others.seconds("tcp", size, rounds),  # noqa: B023
+                    },
+                    3 if quick else 7,
+                )
+                row = Row(FLEETS, f"{4e-6 * size:.2g} MB, W={workers}: loopback", 1e3 * seconds["loopback"], "ms",
+                          "raw TCP", seconds["loopback"] / seconds["raw TCP"], FLEET_BARS[size])  # fmt: skip
+                found.append(row)
+    return found
+
+
+def pslab_round(size: int, workers: int, sync: str, rounds: int, fleet: str = "local") -> float:
     """Seconds per round of the local engine, including its protocol and its records."""
-    experiment = exchange(size, workers=workers, sync=sync, pushes=rounds * workers)
+    experiment = exchange(size, workers=workers, sync=sync, pushes=rounds * workers, fleet=fleet)
     return float(execute(experiment, lambda news: None).facts["seconds"]) / rounds
 
 

@@ -1,0 +1,228 @@
+"""A line between processes without shared memory: each frame, and behind it the bytes that its messages name.
+
+They are sent from where they lie (writev) and read to where they belong (readv). Sending never waits for the other end
+unless it is asked to, and then it reads meanwhile: two ends that only wrote would wait for each other for ever. What
+the socket does not take is sent as soon as it does; a `descriptor` that is ready may be ready for that alone.
+
+A payload wakes its reader once for each LOW_BYTES and not for each packet, which gains 10 to 35 %.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import Frame, Message, pack, unpack
+from pslab.engines.local.lines.framed_pipe import HEADER, READ_BYTES, SPIN_S, Line, NoFrame
+from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror, Places
+from pslab.engines.processes.child import Seat
+from pslab.errors import FrameError
+
+LOW_BYTES = 1 << 18
+PIECES = 256  # of memory in one system call; the system's limit is 1,024
+FRAME_BYTES = 1 << 22  # of the messages in one frame, without what they are about
+PROBES = 3  # without an answer in the last quarter of a lease
+
+
+def worker_line(job: Job, seat: Seat) -> Line:
+    """A worker's line to its server."""
+    spin_s = 0.0 if job.cluster.emulated else SPIN_S
+    if seat.arena.shared:
+        return Line(seat.pipes[0], spin_s)
+    mirror = Mirror(job, seat.arena, seat.number)
+    return Stream(seat.pipes[0], mirror, TO_WORKER, waits=True, lease_s=job.run.lease_s, spin_s=spin_s)
+
+
+def server_line(job: Job, seat: Seat, worker: int) -> Line:
+    """The server's line to a worker."""
+    pipe = seat.pipes[worker]
+    if seat.arena.shared:
+        return Line(pipe)
+    return Stream(pipe, Mirror(job, seat.arena, worker), TO_SERVER, waits=False, lease_s=job.run.lease_s)
+
+
+class Stream(Line):
+    """One end. Without a `mirror` messages bring nothing.
+
+    Args:
+        kinds: of messages that the other end may send; no other is read.
+        waits: whether `send` returns only when everything is on its way.
+        lease_s: after so long without an answer of the other end's machine the line has ended.
+    """
+
+    def __init__(
+        self, pipe: Connection, mirror: Mirror | None, kinds: tuple[type, ...], *, waits: bool, lease_s: float,
+        spin_s: float = SPIN_S,
+    ) -> None:  # fmt: skip
+        super().__init__(pipe, spin_s)
+        self._stream, self._mirror, self._kinds, self._waits = self.descriptor, mirror, kinds, waits
+        self._to_send: deque[memoryview] = deque()
+        self._to_read: deque[memoryview] = deque()  # the places of what is still to come of a frame
+        self._frame: Frame | None = None  # whose places these are
+        self._found: list[Frame] = []
+        self._ended: EOFError | None = None  # why nothing more comes
+        self._socket = socket.socket(fileno=os.dup(self._stream))
+        self._low = 1
+        _keep_alive(self._socket, lease_s)
+        self._events, self._watched = select.epoll(1), select.EPOLLIN
+        self._events.register(self._stream, self._watched)
+        self.descriptor = self._events.fileno()  # ready, too, while something can be sent, or was found
+
+    def send(self, frame: Iterable[Message]) -> None:
+        body, to_send = pack(frame), self._to_send
+        to_send.append(memoryview(HEADER.pack(len(body), time.monotonic()) + body))
+        if self._mirror is not None:
+            for message in frame:
+                to_send.extend(self._mirror.places(message))
+        self._write()
+        while to_send and self._waits:
+            listens = () if self._ended else (self._stream,)
+            readable, writable, _ = select.select(listens, (self._stream,), ())
+            if readable:
+                self._read()
+            if writable:
+                self._write()
+        self._watch()
+
+    def frames(self) -> list[Frame]:
+        """The frames that are here; EOFError when the other end is gone, or has sent what is none, and everything
+        before that has been read: its words say why."""
+        if self._to_send:
+            try:
+                self._write()
+            except OSError:  # its end is read next
+                self._to_send.clear()
+        if not self._ended:
+            self._read()
+        found, self._found = self._found, []
+        self._watch()
+        if self._ended and not found:
+            raise self._ended
+        return found
+
+    def _write(self) -> None:
+        """Hand the socket what it takes."""
+        to_send = self._to_send
+        while to_send:
+            pieces = [to_send[i] for i in range(min(PIECES, len(to_send)))]
+            try:
+                sent = os.writev(self._stream, pieces)
+            except BlockingIOError:
+                return
+            for piece in pieces:
+                if sent < len(piece):
+                    to_send[0] = piece[sent:]
+                    break
+                sent -= len(piece)
+                to_send.popleft()
+
+    def _read(self) -> None:
+        """Read what is here, until a frame is whole or nothing more is."""
+        try:
+            while True:
+                places = self._to_read
+                if places:
+                    pieces = [places[i] for i in range(min(PIECES, len(places)))]
+                    _advance(places, self._some(os.readv(self._stream, pieces)))
+                    self._take(b"")
+                else:
+                    data = os.read(self._stream, READ_BYTES)
+                    self._some(len(data))
+                    self._take(self._rest + data if self._rest else data)
+                if self._found and not self._to_read:
+                    break  # to be dealt with before there is more
+        except BlockingIOError:
+            pass
+        except (EOFError, OSError) as error:
+            self._end(EOFError(str(error)))
+        except (FrameError, struct.error) as error:
+            self._end(NoFrame(f"has sent what is no frame of this run: {error}"))
+        self._await(sum(map(len, self._to_read)))
+
+    def _some(self, count: int) -> int:
+        if not count:
+            raise EOFError("has ended its line" + (" amid a frame" if self._rest or self._to_read else ""))
+        return count
+
+    def _end(self, why: EOFError) -> None:
+        self._ended, self._rest, self._frame = why, b"", None
+        self._to_read.clear()
+
+    def _take(self, data: bytes) -> None:
+        """Take frames from what has come, and lay what they are about in its places."""
+        view, at = memoryview(data), 0
+        while True:
+            while self._to_read and at < len(data):
+                count = min(len(self._to_read[0]), len(data) - at)
+                self._to_read[0][:count] = view[at : at + count]
+                _advance(self._to_read, count)
+                at += count
+            if self._to_read:
+                break
+            if self._frame is not None:
+                self._found.append(self._frame)
+                self._frame = None
+            begin = at + HEADER.size
+            if begin > len(data):
+                break
+            length, sent_s = HEADER.unpack_from(data, at)
+            if not 0 < length <= FRAME_BYTES:
+                raise FrameError(f"messages of {length} bytes; a frame has 1 to {FRAME_BYTES}")
+            if begin + length > len(data):
+                break
+            self._sent_s, at = sent_s, begin + length
+            frame: Frame = list(unpack(data[begin:at]))
+            for message in frame:
+                self._to_read.extend(self._places(message))
+            self._frame = frame
+        self._rest = data[at:]
+
+    def _places(self, message: Any) -> Places:
+        if self._mirror is not None:
+            return self._mirror.checked(message, self._kinds)
+        if type(message) not in self._kinds:
+            raise FrameError(f"a {type(message).__name__}, which is not sent here")
+        return ()
+
+    def _await(self, left: int) -> None:
+        """Let the reader sleep until so many bytes are here, or LOW_BYTES."""
+        low = min(max(left, 1), LOW_BYTES)
+        if low != self._low:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
+            self._low = low
+
+    def _watch(self) -> None:
+        """Let the descriptor be ready when there is something to do."""
+        watched = select.EPOLLIN | (select.EPOLLOUT if self._to_send or self._found else 0)
+        if watched != self._watched:
+            self._events.modify(self._stream, watched)
+            self._watched = watched
+
+
+def _advance(places: deque[memoryview], count: int) -> None:
+    """So many bytes more have been read."""
+    while count:
+        if count < len(places[0]):
+            places[0] = places[0][count:]
+            return
+        count -= len(places.popleft())
+
+
+def _keep_alive(line: socket.socket, lease_s: float) -> None:
+    """Send at once, and notice the end of the other machine, or of the way to it, within a lease."""
+    seconds, tcp = max(1, round(lease_s * 3 / 4)), socket.IPPROTO_TCP
+    options = [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (tcp, "TCP_NODELAY", 1), (tcp, "TCP_KEEPIDLE", seconds),
+               (tcp, "TCP_KEEPINTVL", max(1, round(lease_s / 4 / PROBES))), (tcp, "TCP_KEEPCNT", PROBES),
+               (tcp, "TCP_USER_TIMEOUT", round(1000 * lease_s))]  # fmt: skip
+    for level, name, value in options:
+        with contextlib.suppress(OSError, AttributeError):  # no TCP, or a system without it
+            line.setsockopt(level, getattr(socket, name), value)

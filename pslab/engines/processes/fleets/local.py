@@ -1,0 +1,72 @@
+"""Processes of this machine that share memory, and pipes between them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from typing import Any
+
+from pslab.config.fleet import Fleet
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.processes import child
+from pslab.engines.processes.child import SERVER, name
+from pslab.engines.processes.spawn import context, spawning
+
+Started = tuple[int, Any, Any]  # a process's number, its handle, and the pipe to it
+
+
+class LocalFleet:
+    """The default: a line is a socket pair, and what one process writes the others see."""
+
+    def __init__(self, children: int, fleet: Fleet) -> None:
+        self._context = context(children)
+        self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
+
+    def arena(self) -> Arena:
+        """Memory for all of them."""
+        return Arena()
+
+    def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
+        """New processes with these numbers and this memory, each as soon as it is there. Those but the server have a
+        line to it; if it is not among them it gets its ends when they are handed to it."""
+        with contextlib.ExitStack() as theirs, spawning():
+            lines: dict[int, list[Connection]] = {SERVER: []} if SERVER in memory else {}
+            for number in sorted(memory.keys() - {SERVER}):
+                here, there = self._context.Pipe()
+                lines[number] = [theirs.enter_context(there)]
+                if SERVER in memory:
+                    lines[SERVER].append(theirs.enter_context(here))
+                else:
+                    self._lines[number] = here
+            for number, own in lines.items():
+                yield self._start(number, own, memory[number])
+
+    def _start(self, number: int, lines: Sequence[Connection], memory: child.Memory) -> Started:
+        here, there = self._context.Pipe()
+        try:
+            with there:
+                seat = child.Seat(number, there, list(lines), *memory)
+                process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{name(number)}",
+                                                daemon=True)  # fmt: skip
+                process.start()
+        except BaseException:
+            here.close()
+            raise
+        return number, process, here
+
+    def hand(self, number: int, server: Connection, process: int) -> None:
+        """Give the server its end of a new process's line."""
+        with self._lines.pop(number) as line:
+            send_handle(server, line.fileno(), process)
+
+    def forget(self, number: int) -> None:
+        """A process is gone; so is its line."""
+        if number in self._lines:
+            self._lines.pop(number).close()
+
+    def close(self) -> None:
+        """Give everything back."""
+        for number in list(self._lines):
+            self.forget(number)

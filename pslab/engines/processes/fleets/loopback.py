@@ -1,0 +1,129 @@
+"""Processes of this machine without shared memory, which reach each other by TCP: what many machines do, on one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from pslab.config.fleet import Fleet
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.processes import child
+from pslab.engines.processes.child import SERVER, name
+from pslab.engines.processes.fleets.local import Started
+from pslab.engines.processes.fleets.meeting import START_LIMIT_S, Address, Listener, dial, new_key
+from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
+from pslab.engines.processes.spawn import context, spawning
+from pslab.errors import StartFailed
+
+PULSE_S, BUSY = 0.25, 0.05  # a process that used so large a share of a core since computes
+
+
+class Way(NamedTuple):
+    """How a new process finds its parent, and where it listens itself."""
+
+    parent: Address
+    key: bytes
+    network: str
+    ports: tuple[int, int]
+
+
+class LoopbackFleet:
+    """Every process dials its parent, and all others the server."""
+
+    def __init__(self, children: int, fleet: Fleet) -> None:
+        key, network, ports = new_key(), fleet.network, fleet.port_range
+        self._children, self._listener = children, Listener(key, network, ports)
+        self._way = Way(self._listener.address, key, network, ports)
+        self._server: Address | None = None
+
+    def arena(self) -> Arena:
+        """Memory of this process alone."""
+        return PrivateArena()
+
+    def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
+        """New processes with these numbers, whose memory is to be like this; the server hears of those beside it."""
+        numbers = sorted(memory, key=lambda number: number != SERVER)
+        processes = self._launched(numbers)
+        for number in numbers:
+            try:
+                pipe = self._listener.accept(number, START_LIMIT_S)
+            except TimeoutError as error:
+                raise StartFailed(f"{name(number)} has not come: {error}") from None
+            if number == SERVER:
+                self._server = tuple(json.loads(pipe.recv_bytes()))
+            others = [other for other in numbers if other != SERVER]
+            pipe.send_bytes(json.dumps(others if number == SERVER else self._server).encode())
+            yield number, processes[number], _patched(pipe, number, memory[number])
+
+    def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
+        """New processes, which are going to dial, by their numbers."""
+        with spawning():
+            found = {}
+            for number in numbers:
+                found[number] = context(self._children).Process(target=begin, args=(number, self._way),
+                                                                name=f"pslab-{name(number)}", daemon=True)  # fmt: skip
+                found[number].start()
+        return found
+
+    def hand(self, number: int, server: Connection, process: int) -> None:
+        """A new process dials the server itself."""
+
+    def forget(self, number: int) -> None:
+        """A process is gone; its line ends with it."""
+
+    def close(self) -> None:
+        """Nobody dials any more."""
+        self._listener.close()
+
+
+def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe:
+    """The pipe to a process, which is to see what it needs of what is here."""
+    arenas: list[Any] = _flat(memory)
+    found = PatchedPipe(pipe, arenas, number)
+    seen = (memory.arena, memory.data, *memory.checkpoints, *(memory.ledger if number == SERVER else ()))
+    for arena in seen:
+        assert isinstance(arena, PrivateArena)
+        arena.show_all(number)
+    return found
+
+
+def _flat(memory: child.Memory) -> list[Arena]:
+    first = [memory.arena, memory.data, memory.snapshots, *memory.ledger, *memory.checkpoints]
+    return first if memory.phases is None else [*first, memory.phases]
+
+
+def begin(number: int, way: Way, *, pulse: bool = False) -> None:
+    """A new process: find the others, then serve; with a `pulse` where the parent cannot see whether it computes."""
+    pipe, listener = dial(way.parent, number, way.key).line, None
+    if number == SERVER:
+        listener = Listener(way.key, way.network, way.ports)
+        pipe.send_bytes(json.dumps(listener.address).encode())
+    told = json.loads(pipe.recv_bytes())
+    lines = [listener.accept(other) for other in told] if listener else [dial(tuple(told), number, way.key).line]
+    one, *others = (PrivateArena(passes=number == 2) for number in range(7))
+    ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
+    phases = None if number == SERVER else PrivateArena()
+    memory = child.Memory(one, others[0], others[1], ledger, checkpoints, phases)
+    upward: Any = PatchedPipe(pipe, _flat(memory), SERVER)  # type: ignore[arg-type]
+    if pulse:
+        threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
+    child.main(child.Seat(number, upward, lines, *memory, listener))
+
+
+def _pulse(pipe: Any) -> None:
+    """Report now and then that this process lives, as long as it computes: see pslab.engines.processes.watch."""
+    from pslab.engines.processes.channel import ALIVE, report
+
+    before_s = 0.0
+    with contextlib.suppress(OSError):  # the parent is gone
+        while True:
+            time.sleep(PULSE_S)
+            used_s = time.process_time()
+            if used_s - before_s > PULSE_S * BUSY:
+                report(pipe, ALIVE)
+            before_s = used_s

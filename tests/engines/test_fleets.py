@@ -1,0 +1,185 @@
+"""The same run over each fleet: the same bits, and a valid history."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tiny import net, tiny
+from torch import nn
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.job.outcome import OnProgress, Outcome
+from pslab.engines.processes import pool
+from pslab.errors import ConfigError
+from pslab.lab.judge.tables import tables_of
+from pslab.lab.runs.resolve import resolve
+
+Conduct = Callable[..., Outcome]
+LINKS = {"compute_s": 2e-3, "latency_s": 1e-3, "bandwidth_bit_s": 1e8}
+KEYED = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "linear", "pull": "keys",
+         "batch_size": 8}  # fmt: skip
+ALONE: dict[str, Any] = {"sync": "asp", "workers": 1}
+FEW = [
+    {}, {**ALONE, "prune": "static:5%", "pull": "changed"}, {**ALONE, "sync": "eager"},
+    {**ALONE, "ranges": "layers", "order": "needed", "cluster": LINKS}, {**ALONE, **KEYED},
+]  # fmt: skip
+MORE: list[dict[str, Any]] = [
+    ALONE, {"prune": "static:1%"}, {"cluster": LINKS, "prune": "static:5%", "pull": "changed"},
+    {"ranges": "layers:200"},
+    {**ALONE, "sync": "eager", "prune": "static:5%", "pull": "changed"}, {**ALONE, "sync": "eager", "cluster": LINKS},
+    {**ALONE, "prune": "dgc"}, {**ALONE, "prune": "range:7", "pull": "range"},
+    {**ALONE, "sync": "eager", "prune": "range:7", "pull": "range"}, {**ALONE, "prune": "std:2", "pull": "whole"},
+    {"sync": "local:2"}, {"sync": "average:1", "pushes": 64}, {**ALONE, "sync": "downpour:1,2"},
+    {"sync": "admm:2"}, {**KEYED, "workers": 2}, {**ALONE, "optimizer": "adam", "pull": "changed"},
+    {**ALONE, "rate": "adagrad:server"}, {**ALONE, "rate": "dynsgd"}, {"evaluate": "beside"},
+]  # fmt: skip
+VALID: list[dict[str, Any]] = [
+    {"sync": "asp"}, {"sync": "ssp:0"}, {"sync": "ssp:1", "ranges": "layers", "cluster": LINKS}, {"sync": "backup:1"},
+    {"sync": "dssp:1,4"}, {"sync": "elastic:4"}, {"sync": "eager:2", "prune": "static:5%", "pull": "changed"},
+    {"sync": "asp", "cluster": {**LINKS, "duplicate_share": 0.1}}, {"sync": "asp", "pushes": None, "seconds": 0.3},
+]  # fmt: skip
+
+
+def conduct(run: Run, on_progress: OnProgress = lambda news: None) -> Outcome:
+    return execute(resolve(run), on_progress)
+
+
+def judged(run: Run, outcome: Outcome) -> dict[str, Any]:
+    facts = tables_of(run, outcome)[2]
+    return {name: facts[name] for name in ("verdict", "violations") if name in facts}
+
+
+@pytest.fixture(scope="module")
+def beside() -> Iterator[Conduct]:
+    """Runs of several fleets, whose pools are kept beside each other."""
+    kept = {"local": pool._kept}
+
+    def conduct_beside(run: Run, *on_progress: OnProgress) -> Outcome:
+        pool._kept = kept.get(run.fleet)
+        try:
+            return conduct(run, *on_progress)
+        finally:
+            kept[run.fleet] = pool._kept
+
+    yield conduct_beside
+    for fleet in kept.keys() - {"local"}:
+        pool._kept = kept[fleet]
+        pool.release(kill=True)
+    pool._kept = kept["local"]
+
+
+@pytest.mark.parametrize("fields", [*FEW, *(pytest.param(more, marks=pytest.mark.slow) for more in MORE)], ids=str)
+def test_without_shared_memory_a_run_has_the_same_bits(fields: dict[str, Any], beside: Conduct):
+    expected, run = beside(tiny(**{"workers": 2, **fields})), tiny(**{"workers": 2, **fields, "fleet": "loopback"})
+    outcome = beside(run)
+    assert outcome.weights.tobytes() == expected.weights.tobytes()
+    assert outcome.accuracy[:, [0, 2, 3]].tobytes() == expected.accuracy[:, [0, 2, 3]].tobytes()
+    assert len(outcome.pushes) == len(expected.pushes)
+    assert judged(run, outcome) == {"verdict": "valid"}
+
+
+@pytest.mark.parametrize("fields", [*VALID[:1], *(pytest.param(more, marks=pytest.mark.slow) for more in VALID[1:])],
+                         ids=str)  # fmt: skip
+def test_without_shared_memory_every_history_is_valid(fields: dict[str, Any], beside: Conduct):
+    run = tiny(**{"workers": 3, **fields, "fleet": "loopback"})
+    assert judged(run, beside(run)) == {"verdict": "valid"}
+
+
+def test_a_run_of_the_local_fleet_is_named_as_before_there_were_others():
+    assert "fleet" not in tiny().plain()
+    assert tiny(fleet="local").digest == tiny().digest != tiny(fleet="loopback").digest
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"engine": "virtual", "cluster": LINKS}, "in virtual time no process waits for another"),
+     ({"fleet": "loopbak"}, "loopback")],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_a_process_starts(fields: dict[str, Any], words: str):
+    with pytest.raises(ConfigError, match=words):
+        resolve(tiny(**{"fleet": "loopback", **fields}))
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+class Babbles(nn.Module):
+    """A model whose worker 1 once sends what is no frame to its server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.left = net(), 6
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left -= 1
+        if not self.left and multiprocessing.current_process().name == "pslab-worker 1":
+            from pslab.engines.local.lines.stream import Stream
+
+            line = next(each for each in gc.get_objects() if isinstance(each, Stream))
+            os.write(line._stream, bytes(range(256)))
+        return self.net(x)
+
+
+def test_a_worker_that_sends_what_is_no_frame_ends_by_name_and_the_run_goes_on(beside: Conduct):
+    run = tiny(model=Babbles, workers=3, sync="asp", pushes=60, fleet="loopback", on_death="continue")
+    outcome = beside(run)
+    (death,) = outcome.facts["deaths"]
+    assert death["worker"] == 1
+    assert death["how"].startswith("has sent what is no frame of this run: messages of 50462976 bytes; a frame has")
+    assert outcome.facts["pushes"] == 60
+    assert judged(run, outcome) == {"verdict": "valid"}
+
+
+def ended(run: Run, number: int, by: int, beside: Conduct) -> Outcome:
+    """A run of which a process gets a signal once it has made some pushes."""
+    sent = list[int]()
+
+    def look(news: dict[str, Any]) -> None:
+        if news.get("pushes", 0) > 20 and not sent and pool._kept is not None:
+            sent.append(pool._kept.processes[number].pid)
+            os.kill(sent[0], by)
+
+    outcome = beside(run, look)
+    assert sent
+    assert judged(run, outcome) == {"verdict": "valid"}
+    assert outcome.facts["pushes"] == 300
+    return outcome
+
+
+DYING: dict[str, Any] = {"workers": 3, "pushes": 300, "sync": "asp", "cluster": {"compute_s": 0.01},
+                         "fleet": "loopback", "lease_s": 1.0, "checkpoint_every": 20}  # fmt: skip
+
+
+@pytest.mark.parametrize(("by", "words"), [
+    (signal.SIGKILL, "is gone (killed by SIGKILL)"),
+    pytest.param(signal.SIGSTOP, "was stopped by a signal and has been silent", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_run_goes_on_without_a_worker(by: int, words: str, beside: Conduct):
+    (death,) = ended(tiny(**DYING, on_death="continue"), 1, by, beside).facts["deaths"]
+    assert death["worker"] == 1
+    assert death["how"].startswith(words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"prune": "static:5%"}], ids=str)
+def test_a_new_process_dials_the_server_and_goes_on_in_its_workers_place(fields: dict[str, Any], beside: Conduct):
+    run = tiny(**{**DYING, "sync": "bsp", **fields}, on_death="restart")
+    (life,) = ended(run, 1, signal.SIGKILL, beside).facts["lives"]
+    assert (life["worker"], life["joined"]) == (1, life["iteration"])
+    assert life["kept"] == ("zero" if "prune" in fields else "nothing kept")  # that was the process's own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_new_server_goes_on_from_the_checkpoint_that_the_parent_has(by: int, beside: Conduct):
+    facts = ended(tiny(**DYING, on_death="restart"), pool.SERVER, by, beside).facts
+    (rewind,) = facts["rewinds"]
+    assert 0 <= rewind["pushes"] - rewind["to_pushes"] <= 20 + 3

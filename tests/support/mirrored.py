@@ -1,0 +1,54 @@
+"""The messages of one worker of a tiny run, and where in a process's arena the numbers lie that they name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tiny import tiny
+
+from pslab.engines.job.job import Job, Shelf
+from pslab.engines.job.layout import Layout
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.job.wire import Answer, Gradient, Wanted
+from pslab.engines.local.lines.mirror import Mirror
+from pslab.lab.runs.resolve import resolve
+from pslab.protocol.messages import Pull, Push, Weights
+
+SIZE = 1930
+JOBS: dict[str, Job] = {}
+
+
+class Setup:
+    """Worker 1's messages in a process."""
+
+    def __init__(self, **fields: Any) -> None:
+        if str(fields) not in JOBS:
+            experiment = resolve(tiny(workers=2, **fields))
+            shelf = Shelf.store(Arena(), experiment.dataset)
+            JOBS[str(fields)] = Job.of(experiment, Layout.of(experiment), shelf)
+        self.job = JOBS[str(fields)]
+        self.layout, self.arena = self.job.layout, Arena()
+        self.arena.reserve(self.layout.end)
+        self.mirror = Mirror(self.job, self.arena, 1)
+
+    def offsets(self, message: Any) -> list[tuple[int, int]]:
+        """(offset, bytes) of each place."""
+        found = []
+        for place in self.mirror.places(message):
+            offset = self.arena.offset_of(torch.frombuffer(place, dtype=torch.uint8))
+            assert offset is not None
+            found.append((offset, len(place)))
+        return found
+
+
+def push(size_bytes: int, index: int = 0, iteration: int = 3) -> Push:
+    return Push(1, index, iteration, 2, Gradient(size_bytes, 7, 0.5, 0.1))
+
+
+def weights(size_bytes: int, index: int = 0, iteration: int = 3) -> Weights:
+    return Weights(1, index, iteration, 2, Answer(size_bytes, 0, *[0.0] * 5))
+
+
+def pull(size_bytes: int, stop: int = 0) -> Pull:
+    return Pull(1, 0, 3, 2, Wanted(0, stop, 0.1, size_bytes))
