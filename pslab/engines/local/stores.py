@@ -86,7 +86,8 @@ class LocalStore:
         self._seat, self._job, self._role, self._clock = seat, job, role, WallClock()
         self._line = Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
         self._keeping = Keeping(job, role.server, seat.arena, seat.checkpoints)
-        self._shard = self._keeping.restored(checkpoint)[1][0] if checkpoint else TensorShard(job, seat.arena)
+        new = None if checkpoint else TensorShard(job, seat.arena, role.server)
+        self._shard: TensorShard = new or self._keeping.restored(checkpoint)[1][0]
 
     def run(self, dilation: float) -> None:
         """Do what the decider orders until it says stop, or is gone."""

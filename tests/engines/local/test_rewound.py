@@ -112,8 +112,9 @@ def killed(tmp_path, moment, server, servers, **fields):
     return found, f"server {server} of {servers}"
 
 
-@pytest.mark.parametrize(("server", "moment"), [(0, "before a checkpoint has its number"),
-                                                (1, "before a checkpoint has its number")])  # fmt: skip
+@pytest.mark.one_of(2)
+@pytest.mark.parametrize(("server", "moment"), [(1, "before a checkpoint has its number"),
+                                                (0, "before a checkpoint has its number")])  # fmt: skip
 def test_all_servers_go_back_to_one_checkpoint_whichever_is_killed(tmp_path, undisturbed, server, moment):
     found, who = killed(tmp_path, moment, server, 2)
     check(found, undisturbed("plain", 2), who)

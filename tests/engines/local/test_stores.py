@@ -14,6 +14,7 @@ from seats import seated
 from tiny import tiny
 
 from pslab.engines.execute import execute
+from pslab.engines.job.checkpoint.file import unpack as unpack_part
 from pslab.engines.job.wire import WHOLE, Gradient, Stop, Wanted, pack, unpack
 from pslab.engines.local.lines.framed_pipe import Line
 from pslab.engines.local.recovery.generations import Generations
@@ -86,6 +87,20 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     assert not weights[: piece.start].any()  # another server's
     stepped(again, line, second)
     assert torch.equal(weights[piece], after[piece])
+
+
+@pytest.mark.parametrize("fields", [{"optimizer": "adam"}, {"rate": "split"}, {"rate": "adagrad:server"},
+                                    {"rate": "dynsgd"}], ids=str)  # fmt: skip
+def test_a_part_of_a_checkpoint_is_as_large_as_what_its_server_holds(fields: dict[str, Any]):
+    sizes = []
+    for servers in (2, 8):
+        job, seat, line = seated(servers=servers, pull="changed", **fields)
+        payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
+        orders = Step(1, (Push(0, 1, 0, 0, payload, 0),), False, 1), Keep(1)
+        stepped(LocalStore(seat, job, StoreRole(1, servers)), line, *orders)
+        (arrays,) = [unpack_part(part)[1].arrays for part in [Generations(seat.checkpoints).read(1)] if part]
+        sizes.append(sum(array.nbytes for array in arrays))
+    assert sizes[0] > 3.5 * sizes[1]
 
 
 class Counting:
