@@ -230,10 +230,11 @@ class Server(OfPolicy):
 
     def _count(self, worker: int, iteration: int) -> bool:
         """Count a push of one range; True if all ranges have it now."""
-        arrived = self._partial.pop((worker, iteration), 0) + 1
-        if arrived < len(self.ranges):
-            self._partial[worker, iteration] = arrived
-            return False
+        if len(self.ranges) > 1:
+            arrived = self._partial.pop((worker, iteration), 0) + 1
+            if arrived < len(self.ranges):
+                self._partial[worker, iteration] = arrived
+                return False
         self._accept(iteration, 1)
         return True
 
@@ -275,12 +276,14 @@ class Server(OfPolicy):
         pull = part.asked.pop(start.worker, None)
         if pull is None or pull.iteration != start.iteration:
             raise ProtocolError(f"{self.sync} starts {start}, which no worker asked for")
-        released_by = NO_WORKER if event.worker == start.worker else event.worker
-        held = sum(worker == start.worker for worker, _ in part.held)
-        own = part.clocks[start.worker] - held if self.traits.eager else 0
-        goes_on = not self.traits.fetches(pull.iteration) and (pull.worker, index) not in self._new
-        self._new.discard((pull.worker, index))
-        return Reply(pull, pull.version if goes_on else part.version, released_by, own, empty=goes_on)
+        released_by, own = NO_WORKER if event.worker == start.worker else event.worker, 0
+        if self.traits.eager:
+            own = part.clocks[start.worker] - sum([worker == start.worker for worker, _ in part.held])
+        new = self._new and (pull.worker, index) in self._new
+        if new:
+            self._new.remove((pull.worker, index))
+        goes_on = not (new or self.traits.fetches(pull.iteration))
+        return Reply(pull, pull.version if goes_on else part.version, released_by, own, goes_on)
 
     def _step(self, part: Range, index: int, decision: Apply | Aggregate) -> Step:
         aggregate = isinstance(decision, Aggregate)
@@ -291,10 +294,11 @@ class Server(OfPolicy):
 
     def _release(self, part: Range, names: tuple[tuple[int, int], ...]) -> tuple[Push, ...]:
         """The pushes of these names (worker, iteration), no longer held."""
-        missing = [name for name in names if name not in part.held]
+        held = part.held
+        missing = [name for name in names if name not in held]
         if missing or not names:
             raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
-        return tuple(part.held.pop(name) for name in names)
+        return tuple([held.pop(name) for name in names])
 
 
 def first_step(sync: Sync, workers: int) -> Step | None:

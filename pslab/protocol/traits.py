@@ -96,6 +96,8 @@ class Traits:
 
     def gradients(self, iteration: int) -> int:
         """The number of gradients that are computed for the push of this iteration."""
+        if self.gradients_before is one_each:
+            return 1
         return self.gradients_before(iteration + 1) - self.gradients_before(iteration)
 
 

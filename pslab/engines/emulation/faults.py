@@ -103,7 +103,7 @@ class Faults:
 
     def kills(self, worker: int, iteration: int) -> bool:
         """Whether a worker is killed before it can push this iteration; when it is back, it is not killed again."""
-        return any(fault.at_s is None and fault.worker in (worker, None)
+        return bool(self._kills) and any(fault.at_s is None and fault.worker in (worker, None)
                    and self._meets(number, fault, worker, iteration, KILL) and self._first(number, worker, iteration)
                    for number, fault in self._kills)  # fmt: skip
 

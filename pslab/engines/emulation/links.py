@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from pslab.config.cluster import Cluster
 
 UP, DOWN = "up", "down"
+INSTANTS = 4096  # that a lane keeps for ports on which nothing begins or ends meanwhile
 
 
 class Chooser(Protocol):
@@ -46,8 +47,9 @@ class Parcel(NamedTuple):
 class Port:
     """One direction of a server's link. `served` is what each flow on it has got since the beginning, in bytes."""
 
-    def __init__(self, byte_s: float) -> None:
-        self.byte_s, self.served, self.updated_s = byte_s, 0.0, 0.0
+    def __init__(self, number: int, byte_s: float) -> None:
+        self.number, self.byte_s, self.served, self.updated_s = number, byte_s, 0.0, 0.0
+        self.passed = 0  # of the instants that its lane has passed, those until which it has been served
         self.rate, self.end_s = math.inf, math.inf  # of each flow, in bytes a second; when the first one ends
         self.flows: list[tuple[float, int, int, Parcel]] = []  # served when it ends, sequence, worker, what flows
 
@@ -66,6 +68,21 @@ class Port:
                 self.served += self.rate * (now - self.updated_s)
             self.updated_s = now
 
+    def follow(self, instants: Sequence[float]) -> None:
+        """Serve until each of these instants, of which some have not been passed, as often as the lane came to one."""
+        if self.passed == len(instants):
+            return
+        if self.flows and self.rate < math.inf:
+            served, updated_s, rate = self.served, self.updated_s, self.rate
+            for at in instants[self.passed :]:
+                if at > updated_s:
+                    served += rate * (at - updated_s)
+                    updated_s = at
+            self.served, self.updated_s = served, updated_s
+        else:
+            self.updated_s = max(self.updated_s, instants[-1])
+        self.passed = len(instants)
+
 
 class Lane:
     """One direction of all links: a worker's messages go one behind the other, whatever their servers."""
@@ -76,8 +93,10 @@ class Lane:
     ) -> None:  # fmt: skip
         self.worker_byte_s, self.latency_s = worker_byte_s, latency_s
         self.overhead_bytes = overhead_s * worker_byte_s if overhead_s else 0.0
-        self.ports = [Port(server_byte_s) for _ in range(servers)]
+        self.ports = [Port(number, server_byte_s) for number in range(servers)]
         self.first = self.ports[0]  # the one whose first flow ends first
+        self.ends: list[tuple[float, int]] = []  # when a port's first flow ends, and its number; some no longer so
+        self.instants: list[float] = []  # that it has passed, since all ports had been served until one
         self.updated_s, self.sequence = 0.0, 0
         self.waiting: dict[int, deque[Parcel]] = {}  # per worker: what is behind its flow
         self.flying: list[tuple[float, int, Any]] = []  # sent whole, arriving at an instant
@@ -139,22 +158,29 @@ class Lane:
     def _begin(self, worker: int, parcel: Parcel) -> None:
         self.sequence += 1
         port = self.ports[parcel.server]
-        if port.updated_s < self.updated_s:
-            port.advance(self.updated_s)
+        port.follow(self.instants)
+        port.advance(self.updated_s)
         target = port.served + parcel.size_bytes + self.overhead_bytes
         heappush(port.flows, (target, self.sequence, worker, parcel))
         self._share(port)
 
     def _share(self, port: Port) -> None:
         port.share(self.worker_byte_s)
-        if len(self.ports) > 1:
-            self.first = min(self.ports, key=_end_s)
+        if len(self.ports) == 1:
+            return
+        ends = self.ends
+        if port.end_s < math.inf:
+            heappush(ends, (port.end_s, port.number))
+        while ends and self.ports[ends[0][1]].end_s != ends[0][0]:
+            heappop(ends)
+        self.first = self.ports[ends[0][1] if ends else 0]
 
     def _serve_until(self, now: float) -> None:
         while self.changes and self.changes[0][0] <= now:
             at, byte_s = self.changes.popleft()
             self._serve(at)
             self.worker_byte_s = byte_s
+            self._gather()
             for port in self.ports:
                 self._share(port)
         self._serve(now)
@@ -166,6 +192,7 @@ class Lane:
 
     def _end_one(self) -> None:
         port = self.first
+        port.follow(self.instants)
         target, sequence, worker, parcel = heappop(port.flows)
         self.updated_s = max(port.end_s, self.updated_s)
         port.served, port.updated_s = max(target, port.served), self.updated_s
@@ -174,9 +201,17 @@ class Lane:
 
     def _advance(self, now: float) -> None:
         if now > self.updated_s:
-            for port in self.ports:
-                port.advance(now)
+            self.instants.append(now)
             self.updated_s = now
+            if len(self.instants) > INSTANTS:
+                self._gather()
+
+    def _gather(self) -> None:
+        """Serve every port until the last instant that has been passed."""
+        for port in self.ports:
+            port.follow(self.instants)
+            port.passed = 0
+        self.instants.clear()
 
 
 class ChosenLane(Lane):
@@ -240,7 +275,10 @@ class Network:
     """Both directions between the workers and the servers; with half duplex they are one lane.
 
     What is sent to a server other than 0, which decides, has arrived when that one's note of it has, a latency later.
+    Nothing happens before `soonest_s`.
     """
+
+    soonest_s = math.inf
 
     def __init__(self, cluster: Cluster, chooser: Chooser | None = None, servers: int = 1) -> None:
         def byte_s(bit_s: float | None) -> float:
@@ -256,6 +294,7 @@ class Network:
         self._lanes = {UP: up, DOWN: up if cluster.duplex == "half" else lane()}
         self._each = tuple({id(lane): lane for lane in self._lanes.values()}.values())
         self._latency_s, self._noted_s = cluster.latency_s, 2 * cluster.latency_s
+        self._chooses = chooser is not None
         self._next_s = self._choice_s = math.inf
 
     def send(self, direction: str, worker: int, size_bytes: float, message: Any, now: float, server: int = 0) -> None:
@@ -304,7 +343,8 @@ class Network:
 
     def _look(self) -> None:
         self._next_s = min([lane.next_s() for lane in self._each])
-        self._choice_s = min([lane.choice_s() for lane in self._each])
+        self._choice_s = min([lane.choice_s() for lane in self._each]) if self._chooses else math.inf
+        self.soonest_s = min(self._next_s, self._choice_s)
 
 
-_instant, _end_s = itemgetter(0), attrgetter("end_s")
+_instant = itemgetter(0)

@@ -40,7 +40,13 @@ class Traffic(Network):
         while self._held and self._held[0][0] <= now:
             at, _, direction, content = heappop(self._held)
             there.append((at, direction, content))
+        self._look()
         return there
+
+    def _look(self) -> None:
+        super()._look()
+        if self._held:
+            self.soonest_s = min(self.soonest_s, self._held[0][0])
 
     def up(self, worker: int, frame: Frame, now: float, stamp: Any = None) -> int:
         """A worker hands a frame to its link; returns the number of frames that will arrive."""
@@ -89,9 +95,7 @@ class Traffic(Network):
             pulls = [message for message in frame if type(message) is Pull]
             parts = [pulls, [message for message in frame if type(message) is not Pull]]
         if (servers := job.run.servers) > 1:
-            each = [(frame[0].worker + place) % servers for place in range(servers)]
-            parts = [[message for message in part if server_of[message.range] == server]
-                     for part in parts for server in each]  # fmt: skip
+            parts = [each for part in parts for each in _by_server(part, server_of, servers)]
         return [part for part in parts if part]
 
     def _size_bytes(self, frame: Frame) -> int:
@@ -102,3 +106,11 @@ class Traffic(Network):
             elif type(message) is not Ack:
                 total += self._job.payload_bytes(message.range, message.payload.size_bytes)
         return total
+
+
+def _by_server(frame: Frame, server_of: Sequence[int], servers: int) -> list[Frame]:
+    """The messages of a worker's frame by their servers, from the one with its number on."""
+    found: dict[int, Frame] = {}
+    for message in frame:
+        found.setdefault((server_of[message.range] - message.worker) % servers, []).append(message)
+    return [found[place] for place in sorted(found)]

@@ -22,7 +22,7 @@ from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.ledger import reached, show_held
 from pslab.engines.server.store import NO_WORK
-from pslab.engines.server.worker_status import doing
+from pslab.engines.server.worker_status import doings
 from pslab.protocol.messages import Weights
 from pslab.protocol.store import Keep
 
@@ -138,7 +138,7 @@ class LocalServer:
         if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):
             return
         self.reported_s, links = now, self.links
-        workers = [doing(self.machine, w, travelling=links.travelling(w)) for w in range(self.run_.workers)]
+        workers = doings(self.machine, [links.travelling(worker) for worker in range(self.run_.workers)])
         if awaited is None:
             awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
         body = {"pushes": self.machine.gradients, "seconds": now, "workers": workers, "heard": sorted(self.heard),

@@ -20,6 +20,7 @@ class Books:
         present = [worker for worker in range(job.run.workers) if job.cluster.present(worker)]
         # per range: (worker, iteration) -> the version that it is computed on, the oldest first
         self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
+        self._ranges = len(job.parts)
         self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
         self.applied = 0  #: gradients of which every range has been applied, or is going to be
         self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
@@ -30,17 +31,19 @@ class Books:
         Raises:
             ProtocolError: a policy with a barrier steps while a worker may compute.
         """
-        run, job = self._job.run, self._job
+        run, job, pushes = self._job.run, self._job, step.pushes
         before, computing = step.version - 1, self._computing[step.range]
-        stale = before - min([push.version for push in step.pushes])
+        stale = before - min([push.version for push in pushes])
         stalest = max(stale, before - next(iter(computing.values()), before))
-        seen = max([push.seen for push in step.pushes]) if job.traits.eager else stale
-        for push in step.pushes:
+        seen = max([push.seen for push in pushes]) if job.traits.eager else stale
+        for push in pushes:
             computing.pop((push.worker, push.iteration), None)
-        if job.layout.in_place and computing:
-            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(step.pushes)} pushes while others compute")
-        applied = Applied(run.workers, len(step.pushes), step.aggregate, run.push_weight, stale, stalest, seen)
-        return 1.0 if job.traits.changes else job.learning_rate(self.applied) * job.rate.scale(applied)
+        if computing and job.layout.in_place:
+            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(pushes)} pushes while others compute")
+        if job.traits.changes:
+            return 1.0
+        applied = Applied(run.workers, len(pushes), step.aggregate, run.push_weight, stale, stalest, seen)
+        return job.learning_rate(self.applied) * job.rate.scale(applied)
 
     def computing(self, index: int) -> Collection[int]:
         """The versions of a range on which workers compute now."""
@@ -48,9 +51,12 @@ class Books:
 
     def counted(self, step: Step) -> bool:
         """A step was decided, and is or will be applied; whether an iteration was complete with it."""
-        complete = [push for push in step.pushes if self._complete(push)]
-        self.applied += sum([self._job.traits.gradients(push.iteration) for push in complete])
-        return bool(complete)
+        complete, traits = False, self._job.traits
+        for push in step.pushes:
+            if self._ranges == 1 or self._complete(push):
+                complete = True
+                self.applied += traits.gradients(push.iteration)
+        return complete
 
     def applied_at(self, step: Step, now: float) -> None:
         """The pushes of a step are in the weights since `now`."""
@@ -78,7 +84,7 @@ class Books:
     def _complete(self, push: Push) -> bool:
         """Whether with this range all of an iteration's are applied."""
         name = push.worker, push.iteration
-        missing = self._missing.pop(name, len(self._job.parts)) - 1
+        missing = self._missing.pop(name, self._ranges) - 1
         if missing:
             self._missing[name] = missing
         return not missing

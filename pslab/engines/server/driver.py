@@ -6,7 +6,6 @@ their stores, which do what they are handed in a time of their own.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 from pslab.protocol.store import Forget, Order, Snapshot
 from pslab.protocol.worker import buffers_of
+from pslab.tensors.update import rate_state
 from pslab.tensors.workload.data import rounds
 
 
@@ -43,7 +43,9 @@ class ServerDriver:
         waiting: Waiting | None = None, others: Sequence[Store] = (),
     ) -> None:  # fmt: skip
         self._job, self.machine, self.books, self._shard = job, machine, books, shard
-        self._server_of = job.server_of
+        self._ledger, self._budget, self._server_of = books.ledger, job.run.pushes, job.server_of
+        self._listed = not (job.keyed or job.cluster.colocated)  # whether its bytes are what crosses the network
+        self._joined = rate_state.joins(job.rate)  # whether a store needs the versions that workers compute on
         self._stores: list[Store] = [OwnStore(job, shard, clock, books.ledger), *others]
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = buffers_of(job.traits.eager)
@@ -64,7 +66,7 @@ class ServerDriver:
 
     def start(self) -> None:
         """The run starts: the initial weights are to be evaluated, too."""
-        self.books.ledger.snapshot_if_due(0, 0.0)
+        self._ledger.snapshot_if_due(0, 0.0)
 
     @property
     def copying(self) -> bool:
@@ -95,7 +97,7 @@ class ServerDriver:
         """A worker has left; those who waited for it may go on."""
         if worker in self.machine.workers:
             now = self._clock.now()
-            self.books.ledger.left(worker, now)
+            self._ledger.left(worker, now)
             self.books.leave(worker)
             for server, store in enumerate(self._stores):
                 store.hand(Forget(worker), NO_WORK, self)
@@ -108,7 +110,7 @@ class ServerDriver:
     def join(self, worker: int, now: float) -> int:
         """A worker joins, new or back: the iteration that it may ask for."""
         iteration = self.machine.join(worker)
-        self.books.ledger.joined(worker, iteration, now)
+        self._ledger.joined(worker, iteration, now)
         return iteration
 
     def succeed(self, worker: int) -> tuple[int, Frame]:
@@ -134,7 +136,7 @@ class ServerDriver:
         where it is not what the table of pushes adds up to, of what has crossed the network."""
         job = self._job
         passed = rounds(job.examples, job.run.workers, job.run.batch_size)
-        crossed = {"network_bytes": self._network_bytes} if job.keyed or job.cluster.colocated else {}
+        crossed = {} if self._listed else {"network_bytes": self._network_bytes}
         return {"pass_iterations": passed, **crossed, **self._shard.facts()}
 
     def diverge(self, message: Diverged, now: float) -> None:
@@ -145,14 +147,15 @@ class ServerDriver:
 
     def _push(self, push: Push) -> None:
         """A push is dealt with when the last step that it led to is applied; at once if it led to none."""
-        now, key, budget = self._clock.now(), (push.worker, push.range), self._job.run.pushes
-        self.books.ledger.arrived(push, now)
-        self._crossed(push.worker, push.range, push.payload.size_bytes)
+        now, key = self._clock.now(), (push.worker, push.range)
+        self._ledger.arrived(push, now)
+        if not self._listed:
+            self._crossed(push.worker, push.range, push.payload.size_bytes)
         effects = self.machine.handle(push, now)
-        if not _refused(effects):
+        if not (effects and type(effects[0]) is Refuse):
             self._dealt[key] = [now, now]
         self._perform(effects, key)
-        if budget is not None and self.machine.gradients >= budget:
+        if self._budget is not None and self.machine.gradients >= self._budget:
             self.end("budget", self._clock.now())
         elif self._shard.converged:
             self.end("converged", self._clock.now())
@@ -163,9 +166,9 @@ class ServerDriver:
         if pull.iteration <= self._answered.get(key, NOTHING):
             self.refused += 1
             return
-        self.books.ledger.arrived(pull, now)
+        self._ledger.arrived(pull, now)
         effects = self.machine.handle(pull, now)
-        if not _refused(effects):
+        if not (effects and type(effects[0]) is Refuse):
             self._asked_s[key] = now
             if self._job.keyed:
                 self.requested_bytes += pull.payload.size_bytes
@@ -178,14 +181,13 @@ class ServerDriver:
 
     def _perform(self, effects: Iterable[Effect], led_by: tuple[int, int] | None = None) -> None:
         """Perform effects, and those that follow from them; a push of this (worker, range) led to them."""
-        pending = deque(effects)
-        while pending:
-            effect = pending.popleft()
+        pending = list(effects)
+        for effect in pending:  # to which more are added meanwhile
             if isinstance(effect, Step):
                 self._step(effect, led_by)
             elif isinstance(effect, Reply):
                 self._reply(effect)
-                pending += self.machine.answered(effect.pull.range)
+                pending.extend(self.machine.answered(effect.pull.range))
             elif isinstance(effect, Discard):
                 self.books.discard(effect)
                 self._hand(effect.range, effect, Work(dealt=self._dealt_with((effect.push,))))
@@ -200,7 +202,7 @@ class ServerDriver:
         leads = led_by is not None and server_of[led_by[1]] == server_of[index]
         rate, dealt = books.rate(step), self._dealt_with(step.pushes)
         own = self._dealt.get(led_by) if leads else None  # type: ignore[arg-type]
-        self._hand(index, step, Work(rate, books.computing(index), dealt, own))
+        self._hand(index, step, Work(rate, books.computing(index) if self._joined else (), dealt, own))
         if books.counted(step):
             self._snapshot_if_due()
 
@@ -222,7 +224,7 @@ class ServerDriver:
 
     def _snapshot_if_due(self) -> None:
         """The weights are kept for evaluation, if a period has passed: between the same two steps at each server."""
-        ledger, applied = self.books.ledger, self.books.applied
+        ledger, applied = self._ledger, self.books.applied
         if len(self._stores) == 1:
             ledger.snapshot_if_due(applied, self._applied_s)
         elif ledger.due(applied, self._clock.now()):
@@ -264,10 +266,12 @@ class ServerDriver:
         weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
         place = worker, self._server_of[index]
         frame, self._outbox[place] = [*self._outbox[place], weights], []
-        self.books.ledger.answered(weights)
-        self._crossed(worker, index, size_bytes)
-        self._ended_at(done_s)
-        if not self.outcome:
+        self._ledger.answered(weights)
+        if not self._listed:
+            self._crossed(worker, index, size_bytes)
+        if self.outcome:
+            self._ended_at(done_s)
+        else:
             self._transport.send(worker, frame, done_s)
 
     def copied(self, index: int, done_s: float) -> None:
@@ -275,7 +279,7 @@ class ServerDriver:
         to_come, pushes, latest_s = self._copies.pop(index)
         latest_s = max(latest_s, done_s)
         if to_come == 1:
-            self.books.ledger.kept(index, pushes, latest_s)
+            self._ledger.kept(index, pushes, latest_s)
         else:
             self._copies[index] = to_come - 1, pushes, latest_s
         self._ended_at(done_s)
@@ -284,7 +288,3 @@ class ServerDriver:
         """What was decided before the end of the run belongs to it."""
         if self.outcome:
             self.ended_s = max(self.ended_s, done_s)
-
-
-def _refused(effects: Sequence[Effect]) -> bool:
-    return bool(effects) and isinstance(effects[0], Refuse)

@@ -39,7 +39,7 @@ class Ledger:
         self._itemsize = job.layout.dtype.itemsize
         self._rows, self._arrivals = map(Rows, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)), tables)
         self._unanswered: dict[tuple[int, int, int], int] = {}  # rows whose pull has not been answered
-        self._early: dict[tuple[int, int, int], list[int]] = {}  # answers to eager workers: their rows come later
+        self._early: dict[tuple[int, int, int], tuple[int, int]] = {}  # answers to eager workers: their rows come later
         self._taken = 0
         self._last, self._next = -1, 0.0  # pushes in the last snapshot; where the next one is due
 
@@ -67,21 +67,21 @@ class Ledger:
 
     def applied(self, push: Push, version: int, now: float) -> None:
         """A push became part of `version`, the one before which was computed without it."""
-        job, index, gradient = self._job, push.range, push.payload
-        size, key = job.parts[index].size, (push.worker, index, push.iteration)
-        row = [self._rows.count + 1, push.worker, push.iteration, index, push.version, version,
-               version - 1 - push.version, now, gradient.loss, gradient.entries / size,
-               job.payload_bytes(index, gradient.size_bytes), size * self._itemsize,
-               *self._early.get(key, (0, 0))]  # fmt: skip
-        self._rows.append(row)
-        if self._early.pop(key, None) is None:
+        job, (worker, index, iteration, used, gradient, _) = self._job, push
+        size, key = job.parts[index].size, (worker, index, iteration)
+        early = self._early.pop(key, None) if self._early else None
+        bytes_down, bytes_down_raw = early or (0, 0)
+        self._rows.append((self._rows.count + 1, worker, iteration, index, used, version, version - 1 - used, now,
+                           gradient.loss, gradient.entries / size, job.payload_bytes(index, gradient.size_bytes),
+                           size * self._itemsize, bytes_down, bytes_down_raw))  # fmt: skip
+        if early is None:
             self._unanswered[key] = self._rows.count - 1
 
     def answered(self, weights: Weights) -> None:
         """A pull was answered: its bytes belong to the push before it."""
         job, index = self._job, weights.range
         key = weights.worker, index, weights.iteration - 1
-        sizes = [job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize]
+        sizes = job.payload_bytes(index, weights.payload.size_bytes), job.parts[index].size * self._itemsize
         row = self._unanswered.pop(key, None)
         if row is not None:
             self._rows.put(row, BYTES_DOWN, sizes)

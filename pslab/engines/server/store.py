@@ -19,8 +19,9 @@ Dealt = list[float]  # of a push: when it was taken, and when the last step was 
 
 
 class Work(NamedTuple):
-    """What comes with an order: of a step its rate and the versions that workers compute on; when the pushes that it is
-    about were dealt with (of a reply, its worker's last one), and that of the push that led to it."""
+    """What comes with an order: of a step its rate and, if the run's rate joins them, the versions that workers compute
+    on; when the pushes that it is about were dealt with (of a reply, its worker's last one), and that of the push that
+    led to it."""
 
     rate: float = 0.0
     computing: Collection[int] = ()
@@ -35,7 +36,8 @@ class Shard(Protocol):
     """The weights at a server: tensors, or nothing but their sizes."""
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
-        """Apply the pushes of a step, while workers compute on these versions; WorkerFailed if a frame is bad."""
+        """Apply the pushes of a step, while workers compute on these versions, of which there are none unless the run's
+        rate joins them; WorkerFailed if a frame is bad."""
 
     def lay(self, reply: Reply) -> int:
         """Lay the weights of a range ready for a worker: the bytes of the frame, or WHOLE if they lie there as such."""

@@ -10,16 +10,30 @@ from pslab.protocol.server import Server
 SHOWN = 8  # workers in a message
 
 
-def doing(server: Server, worker: int, *, travelling: bool) -> dict[str, Any]:
-    """{"doing": computing, waiting, transferring or dead, "for": [workers], "iteration": its clock}."""
-    if worker not in server.workers:
-        return {"doing": "dead", "for": [], "iteration": None}
-    clock = min(part.clocks[worker] for part in server.ranges)
-    held = [index for index, part in enumerate(server.ranges) if worker in part.asked]
-    if held:
-        awaited = sorted({other for index in held for other in server.waits_for(index)} - {worker})
-        return {"doing": "waiting", "for": awaited, "iteration": clock}
-    return {"doing": "transferring" if travelling else "computing", "for": [], "iteration": clock}
+def doings(server: Server, travelling: Sequence[bool]) -> list[dict[str, Any]]:
+    """Of each worker {"doing": computing, waiting, transferring or dead, "for": [workers], "iteration": its clock}.
+
+    `travelling`: of each worker whether something from it or for it is on a link.
+    """
+    held: list[list[int]] = [[] for _ in travelling]  # the ranges whose weights a worker waits for
+    slowest: dict[int, tuple[int, ...]] = {}  # of each of them, those whom all wait for
+    for index, part in enumerate(server.ranges):
+        for worker in part.asked:
+            held[worker].append(index)
+            slowest[index] = slowest.get(index) or server.waits_for(index)
+    awaited: dict[tuple[int, ...], frozenset[int]] = {}  # most wait for the same ranges
+    for ranges in map(tuple, held):
+        if ranges not in awaited:
+            awaited[ranges] = frozenset[int]().union(*(slowest[index] for index in ranges))
+    found, present = list[dict[str, Any]](), set(server.workers)
+    for worker, (ranges, travels) in enumerate(zip(map(tuple, held), travelling, strict=True)):
+        if worker not in present:
+            found.append({"doing": "dead", "for": [], "iteration": None})
+            continue
+        does = "waiting" if ranges else "transferring" if travels else "computing"
+        clock = min([part.clocks[worker] for part in server.ranges])
+        found.append({"doing": does, "for": sorted(awaited[ranges] - {worker}), "iteration": clock})
+    return found
 
 
 def told(workers: Sequence[dict[str, Any]], since_s: Sequence[float], only: Sequence[int] | None = None) -> str:

@@ -41,9 +41,11 @@ class Scheduler:
 
     def turn(self, until_s: float) -> bool:
         """Let the next thing happen that happens until this instant; False if there is none, and `now` is it then."""
-        heap = self._heap
-        if self._traffic is not None and self._links(self._traffic, heap[0][0] if heap else math.inf):
-            return True
+        heap, traffic = self._heap, self._traffic
+        if traffic is not None and traffic.soonest_s < math.inf:
+            next_s = heap[0][0] if heap else math.inf
+            if traffic.soonest_s <= next_s and self._links(traffic, next_s):
+                return True
         if not heap or heap[0][0] > until_s:
             self.now = until_s if heap else self.now
             return False

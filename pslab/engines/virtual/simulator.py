@@ -26,7 +26,7 @@ from pslab.engines.job.wire import Diverged, Frame
 from pslab.engines.server.books import Books
 from pslab.engines.server.rows import Rows
 from pslab.engines.server.store import Shard
-from pslab.engines.server.worker_status import doing
+from pslab.engines.server.worker_status import doings
 from pslab.engines.virtual.scheduler import AT_SERVER, AT_WORKER, JOINS, LEAVES, Scheduler
 from pslab.engines.virtual.server_node import ServerNode
 from pslab.engines.virtual.worker_node import Gradients, WorkerNode
@@ -35,7 +35,8 @@ from pslab.engines.worker.driver import skipped
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.protocol.server import Server
 
-PROGRESS_PERIOD_S = 0.2
+PROGRESS_PERIOD_S, LONGEST_PERIOD_S = 0.2, 1.0  # where a report takes long, which it does of many workers
+PROGRESS_SHARE = 0.02  # of wall-clock time, that reports may then take
 EVENTS = 200  # between two looks at the clock on the wall
 
 
@@ -64,24 +65,26 @@ class Simulator:
 
     def run(self, on_progress: OnProgress, after: Callable[[], None] = lambda: None) -> None:
         """Let every event happen, report progress now and then, and call `after` after each event."""
-        reported_s, events = time.monotonic(), 0
+        next_s, events = time.monotonic() + PROGRESS_PERIOD_S, 0
 
         def report() -> None:
-            nonlocal reported_s
-            if (now := time.monotonic()) - reported_s >= PROGRESS_PERIOD_S:
-                reported_s = now
+            nonlocal next_s
+            if (now := time.monotonic()) >= next_s:
                 on_progress({"pushes": self.driver.machine.gradients, "seconds": self.scheduler.now,
                              "workers": self._doings()})  # fmt: skip
+                spent_s = time.monotonic() - now
+                next_s = now + max(PROGRESS_PERIOD_S, min(LONGEST_PERIOD_S, spent_s / PROGRESS_SHARE))
 
         self.meanwhile = report
         seconds = math.inf if self._job.run.seconds is None else self._job.run.seconds
         with _uncollected():
             if not self._started:  # if it does not go on from a checkpoint
                 self._start()
-            while not self.driver.outcome:
-                if not self.scheduler.turn(seconds):
-                    idle = "stalled" if self.driver.machine.workers else "died"
-                    self.driver.end(idle if self.scheduler.empty else "seconds", self.scheduler.now)
+            driver, scheduler = self.driver, self.scheduler
+            while not driver.outcome:
+                if not scheduler.turn(seconds):
+                    idle = "stalled" if driver.machine.workers else "died"
+                    driver.end(idle if scheduler.empty else "seconds", scheduler.now)
                 after()
                 events += 1
                 if events % EVENTS == 0:
@@ -154,8 +157,7 @@ class Simulator:
 
     def _doings(self) -> list[dict[str, Any]]:
         """What each worker does now."""
-        return [doing(self.driver.machine, node.worker, travelling=not node.driver.machine.computing)
-                for node in self.workers]  # fmt: skip
+        return doings(self.driver.machine, [not node.driver.machine.computing for node in self.workers])
 
     # --- for the workers ------------------------------------------------------------------------------------------
 

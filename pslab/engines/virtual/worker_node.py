@@ -175,7 +175,7 @@ class WorkerNode:
         if self._simulator.faults.kills(self.worker, iteration):
             self._simulator.kill(self.worker, now)
             return False
-        found = [Gradient(payloads[index][0], payloads[index][1], loss) for index in ranges]
+        found = [Gradient(payloads[index][0], payloads[index][1], loss, now) for index in ranges]
         self._compute(self.driver.computed(ranges, found, ends_s, selected_s, now), now)
         return True
 

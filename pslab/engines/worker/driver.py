@@ -101,7 +101,8 @@ class WorkerDriver:
 
     def modelled_s(self, iteration: int) -> float:
         """How long an iteration's gradients take in the modelled cluster; to be asked once for each, and each skip."""
-        return sum([self._times.draw() for _ in range(self._job.traits.gradients(iteration))])
+        count = self._job.traits.gradients(iteration)
+        return self._times.draw() if count == 1 else sum([self._times.draw() for _ in range(count)])
 
     def computed(
         self, ranges: Sequence[int], payloads: Iterable[Gradient], ends_s: float, selected_s: float, now: float
@@ -197,10 +198,12 @@ class WorkerDriver:
         return compute
 
     def _push(self, push: Push, now: float) -> Push:
-        worker, index, iteration, version, (size_bytes, entries, loss, _), seen = push
+        worker, index, iteration, version, (size_bytes, entries, loss, sent_s), seen = push
         self._sent_s[index, iteration] = now
         if self.turns:
             self.turns.pushed(iteration, now)
+        if sent_s == now:
+            return push
         return Push(worker, index, iteration, version, Gradient(size_bytes, entries, loss, now), seen)
 
     def _pull(self, pull: Pull, now: float) -> Pull:

@@ -26,7 +26,8 @@ class RateState(Protocol):
 
         Args:
             gradients: those of the step's pushes, in their order. They are not changed, and are copied where kept.
-            computing: the versions of the range that other workers compute on, each of which will push for it.
+            computing: the versions of the range that other workers compute on, each of which will push for it; empty
+                unless the rate `joins` them.
         """
 
     def leave(self, worker: int) -> None:
@@ -45,6 +46,12 @@ NEEDS = ("", *AT_SERVER, *AT_WORKER)
 def needs(rate: object) -> str:
     """What a rate needs besides its factor; "" for nothing."""
     return str(getattr(rate, "needs", ""))
+
+
+def joins(rate: object) -> bool:
+    """Whether what a server keeps for a rate depends on the versions that workers compute on: one for each worker, in
+    each step, which a server elsewhere would have to be sent."""
+    return needs(rate) == "versions"
 
 
 def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> RateState | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
 
 from pslab.config.cluster import Cluster
+from pslab.engines.emulation import links
 from pslab.engines.emulation.links import DOWN, UP, Network
 
 
@@ -31,7 +33,7 @@ class Choice:
 
 def network(choice: Choice | None = None, byte_s: float | None = 1.0, servers: int = 1, **fields: Any) -> Network:
     for name in ("bandwidth_bit_s", "server_bandwidth_bit_s"):
-        if name in fields:
+        if fields.get(name):
             fields[name] *= 8
     if byte_s is not None:
         fields["bandwidth_bit_s"] = 8 * byte_s
@@ -122,6 +124,38 @@ def test_a_shared_link_is_never_idle_while_messages_wait():
     seen = arrivals(net)
     assert len(seen) == 40
     assert seen[-1][0] == pytest.approx(40 * 0.3 / 3)
+
+
+def busy(servers: int, seed: int) -> tuple[Network, dict[int, list[tuple[float, float]]]]:
+    """Links on which twelve workers have sent ten messages each, to servers that are drawn, and of each worker its
+    messages: when it was sent, and its bytes."""
+    drawn, sent = random.Random(seed), dict[int, list[tuple[float, float]]]()
+    net = network(byte_s=3.0, servers=servers, server_bandwidth_bit_s=7 if seed else None)
+    for at in sorted(drawn.uniform(0, 20) for _ in range(120)):
+        worker = drawn.randrange(12)
+        sent.setdefault(worker, []).append((at, size := drawn.uniform(0, 5)))
+        net.send(DOWN, worker, size, (worker, len(sent[worker]) - 1), at, drawn.randrange(servers))
+    return net, sent
+
+
+def test_a_port_that_is_not_looked_at_meanwhile_is_served_to_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+    whole = [busy(5, seed)[0].arrived(1e9) for seed in (1, 2)]
+    monkeypatch.setattr(links, "INSTANTS", 0)  # every port follows at every instant
+    assert [busy(5, seed)[0].arrived(1e9) for seed in (1, 2)] == whole
+
+
+def test_of_many_servers_the_first_to_end_is_found():
+    """No server is a limit here: a worker's messages follow each other as on a link of its own."""
+    net, sent = busy(9, 0)
+    expected = []
+    for worker, own in sent.items():
+        free_s = 0.0
+        for number, (at, size) in enumerate(own):
+            free_s = max(at, free_s) + size / 3.0
+            expected.append((free_s, (worker, number)))
+    found = [(at, message) for at, _, message in net.arrived(1e9)]
+    assert [message for _, message in found] == [message for _, message in sorted(expected)]
+    assert [at for at, _ in found] == pytest.approx([at for at, _ in sorted(expected)])
 
 
 # --- chosen messages --------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class Recording:
     def __init__(self) -> None:
         self.sent: list[tuple[int, Frame]] = []
         self.rates: list[float] = []
+        self.computing: list[list[int]] = []
         self.left: list[int] = []
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
@@ -37,6 +38,7 @@ class Recording:
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
         self.rates.append(rate)
+        self.computing.append(list(computing))
 
     def lay(self, reply: Reply) -> int:
         return WHOLE
@@ -56,7 +58,7 @@ class Setup:
         self.job: Job = job_without_tensors(resolve(tiny(**run)))
         self.record, self.clock = Recording(), VirtualClock(self.job)
         self.books = Books(self.job, Ledger(self.job, None, None, lambda body: None))
-        machine = Server(range(2), len(self.job.parts), self.job.sync)
+        machine = Server(range(run["workers"]), len(self.job.parts), self.job.sync)
         self.driver = ServerDriver(self.job, machine, self.books, self.record, self.clock, self.record)
         self.driver.start()
 
@@ -127,6 +129,14 @@ def test_a_worker_that_left_lets_the_others_go_on_and_is_forgotten():
     assert setup.record.left == [1]
     assert [(worker, type(frame[-1])) for worker, frame in setup.record.sent] == [(0, Weights)]
     assert setup.driver.machine.workers == (0,)
+
+
+@pytest.mark.parametrize(("rate", "computing"), [("constant", [[], []]), ("dynsgd", [[0, 0], [0]])])
+def test_a_store_is_told_the_versions_in_use_if_the_rate_joins_them(rate: str, computing: list[list[int]]):
+    setup = Setup(sync="asp", rate=rate, workers=3)
+    for worker in (0, 1):
+        setup.driver.receive([Push(worker, 0, 0, 0, Gradient(WHOLE, setup.job.parts[0].size, 0.5))])
+    assert setup.record.computing == computing
 
 
 def test_a_push_counts_even_if_its_worker_left_before_the_last_range_was_applied():
