@@ -71,16 +71,16 @@ def deciding(quick: bool) -> dict[tuple[str, int, int], Row]:
 
 
 def message_s(policy: str, workers: int, count: int, ranges: int = 1) -> float:
-    """Seconds of one message at the server's machine, of at least `count`: each worker pushes a range, then asks for
-    it, in turn."""
+    """CPU seconds of one message at the server's machine, of at least `count`: each worker pushes a range, then asks
+    for it, in turn."""
     server, rounds = Server(range(workers), ranges, build("sync", policy)), -(-count // (2 * workers * ranges))
-    start_s = time.perf_counter()
+    start_s = time.thread_time()
     for iteration, worker, index in product(range(rounds), range(workers), range(ranges)):
         for message in (Push(worker, index, iteration, 0), Pull(worker, index, iteration + 1, 0)):
             for effect in server.handle(message, 0.0):
                 if isinstance(effect, Reply):
                     server.answered(index)
-    return (time.perf_counter() - start_s) / (2 * rounds * workers * ranges)
+    return (time.thread_time() - start_s) / (2 * rounds * workers * ranges)
 
 
 class Elsewhere:
@@ -110,7 +110,7 @@ class Packing:
 
 
 def server_s(policy: str, workers: int, servers: int, count: int) -> float:
-    """Seconds of one message at the server, of at least `count`, from the bytes of a frame to those of the answer."""
+    """CPU seconds of one message at the server, of at least `count`, from a frame's bytes to those of the answer."""
     rounds = -(-count // (2 * workers * servers))
     run = {"workers": workers, "servers": servers, "sync": policy, "pushes": 10**9}
     job, arenas = job_without_tensors(exchange(ROW * servers, servers, **run)), (Arena(), Arena())
@@ -122,9 +122,9 @@ def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     spent_s = 0.0
     for iteration, worker in product(range(rounds), range(workers)):
         frame = _iteration(job, worker, iteration)
-        start_s = time.perf_counter()
+        start_s = time.thread_time()
         driver.receive(list(unpack(frame)))
-        spent_s += time.perf_counter() - start_s
+        spent_s += time.thread_time() - start_s
     for arena in arenas:
         arena.close()
     return spent_s / (2 * rounds * workers * servers)
@@ -137,6 +137,7 @@ class Simulated(NamedTuple):
     busy: float  #: share of the time in which the server that decides is busy
     computing: float  #: share of the workers' time in which they compute
     wall_s: float
+    cpu_s: float
     events: int
     peak_bytes: int  #: of memory, that the process had
 
@@ -146,12 +147,14 @@ def simulated(policy: str, workers: int, servers: int, message_s: float, rounds:
     run = Run(engine="timing", workers=workers, servers=servers, sync=policy, batch_size=1, pushes=rounds * workers,
               cluster={**CLUSTER, "message_s": message_s})  # fmt: skip
     FORGET_PEAK.write_text("5")
-    outcome = execute(resolve(run), _ignore)
+    experiment, start_s = resolve(run), time.thread_time()
+    outcome = execute(experiment, _ignore)
+    cpu_s = time.thread_time() - start_s
     phase, begin_s, end_s = outcome.phases[:, 2:5].T
     computed_s, seconds = (end_s - begin_s)[phase == COMPUTE].sum(), outcome.facts["seconds"]
     facts = outcome.facts
     return Simulated(facts["pushes"] / seconds, facts["server_busy_s"] / seconds, computed_s / workers / seconds,
-                     facts["turning_s"], facts["events"], _peak_bytes())  # fmt: skip
+                     facts["turning_s"], cpu_s, facts["events"], _peak_bytes())  # fmt: skip
 
 
 def limits(workers: int, servers: int, message_s: float, round_s: float) -> dict[str, float]:
@@ -185,9 +188,10 @@ def crowds(spent_s: Mapping[tuple[str, int], float], quick: bool) -> list[Row]:
         allowed = limits(workers, servers, message_s, 1 / alone.pushes_s)
         limit = min(allowed, key=allowed.__getitem__)
         run = simulated(policy, workers, servers, message_s, max(ROUNDS, LEAST // workers))
+        event_us, peak_mib = 1e6 * run.cpu_s / run.events, run.peak_bytes / 2**20
         note = (f"limit: {limit}; who decides is busy {100 * run.busy:.0f} %, workers compute "
-                f"{100 * run.computing:.0f} %; simulated in {run.wall_s:.3g} s, {1e6 * run.wall_s / run.events:.3g} us "
-                f"an event, the process has {run.peak_bytes / 2**20:.0f} MiB")  # fmt: skip
+                f"{100 * run.computing:.0f} %; simulated in {run.wall_s:.3g} s ({run.cpu_s:.3g} of CPU), "
+                f"{event_us:.3g} us an event; the process has {peak_mib:.0f} MiB")  # fmt: skip
         name = f"{policy}, W={workers}, {servers} server{'s' * (servers > 1)}{less and f', {less}'}: pushes"
         found.append(Row(SECTION, name, run.pushes_s, "/s", "arithmetic", run.pushes_s / allowed[limit], note=note))
     return found
