@@ -14,8 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pslab.config import sources
-from pslab.config.content import Unknown, content
+from pslab.config import fleet as hosts
+from pslab.config.fleet import Fleet
+from pslab.config.identity import sources
+from pslab.config.identity.content import Unknown, content
 from pslab.config.metric import LOWER, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split
@@ -89,11 +91,15 @@ class Run:
     pushes: Annotated[int | None, Bounds(at_least=1, at_most=10**12), "stop after so many, of all workers"] = 937
     seconds: Annotated[float | None, Bounds(at_least=1e-3, at_most=1e9), "stop after so long"] = None
     target_accuracy: Annotated[float | None, "stop once the metric is as good: an accuracy from 0 to 1"] = None
-    cluster: Annotated[str | Mapping[str, Any], "a preset's name, or a mapping of Cluster's fields"] = "free"
+    cluster: Annotated[
+        str | Mapping[str, Any],
+        "a preset's name, or a mapping of Cluster's fields; or a file of real hosts, as cluster.yaml, or its content",
+    ] = "free"
     engine: Annotated[str, OneOf(*ROWS["engine"]), "what executes the run"] = "local"
     fleet: Annotated[
-        str, OneOf("local", "loopback"),
-        "what the processes of the local engine share: memory, or nothing but TCP streams, as on many machines"
+        str | Mapping[str, Any],
+        "where the local engine's processes are, or a mapping of Fleet's fields; local (sharing memory), loopback "
+        "(TCP on this machine), ray (the hosts of a Ray cluster)"
     ] = "local"
     device: Annotated[str, OneOf("cpu", "cuda"), "where workers compute gradients"] = "cpu"
     dtype: Annotated[str, OneOf("float32", "float64"), "of weights and gradients"] = "float32"
@@ -126,7 +132,10 @@ class Run:
     ] = "auto"
 
     def __post_init__(self) -> None:
+        if hosts.is_file(self.cluster):
+            self._take(hosts.fields_of(self.cluster))
         check(self)
+        Fleet.of(self.fleet)
         if isinstance(self.cluster, Mapping):
             object.__setattr__(self, "cluster", dict(self.cluster))
         elif not isinstance(self.cluster, str):
@@ -141,6 +150,14 @@ class Run:
             raise ConfigError("pushes", None, "a run needs a stop rule: pushes, seconds or target_accuracy")
         if self.pushes is None and self.seconds is None and self.eval_every is None:
             raise ConfigError("eval_every", None, "a stop at a target accuracy alone needs an evaluation period")
+
+    def _take(self, said: Mapping[str, Any]) -> None:
+        """The fields that a file of hosts says, which are not said otherwise beside it."""
+        for name, value in said.items():
+            own = getattr(self, name)
+            if name != "cluster" and own not in (FIELDS[name].default, value):
+                raise ConfigError(name, own, f"the cluster's file says {value!r}: say it once")
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Run:
@@ -187,7 +204,8 @@ class Run:
         """
         named = {name: _sources(name, getattr(self, name)) for name in USERS}
         read = {name: files for name, files in named.items() if files}
-        return digest_of({"semantics": SEMANTICS, **self.plain(), **({"sources": read} if read else {})})
+        newer = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}  # only these changed
+        return digest_of({"semantics": SEMANTICS, **newer, **self.plain(), **({"sources": read} if read else {})})
 
     @cached_property
     def _objects(self) -> dict[str, tuple[str, str]]:

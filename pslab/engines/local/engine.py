@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pslab.config.fleet import Fleet
 from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.job.experiment import Experiment
@@ -54,7 +55,7 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
-    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}), run.fleet)
+    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}), Fleet.of(run.fleet))
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except BaseException as error:
@@ -70,7 +71,7 @@ def rehearse(experiment: Experiment) -> Pace:
         WorkerFailed, WorkerDied, StartFailed: the pool is closed then.
     """
     run = experiment.run
-    pool = pools.acquire(run.workers + run.servers - 1, fleet=run.fleet)
+    pool = pools.acquire(run.workers + run.servers - 1, fleet=Fleet.of(run.fleet))
     try:
         return _LocalRun(pool, experiment, lambda news: None, beside=False, yields=None).rehearsed()
     except BaseException:

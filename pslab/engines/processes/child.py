@@ -10,6 +10,7 @@ import ctypes
 import gc
 import multiprocessing as mp
 import os
+import select
 import signal
 import threading
 import traceback
@@ -82,7 +83,7 @@ def main(seat: Seat) -> None:
     is reported. Every other order names a method of the role, and gives its arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_die_with_parent, args=(seat.parent,), daemon=True).start()
     import torch
 
     from pslab.engines.processes.channel import ALIVE, await_order, report
@@ -122,8 +123,12 @@ def _give_memory_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(pipe: Connection) -> None:
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+    else:  # it was started by somebody else, perhaps on another machine
+        hung_up = select.poll()
+        hung_up.register(pipe.fileno(), select.POLLRDHUP)
+        hung_up.poll()
+    os._exit(1)

@@ -6,18 +6,18 @@ import atexit
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from multiprocessing import connection
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
-from pslab.config import sources
+from pslab.config.fleet import Fleet
+from pslab.config.identity import sources
 from pslab.engines.job.job import Shelf
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
-from pslab.engines.processes.fleets.local import LocalFleet
-from pslab.engines.processes.fleets.loopback import LoopbackFleet
 from pslab.engines.processes.spawn import limit
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
@@ -30,13 +30,13 @@ STOP_LIMIT_S = 2.0
 ARENAS = 5  # tensors, data, snapshots, two of the server's tables
 OWN = 2  # of each process: its checkpoints; of all but the server one more, for phases
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
-FLEETS: dict[str, type[LocalFleet] | type[LoopbackFleet]] = {"local": LocalFleet, "loopback": LoopbackFleet}
+LOCAL = Fleet()
 
 
 class Pool:
     """Spawned children, and memory that is theirs, too. Nothing has a name, so nothing can be left behind."""
 
-    def __init__(self, workers: int, heed: Callable[[], None], fleet: str = "local") -> None:
+    def __init__(self, workers: int, heed: Callable[[], None], fleet: Fleet = LOCAL) -> None:
         self.workers, self.fleet, self._edits = workers, fleet, sources.edits()
         self._dataset: Dataset | None = None
         self._shelf: Shelf | None = None
@@ -47,7 +47,7 @@ class Pool:
         self._names: dict[int, str] = {}
         self._held: dict[int, Report] = {}  # ends that are not reported yet
         self._arenas: list[Arena] = []
-        self._fleet = FLEETS[fleet](workers)
+        self._fleet = launcher(fleet)(workers, fleet)
         try:
             for _ in range(ARENAS + OWN * (1 + workers) + workers):
                 self._arenas.append(self._fleet.arena())
@@ -67,7 +67,7 @@ class Pool:
         """Whether every process is still there."""
         return bool(self.processes) and not self._held and all(p.is_alive() for p in self.processes.values())
 
-    def serves(self, workers: int, fleet: str = "local") -> bool:
+    def serves(self, workers: int, fleet: Fleet = LOCAL) -> bool:
         """Whether there are enough processes of this fleet, and none has a module of the user's that was edited since.
         """
         return self.fleet == fleet and self.workers >= workers and self.alive and self._edits == sources.edits()
@@ -267,10 +267,16 @@ def _waits(report: Report, phase: str) -> bool:
     return report.kind == "silent" and phase == WAITING and not report.body["how"].startswith(STOPPED)
 
 
+def launcher(fleet: Fleet) -> Callable[[int, Fleet], Any]:
+    """What starts the processes of such a fleet; what a fleet needs is loaded where it is asked for."""
+    module = import_module(f"pslab.engines.processes.fleets.{fleet.place}")
+    return cast("Callable[[int, Fleet], Any]", getattr(module, f"{fleet.place.capitalize()}Fleet"))
+
+
 _kept: Pool | None = None
 
 
-def acquire(workers: int, heed: Callable[[], None] = lambda: None, fleet: str = "local") -> Pool:
+def acquire(workers: int, heed: Callable[[], None] = lambda: None, fleet: Fleet = LOCAL) -> Pool:
     """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
 
     `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned.

@@ -56,7 +56,7 @@ def _parquet(results: Results, place: str) -> None:
     Path(place).mkdir(parents=True, exist_ok=True)
     for each in EACH if all("arrivals.csv" in result.manifest["sha256"] for result in results) else [*EACH][:-1]:
         table = results.frame(each)
-        for name in [name for name in table if table[name].map(type).nunique() > 1]:
+        for name in [name for name in table if table[name].dropna().map(type).nunique() > 1]:
             table[name] = table[name].map(_text)
         table.to_parquet(Path(place) / f"{each}.parquet", engine="pyarrow", index=False)
 

@@ -68,13 +68,18 @@ class Placed(Sequence[T], Generic[T]):
 
     def __repr__(self) -> str:
         varying = [f"{name}: {', '.join(map(str, values))}" for name, values in self._axes().items()]
-        return "\n".join([f"{len(self)} {type(self).__name__.lower()}", *varying])
+        return "\n".join([self._many(), *varying])
+
+    def _many(self) -> str:
+        """``"3 results"``."""
+        name = type(self).__name__.lower()
+        return f"{len(self)} {name.removesuffix('s') if len(self) == 1 else name}"
 
     def _repr_html_(self) -> str:
         head, cell = "<tr><th style='text-align:left'>", "</th><td style='text-align:left'>"
         values = {name: html.escape(", ".join(map(str, found))) for name, found in self._axes().items()}
         rows = "".join(f"{head}{name}{cell}{text}</td></tr>" for name, text in values.items())
-        return f"<table><caption>{len(self)} {type(self).__name__.lower()}</caption>{rows}</table>"
+        return f"<table><caption>{self._many()}</caption>{rows}</table>"
 
     def where(self, **wanted: Any) -> Self:
         """Those whose columns have these values; a list admits any of its entries.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
 
+from pslab.__main__ import main
 from pslab.engines.job.shared_memory import Arena
 from pslab.lab.chaos import soak as soaks
 from pslab.lab.chaos.draw import drawn
@@ -63,3 +65,17 @@ def test_runs_go_on_until_the_time_is_over_with_samples_between_them(monkeypatch
 def test_no_run_that_is_drawn_has_more_processes_than_the_one_that_is_sampled_after():
     most = max(run.workers + run.servers for run in (drawn(7, number, "local") for number in range(300)))
     assert most <= still().workers + still().servers
+
+
+@pytest.mark.slow
+def test_an_hour_of_runs_with_faults_leaves_memory_and_descriptors_as_they_were(capsys: pytest.CaptureFixture[str]):
+    """An hour, unless $PSLAB_SOAK_MINUTES says otherwise."""
+    minutes = os.environ.get("PSLAB_SOAK_MINUTES", "60")
+    status = main(["chaos", "--seed", "13", "--minutes", minutes])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    slope, own = re.search(r"([+-][\d.]+) MiB in 10 minutes", said), re.search(r"(\d+) to (\d+) in the parent", said)
+    assert slope, said
+    assert float(slope[1]) <= 1.0, said
+    assert own, said
+    assert own[1] == own[2], said

@@ -22,7 +22,7 @@ CURVE = [0.1, 0.5, 0.9712]
 @pytest.fixture
 def made(tmp_path: Path) -> list[Result]:
     """Two runs, whose fields differ in kind: a dilation is a number or a word."""
-    runs = Run(sync="ssp:3", pushes=8, dilation=2), Run(pushes=8)
+    runs = Run(sync="ssp:3", pushes=8, lease_s=5, dilation=2, target_accuracy=0.9), Run(pushes=8)
     return [handmade.curve(tmp_path, run, CURVE, verdict="valid") for run in runs]
 
 
@@ -66,9 +66,13 @@ def test_pandas_reads_every_table(made: list[Result], tmp_path: Path):
                 continue
             read, frame = pd.read_parquet(tmp_path / "out" / f"{each}.parquet"), Results(results).frame(each)
             assert list(read) == list(frame)
-            pd.testing.assert_frame_equal(
-                read.select_dtypes("number"), frame.select_dtypes("number"), check_dtype=False)
+            numbers = frame.select_dtypes("number")
+            pd.testing.assert_frame_equal(read[[*numbers]], numbers, check_dtype=False)
     assert read.sync.tolist() == ["asp"] * len(read)
+    export(made, "parquet", tmp_path / "both")
+    both_read = pd.read_parquet(tmp_path / "both" / "evaluation.parquet").groupby("sync").first()
+    assert both_read.dilation.to_dict() == {"ssp:3": "2.0", "bsp": "auto"}
+    assert both_read.target_accuracy["ssp:3"] == 0.9
 
 
 @pytest.mark.slow

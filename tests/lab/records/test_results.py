@@ -10,7 +10,7 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import EACH, Results, evaluations, load, records
+from pslab.lab.records.results import EACH, Results, Runs, evaluations, load, records
 from pslab.lab.records.summary import summary
 from pslab.lab.runs.grid import alone, grid
 
@@ -124,6 +124,7 @@ def test_a_plain_list_of_results_will_do(tmp_path: Path):
 def test_one_result_is_results_and_one_run_is_runs(tmp_path: Path):
     result = handmade.curve(tmp_path, BASE, [0.1])
     assert [*Results(result)] == [result]
+    assert (repr(Results(result)), repr(Runs([BASE, BASE.but(seed=1)]))) == ("1 result", "2 runs\nseed: 0, 1")
     assert summary(result).seeds.tolist() == [1]
 
 

@@ -21,7 +21,7 @@ from pslab.lab.records.results import load
 LIMIT_S = 2.0  # until the prompt is back
 LENIENT_S = 10.0  # the same where many tests may load the machine
 GONE_LIMIT_S = 10.0  # for a child that is still importing torch when the kernel dies; one that runs ends at once
-MOMENTS = 20
+MOMENTS, KILLS = 20, 100
 
 FIELDS = {"model": "tiny:net", "data": "tiny:digits", "workers": 2, "batch_size": 16, "cluster": {"compute_s": 0.005}}
 LONG = 1200  # pushes; with what comes before and after, as long as the latest moment
@@ -146,9 +146,11 @@ def kill_and_look(results: Path, number: int) -> None:
 
 @needs_proc
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(MOMENTS))
+@pytest.mark.parametrize("number", range(KILLS))
 def test_a_killed_kernel_leaves_nothing_but_whole_records(tmp_path, number):
     kill_and_look(tmp_path, number)
+    if number % 5:
+        return
     fresh = Kernel(tmp_path)
     try:
         assert fresh.do(cell(8, number))["status"] == "ok"

@@ -20,6 +20,7 @@ from whole import ended_after
 
 from pslab.config.run import Run
 from pslab.engines.job.checkpoint.place import Place
+from pslab.engines.virtual.engine import cores
 from pslab.lab.records.record import Result
 from pslab.lab.runs.machine import checkpoints
 from pslab.lab.runs.run import run, sweep
@@ -28,7 +29,7 @@ LAB = {"preset": "lab", "slow": {0: 2.0}}
 FIELDS = {"engine": "virtual", "sync": "asp", "prune": "static:5%", "pull": "changed", "cluster": LAB, "pushes": 120,
           "checkpoint_every": 20}  # fmt: skip
 RUN = tiny(**FIELDS)
-KILLS = 10  # of a sweep
+KILLS, SEEDS = 20, 24  # of a sweep, and its runs
 SUPPORT = Path(__file__).parents[2] / "support"
 WHEN = ("preparation_s", "turning_s", "wall_s", "checkpoints", "checkpoints_s", "resumed", "sha256", "environment")
 
@@ -255,13 +256,15 @@ def test_a_run_whose_process_is_killed_leaves_the_bits_of_an_undisturbed_one(
 
 @pytest.mark.slow
 def test_a_sweep_that_is_killed_at_random_moments_has_the_table_of_an_undisturbed_one(tmp_path):
-    runs = [{**FIELDS, "pushes": 1500, "checkpoint_every": 100, "seed": seed} for seed in range(4)]
+    runs = [{**FIELDS, "pushes": 1500, "checkpoint_every": 100, "seed": seed} for seed in range(SEEDS)]
     wanted = sweep([tiny(**fields) for fields in runs], results=tmp_path / "undisturbed", progress=False)
-    chance, place = random.Random(0), tmp_path / "killed"
-    for _ in range(KILLS):
-        if not in_process(place, "-", chance.randrange(300, 3000), *runs):
-            break
-    assert len(list((place / "checkpoints").iterdir())) <= len(runs)
+    chance, place, done = random.Random(0), tmp_path / "killed", dict[str, int]()
+    for kill in range(KILLS):
+        assert in_process(place, "-", chance.randrange(50, 600), *runs), f"it was over after {kill} kills"
+        records = {path.name: path.stat().st_mtime_ns for path in (place / "runs").glob("[!.]*")}
+        assert records.items() >= done.items()  # none was lost, and none done again
+        assert len(list((place / "checkpoints").glob("*"))) <= cores()  # the others are whole, or have not begun
+        done = records
     found = sweep([tiny(**fields) for fields in runs], results=place, progress=False)
     for one, other in zip(found, wanted, strict=True):
         same(one, other)

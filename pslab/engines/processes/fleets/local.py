@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
 
+from pslab.config.fleet import Fleet
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.child import SERVER, name
@@ -19,7 +20,7 @@ Started = tuple[int, Any, Any]  # a process's number, its handle, and the pipe t
 class LocalFleet:
     """The default: a line is a socket pair, and what one process writes the others see."""
 
-    def __init__(self, children: int) -> None:
+    def __init__(self, children: int, fleet: Fleet) -> None:
         self._context = context(children)
         self._lines: dict[int, Connection] = {}  # the server's ends of lines that it does not have yet
 

@@ -4,81 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
-import struct
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
+from pslab.config.fleet import Fleet
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.local import Started
+from pslab.engines.processes.fleets.meeting import START_LIMIT_S, Address, Listener, dial, new_key
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import StartFailed
 
-HOST = "127.0.0.1"
-HELLO = struct.Struct("<q")  # the number of the process that dials
-HELLO_LIMIT_S = 1.0
-START_LIMIT_S = 60.0  # in which a process dials its parent
-
-Address = tuple[str, int]
+PULSE_S, BUSY = 0.25, 0.05  # a process that used so large a share of a core since computes
 
 
-class Listener:
-    """Where others dial; each says which process it is."""
+class Way(NamedTuple):
+    """How a new process finds its parent, and where it listens itself."""
 
-    def __init__(self) -> None:
-        self._socket = socket.create_server((HOST, 0), backlog=1024)
-        self.address: Address = self._socket.getsockname()[:2]
-        self._here: dict[int, Connection] = {}
-
-    def accept(self, number: int, limit_s: float = START_LIMIT_S) -> Connection:
-        """The line of this process.
-
-        Raises:
-            TimeoutError: it has not dialled within so many seconds.
-        """
-        until_s = time.monotonic() + limit_s
-        while number not in self._here:
-            self._socket.settimeout(max(1e-3, until_s - time.monotonic()))
-            line, _ = self._socket.accept()
-            with contextlib.suppress(OSError):
-                line.settimeout(HELLO_LIMIT_S)
-                hello = line.recv(HELLO.size, socket.MSG_WAITALL)
-                if len(hello) == HELLO.size:
-                    self._here[HELLO.unpack(hello)[0]] = _connection(line)
-                    continue
-            line.close()
-        return self._here.pop(number)
-
-    def close(self) -> None:
-        """Nobody dials any more."""
-        self._socket.close()
-        for line in self._here.values():
-            line.close()
-
-
-def dial(address: Address, number: int) -> Connection:
-    """A line to who listens there, as the process of this number."""
-    line = socket.create_connection(address, START_LIMIT_S)
-    line.sendall(HELLO.pack(number))
-    return _connection(line)
-
-
-def _connection(line: socket.socket) -> Connection:
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    line.settimeout(None)
-    return Connection(line.detach())
+    parent: Address
+    key: bytes
+    network: str
+    ports: tuple[int, int]
 
 
 class LoopbackFleet:
     """Every process dials its parent, and all others the server."""
 
-    def __init__(self, children: int) -> None:
-        self._context, self._listener = context(children), Listener()
+    def __init__(self, children: int, fleet: Fleet) -> None:
+        key, network, ports = new_key(), fleet.network, fleet.port_range
+        self._children, self._listener = children, Listener(key, network, ports)
+        self._way = Way(self._listener.address, key, network, ports)
         self._server: Address | None = None
 
     def arena(self) -> Arena:
@@ -88,22 +48,27 @@ class LoopbackFleet:
     def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
         """New processes with these numbers, whose memory is to be like this; the server hears of those beside it."""
         numbers = sorted(memory, key=lambda number: number != SERVER)
-        with spawning():
-            processes = {}
-            for number in numbers:
-                processes[number] = self._context.Process(
-                    target=_begin, args=(number, self._listener.address), name=f"pslab-{name(number)}", daemon=True)
-                processes[number].start()
+        processes = self._launched(numbers)
         for number in numbers:
             try:
-                pipe = self._listener.accept(number)
-            except TimeoutError:
-                raise StartFailed(f"{name(number)} has not dialled for {START_LIMIT_S:g} s") from None
+                pipe = self._listener.accept(number, START_LIMIT_S)
+            except TimeoutError as error:
+                raise StartFailed(f"{name(number)} has not come: {error}") from None
             if number == SERVER:
                 self._server = tuple(json.loads(pipe.recv_bytes()))
             others = [other for other in numbers if other != SERVER]
             pipe.send_bytes(json.dumps(others if number == SERVER else self._server).encode())
             yield number, processes[number], _patched(pipe, number, memory[number])
+
+    def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
+        """New processes, which are going to dial, by their numbers."""
+        with spawning():
+            found = {}
+            for number in numbers:
+                found[number] = context(self._children).Process(target=begin, args=(number, self._way),
+                                                                name=f"pslab-{name(number)}", daemon=True)  # fmt: skip
+                found[number].start()
+        return found
 
     def hand(self, number: int, server: Connection, process: int) -> None:
         """A new process dials the server itself."""
@@ -132,18 +97,33 @@ def _flat(memory: child.Memory) -> list[Arena]:
     return first if memory.phases is None else [*first, memory.phases]
 
 
-def _begin(number: int, parent: Address) -> None:
-    """A spawned process: find the others, then serve."""
-    pipe = dial(parent, number)
-    listener = None
+def begin(number: int, way: Way, *, pulse: bool = False) -> None:
+    """A new process: find the others, then serve; with a `pulse` where the parent cannot see whether it computes."""
+    pipe, listener = dial(way.parent, number, way.key).line, None
     if number == SERVER:
-        listener = Listener()
+        listener = Listener(way.key, way.network, way.ports)
         pipe.send_bytes(json.dumps(listener.address).encode())
     told = json.loads(pipe.recv_bytes())
-    lines = [dial(tuple(told), number)] if listener is None else [listener.accept(other) for other in told]
+    lines = [listener.accept(other) for other in told] if listener else [dial(tuple(told), number, way.key).line]
     one, *others = (PrivateArena(passes=number == 2) for number in range(7))
     ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
     phases = None if number == SERVER else PrivateArena()
     memory = child.Memory(one, others[0], others[1], ledger, checkpoints, phases)
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER)  # type: ignore[arg-type]
+    if pulse:
+        threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
     child.main(child.Seat(number, upward, lines, *memory, listener))
+
+
+def _pulse(pipe: Any) -> None:
+    """Report now and then that this process lives, as long as it computes: see pslab.engines.processes.watch."""
+    from pslab.engines.processes.channel import ALIVE, report
+
+    before_s = 0.0
+    with contextlib.suppress(OSError):  # the parent is gone
+        while True:
+            time.sleep(PULSE_S)
+            used_s = time.process_time()
+            if used_s - before_s > PULSE_S * BUSY:
+                report(pipe, ALIVE)
+            before_s = used_s

@@ -7,6 +7,7 @@ is handed on. So who is told of something sees it, as with shared memory; and wh
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -99,6 +100,7 @@ class PatchedPipe:
 
     def __init__(self, pipe: Connection, arenas: Sequence[PrivateArena], reader: int) -> None:
         self._pipe, self._arenas, self._reader = pipe, arenas, reader
+        self._sending = threading.Lock()  # beside a process's own thread one may say that it lives
         for arena in arenas:
             arena.read_by(reader)
 
@@ -112,6 +114,10 @@ class PatchedPipe:
 
     def send_bytes(self, message: bytes) -> None:
         """A message, behind what it is about."""
+        with self._sending:
+            self._send(message)
+
+    def _send(self, message: bytes) -> None:
         found = [(number, arena, patch) for number, arena in enumerate(self._arenas)
                  for patch in arena.patches(self._reader)]  # fmt: skip
         self._pipe.send_bytes(b"".join([HEAD.pack(number, *patch) for number, _, patch in found]))

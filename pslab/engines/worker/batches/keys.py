@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset
 
 Keys = NDArray[np.int64]
+LOOKED_AT = 8  # iterations of each worker, whose keys tell the load of each server
 
 
 class BatchKeys:
@@ -74,6 +76,18 @@ class Requests:
 def requests_of(job: Job, arena: Arena, data: Arena) -> Requests | None:
     """The requests of a run whose workers ask for keys."""
     return Requests(job, arena, job.shelf.dataset(data)) if job.keyed else None
+
+
+def by_load(job: Job, requests: Requests | None) -> Job:
+    """The job of a run in which each of several servers has as much to do with a push, and with a request, as it holds
+    of the keys of such a batch: in the mean over the first ones that have any there."""
+    if requests is None or job.run.servers == 1:
+        return job
+    batches = [own.of(iteration) for own in requests.keys for iteration in range(LOOKED_AT)]
+    counts = np.array([[piece.stop - piece.start for piece in pieces(job, keys)] for keys in batches])
+    parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    shares = parts.sum(0) / np.maximum((counts > 0).sum(0), 1)
+    return dataclasses.replace(job, shares=tuple(shares.tolist()))
 
 
 def pieces(job: Job, keys: Keys) -> list[Any]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
+import pytest
 from tiny import tiny
 
-from pslab.engines.job.wire import WHOLE, Answer, Gradient
+from pslab.engines.job.wire import REQUEST_BYTES, WHOLE, Answer, Gradient
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.lab.runs.resolve import resolve
+from pslab.lab.runs.run import run
 from pslab.protocol.messages import Push, Weights
 
 
@@ -51,3 +56,18 @@ def test_without_links_nothing_is_sent_all_until_the_server_has_taken_it():
     assert (links.sent_all(0), links.sent_all(1)) == (True, False)
     links.take()
     assert links.sent_all(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked", [{"latency_s": 0.02}, {"bandwidth_bit_s": 2e6}, {"bandwidth_bit_s": 1e7, "latency_s": 5e-3}], ids=str)
+def test_real_processes_keep_to_the_bandwidth_and_the_latency_that_were_asked_for(tmp_path: Path, asked: dict):
+    """In the middle of many exchanges, each four times slower than asked for: bandwidth to 5 %, latency to 1 ms."""
+    wanted = tiny(workers=1, sync="asp", pushes=80, cluster={"compute_s": 0.02, **asked}, dilation=4.0)
+    result = run(wanted, results=tmp_path, progress=False)
+    took_s = (result.phases.end_s - result.phases.begin_s).groupby(result.phases.phase).median()
+    up, down = result.pushes[["bytes_up", "bytes_down"]].median()
+    for phase, size_bytes in (("push", up + REQUEST_BYTES), ("pull", down)):
+        expected_s = asked.get("latency_s", 0.0) + 8 * size_bytes / asked.get("bandwidth_bit_s", math.inf)
+        slack_s = 1e-3 if "latency_s" in asked else 0.05 * expected_s
+        assert took_s[phase] == pytest.approx(expected_s, abs=slack_s), phase

@@ -1,0 +1,75 @@
+"""Processes on a Ray cluster leave the bits of those of this machine; who has no Ray never meets it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny
+
+import pslab
+from pslab.engines.execute import execute
+from pslab.engines.processes import pool
+from pslab.errors import StartFailed
+from pslab.lab.runs.resolve import resolve
+
+PACKAGE = Path(pslab.__file__).parent
+FLEET = PACKAGE / "engines" / "processes" / "fleets" / "ray.py"
+HERE = {"place": "ray", "address": "local", "worker_cpus": 0.1, "server_cpus": 0.1}
+
+
+def test_the_fleet_is_at_most_200_lines_and_nothing_else_knows_ray():
+    assert len(FLEET.read_text().splitlines()) <= 200
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            if "ray" in {each.split(".")[0] for each in names}:
+                assert path == FLEET
+                assert node.col_offset > 0, "only where a run asks for it"
+
+
+@pytest.mark.usefixtures("small_pool")
+def test_without_ray_a_run_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(pool, "_kept", None)
+    with pytest.raises(StartFailed, match=r"pip install 'pslab\[ray\]'"):
+        execute(resolve(tiny(workers=1, fleet="ray")), lambda news: None)
+
+
+@pytest.fixture(scope="module")
+def ray():
+    found = pytest.importorskip("ray")
+    yield found
+    pool.release()
+    found.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{"sync": "asp", "workers": 1}, {"sync": "bsp", "workers": 2, "prune": "static:5%"}])
+def test_a_run_on_a_ray_cluster_has_the_bits_of_one_here(ray, fields):
+    here, there = (execute(resolve(tiny(**fields, fleet=fleet)), lambda news: None) for fleet in ("local", HERE))
+    np.testing.assert_array_equal(here.weights, there.weights)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_of_a_ray_cluster_is_replaced_and_changes_no_bit(ray):
+    fields = {"sync": "bsp", "workers": 2, "pushes": 200, "on_death": "restart", "lease_s": 5.0,
+              "cluster": {"compute_s": 0.02}}  # fmt: skip
+    here = execute(resolve(tiny(**fields)), lambda news: None)
+    pool.release()
+    killed = []
+
+    def kill(news):
+        if news.get("pushes", 0) >= 40 and not killed:
+            killed.append(1)
+            pool._kept.processes[1].kill()
+
+    there = execute(resolve(tiny(**fields, fleet=HERE)), kill)
+    assert [life["worker"] for life in there.facts["lives"]] == [1]
+    np.testing.assert_array_equal(here.weights, there.weights)
+
