@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import shifted
 import torch
 from tiny import net, tiny
 from torch import nn
@@ -18,6 +19,7 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.job.outcome import OnProgress, Outcome
 from pslab.engines.processes import pool
+from pslab.engines.processes.fleets import loopback
 from pslab.errors import ConfigError
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
@@ -183,3 +185,20 @@ def test_a_new_server_goes_on_from_the_checkpoint_that_the_parent_has(by: int, b
     facts = ended(tiny(**DYING, on_death="restart"), pool.SERVER, by, beside).facts
     (rewind,) = facts["rewinds"]
     assert 0 <= rewind["pushes"] - rewind["to_pushes"] <= 20 + 3
+
+
+@pytest.mark.usefixtures("small_pool")
+def test_clocks_a_thousand_seconds_apart_leave_a_valid_history_within_their_bound(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool, "_kept", None)
+    monkeypatch.setattr(loopback, "begin", shifted.begin)
+    try:
+        run = tiny(workers=2, sync="asp", fleet="loopback", cluster=LINKS)
+        outcome = conduct(run)
+    finally:
+        pool.release()
+    assert judged(run, outcome) == {"verdict": "valid"}
+    assert 0.0 < outcome.facts["clock_bound_s"] < 1.0
+    begin_s, end_s = outcome.phases[:, 3], outcome.phases[:, 4]
+    assert (end_s - begin_s).min() >= 0.0
+    assert begin_s.min() >= -outcome.facts["clock_bound_s"]
+    assert end_s.max() < shifted.AHEAD_S / 2

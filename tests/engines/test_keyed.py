@@ -11,7 +11,7 @@ import torch
 from memory import peak_bytes
 from whole import conduct, killed, same
 
-from pslab.config.run import Run
+from pslab.config.run import SEMANTICS, Run, digest_of
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
 from pslab.engines.job.outcome import Outcome
@@ -265,6 +265,27 @@ def test_a_run_whose_keys_are_placed_goes_on_from_its_checkpoint(tmp_path, monke
     outcome, said = conduct(wanted, tmp_path)
     assert any("goes on after" in words for words in said)
     same(outcome, conduct(wanted)[0])
+
+
+def test_a_server_has_as_much_to_do_as_it_holds_of_the_keys_of_batches():
+    """Both hold as many keys, of which the first ones are frequent. Server 0, which decides, does its part of a push in
+    most of the second that it takes; then it hears of the rest, which server 1 does in what is left."""
+    wanted = keyed(engine="virtual", cluster={"compute_s": 1e-6, "apply_s": 1.0}, data="functions", workers=1,
+                   batch_size=32, servers=2, sync="asp", pushes=40, eval_every=40)  # fmt: skip
+    outcome, experiment = conduct(wanted)[0], resolve(wanted)
+    entries, seconds, ranges = (outcome.pushes[:, PUSH_COLUMNS.index(name)] for name in ("density", "seconds", "range"))
+    half = experiment.parts[1].slices[0].start
+    first = entries[ranges == 0].sum() * half
+    share = first / (first + entries[ranges == 1].sum() * (experiment.keyspace.size - half))
+    assert share > 0.8
+    assert seconds[ranges == 1] - seconds[ranges == 0] == pytest.approx([1 - share] * 40, rel=0.2)
+
+
+def test_runs_that_several_servers_do_otherwise_than_before_have_other_names():
+    before = {"semantics": SEMANTICS, **keyed(servers=2).plain()}
+    assert keyed(servers=2).digest != digest_of(before)
+    assert keyed(servers=2, pull="whole").digest == digest_of({**before, "pull": "whole"})
+    assert keyed().digest == digest_of({name: value for name, value in before.items() if name != "servers"})
 
 
 def test_where_keys_lie_is_a_part_of_what_names_a_run():

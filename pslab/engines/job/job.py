@@ -133,6 +133,7 @@ class Job:
     portable: bool
     own: bool
     layered: bool
+    shares: tuple[float, ...]  #: of each range: what handling it costs in virtual time, of what the whole model costs
 
     @cached_property
     def ranges_of(self) -> tuple[tuple[int, ...], ...]:
@@ -176,11 +177,6 @@ class Job:
         return snapshot[np.searchsorted(self.evaluated_at, self.places[self.evaluated])]
 
     @cached_property
-    def shares(self) -> tuple[float, ...]:
-        """Of each range its part of the model: what handling it costs of what the whole model costs."""
-        return tuple(part.size / self.layout.size for part in self.parts)
-
-    @cached_property
     def _whole_bytes(self) -> tuple[int, ...]:
         return tuple(frame_bytes(part.size, self.layout.dtype.itemsize) for part in self.parts)
 
@@ -201,4 +197,5 @@ class Job:
                 "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment", "places",
                 "evaluated", "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own",
                 "layered")  # fmt: skip
-        return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf)
+        shares = tuple(part.size / layout.size for part in experiment.parts)
+        return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf, shares=shares)

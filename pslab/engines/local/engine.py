@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -304,6 +304,7 @@ class _LocalRun(Rehearsing):
         facts |= {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
+            **_clocks(self.worked.values()),
             "deaths": self.attendance.deaths,
             **fault_facts(self.experiment.cluster, [tuple(row) for row in faulted]),
             "dilation": self.dilation,
@@ -318,3 +319,9 @@ class _LocalRun(Rehearsing):
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
         return Outcome(self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights(), facts)
+
+
+def _clocks(worked: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """How exactly the workers knew the server's clock, where they had others: the worst of them, in seconds."""
+    bound_s = max((each["clock_bound_s"] for each in worked), default=0.0)
+    return {"clock_bound_s": bound_s} if bound_s else {}

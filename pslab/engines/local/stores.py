@@ -97,7 +97,7 @@ class LocalStore:
                     if isinstance(frame[0], Stop):
                         return
                     if isinstance(frame[0], Go):
-                        self._clock.start(dilation, frame[0].zero_s)
+                        self._clock.start(dilation, frame[0].zero_s - self._seat.apart[0])
                     else:
                         self._carry_out(frame)
         except EOFError:

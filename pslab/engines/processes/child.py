@@ -62,6 +62,7 @@ class Seat(NamedTuple):
     checkpoints: tuple[Arena, Arena]  #: two generations of its own state, if it is a server
     phases: Arena | None = None  #: the table of a worker's own
     listener: Listener | None = None  #: where others dial, if they are given no lines
+    apart: tuple[float, float] = (0.0, 0.0)  #: what the server's clock shows more than this one, and how exact that is
 
     def attached(self, number: int) -> Connection:
         """The line of a new process, which the parent says is there."""

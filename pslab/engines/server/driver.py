@@ -18,7 +18,7 @@ from pslab.engines.server.ledger import NOTHING
 from pslab.engines.server.store import NO_WORK, Dealt, OwnStore, Shard, Store, Work
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
-from pslab.protocol.store import Forget, Order, Snapshot
+from pslab.protocol.store import Forget, Snapshot
 from pslab.protocol.worker import buffers_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.workload.data import rounds
@@ -190,7 +190,7 @@ class ServerDriver:
                 pending.extend(self.machine.answered(effect.pull.range))
             elif isinstance(effect, Discard):
                 self.books.discard(effect)
-                self._hand(effect.range, effect, Work(dealt=self._dealt_with((effect.push,))))
+                self._store_of(effect.range).hand(effect, Work(dealt=self._dealt_with((effect.push,))), self)
             elif isinstance(effect, Searched):
                 self._clock.spend(SEARCH, self._clock.now(), effect.points)
             elif isinstance(effect, Refuse):
@@ -198,11 +198,11 @@ class ServerDriver:
             self._transport.attend()  # that may have taken milliseconds, for which other workers need not wait
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
-        books, server_of, index = self.books, self._server_of, step.range
-        leads = led_by is not None and server_of[led_by[1]] == server_of[index]
-        rate, dealt = books.rate(step), self._dealt_with(step.pushes)
-        own = self._dealt.get(led_by) if leads else None  # type: ignore[arg-type]
-        self._hand(index, step, Work(rate, books.computing(index) if self._joined else (), dealt, own))
+        books, index = self.books, step.range
+        rate, store = books.rate(step), self._store_of(index)
+        own = self._dealt.get(led_by) if led_by is not None and self._store_of(led_by[1]) is store else None
+        computing = books.computing(index) if self._joined else ()
+        store.hand(step, Work(rate, computing, self._dealt_with(step.pushes), own), self)
         if books.counted(step):
             self._snapshot_if_due()
 
@@ -213,11 +213,10 @@ class ServerDriver:
         self._answered[key] = pull.iteration
         if self._waiting is not None:
             self._waiting.answered(reply)
-        self._hand(pull.range, reply, Work(dealt=(self._dealt.get(key),)))
+        self._store_of(pull.range).hand(reply, Work(0.0, (), (self._dealt.get(key),)), self)
 
-    def _hand(self, index: int, order: Order, work: Work) -> None:
-        """Let the store of a range do something."""
-        self._stores[self._server_of[index]].hand(order, work, self)
+    def _store_of(self, index: int) -> Store:
+        return self._stores[self._server_of[index]]
 
     def _dealt_with(self, pushes: Iterable[Push]) -> list[Dealt | None]:
         return [self._dealt.get((push.worker, push.range)) for push in pushes]
@@ -249,10 +248,12 @@ class ServerDriver:
             self._acknowledge(push, dealt or [0.0, 0.0], now)
 
     def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
-        worker, key, place = push.worker, (push.worker, push.range), (push.worker, self._server_of[push.range])
-        self._outbox[place].append(Ack(worker, push.range, push.iteration, Taken(*dealt)))
+        worker, index, iteration = push[:3]
+        place = worker, self._server_of[index]
+        self._outbox[place].append(Ack(worker, index, iteration, Taken(*dealt)))
         # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
-        if push.iteration <= self._answered.get(key, NOTHING) - self._buffers and worker in self.machine.workers:
+        late = iteration + self._buffers <= self._answered.get((worker, index), NOTHING)
+        if late and worker in self.machine.workers:
             frame, self._outbox[place] = self._outbox[place], []
             self._transport.send(worker, frame, now)
 

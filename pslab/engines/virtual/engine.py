@@ -23,7 +23,7 @@ from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.batches.keys import requests_of
+from pslab.engines.worker.batches.keys import by_load, requests_of
 from pslab.errors import RunError, WorkerDied
 from pslab.tensors.device import one_thread
 
@@ -82,6 +82,7 @@ class _VirtualRun(Coordinator):
             self.await_prepared(self.hosts.numbers)
             self.preparation_s, arena, snapshots = time.monotonic() - self.start_s, self.pool.arena, self.pool.snapshots
             requests = requests_of(job, arena, self.pool.data)
+            job = by_load(job, requests)
             given: dict[str, Any] = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot,
                                      "requests": requests}  # fmt: skip
             self.keeper = Keeper(self.experiment.checkpoints, job, arena, self._say, **given)

@@ -34,7 +34,7 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import body_of
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.batches.keys import requests_of
+from pslab.engines.worker.batches.keys import by_load, requests_of
 from pslab.engines.worker.keyed import producer_of
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import RunError
@@ -159,6 +159,7 @@ class WholeRun:
         self._weights = self.arena.tensor(layout.server, layout.size, layout.dtype)
         self._weights.copy_(experiment.weights)
         self.requests = requests_of(self.job, self.arena, seat.data)
+        self.job = by_load(self.job, self.requests)
         self.producers = [producer_of(self.job, worker, self.arena, seat.data, requests=self.requests)
                           for worker in range(run.workers)]  # fmt: skip
         self.evaluator = Evaluator(self.job, seat.data, torch.device(run.device))

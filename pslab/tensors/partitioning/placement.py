@@ -26,13 +26,13 @@ def balanced(spreads: Array, servers: int) -> Array:
     Its largest load is at most 4/3 - 1/(3 servers) times the least possible (Graham, SIAM J. Appl. Math. 1969, LPT).
 
     Args:
-        spreads: int [keys], by how many workers each key is used; one that nobody uses weighs nothing.
+        spreads: int [keys], by how many workers each key is used.
 
     Returns:
-        int64 [keys], the server of each; ties go to the lowest number.
+        int64 [keys], the server of each, of one that nobody uses 0; ties go to the lowest number.
     """
-    owner, load = np.empty(len(spreads), np.int64), np.zeros(servers, np.int64)
-    for key in np.argsort(-spreads, kind="stable").tolist():
+    owner, load = np.zeros(len(spreads), np.int64), np.zeros(servers, np.int64)
+    for key in np.argsort(-spreads, kind="stable")[: np.count_nonzero(spreads)].tolist():
         server = int(load.argmin())
         owner[key] = server
         load[server] += spreads[key]
@@ -49,7 +49,7 @@ def beside_users(uses: Uses, key_count: int, servers: int | None = None) -> Arra
         servers: beside the first workers; by default beside each. A key of none of these workers goes to any server.
 
     Returns:
-        int64 [keys]; a key that nobody uses lies with node 0.
+        int64 [keys], of a key that nobody uses 0.
     """
     load, owner = np.diff(uses[0]).astype(np.int64), np.zeros(key_count, np.int64)
     for key, own, among in _hosts(uses, key_count, servers, widest_first=True):
@@ -94,13 +94,31 @@ RULES: dict[str, Callable[[Uses, int, int], Array]] = {
 def place(uses: Uses, key_count: int, servers: int, rule: str) -> Array:
     """The server of each key by one of RULES: int64 [keys].
 
+    Keys that nobody uses are no load: they even out how many each server holds.
+
     Raises:
-        ConfigError: a server is left without keys.
+        ConfigError: a server is left without keys that are used.
     """
-    owner = RULES[rule](uses, key_count, servers)
-    if (idle := np.flatnonzero(np.bincount(owner, minlength=servers) == 0)).size:
+    owner, unused = RULES[rule](uses, key_count, servers), np.ones(key_count, bool)
+    unused[uses[1]] = False
+    held = np.bincount(owner[~unused], minlength=servers)
+    if (idle := np.flatnonzero(held == 0)).size:
         raise ConfigError("placement", rule, f"leaves server {idle[0]} of {servers} without keys: use fewer servers")
+    owner[unused] = np.repeat(np.arange(servers), filled(held, int(unused.sum())))
     return owner
+
+
+def filled(held: Array, more: int) -> Array:
+    """How many of so many more each is to get, so that the fewest are as many as can be: int64 [servers]."""
+    found, order = np.zeros(len(held), np.int64), np.argsort(held, kind="stable")
+    for count in range(len(held), 0, -1):  # those with the fewest get all
+        low = order[:count]
+        level, over = divmod(int(held[low].sum()) + more, count)
+        if level >= held[low[-1]]:
+            found[low] = level - held[low]
+            found[low[:over]] += 1
+            break
+    return found
 
 
 def renumbered(owner: Array) -> Array:

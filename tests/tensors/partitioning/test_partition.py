@@ -230,6 +230,23 @@ def test_each_key_has_one_server_by_every_rule(planted, rule):
     assert np.array_equal(placement.by_key(held, places), weights)
 
 
+@pytest.mark.parametrize(("held", "more", "found"), [
+    ([1, 1, 1], 5, [2, 2, 1]), ([9, 1, 3], 4, [0, 3, 1]), ([9, 1, 3], 2, [0, 2, 0]), ([9, 1, 3], 0, [0, 0, 0]),
+    ([2, 2, 7], 12, [6, 6, 0]),
+])  # fmt: skip
+def test_what_is_even_when_it_is_filled_is_as_even_as_can_be(held, more, found):
+    assert placement.filled(np.array(held), more).tolist() == found
+
+
+@pytest.mark.parametrize("rule", placement.RULES)
+def test_keys_that_nobody_uses_even_out_what_servers_hold(rule):
+    used = 5 * np.arange(40)
+    owner = placement.place((np.array([0, 30, 40]), used), 1000, 2, rule)
+    assert np.bincount(owner).tolist() == [500, 500]
+    alone = placement.place((np.array([0, 30, 40]), np.arange(40)), 40, 2, rule)
+    assert owner[used].tolist() == alone.tolist()
+
+
 def test_the_largest_load_goes_to_the_least_loaded_server():
     assert placement.balanced(np.array([5, 4, 3, 3, 3]), 2).tolist() == [0, 1, 1, 0, 1]
     spreads = np.array([4, 4, 1, 1, 1, 1])

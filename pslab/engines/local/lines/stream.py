@@ -39,7 +39,8 @@ def worker_line(job: Job, seat: Seat) -> Line:
     if seat.arena.shared:
         return Line(seat.pipes[0], spin_s)
     mirror = Mirror(job, seat.arena, seat.number)
-    return Stream(seat.pipes[0], mirror, TO_WORKER, waits=True, lease_s=job.run.lease_s, spin_s=spin_s)
+    return Stream(seat.pipes[0], mirror, TO_WORKER, waits=True, lease_s=job.run.lease_s, spin_s=spin_s,
+                  apart_s=seat.apart[0])  # fmt: skip
 
 
 def server_line(job: Job, seat: Seat, worker: int) -> Line:
@@ -57,13 +58,15 @@ class Stream(Line):
         kinds: of messages that the other end may send; no other is read.
         waits: whether `send` returns only when everything is on its way.
         lease_s: after so long without an answer of the other end's machine the line has ended.
+        apart_s: what the other end's clock shows more than this one's.
     """
 
     def __init__(
         self, pipe: Connection, mirror: Mirror | None, kinds: tuple[type, ...], *, waits: bool, lease_s: float,
-        spin_s: float = SPIN_S,
+        spin_s: float = SPIN_S, apart_s: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(pipe, spin_s)
+        self._apart_s = apart_s
         self._stream, self._mirror, self._kinds, self._waits = self.descriptor, mirror, kinds, waits
         self._to_send: deque[memoryview] = deque()
         self._to_read: deque[memoryview] = deque()  # the places of what is still to come of a frame
@@ -179,7 +182,7 @@ class Stream(Line):
                 raise FrameError(f"messages of {length} bytes; a frame has 1 to {FRAME_BYTES}")
             if begin + length > len(data):
                 break
-            self._sent_s, at = sent_s, begin + length
+            self._sent_s, at = sent_s - self._apart_s, begin + length
             frame: Frame = list(unpack(data[begin:at]))
             for message in frame:
                 self._to_read.extend(self._places(message))

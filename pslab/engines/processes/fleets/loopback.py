@@ -14,6 +14,7 @@ from pslab.config.fleet import Fleet
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.child import SERVER, name
+from pslab.engines.processes.fleets.clocks import SAME
 from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.meeting import START_LIMIT_S, Address, Listener, dial, new_key
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
@@ -104,7 +105,11 @@ def begin(number: int, way: Way, *, pulse: bool = False) -> None:
         listener = Listener(way.key, way.network, way.ports)
         pipe.send_bytes(json.dumps(listener.address).encode())
     told = json.loads(pipe.recv_bytes())
-    lines = [listener.accept(other) for other in told] if listener else [dial(tuple(told), number, way.key).line]
+    if listener:
+        lines, apart = [listener.accept(other) for other in told], SAME
+    else:
+        line, apart = dial(tuple(told), number, way.key)
+        lines = [line]
     one, *others = (PrivateArena(passes=number == 2) for number in range(7))
     ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
     phases = None if number == SERVER else PrivateArena()
@@ -112,7 +117,7 @@ def begin(number: int, way: Way, *, pulse: bool = False) -> None:
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER)  # type: ignore[arg-type]
     if pulse:
         threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
-    child.main(child.Seat(number, upward, lines, *memory, listener))
+    child.main(child.Seat(number, upward, lines, *memory, listener, apart))
 
 
 def _pulse(pipe: Any) -> None:

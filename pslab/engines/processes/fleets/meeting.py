@@ -96,8 +96,8 @@ class Listener:
     """
 
     def __init__(self, key: bytes, network: str = "127.0.0.1", ports: tuple[int, int] = (0, 0),
-                 clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
-        self._key, self._clock = key, clock
+                 clock: Callable[[], float] | None = None) -> None:  # fmt: skip
+        self._key, self._clock = key, clock or time.monotonic
         self._socket = _bound(address_in(network), ports)
         self._socket.setblocking(False)
         self.address: Address = self._socket.getsockname()[:2]
@@ -211,7 +211,7 @@ class _Guest:
 
 
 def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT_S,
-         clock: Callable[[], float] = time.monotonic) -> Met:  # fmt: skip
+         clock: Callable[[], float] | None = None) -> Met:  # fmt: skip
     """Meet who listens there, as the process of this number.
 
     Raises:
@@ -233,7 +233,7 @@ def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT
         welcome, why = VERDICT.unpack(_heard(line, VERDICT.size, address))
         if not welcome:
             raise Refused(f"{address[0]}:{address[1]} refused process {number}: {why.decode(errors='replace')}")
-        pings = []
+        pings, clock = [], clock or time.monotonic
         for _ in range(PINGS):
             sent_s = clock()
             line.sendall(INSTANT.pack(sent_s))
