@@ -50,8 +50,7 @@ class ServerDriver:
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = buffers_of(job.traits.eager)
         # of (worker, server) what goes with the next weights
-        self._outbox: dict[tuple[int, int], Frame] = {(worker, server): [] for worker in range(job.run.workers)
-                                                      for server in range(job.run.servers)}  # fmt: skip
+        self._outbox: dict[tuple[int, int], Frame] = {}
         self._dealt: dict[tuple[int, int], Dealt] = {}  # of (worker, range) the last push: taken, done
         self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken
         self._answered: dict[tuple[int, int], int] = {}  # ... the last iteration that it was given weights for
@@ -101,7 +100,7 @@ class ServerDriver:
             self.books.leave(worker)
             for server, store in enumerate(self._stores):
                 store.hand(Forget(worker), NO_WORK, self)
-                self._outbox[worker, server] = []
+                self._outbox.pop((worker, server), None)
             for index in range(len(self._job.parts)):
                 self._dealt.pop((worker, index), None)
                 self._answered.pop((worker, index), None)
@@ -250,12 +249,11 @@ class ServerDriver:
     def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
         worker, index, iteration = push[:3]
         place = worker, self._server_of[index]
-        self._outbox[place].append(Ack(worker, index, iteration, Taken(*dealt)))
+        self._outbox.setdefault(place, []).append(Ack(worker, index, iteration, Taken(*dealt)))
         # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
         late = iteration + self._buffers <= self._answered.get((worker, index), NOTHING)
         if late and worker in self.machine.workers:
-            frame, self._outbox[place] = self._outbox[place], []
-            self._transport.send(worker, frame, now)
+            self._transport.send(worker, self._outbox.pop(place), now)
 
     def laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None:
         """The weights of a range lie ready for a worker, read from `begin_s` to `done_s`."""
@@ -266,7 +264,7 @@ class ServerDriver:
         answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
         weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
         place = worker, self._server_of[index]
-        frame, self._outbox[place] = [*self._outbox[place], weights], []
+        frame = [*self._outbox.pop(place, ()), weights]
         self._ledger.answered(weights)
         if not self._listed:
             self._crossed(worker, index, size_bytes)
