@@ -78,6 +78,14 @@ class ServerDriver:
         for store in self._stores:
             store.finish(self)
 
+    def keep_last(self, now: float) -> None:
+        """The run is over: its last weights are to be evaluated, too. One server's own ledger keeps them."""
+        ledger, applied = self.books.ledger, self.books.applied
+        if len(self._stores) > 1 and ledger.lacks(applied):
+            self._open_snapshot(now)
+            for store in self._stores:
+                store.finish(self)
+
     def receive(self, frame: Frame) -> None:
         """Deal with the messages of a frame, unless the run is over."""
         for message in frame:
@@ -226,10 +234,15 @@ class ServerDriver:
         if len(self._stores) == 1:
             ledger.snapshot_if_due(applied, self._applied_s)
         elif ledger.due(applied, self._clock.now()):
-            index = ledger.open(applied)
-            self._copies[index] = len(self._stores), applied, 0.0
-            for store in self._stores:
-                store.hand(Snapshot(index), NO_WORK, self)
+            self._open_snapshot(0.0)
+
+    def _open_snapshot(self, since_s: float) -> None:
+        """Each server is to copy its weights, once it has done what it was handed before."""
+        applied = self.books.applied
+        index = self.books.ledger.open(applied)
+        self._copies[index] = len(self._stores), applied, since_s
+        for store in self._stores:
+            store.hand(Snapshot(index), NO_WORK, self)
 
     # --- what the stores have done --------------------------------------------------------------------------------
 
@@ -278,7 +291,7 @@ class ServerDriver:
         to_come, pushes, latest_s = self._copies.pop(index)
         latest_s = max(latest_s, done_s)
         if to_come == 1:
-            self._ledger.kept(index, pushes, latest_s)
+            self._ledger.kept(index, pushes, latest_s, len(self._stores) - 1)
         else:
             self._copies[index] = to_come - 1, pushes, latest_s
         self._ended_at(done_s)
