@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import shifted
 import torch
 from tiny import net, tiny
 from torch import nn
@@ -18,6 +19,7 @@ from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.job.outcome import OnProgress, Outcome
 from pslab.engines.processes import pool
+from pslab.engines.processes.fleets import loopback
 from pslab.errors import ConfigError
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
@@ -29,7 +31,7 @@ KEYED = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "
 ALONE: dict[str, Any] = {"sync": "asp", "workers": 1}
 FEW = [
     {}, {**ALONE, "prune": "static:5%", "pull": "changed"}, {**ALONE, "sync": "eager"},
-    {**ALONE, "ranges": "layers", "order": "needed", "cluster": LINKS}, {**ALONE, **KEYED},
+    {**ALONE, "ranges": "layers", "order": "needed", "cluster": LINKS}, {**ALONE, **KEYED}, {"servers": 2},
 ]  # fmt: skip
 MORE: list[dict[str, Any]] = [
     ALONE, {"prune": "static:1%"}, {"cluster": LINKS, "prune": "static:5%", "pull": "changed"},
@@ -39,12 +41,17 @@ MORE: list[dict[str, Any]] = [
     {**ALONE, "sync": "eager", "prune": "range:7", "pull": "range"}, {**ALONE, "prune": "std:2", "pull": "whole"},
     {"sync": "local:2"}, {"sync": "average:1", "pushes": 64}, {**ALONE, "sync": "downpour:1,2"},
     {"sync": "admm:2"}, {**KEYED, "workers": 2}, {**ALONE, "optimizer": "adam", "pull": "changed"},
+    {"servers": 2, "prune": "static:5%", "pull": "changed", "cluster": LINKS}, {"servers": 4},
+    {"servers": 2, "ranges": "layers:200"}, {**KEYED, "workers": 2, "servers": 3},
     {**ALONE, "rate": "adagrad:server"}, {**ALONE, "rate": "dynsgd"}, {"evaluate": "beside"},
 ]  # fmt: skip
 VALID: list[dict[str, Any]] = [
-    {"sync": "asp"}, {"sync": "ssp:0"}, {"sync": "ssp:1", "ranges": "layers", "cluster": LINKS}, {"sync": "backup:1"},
+    {"sync": "asp"}, {"sync": "asp", "servers": 2}, {"sync": "ssp:1", "servers": 3, "ranges": "layers:200"},
+    {"sync": "eager:2", "servers": 2}, {"sync": "backup:1", "servers": 2, "cluster": LINKS}, {"sync": "ssp:0"},
+    {"sync": "ssp:1", "ranges": "layers", "cluster": LINKS}, {"sync": "backup:1"},
     {"sync": "dssp:1,4"}, {"sync": "elastic:4"}, {"sync": "eager:2", "prune": "static:5%", "pull": "changed"},
-    {"sync": "asp", "cluster": {**LINKS, "duplicate_share": 0.1}}, {"sync": "asp", "pushes": None, "seconds": 0.3},
+    {"sync": "asp", "cluster": {**LINKS, "faults": [{"what": "duplicate", "probability": 0.1}]}},
+    {"sync": "asp", "pushes": None, "seconds": 0.3},
 ]  # fmt: skip
 
 
@@ -183,3 +190,20 @@ def test_a_new_server_goes_on_from_the_checkpoint_that_the_parent_has(by: int, b
     facts = ended(tiny(**DYING, on_death="restart"), pool.SERVER, by, beside).facts
     (rewind,) = facts["rewinds"]
     assert 0 <= rewind["pushes"] - rewind["to_pushes"] <= 20 + 3
+
+
+@pytest.mark.usefixtures("small_pool")
+def test_clocks_a_thousand_seconds_apart_leave_a_valid_history_within_their_bound(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool, "_kept", None)
+    monkeypatch.setattr(loopback, "begin", shifted.begin)
+    try:
+        run = tiny(workers=2, sync="asp", fleet="loopback", cluster=LINKS)
+        outcome = conduct(run)
+    finally:
+        pool.release()
+    assert judged(run, outcome) == {"verdict": "valid"}
+    assert 0.0 < outcome.facts["clock_bound_s"] < 1.0
+    begin_s, end_s = outcome.phases[:, 3], outcome.phases[:, 4]
+    assert (end_s - begin_s).min() >= 0.0
+    assert begin_s.min() >= -outcome.facts["clock_bound_s"]
+    assert end_s.max() < shifted.AHEAD_S / 2

@@ -136,6 +136,7 @@ class _Record:
     def __init__(self, number: int, kind: Any, layout: str, payload: Any = None) -> None:
         self.struct, self._number, self._kind, self._payload = struct.Struct(f"<B{layout}"), number, kind, payload
         self._at = kind._fields.index("payload") if payload else 0
+        self._behind = self._at + len(payload._fields) if payload else 0
 
     def pack(self, message: Any) -> bytes:
         at = self._at
@@ -146,8 +147,8 @@ class _Record:
     def unpack(self, frame: bytes, offset: int) -> Any:
         _, *fields = self.struct.unpack_from(frame, offset)
         if at := self._at:
-            behind = at + len(self._payload._fields)
-            fields[at:behind] = [self._payload(*fields[at:behind])]
+            behind = self._behind
+            return self._kind(*fields[:at], self._payload(*fields[at:behind]), *fields[behind:])
         return self._kind(*fields)
 
 
@@ -175,10 +176,10 @@ def pack(frame: Iterable[Message]) -> bytes:
 
 def unpack(frame: bytes) -> Iterator[Any]:
     """The bytes of a frame -> its messages; struct.error if it is not made of whole records of known kinds."""
-    at = 0
-    while at < len(frame):
-        if frame[at] >= len(_RECORDS):
-            raise struct.error(f"no kind of message has the number {frame[at]}; there are {len(_RECORDS)}")
-        record = _RECORDS[frame[at]]
+    at, end = 0, len(frame)
+    while at < end:
+        if (kind := frame[at]) >= len(_RECORDS):
+            raise struct.error(f"no kind of message has the number {kind}; there are {len(_RECORDS)}")
+        record = _RECORDS[kind]
         yield record.unpack(frame, at)
         at += record.struct.size

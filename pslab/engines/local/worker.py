@@ -11,8 +11,8 @@ import time
 from pslab.engines.emulation.faults import NEVER, Faults
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
+from pslab.engines.local.lines.ends import worker_line
 from pslab.engines.local.lines.framed_pipe import ready
-from pslab.engines.local.lines.stream import worker_line
 from pslab.engines.local.pace import rehearsed
 from pslab.engines.processes.channel import ALIVE, report
 from pslab.engines.processes.child import Seat
@@ -83,7 +83,7 @@ class LocalWorker(Evaluating):
         turns = self.driver.turns
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
-                "refused": self.driver.refused, "faulted": self.faults.rows,
+                "clock_bound_s": self.seat.apart[1], "refused": self.driver.refused, "faulted": self.faults.rows,
                 "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body)
 
@@ -91,7 +91,7 @@ class LocalWorker(Evaluating):
         """Start with the run, or take the place of another process: the iteration to be computed now, if any."""
         self.clock.start(dilation)
         go, *others = self._messages()
-        self.clock.start(dilation, go.zero_s)
+        self.clock.start(dilation, go.zero_s - self.seat.apart[0])
         left_s = self.faults.kill_s(self.worker) - self.clock.now()
         if go.iteration == FIRST:
             kill_after(self.clock.real_s(left_s))

@@ -37,7 +37,7 @@ class WallClock:
         self.dilation, self.zero_s = dilation, time.monotonic() if zero_s is None else zero_s
 
     def now(self) -> float:
-        return self.at(time.monotonic())
+        return (time.monotonic() - self.zero_s) / self.dilation
 
     def at(self, monotonic_s: float) -> float:
         """An instant of the machine's monotonic clock on this one."""
@@ -48,7 +48,8 @@ class WallClock:
         return seconds * self.dilation
 
     def spend(self, on: str, since_s: float, count: int = 1, share: float = 1.0) -> None:
-        spent = self.spent.setdefault(on, [0.0, 0])
+        if (spent := self.spent.get(on)) is None:
+            spent = self.spent[on] = [0.0, 0]
         spent[0] += self.now() - since_s
         spent[1] += count
 

@@ -18,7 +18,7 @@ from pslab.engines.server.ledger import NOTHING
 from pslab.engines.server.store import NO_WORK, Dealt, OwnStore, Shard, Store, Work
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
-from pslab.protocol.store import Forget, Order, Snapshot
+from pslab.protocol.store import Forget, Snapshot
 from pslab.protocol.worker import buffers_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.workload.data import rounds
@@ -50,8 +50,7 @@ class ServerDriver:
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = buffers_of(job.traits.eager)
         # of (worker, server) what goes with the next weights
-        self._outbox: dict[tuple[int, int], Frame] = {(worker, server): [] for worker in range(job.run.workers)
-                                                      for server in range(job.run.servers)}  # fmt: skip
+        self._outbox: dict[tuple[int, int], Frame] = {}
         self._dealt: dict[tuple[int, int], Dealt] = {}  # of (worker, range) the last push: taken, done
         self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken
         self._answered: dict[tuple[int, int], int] = {}  # ... the last iteration that it was given weights for
@@ -79,6 +78,14 @@ class ServerDriver:
         for store in self._stores:
             store.finish(self)
 
+    def keep_last(self, now: float) -> None:
+        """The run is over: its last weights are to be evaluated, too. One server's own ledger keeps them."""
+        ledger, applied = self.books.ledger, self.books.applied
+        if len(self._stores) > 1 and ledger.lacks(applied):
+            self._open_snapshot(now)
+            for store in self._stores:
+                store.finish(self)
+
     def receive(self, frame: Frame) -> None:
         """Deal with the messages of a frame, unless the run is over."""
         for message in frame:
@@ -101,7 +108,7 @@ class ServerDriver:
             self.books.leave(worker)
             for server, store in enumerate(self._stores):
                 store.hand(Forget(worker), NO_WORK, self)
-                self._outbox[worker, server] = []
+                self._outbox.pop((worker, server), None)
             for index in range(len(self._job.parts)):
                 self._dealt.pop((worker, index), None)
                 self._answered.pop((worker, index), None)
@@ -190,7 +197,7 @@ class ServerDriver:
                 pending.extend(self.machine.answered(effect.pull.range))
             elif isinstance(effect, Discard):
                 self.books.discard(effect)
-                self._hand(effect.range, effect, Work(dealt=self._dealt_with((effect.push,))))
+                self._store_of(effect.range).hand(effect, Work(dealt=self._dealt_with((effect.push,))), self)
             elif isinstance(effect, Searched):
                 self._clock.spend(SEARCH, self._clock.now(), effect.points)
             elif isinstance(effect, Refuse):
@@ -198,11 +205,11 @@ class ServerDriver:
             self._transport.attend()  # that may have taken milliseconds, for which other workers need not wait
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
-        books, server_of, index = self.books, self._server_of, step.range
-        leads = led_by is not None and server_of[led_by[1]] == server_of[index]
-        rate, dealt = books.rate(step), self._dealt_with(step.pushes)
-        own = self._dealt.get(led_by) if leads else None  # type: ignore[arg-type]
-        self._hand(index, step, Work(rate, books.computing(index) if self._joined else (), dealt, own))
+        books, index = self.books, step.range
+        rate, store = books.rate(step), self._store_of(index)
+        own = self._dealt.get(led_by) if led_by is not None and self._store_of(led_by[1]) is store else None
+        computing = books.computing(index) if self._joined else ()
+        store.hand(step, Work(rate, computing, self._dealt_with(step.pushes), own), self)
         if books.counted(step):
             self._snapshot_if_due()
 
@@ -213,11 +220,10 @@ class ServerDriver:
         self._answered[key] = pull.iteration
         if self._waiting is not None:
             self._waiting.answered(reply)
-        self._hand(pull.range, reply, Work(dealt=(self._dealt.get(key),)))
+        self._store_of(pull.range).hand(reply, Work(0.0, (), (self._dealt.get(key),)), self)
 
-    def _hand(self, index: int, order: Order, work: Work) -> None:
-        """Let the store of a range do something."""
-        self._stores[self._server_of[index]].hand(order, work, self)
+    def _store_of(self, index: int) -> Store:
+        return self._stores[self._server_of[index]]
 
     def _dealt_with(self, pushes: Iterable[Push]) -> list[Dealt | None]:
         return [self._dealt.get((push.worker, push.range)) for push in pushes]
@@ -228,10 +234,15 @@ class ServerDriver:
         if len(self._stores) == 1:
             ledger.snapshot_if_due(applied, self._applied_s)
         elif ledger.due(applied, self._clock.now()):
-            index = ledger.open(applied)
-            self._copies[index] = len(self._stores), applied, 0.0
-            for store in self._stores:
-                store.hand(Snapshot(index), NO_WORK, self)
+            self._open_snapshot(0.0)
+
+    def _open_snapshot(self, since_s: float) -> None:
+        """Each server is to copy its weights, once it has done what it was handed before."""
+        applied = self.books.applied
+        index = self.books.ledger.open(applied)
+        self._copies[index] = len(self._stores), applied, since_s
+        for store in self._stores:
+            store.hand(Snapshot(index), NO_WORK, self)
 
     # --- what the stores have done --------------------------------------------------------------------------------
 
@@ -249,12 +260,13 @@ class ServerDriver:
             self._acknowledge(push, dealt or [0.0, 0.0], now)
 
     def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
-        worker, key, place = push.worker, (push.worker, push.range), (push.worker, self._server_of[push.range])
-        self._outbox[place].append(Ack(worker, push.range, push.iteration, Taken(*dealt)))
+        worker, index, iteration = push[:3]
+        place = worker, self._server_of[index]
+        self._outbox.setdefault(place, []).append(Ack(worker, index, iteration, Taken(*dealt)))
         # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
-        if push.iteration <= self._answered.get(key, NOTHING) - self._buffers and worker in self.machine.workers:
-            frame, self._outbox[place] = self._outbox[place], []
-            self._transport.send(worker, frame, now)
+        late = iteration + self._buffers <= self._answered.get((worker, index), NOTHING)
+        if late and worker in self.machine.workers:
+            self._transport.send(worker, self._outbox.pop(place), now)
 
     def laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None:
         """The weights of a range lie ready for a worker, read from `begin_s` to `done_s`."""
@@ -265,7 +277,7 @@ class ServerDriver:
         answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
         weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
         place = worker, self._server_of[index]
-        frame, self._outbox[place] = [*self._outbox[place], weights], []
+        frame = [*self._outbox.pop(place, ()), weights]
         self._ledger.answered(weights)
         if not self._listed:
             self._crossed(worker, index, size_bytes)
@@ -279,7 +291,7 @@ class ServerDriver:
         to_come, pushes, latest_s = self._copies.pop(index)
         latest_s = max(latest_s, done_s)
         if to_come == 1:
-            self._ledger.kept(index, pushes, latest_s)
+            self._ledger.kept(index, pushes, latest_s, len(self._stores) - 1)
         else:
             self._copies[index] = to_come - 1, pushes, latest_s
         self._ended_at(done_s)

@@ -34,6 +34,7 @@ class ServerNode:
         self.driver = ServerDriver(job, machine, books, shard, self._clock, self, waiting, others)
         self._inbox: deque[tuple[int, Frame]] = deque()
         self.free_s = 0.0  #: when it has dealt with what it took
+        self.busy_s = 0.0  #: for which it has dealt with frames
 
     def arrive(self, content: tuple[int, Frame], now: float) -> None:
         """A worker's frame is here."""
@@ -68,6 +69,7 @@ class ServerNode:
             self.driver.receive(self._inbox.popleft()[1])
             if (at := self._clock.at) > now:
                 self.free_s = at
+                self.busy_s += at - now
                 self._scheduler.at(at, SERVER_FREE, SERVER, self._take)
                 return
 

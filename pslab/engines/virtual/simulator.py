@@ -124,6 +124,7 @@ class Simulator:
             **({"lives": self.lives} if self.lives else {}),
             **({"requested_bytes": driver.requested_bytes} if self._job.keyed else {}),
             "diverged": driver.diverged,
+            "server_busy_s": self._server.busy_s,
             "preparation_s": preparation_s,
             "turning_s": turning_s,
             "wall_s": wall_s,

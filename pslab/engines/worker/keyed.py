@@ -18,13 +18,12 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.layout import in_turn
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.job.wire import Gradient
-from pslab.engines.worker.batches.keys import BatchKeys, Keys, Requests, pieces
+from pslab.engines.worker.batches.keys import BatchKeys, KeyedRows, Requests
 from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import NO_BASIS, NOTHING, Basis, Producer, Pulled
-from pslab.tensors.codec.frames import Entries, decode, encode_into, frame_length
+from pslab.tensors.codec.frames import Entries, decode, encode_into, frame_length, write_into
 from pslab.tensors.pruning.pruner import NonFinite, is_finite
-from pslab.tensors.sparse.inputs import on_keys
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.reading import Pair
 
@@ -32,11 +31,11 @@ from pslab.tensors.workload.reading import Pair
 class _KeyedReader(Reader):
     """Batches over the keys of an iteration alone."""
 
-    keys: Keys
+    needed: KeyedRows
 
     def at(self, iteration: int) -> Pair:
-        x, y = super().at(iteration)
-        return on_keys(x, self.keys), y
+        x, rows = self.needed.batch(iteration)
+        return x, self._dataset.train_y[torch.from_numpy(rows)]
 
 
 class _Computing(Computing):
@@ -52,10 +51,10 @@ class _Computing(Computing):
         self._reader = self._keyed = _KeyedReader(dataset, run.workers, worker, run.batch_size, run.seed,
                                                   job.assignment)  # fmt: skip
 
-    def on(self, keys: Keys, weights: torch.Tensor) -> torch.Tensor:
-        """The next gradients are taken on these weights ([k]) of these keys; where they will be ([k])."""
+    def on(self, needed: KeyedRows, weights: torch.Tensor) -> torch.Tensor:
+        """The next gradients are taken on these weights ([k]) of an iteration's keys; where they will be ([k])."""
         parameter = self._keyspace.bind_keys(self._module, weights)
-        gradient, self._weights, self._keyed.keys = torch.zeros_like(weights), weights, keys
+        gradient, self._weights, self._keyed.needed = torch.zeros_like(weights), weights, needed
         self._buffers = [gradient]
         self._views = [[(parameter, parameter.data, gradient.view_as(parameter))]]
         return gradient
@@ -83,12 +82,11 @@ class KeyedProducer:
         own = module_of(job, job.device) if module is None else module
         self._computing = _Computing(job, worker, dataset, own, kept, layout.number(arena))
         self._gradient = torch.empty(0, dtype=layout.dtype)
-        self._key_at = None if job.places is None else np.argsort(job.places)  # of each place
 
     def warm_up(self) -> None:
         """Once per module, before the run starts: it leaves no trace."""
-        keys = self._keys.of(0)
-        self._computing.on(self._named(keys)[0], torch.zeros(len(keys), dtype=self._job.layout.dtype))
+        needed = self._keys.of(0)
+        self._computing.on(needed, torch.zeros(len(needed.places), dtype=self._job.layout.dtype))
         self._computing.warm_up()
 
     def resume(self, iteration: int) -> str:
@@ -113,9 +111,10 @@ class KeyedProducer:
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration on the weights that have come for it; the batch's loss."""
-        places = self._keys.of(iteration)
-        (keys, order), weights = self._named(places), self._pulled(iteration, places)
-        self._gradient = self._computing.on(keys, weights if order is None else weights[order])
+        needed = self._keys.of(iteration)
+        weights, order = self._pulled(iteration, needed), needed.order
+        # in the order of the keys: sums have the same bits, wherever these lie
+        self._gradient = self._computing.on(needed, weights if order is None else weights[order])
         return self._computing.iteration(iteration, 0)
 
     def payloads(self, iteration: int, loss: float, layer: int | None = None) -> tuple[list[Gradient], float]:
@@ -124,35 +123,24 @@ class KeyedProducer:
         Raises:
             NonFinite: the gradient; nothing is sent.
         """
-        job, keys, gradient, found = self._job, self._keys.of(iteration), self._gradient, list[Gradient]()
-        if (order := self._named(keys)[1]) is not None:
+        job, needed, gradient, found = self._job, self._keys.of(iteration), self._gradient, list[Gradient]()
+        if (order := needed.order) is not None:
             gradient = torch.empty_like(gradient).index_copy_(0, torch.from_numpy(order), gradient)
         if not is_finite(gradient):
             raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
         self._computing.commit()
         place, begun_s, values = in_turn(job.layout.up[self._worker], iteration), time.monotonic(), gradient.numpy()
-        for part, piece, (offset, room) in zip(job.parts, pieces(job, keys), job.layout.frames, strict=True):
-            entries = part.inside(keys[piece], values[piece])
-            frame, count = self._arena.bytes(place + offset, room), len(entries.values)
-            size = encode_into(frame, entries, job.run.codec) if count else 0
-            found.append(Gradient(size, count, loss))
+        for positions, piece, (offset, room) in zip(needed.positions, needed.pieces, job.layout.frames, strict=True):
+            size = 0
+            if positions is not None:
+                size = write_into(self._arena.bytes(place + offset, room), positions, values[piece])
+            found.append(Gradient(size, piece.stop - piece.start, loss))
         return found, begun_s
 
-    def _named(self, places: Keys) -> tuple[Keys, Keys | None]:
-        """The keys at these places, increasing, and their order among the places; None if it is the same.
-
-        Gradients are taken in the order of the keys: sums have the same bits, wherever these lie.
-        """
-        if self._key_at is None:
-            return places, None
-        keys = self._key_at[places]
-        order = np.argsort(keys)
-        return keys[order], order
-
-    def _pulled(self, iteration: int, keys: Keys) -> torch.Tensor:
-        """The weights [k] of these keys, as they have come."""
+    def _pulled(self, iteration: int, needed: KeyedRows) -> torch.Tensor:
+        """The weights [k] of an iteration's keys, as they have come: in the order of their places."""
         place, found = in_turn(self._job.layout.down[self._worker], iteration), list[Any]()
-        for piece, (offset, room) in zip(pieces(self._job, keys), self._job.layout.frames, strict=True):
+        for piece, (offset, room) in zip(needed.pieces, self._job.layout.frames, strict=True):
             if count := piece.stop - piece.start:
                 frame = self._arena.bytes(place + offset, room)
                 found.append(decode(frame[: min(room, frame_length(frame))], n=count).values)
@@ -162,12 +150,12 @@ class KeyedProducer:
 
 def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
     """The initial weights of a worker's first keys, where those that it pulls lie."""
-    keys = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
+    needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
     place = in_turn(job.layout.down[worker], 0)
     weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
-    for piece, (offset, room) in zip(pieces(job, keys), job.layout.frames, strict=True):
+    for piece, (offset, room) in zip(needed.pieces, job.layout.frames, strict=True):
         if piece.start < piece.stop:
-            own = keys[piece]
+            own = needed.places[piece]
             encode_into(arena.bytes(place + offset, room), Entries(len(own), None, weights[own]))
 
 

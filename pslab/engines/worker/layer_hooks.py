@@ -6,6 +6,7 @@ Hooks on modules and parameters find out, so any nn.Module works as it is.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,9 +30,11 @@ class Layerwise:
         self.ready: Callable[[int], None] = lambda layer: None
         self._entered: set[int] = set()
         self._left = list(self._slots)  # per layer: parameters without their gradient
+        # a parameter keeps its hooks where no garbage collector sees them: they must not keep the module, or it them
+        accumulated = weakref.WeakMethod(self._accumulated)
         for name, parameter in module.named_parameters():
             if name in self._layer:
-                parameter.register_post_accumulate_grad_hook(functools.partial(self._accumulated, self._layer[name]))  # type: ignore[no-untyped-call]
+                parameter.register_post_accumulate_grad_hook(functools.partial(_call, accumulated, self._layer[name]))  # type: ignore[no-untyped-call]
 
     def learn(self, run: Callable[[], Any]) -> None:
         """A pass through the module shows which module uses a parameter first: there its weights are waited for.
@@ -74,7 +77,12 @@ class Layerwise:
                 self._entered.add(layer)
                 self.needs(layer)
 
-    def _accumulated(self, layer: int, _: torch.Tensor) -> None:
+    def _accumulated(self, layer: int) -> None:
         self._left[layer] -= 1
         if self._left[layer] == 0:
             self.ready(layer)
+
+
+def _call(method: Callable[[], Callable[[int], None] | None], layer: int, _: torch.Tensor) -> None:
+    if (found := method()) is not None:
+        found(layer)

@@ -38,7 +38,10 @@ class PhaseLog:
             self._rows.append((self._worker, iteration, ENCODE, selected_s, encoded_s, NO_WORKER, ALL))
 
     def pushed(self, index: int, iteration: int, sent_s: float, taken_s: float, done_s: float) -> None:
-        """A push of a range was dealt with."""
+        """A push of a range was dealt with: by a server whose clock, on another machine, may show that a little before
+        it was sent. Then it was at once, as far as is known; so, too, where weights come."""
+        taken_s = max(sent_s, taken_s)
+        done_s = max(taken_s, done_s)
         self._rows.append((self._worker, iteration, PUSH, sent_s, taken_s, NO_WORKER, index))
         self._rows.append((self._worker, iteration, APPLY, taken_s, done_s, NO_WORKER, index))
 
@@ -46,9 +49,11 @@ class PhaseLog:
         """Weights are here, for which the worker waited since `since_s`. They belong to the iteration before theirs."""
         iteration, index, rows, worker = weights.iteration - 1, weights.range, self._rows, self._worker
         answer: Answer = weights.payload
-        rows.append((worker, iteration, WAIT, since_s, answer.released_s, answer.released_by, index))
-        rows.append((worker, iteration, SERVE, answer.released_s, answer.sent_s, NO_WORKER, index))
-        rows.append((worker, iteration, PULL, answer.sent_s, arrived_s, NO_WORKER, index))
+        sent_s = min(answer.sent_s, arrived_s)
+        released_s = min(answer.released_s, sent_s)
+        rows.append((worker, iteration, WAIT, since_s, released_s, answer.released_by, index))
+        rows.append((worker, iteration, SERVE, released_s, sent_s, NO_WORKER, index))
+        rows.append((worker, iteration, PULL, sent_s, arrived_s, NO_WORKER, index))
 
     def decoded(self, iteration: int, begin_s: float, end_s: float, index: int = ALL) -> None:
         """Weights were put in their place."""

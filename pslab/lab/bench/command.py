@@ -24,10 +24,10 @@ SECTIONS = {
     "zipline": "ZipLine's variants, beside their published times",
     "startup": "spawning workers, and a second run in the same pool",
     "fleets": "a dense round without shared memory, beside raw TCP",
-    "scale": "a model of 10^9 parameters",
+    "scale": "many workers and servers, of whom one decides, in virtual time; a model of 10^9 parameters",
 }
 BESIDE = {"fleets": "rounds:over_fleets"}  # sections that another one's module has
-DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it needs 16 GiB
+DEFAULT = tuple(name for name in SECTIONS if name != "scale")  # it needs 16 GiB and minutes
 
 
 def add(verbs: Any) -> None:

@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,15 @@ class Entries:
     values: Array  #: [k] float32 or float64
 
 
+class Positions(NamedTuple):
+    """Positions of k entries of a vector of length n, as a codec writes them."""
+
+    n: int
+    k: int
+    codec: str
+    written: Array
+
+
 def frame_bytes(n: int, itemsize: int) -> int:
     """The length in bytes of a dense frame of n entries."""
     return START + n * itemsize
@@ -90,9 +99,9 @@ def encode(entries: Entries, codec: str = "auto") -> bytes:
     Raises:
         ValueError: invalid entries or an unknown codec.
     """
-    values, name, positions = _plan(entries, codec)
-    frame = bytearray(START + values.nbytes + positions.nbytes)
-    _write(memoryview(frame), entries.n, len(values), values, name, positions)
+    positions = _positions(entries, codec)
+    frame = bytearray(START + entries.values.nbytes + positions.written.nbytes)
+    write_into(memoryview(frame), positions, entries.values)
     return bytes(frame)
 
 
@@ -102,18 +111,38 @@ def encode_into(buffer: memoryview, entries: Entries, codec: str = "auto") -> in
     Raises:
         ValueError: invalid entries (indices that do not increase, for example), an unknown codec, a buffer too small.
     """
-    values, name, positions = _plan(entries, codec)
-    return _write(buffer, entries.n, len(values), values, name, positions)
+    return write_into(buffer, _positions(entries, codec), entries.values)
 
 
-def request_into(buffer: memoryview, indices: Array, n: int, codec: str = "auto") -> int:
-    """Write a frame that asks for these entries (int32 or int64, increasing) of a vector of length n; its length.
+def positions_of(indices: Array, n: int, codec: str = "auto") -> Positions:
+    """Of entries at these indices (int32 or int64, increasing), for frames that ask for them or give them.
 
     Raises:
         ValueError: as `encode_into`.
     """
-    _, name, positions = _plan(Entries(n, indices, np.empty(len(indices), DTYPES[0])), codec)
-    return _write(buffer, n, len(indices), None, name, positions)
+    return _positions(Entries(n, indices, np.empty(len(indices), DTYPES[0])), codec)
+
+
+def write_into(buffer: memoryview, positions: Positions, values: Array | None = None) -> int:
+    """Write a frame of these entries to the start of `buffer`, or, without values, one that asks for them; its length.
+
+    Raises:
+        ValueError: a buffer too small.
+    """
+    n, k, codec, written = positions
+    split = START + (0 if values is None else values.nbytes)
+    length = split + written.nbytes
+    view = memoryview(buffer).cast("B")
+    if len(view) < length:
+        raise ValueError(f"a buffer of {len(view)} bytes cannot hold a frame of {length}; see largest_frame_bytes")
+    dtype = NO_VALUES if values is None else DTYPES.index(values.dtype)
+    header = HEADER.pack(length, NAMES.index(codec), dtype, 0, n, k)
+    view[: HEADER.size] = header
+    if values is not None:
+        np.frombuffer(view[START:split], values.dtype)[:] = values
+    np.frombuffer(view[split:length], np.uint8)[:] = written.view(np.uint8)
+    CRC.pack_into(view, HEADER.size, zlib.crc32(view[START:length], zlib.crc32(header)))
+    return length
 
 
 def requested(frame: memoryview | bytes, n: int) -> Array:
@@ -160,8 +189,8 @@ def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
     return Entries(length, None, values)
 
 
-def _plan(entries: Entries, codec: str) -> tuple[Array, str, Array]:
-    """The checked values, the codec's name and the encoded positions."""
+def _positions(entries: Entries, codec: str) -> Positions:
+    """Of checked entries."""
     n, indices, values = entries.n, entries.indices, entries.values
     if not 0 <= n <= MAX_N:
         raise ValueError(f"n={n}: a frame holds a vector of 0 to {MAX_N} entries")
@@ -174,12 +203,12 @@ def _plan(entries: Entries, codec: str) -> tuple[Array, str, Array]:
     if indices is not None:
         _check(indices, n)
     if len(values) == n and codec in ("auto", "dense"):
-        return values, "dense", np.empty(0, np.uint8)
+        return Positions(n, n, "dense", np.empty(0, np.uint8))
     if codec == "dense":
         raise ValueError(f"{len(values)} of {n} entries cannot be sent as dense: the codec writes no positions")
     at = np.arange(n) if indices is None else indices
     name = _shortest(at, n) if codec == "auto" else codec
-    return values, name, CODECS[name].write(at, n)
+    return Positions(n, len(values), name, CODECS[name].write(at, n))
 
 
 def _check(indices: Array, n: int) -> None:
@@ -187,22 +216,6 @@ def _check(indices: Array, n: int) -> None:
         raise ValueError(f"indices must be one-dimensional int64 or int32, not {indices.ndim}-d {indices.dtype}")
     if not increasing(indices, n):
         raise ValueError(f"indices must increase strictly and lie in 0 to {n - 1}")
-
-
-def _write(buffer: memoryview, n: int, k: int, values: Array | None, name: str, positions: Array) -> int:
-    split = START + (0 if values is None else values.nbytes)
-    length = split + positions.nbytes
-    view = memoryview(buffer).cast("B")
-    if len(view) < length:
-        raise ValueError(f"a buffer of {len(view)} bytes cannot hold a frame of {length}; see largest_frame_bytes")
-    dtype = NO_VALUES if values is None else DTYPES.index(values.dtype)
-    header = HEADER.pack(length, NAMES.index(name), dtype, 0, n, k)
-    view[: HEADER.size] = header
-    if values is not None:
-        np.frombuffer(view[START:split], values.dtype)[:] = values
-    np.frombuffer(view[split:length], np.uint8)[:] = positions.view(np.uint8)
-    CRC.pack_into(view, HEADER.size, zlib.crc32(view[START:length], zlib.crc32(header)))
-    return length
 
 
 def frame_length(frame: memoryview) -> int:

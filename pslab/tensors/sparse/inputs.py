@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -65,7 +66,12 @@ class SparseInputs:
 
     def keys_of(self, rows: Array) -> Array:
         """The distinct keys that these rows hold: int64, increasing."""
-        return np.unique(self.keys.numpy()[self._entries(rows)[1]]).astype(np.int64)
+        return self.narrowed(rows).keys
+
+    def narrowed(self, rows: Array) -> Narrow:
+        """These rows over their own keys."""
+        starts, at = self._entries(rows)
+        return Narrow(*numbered(self.keys.numpy()[at]), starts, self.values.numpy()[at])
 
     def _entries(self, rows: Array) -> tuple[Array, Array]:
         """Where rows begin in a batch of them, and the places of their entries here."""
@@ -75,6 +81,33 @@ class SparseInputs:
         starts = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(counts, out=starts[1:])
         return starts, np.repeat(begins - starts[:-1], counts) + np.arange(starts[-1])
+
+
+class Narrow(NamedTuple):
+    """Rows over the keys that they hold alone, numbered in their order."""
+
+    keys: Array  #: int64 [k], increasing
+    local: Array  #: int32 [entries], of each its key's number among these
+    starts: Array  #: int64 [rows + 1]
+    values: Array  #: float32 [entries]
+
+    def inputs(self, begin: int, end: int) -> Tensor:
+        """Some of the rows: a sparse CSR tensor [end - begin, k]."""
+        starts = self.starts[begin : end + 1]
+        own = slice(starts[0], starts[-1])
+        return csr(starts - starts[0], self.local[own], self.values[own], len(self.keys))
+
+
+def numbered(keys: Array) -> tuple[Array, Array]:
+    """The distinct ones of some keys (int32): int64 [k], increasing; and the number of each among them: int32.
+
+    As np.unique with `return_inverse`, by one sort of whole numbers of which each holds a key and its place.
+    """
+    found = np.sort((keys.astype(np.int64) << 32) + np.arange(len(keys)))
+    held, number = found >> 32, np.empty(len(keys), np.int32)
+    new = np.diff(held, prepend=-1) != 0
+    number[found & 0xFFFFFFFF] = np.cumsum(new) - 1
+    return held[new], number
 
 
 def csr(starts: Array, keys: Array, values: Array, key_count: int) -> Tensor:

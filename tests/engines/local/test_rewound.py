@@ -14,8 +14,8 @@ from tiny import tiny
 from pslab.engines.execute import execute as execute_again
 from pslab.engines.job.outcome import Interrupted
 from pslab.engines.local.engine import execute
+from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.recovery.generations import Generations, newest
-from pslab.engines.local.stores import number_of
 from pslab.engines.processes import pool
 from pslab.engines.worker.phases import PUSH
 from pslab.errors import StartFailed, WorkerDied

@@ -15,9 +15,10 @@ from tiny import tiny
 
 from pslab.engines.execute import execute
 from pslab.engines.job.wire import WHOLE, Gradient, Stop, Wanted, pack, unpack
+from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.framed_pipe import Line
 from pslab.engines.local.recovery.generations import Generations
-from pslab.engines.local.stores import LocalStore, StoreLine, StoreRole, frame_of, number_of, order_of
+from pslab.engines.local.stores import LocalStore, StoreLine, StoreRole, frame_of, order_of
 from pslab.engines.processes import pool as pools
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Work
@@ -67,7 +68,9 @@ def stepped(store: LocalStore, line: Line, *orders: Any) -> list[Any]:
         line.send(frame_of(order, Work(0.1, [])))
     line.send([Stop(0)])
     store.run(1.0)
-    return [message for frame in line.frames() for message in frame]
+    *done, last = (message for frame in line.frames() for message in frame)
+    assert last == Stop(0)
+    return done
 
 
 def test_a_store_goes_on_from_its_part_of_a_checkpoint():
@@ -103,8 +106,8 @@ def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is
     job.rate.steps += 1  # type: ignore[attr-defined]
     (carried,) = stepped(store, line, Keep(1))
     assert carried.size_bytes == 0
-    (said,) = seat.parent.reports()  # type: ignore[attr-defined]
-    assert said.kind == "checkpoint"
+    said, end = seat.parent.reports()  # type: ignore[attr-defined]
+    assert (said.kind, end.kind) == ("checkpoint", "stored")
     assert "server 1 of 2: this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]
     assert Generations(seat.checkpoints).numbers() == []
 

@@ -172,10 +172,11 @@ def test_links_add_up_by_hand():
 
 def test_the_server_takes_the_time_of_its_costs():
     costs = {"apply_s": 0.5, "serve_s": 0.25, "message_s": 0.125, "decode_s": 9.0}
-    pushes, phases, _ = timed("asp", {}, 2, pushes=3, cluster=costs)
+    pushes, phases, facts = timed("asp", {}, 2, pushes=3, cluster=costs)
     assert list(pushes.seconds)[:2] == [1.625, 2.5]  # the second frame waits until the first one is dealt with
     first = phases[(phases.worker == 0) & (phases.iteration == 0)].set_index("phase")
     assert (first.begin_s["serve"], first.end_s["serve"]) == (1.625, 1.875)
+    assert facts["server_busy_s"] == facts["seconds"] - 1.0 - (2.875 - 2.75)  # at first, and until a gradient is there
     decoding = phases[phases.phase == "decode"]
     assert (decoding.end_s == decoding.begin_s).all()  # whole weights need none
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -134,3 +136,17 @@ def test_an_exception_in_a_hook_ends_the_pass():
     layerwise.ready = enough
     with pytest.raises(Enough):
         module(torch.ones(2, 6)).sum().backward()
+
+
+def test_what_has_hooks_goes_with_its_last_owner():
+    def used() -> weakref.ref[Layerwise]:
+        module, x = Backwards(), torch.ones(2, 4)
+        layerwise = Layerwise(module, Keyspace.of(module))
+        layerwise.learn(lambda: module(x))
+        layerwise.forward_begins()
+        module(x).sum().backward()
+        return weakref.ref(layerwise)
+
+    gone = used()
+    gc.collect()
+    assert gone() is None

@@ -24,9 +24,10 @@ from pslab.tensors.codec.frames import (
     encode_into,
     frame_bytes,
     largest_frame_bytes,
-    request_into,
+    positions_of,
     requested,
     sliced_bytes,
+    write_into,
 )
 
 SPARSE = ("coordinates", "bitmap", "varint", "runs")
@@ -339,14 +340,16 @@ def test_set_bits_by_definition(octets: bytes) -> None:
 def test_a_request_names_places_and_has_no_values(codec: str, k: int) -> None:
     entries = drawn(64, k)
     buffer = memoryview(bytearray(largest_frame_bytes(64, 4)))
-    size = request_into(buffer, entries.indices, 64, codec)
+    size = write_into(buffer, positions_of(entries.indices, 64, codec))
     assert np.array_equal(requested(buffer[:size], 64), entries.indices)
     assert size == len(encode(entries, codec)) - entries.values.nbytes
+    size = write_into(buffer, positions_of(entries.indices, 64, codec), entries.values)
+    assert bytes(buffer[:size]) == encode(entries, codec)
 
 
 def test_a_request_is_no_frame_of_entries_and_entries_are_no_request() -> None:
     entries, buffer = drawn(64, 5), memoryview(bytearray(200))
-    size = request_into(buffer, entries.indices, 64)
+    size = write_into(buffer, positions_of(entries.indices, 64))
     with pytest.raises(FrameError, match="asks for 5 entries has no values"):
         decode(buffer[:size])
     with pytest.raises(FrameError, match="not one that asks"):

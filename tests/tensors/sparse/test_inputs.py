@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.tensors.sparse.inputs import SparseInputs, on_keys
+from pslab.tensors.sparse.inputs import SparseInputs, numbered, on_keys
 from pslab.tensors.sparse.planted import Planted
 from pslab.tensors.workload.data import resolve_data
 from pslab.tensors.workload.models import Linear, build_model
@@ -43,6 +44,28 @@ def test_a_batch_over_its_own_keys_is_the_same_batch():
     inputs, rows = SparseInputs.of(ROWS), np.array([3, 11, 30])
     x, keys = inputs[torch.from_numpy(rows)], inputs.keys_of(rows)
     assert np.array_equal(dense(on_keys(x, keys)), dense(x)[:, keys])
+
+
+@pytest.mark.parametrize("cuts", [[0, 5], [0, 2, 3, 3, 5]], ids=str)
+def test_rows_of_several_steps_are_numbered_over_the_keys_of_all(cuts):
+    inputs, rows = SparseInputs.of(ROWS), np.array([3, 11, 30, 3, 0])
+    narrow = inputs.narrowed(rows)
+    for begin, end in pairwise(cuts):
+        x = on_keys(inputs[torch.from_numpy(rows[begin:end])], narrow.keys)
+        found = narrow.inputs(begin, end)
+        assert found.shape == (end - begin, len(narrow.keys))
+        for name in ("crow_indices", "col_indices", "values"):
+            assert torch.equal(getattr(found, name)(), getattr(x, name)())
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 5000])
+def test_keys_are_numbered_as_a_search_among_the_distinct_ones_would(count):
+    keys = np.random.default_rng(count).integers(0, 2**31 - 1 if count == 7 else 999, count).astype(np.int32)
+    distinct, numbers = numbered(keys)
+    expected = np.unique(keys, return_inverse=True)
+    assert np.array_equal(distinct, expected[0])
+    assert np.array_equal(numbers, expected[1])
+    assert (distinct.dtype, numbers.dtype) == (np.int64, np.int32)
 
 
 def test_the_gradient_of_a_sparse_batch_is_that_of_the_same_dense_batch():

@@ -20,34 +20,15 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Message, pack, unpack
 from pslab.engines.local.lines.framed_pipe import HEADER, READ_BYTES, SPIN_S, Line, NoFrame
-from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror, Places
-from pslab.engines.processes.child import Seat
+from pslab.engines.local.lines.mirror import Mirror, Places
 from pslab.errors import FrameError
 
 LOW_BYTES = 1 << 18
 PIECES = 256  # of memory in one system call; the system's limit is 1,024
 FRAME_BYTES = 1 << 22  # of the messages in one frame, without what they are about
 PROBES = 3  # without an answer in the last quarter of a lease
-
-
-def worker_line(job: Job, seat: Seat) -> Line:
-    """A worker's line to its server."""
-    spin_s = 0.0 if job.cluster.emulated else SPIN_S
-    if seat.arena.shared:
-        return Line(seat.pipes[0], spin_s)
-    mirror = Mirror(job, seat.arena, seat.number)
-    return Stream(seat.pipes[0], mirror, TO_WORKER, waits=True, lease_s=job.run.lease_s, spin_s=spin_s)
-
-
-def server_line(job: Job, seat: Seat, worker: int) -> Line:
-    """The server's line to a worker."""
-    pipe = seat.pipes[worker]
-    if seat.arena.shared:
-        return Line(pipe)
-    return Stream(pipe, Mirror(job, seat.arena, worker), TO_SERVER, waits=False, lease_s=job.run.lease_s)
 
 
 class Stream(Line):
@@ -57,13 +38,15 @@ class Stream(Line):
         kinds: of messages that the other end may send; no other is read.
         waits: whether `send` returns only when everything is on its way.
         lease_s: after so long without an answer of the other end's machine the line has ended.
+        apart_s: what the other end's clock shows more than this one's.
     """
 
     def __init__(
         self, pipe: Connection, mirror: Mirror | None, kinds: tuple[type, ...], *, waits: bool, lease_s: float,
-        spin_s: float = SPIN_S,
+        spin_s: float = SPIN_S, apart_s: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(pipe, spin_s)
+        self._apart_s = apart_s
         self._stream, self._mirror, self._kinds, self._waits = self.descriptor, mirror, kinds, waits
         self._to_send: deque[memoryview] = deque()
         self._to_read: deque[memoryview] = deque()  # the places of what is still to come of a frame
@@ -179,7 +162,7 @@ class Stream(Line):
                 raise FrameError(f"messages of {length} bytes; a frame has 1 to {FRAME_BYTES}")
             if begin + length > len(data):
                 break
-            self._sent_s, at = sent_s, begin + length
+            self._sent_s, at = sent_s - self._apart_s, begin + length
             frame: Frame = list(unpack(data[begin:at]))
             for message in frame:
                 self._to_read.extend(self._places(message))

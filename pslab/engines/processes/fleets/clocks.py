@@ -22,6 +22,8 @@ SAME = Offset(0.0, 0.0)  # of processes that read one clock
 
 def offset(pings: Iterable[tuple[float, float, float]]) -> Offset:
     """The difference of two clocks from pings: each was sent and its answer received at these instants of one's own,
-    and the other showed the middle number meanwhile. ValueError if there is none."""
+    and the other showed the middle number meanwhile. Two that agree within the bound are one: those of one machine.
+    ValueError if there is none."""
     sent_s, theirs_s, received_s = min(pings, key=lambda ping: ping[2] - ping[0])
-    return Offset(theirs_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2)
+    found = Offset(theirs_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2)
+    return SAME if abs(found.seconds) <= found.bound_s else found

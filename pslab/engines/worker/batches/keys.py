@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.layout import in_turn
 from pslab.engines.job.shared_memory import Arena
-from pslab.tensors.codec.frames import request_into
+from pslab.tensors.codec.frames import Positions, positions_of, write_into
 from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset
 
@@ -20,30 +23,65 @@ Keys = NDArray[np.int64]
 LOOKED_AT = 8  # iterations of each worker, whose keys tell the load of each server
 
 
-class BatchKeys:
-    """The distinct keys of the examples of each of a worker's iterations, of one step or of several.
+class KeyedRows:
+    """What a worker's iteration needs: the examples of its steps over their keys alone, and where servers hold these.
 
-    They are named by where servers hold them."""
+    Args:
+        steps: the numbers of its batches, of which the examples are `rows`.
+    """
+
+    def __init__(self, job: Job, inputs: SparseInputs, steps: Sequence[int], rows: Sequence[Keys]) -> None:
+        self._job, self.rows, self._narrow = job, np.concatenate(rows), inputs.narrowed(np.concatenate(rows))
+        ends = np.cumsum([len(each) for each in rows]).tolist()
+        self._steps = dict(zip(steps, pairwise([0, *ends]), strict=True))
+        self.places: Keys = self._narrow.keys  #: of its keys at the servers, increasing
+        self.order: Keys | None = None  #: of each key its number among these; None: the keys' own
+        if job.places is not None:
+            held = job.places[self._narrow.keys]
+            self.places = np.sort(held)
+            self.order = np.searchsorted(self.places, held)
+
+    @cached_property
+    def pieces(self) -> list[Any]:
+        """Of each range its part of the places, as a slice of them."""
+        return [slice(*np.searchsorted(self.places, (part.slices[0].start, part.slices[-1].stop)).tolist())
+                for part in self._job.parts]  # fmt: skip
+
+    @cached_property
+    def positions(self) -> list[Positions | None]:
+        """... as frames name them that ask for them, or give their gradient; None if it has none of them."""
+        job = self._job
+        return [positions_of(self.places[piece] - part.slices[0].start, part.size, job.run.codec)
+                if piece.start < piece.stop else None
+                for part, piece in zip(job.parts, self.pieces, strict=True)]  # fmt: skip
+
+    def batch(self, step: int) -> tuple[torch.Tensor, Keys]:
+        """The inputs of a step over the keys of all of them, and the numbers of its examples."""
+        begin, end = self._steps[step]
+        return self._narrow.inputs(begin, end), self.rows[begin:end]
+
+
+class BatchKeys:
+    """What each of a worker's iterations needs, of one step or of several."""
 
     def __init__(self, job: Job, worker: int, dataset: Dataset) -> None:
         run, inputs = job.run, dataset.train_x
         assert isinstance(inputs, SparseInputs)  # a run that pulls keys has no others
-        self._inputs, self._traits, self._places = inputs, job.traits, job.places
+        self._job, self._inputs = job, inputs
         self._batches = Batches(len(inputs), run.workers, worker, run.batch_size, run.seed, parts=job.assignment)
-        self._last: tuple[int, Keys] = -1, np.empty(0, np.int64)
+        self._last: tuple[int, KeyedRows] | None = None
 
-    def of(self, iteration: int) -> Keys:
-        """Increasing. Where a worker has the same examples in each pass, the keys of all of them, always."""
-        traits = self._traits
+    def of(self, iteration: int) -> KeyedRows:
+        """Where a worker has the same examples in each pass, those of all of them, always."""
+        traits = self._job.traits
         if traits.repeats:
             iteration = 0
-        if iteration != self._last[0]:
+        if self._last is None or iteration != self._last[0]:
             steps = range(traits.gradients_before(iteration), traits.gradients_before(iteration + 1))
             if traits.repeats:
                 steps = range(self._batches.rounds)
-            rows = np.concatenate([self._batches.at(step) for step in steps])
-            keys = self._inputs.keys_of(rows)
-            self._last = iteration, keys if self._places is None else np.sort(self._places[keys])
+            rows = [self._batches.at(step) for step in steps]
+            self._last = iteration, KeyedRows(self._job, self._inputs, steps, rows)
         return self._last[1]
 
 
@@ -59,18 +97,12 @@ class Requests:
         """Ask for the keys of an iteration: of each range the bytes of the request, 0 if it has none of them."""
         before, sizes = self._written.get(worker, (-1, ()))
         if before != iteration:
-            place, keys = in_turn(self._job.layout.asked[worker], iteration), self.keys[worker].of(iteration)
-            sizes = [self._write(place + offset, room, index, keys)
-                     for index, (offset, room) in enumerate(self._job.layout.frames)]  # fmt: skip
+            place, layout = in_turn(self._job.layout.asked[worker], iteration), self._job.layout
+            sizes = [0 if positions is None else write_into(self._arena.bytes(place + offset, room), positions)
+                     for positions, (offset, room) in zip(self.keys[worker].of(iteration).positions, layout.frames,
+                                                          strict=True)]  # fmt: skip
             self._written[worker] = iteration, sizes
         return sizes
-
-    def _write(self, at: int, room: int, index: int, keys: Keys) -> int:
-        part = self._job.parts[index]
-        places = part.inside(keys, keys).indices
-        if places is None or not len(places):
-            return 0
-        return request_into(self._arena.bytes(at, room), places, part.size, self._job.run.codec)
 
 
 def requests_of(job: Job, arena: Arena, data: Arena) -> Requests | None:
@@ -84,12 +116,8 @@ def by_load(job: Job, requests: Requests | None) -> Job:
     if requests is None or job.run.servers == 1:
         return job
     batches = [own.of(iteration) for own in requests.keys for iteration in range(LOOKED_AT)]
-    counts = np.array([[piece.stop - piece.start for piece in pieces(job, keys)] for keys in batches])
+    counts = np.array([[piece.stop - piece.start for piece in needed.pieces] for needed in batches])
     parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     shares = parts.sum(0) / np.maximum((counts > 0).sum(0), 1)
     return dataclasses.replace(job, shares=tuple(shares.tolist()))
 
-
-def pieces(job: Job, keys: Keys) -> list[Any]:
-    """Of each range its part of some keys, as a slice of them."""
-    return [slice(*np.searchsorted(keys, (part.slices[0].start, part.slices[-1].stop))) for part in job.parts]

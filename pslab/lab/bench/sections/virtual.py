@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pslab.config.run import Run
-from pslab.config.spec import build
 from pslab.engines.execute import execute
 from pslab.engines.job.checkpoint.keeper import PERIOD_S, SHARE
 from pslab.engines.job.checkpoint.place import Place
@@ -22,10 +21,9 @@ from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.worker.tensors import NO_BASIS
+from pslab.lab.bench.decider import message_s
 from pslab.lab.bench.measure import Row, alternated
 from pslab.lab.runs.resolve import resolve
-from pslab.protocol.messages import Pull, Push
-from pslab.protocol.server import Reply, Server
 from pslab.protocol.window import Window
 
 SECTION = "4 virtual time"
@@ -171,18 +169,6 @@ def scan_s(workers: int, count: int) -> float:
         clocks[worker] += 1
         min(clocks)
     return (time.perf_counter() - start_s) / count
-
-
-def message_s(policy: str, workers: int, count: int) -> float:
-    """Seconds of one message at the server's machine, of at least `count`: each worker pushes, then asks, in turn."""
-    server, rounds = Server(range(workers), 1, build("sync", policy)), -(-count // (2 * workers))
-    start_s = time.perf_counter()
-    for iteration, worker in itertools.product(range(rounds), range(workers)):
-        for message in (Push(worker, 0, iteration, 0), Pull(worker, 0, iteration + 1, 0)):
-            for effect in server.handle(message, 0.0):
-                if isinstance(effect, Reply):
-                    server.answered(0)
-    return (time.perf_counter() - start_s) / (2 * rounds * workers)
 
 
 def _ignore(news: dict[str, Any]) -> None:

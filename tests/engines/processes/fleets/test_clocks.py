@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from pslab.engines.processes.fleets.clocks import offset
+from pslab.engines.processes.fleets.clocks import SAME, offset
 
 
-@pytest.mark.parametrize("apart_s", [0.0, 1000.0, -1000.0])
+@pytest.mark.parametrize("apart_s", [0.01, 1000.0, -1000.0])
 def test_the_difference_is_found_within_its_bound_whichever_way_takes_longer(apart_s):
     draw, pings, now = random.Random(7), [], 50.0
     for _ in range(32):
@@ -19,6 +19,11 @@ def test_the_difference_is_found_within_its_bound_whichever_way_takes_longer(apa
     found = offset(pings)
     assert abs(found.seconds - apart_s) <= found.bound_s + 1e-12
     assert found.bound_s == pytest.approx(min(received - sent for sent, _, received in pings) / 2)
+
+
+def test_clocks_that_agree_as_far_as_is_known_are_one():
+    assert offset([(0.0, 0.3, 1.0)]) == SAME
+    assert offset([(0.0, 1.1, 1.0)]).seconds == pytest.approx(0.6)
 
 
 def test_the_shortest_ping_tells():

@@ -20,20 +20,6 @@ def test_each_policy_and_the_window_are_measured_from_few_workers_to_many():
         assert all(("scan of all clocks" in row.note) == ("window" in name) for row in own)
 
 
-@pytest.mark.parametrize("policy", ["bsp", "ssp:3", "asp"])
-def test_what_is_measured_answers_every_worker_in_every_round(monkeypatch: pytest.MonkeyPatch, policy: str):
-    answered = []
-
-    class Counting(virtual.Server):
-        def answered(self, index: int):
-            answered.append(index)
-            return super().answered(index)
-
-    monkeypatch.setattr(virtual, "Server", Counting)
-    virtual.message_s(policy, workers=4, count=24)
-    assert len(answered) == 3 * 4
-
-
 def test_checkpoints_are_measured_at_the_period_that_is_the_default(monkeypatch: pytest.MonkeyPatch):
     for spent_s, percent in ((0.05, 0.5), (0.1, 1.0), (30.0, 2.0)):
         monkeypatch.setattr(virtual, "checkpoint_s", lambda run, spent_s=spent_s: spent_s)

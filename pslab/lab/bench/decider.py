@@ -1,0 +1,226 @@
+"""The server that decides for all ranges: what a message costs it, and runs in virtual time in which it costs that."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pslab.config.run import Run
+from pslab.config.spec import build
+from pslab.engines.execute import execute
+from pslab.engines.job.job import Job
+from pslab.engines.job.shared_memory import Arena
+from pslab.engines.job.wire import WHOLE, Carried, Frame, Gradient, Wanted, pack, unpack
+from pslab.engines.local.stores import frame_of
+from pslab.engines.server.books import Books
+from pslab.engines.server.clock import WallClock
+from pslab.engines.server.driver import ServerDriver
+from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.store import Hearer, Work, pass_on
+from pslab.engines.virtual.timing import Sizes, job_without_tensors
+from pslab.engines.worker.phases import COMPUTE
+from pslab.lab.bench.flat import ROW, exchange
+from pslab.lab.bench.measure import Row, alternated
+from pslab.lab.runs.resolve import resolve
+from pslab.protocol.messages import Pull, Push
+from pslab.protocol.server import Reply, Server
+from pslab.protocol.store import Order, Store
+
+SECTION = "8 the server that decides"
+POLICIES, CROWDS, RANGES = ("asp", "ssp:3", "bsp"), (64, 256, 1000), (1, 64)
+COUNTS = (120_000, 3), (20_000, 1)  # messages, and how often they are measured: as a rule, and quickly
+ROUNDS, LEAST = 3, 640  # of all workers; pushes of a simulation
+FORGET_PEAK = Path("/proc/self/clear_refs")  # Linux, with "5": of this process's memory
+#: 10 Gbit/s for each worker, 25 for each server; a gradient takes 100 ms. Of the thesis's MLP, dense: 3.7 MB.
+CLUSTER: dict[str, float] = {
+    "bandwidth_bit_s": 1e10, "server_bandwidth_bit_s": 2.5e10, "latency_s": 5e-5, "compute_s": 0.1,
+    "compute_sigma": 0.1, "apply_s": 4e-4, "serve_s": 3e-4,
+}  # fmt: skip
+#: What would let it take less, as a factor of its time by the number of servers.
+LESS: dict[str, Callable[[int], float]] = {
+    "ten times faster": lambda servers: 0.1,
+    "one push and one pull for all ranges": lambda servers: 1 / servers,
+    "free": lambda servers: 0.0,
+}
+
+
+def deciding(quick: bool) -> dict[tuple[str, int, int], Row]:
+    """A message at the state machine alone, and as the server deals with it: with driver, books, ledger and frames;
+    where there are several servers, also with orders to their stores. Without system calls, and without tensors.
+
+    By policy, workers and ranges.
+    """
+    count, repeats = COUNTS[quick]
+    found = {}
+    for policy, workers, ranges in product(POLICIES, CROWDS[::2] if quick else CROWDS, RANGES):
+        spent = alternated({"machine": partial(message_s, policy, workers, count, ranges),
+                            "server": partial(server_s, policy, workers, ranges, count)}, repeats)  # fmt: skip
+        where = "1 range" if ranges == 1 else f"{ranges} ranges at {ranges} servers"
+        note = f"{1e-3 / spent['server']:.3g} thousand a second; the machine alone {1e-3 / spent['machine']:.3g}"
+        found[policy, workers, ranges] = Row(
+            SECTION, f"a message under {policy}, W={workers}, {where}", 1e6 * spent["server"], "us",
+            "the machine alone", spent["server"] / spent["machine"], note=note,
+        )  # fmt: skip
+    return found
+
+
+def message_s(policy: str, workers: int, count: int, ranges: int = 1) -> float:
+    """CPU seconds of one message at the server's machine, of at least `count`: each worker pushes a range, then asks
+    for it, in turn."""
+    server, rounds = Server(range(workers), ranges, build("sync", policy)), -(-count // (2 * workers * ranges))
+    start_s = time.thread_time()
+    for iteration, worker, index in product(range(rounds), range(workers), range(ranges)):
+        for message in (Push(worker, index, iteration, 0), Pull(worker, index, iteration + 1, 0)):
+            for effect in server.handle(message, 0.0):
+                if isinstance(effect, Reply):
+                    server.answered(index)
+    return (time.thread_time() - start_s) / (2 * rounds * workers * ranges)
+
+
+class Elsewhere:
+    """A store in another process, as far as the decider sees it: orders become bytes, and so does what comes back."""
+
+    def __init__(self) -> None:
+        self._machine = Store()
+
+    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+        self._machine.order(order, work)
+        pack(frame_of(order, work))
+        for carried in unpack(_CARRIED):
+            pass_on(self._machine.done(), hearer, *carried)
+
+    def finish(self, hearer: Hearer) -> None:
+        """It is done."""
+
+
+class Packing:
+    """A transport that makes bytes of what it is handed."""
+
+    def send(self, worker: int, frame: Frame, now: float) -> None:
+        pack(frame)
+
+    def attend(self) -> None:
+        """Nothing is due meanwhile."""
+
+
+def server_s(policy: str, workers: int, servers: int, count: int) -> float:
+    """CPU seconds of one message at the server, of at least `count`, from a frame's bytes to those of the answer."""
+    rounds = -(-count // (2 * workers * servers))
+    run = {"workers": workers, "servers": servers, "sync": policy, "pushes": 10**9}
+    job, arenas = job_without_tensors(exchange(ROW * servers, servers, **run)), (Arena(), Arena())
+    books = Books(job, Ledger(job, None, None, _ignore, arenas))
+    clock, machine = WallClock(), Server(range(workers), servers, job.sync)
+    others = [Elsewhere() for _ in range(1, servers)]
+    driver = ServerDriver(job, machine, books, Sizes(job), clock, Packing(), others=others)
+    clock.start()
+    spent_s = 0.0
+    for iteration, worker in product(range(rounds), range(workers)):
+        frame = _iteration(job, worker, iteration)
+        start_s = time.thread_time()
+        driver.receive(list(unpack(frame)))
+        spent_s += time.thread_time() - start_s
+    for arena in arenas:
+        arena.close()
+    return spent_s / (2 * rounds * workers * servers)
+
+
+class Simulated(NamedTuple):
+    """A run in virtual time, and what it took to simulate it."""
+
+    pushes_s: float  #: iterations of all workers, a second
+    busy: float  #: share of the time in which the server that decides is busy
+    computing: float  #: share of the workers' time in which they compute
+    wall_s: float
+    cpu_s: float
+    events: int
+    peak_bytes: int  #: of memory, that the process had
+
+
+def simulated(policy: str, workers: int, servers: int, message_s: float, rounds: int) -> Simulated:
+    """So many rounds of all workers; the server that decides takes `message_s` for a push and a pull of one range."""
+    run = Run(engine="timing", workers=workers, servers=servers, sync=policy, batch_size=1, pushes=rounds * workers,
+              cluster={**CLUSTER, "message_s": message_s})  # fmt: skip
+    FORGET_PEAK.write_text("5")
+    experiment, start_s = resolve(run), time.thread_time()
+    outcome = execute(experiment, _ignore)
+    cpu_s = time.thread_time() - start_s
+    phase, begin_s, end_s = outcome.phases[:, 2:5].T
+    computed_s, seconds = (end_s - begin_s)[phase == COMPUTE].sum(), outcome.facts["seconds"]
+    facts = outcome.facts
+    return Simulated(facts["pushes"] / seconds, facts["server_busy_s"] / seconds, computed_s / workers / seconds,
+                     facts["turning_s"], cpu_s, facts["events"], _peak_bytes())  # fmt: skip
+
+
+def limits(workers: int, servers: int, message_s: float, round_s: float) -> dict[str, float]:
+    """What each part alone would allow, in iterations of all workers a second: the least of these is the limit.
+
+    `round_s`: what an iteration of a worker takes that is alone.
+    """
+    job = job_without_tensors(resolve(Run(engine="timing", servers=servers, cluster=CLUSTER)))
+    largest_bytes = max(job.payload_bytes(index, WHOLE) for index in range(servers))
+    work_s = (CLUSTER["apply_s"] + CLUSTER["serve_s"]) / servers
+    own_s = message_s * servers + work_s  # of the server that decides, which also holds a range
+    byte_s = CLUSTER["server_bandwidth_bit_s"] / 8
+    return {"the workers": workers / round_s, "the servers' links": byte_s / largest_bytes,
+            "the work on the weights": 1 / work_s, "the server that decides": 1 / own_s}  # fmt: skip
+
+
+def crowds(spent_s: Mapping[tuple[str, int], float], quick: bool) -> list[Row]:
+    """Runs of many workers and servers in virtual time, beside the arithmetic.
+
+    Args:
+        spent_s: by policy and servers, what the server that decides takes for a message.
+    """
+    most, many = CROWDS[0] if quick else CROWDS[-1], RANGES[-1]
+    cases = [*(("asp", workers, many, "") for workers in (16, 64, 256) if workers < most), ("asp", most, 1, ""),
+             *((policy, most, many, "") for policy in POLICIES),
+             *(("asp", most, many, less) for less in LESS)]  # fmt: skip
+    found = []
+    for policy, workers, servers, less in cases:
+        message_s = 2 * spent_s[policy, servers] * (LESS[less](servers) if less else 1.0)
+        alone = simulated(policy, 1, servers, message_s, rounds=20)
+        allowed = limits(workers, servers, message_s, 1 / alone.pushes_s)
+        limit = min(allowed, key=allowed.__getitem__)
+        run = simulated(policy, workers, servers, message_s, max(ROUNDS, LEAST // workers))
+        event_us, peak_mib = 1e6 * run.cpu_s / run.events, run.peak_bytes / 2**20
+        note = (f"limit: {limit}; who decides is busy {100 * run.busy:.0f} %, workers compute "
+                f"{100 * run.computing:.0f} %; simulated in {run.wall_s:.3g} s ({run.cpu_s:.3g} of CPU), "
+                f"{event_us:.3g} us an event; the process has {peak_mib:.0f} MiB")  # fmt: skip
+        name = f"{policy}, W={workers}, {servers} server{'s' * (servers > 1)}{less and f', {less}'}: pushes"
+        found.append(Row(SECTION, name, run.pushes_s, "/s", "arithmetic", run.pushes_s / allowed[limit], note=note))
+    return found
+
+
+def rows(quick: bool) -> list[Row]:
+    """What a message costs, and what follows of it."""
+    measured = deciding(quick)
+    spent_s = {key: row.value / 1e6 for key, row in measured.items() if key[1] == max(CROWDS)}
+    return [*measured.values(), *crowds({(policy, ranges): s for (policy, _, ranges), s in spent_s.items()}, quick)]
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had since FORGET_PEAK."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
+
+
+def _iteration(job: Job, worker: int, iteration: int) -> bytes:
+    """The frame that a worker sends: of each range the push, and the request for its next weights."""
+    frame: Frame = []
+    for index, part in enumerate(job.parts):
+        frame.append(Push(worker, index, iteration, 0, Gradient(WHOLE, part.size, math.nan)))
+        frame.append(Pull(worker, index, iteration + 1, 0, Wanted(0, 0)))
+    return pack(frame)
+
+
+def _ignore(news: dict[str, Any]) -> None:
+    """No one listens."""
+
+
+_CARRIED = pack([Carried(WHOLE, 0.0, 0.0)])
