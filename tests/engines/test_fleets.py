@@ -31,7 +31,7 @@ KEYED = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "
 ALONE: dict[str, Any] = {"sync": "asp", "workers": 1}
 FEW = [
     {}, {**ALONE, "prune": "static:5%", "pull": "changed"}, {**ALONE, "sync": "eager"},
-    {**ALONE, "ranges": "layers", "order": "needed", "cluster": LINKS}, {**ALONE, **KEYED},
+    {**ALONE, "ranges": "layers", "order": "needed", "cluster": LINKS}, {**ALONE, **KEYED}, {"servers": 2},
 ]  # fmt: skip
 MORE: list[dict[str, Any]] = [
     ALONE, {"prune": "static:1%"}, {"cluster": LINKS, "prune": "static:5%", "pull": "changed"},
@@ -41,12 +41,17 @@ MORE: list[dict[str, Any]] = [
     {**ALONE, "sync": "eager", "prune": "range:7", "pull": "range"}, {**ALONE, "prune": "std:2", "pull": "whole"},
     {"sync": "local:2"}, {"sync": "average:1", "pushes": 64}, {**ALONE, "sync": "downpour:1,2"},
     {"sync": "admm:2"}, {**KEYED, "workers": 2}, {**ALONE, "optimizer": "adam", "pull": "changed"},
+    {"servers": 2, "prune": "static:5%", "pull": "changed", "cluster": LINKS}, {"servers": 4},
+    {"servers": 2, "ranges": "layers:200"}, {**KEYED, "workers": 2, "servers": 3},
     {**ALONE, "rate": "adagrad:server"}, {**ALONE, "rate": "dynsgd"}, {"evaluate": "beside"},
 ]  # fmt: skip
 VALID: list[dict[str, Any]] = [
-    {"sync": "asp"}, {"sync": "ssp:0"}, {"sync": "ssp:1", "ranges": "layers", "cluster": LINKS}, {"sync": "backup:1"},
+    {"sync": "asp"}, {"sync": "asp", "servers": 2}, {"sync": "ssp:1", "servers": 3, "ranges": "layers:200"},
+    {"sync": "eager:2", "servers": 2}, {"sync": "backup:1", "servers": 2, "cluster": LINKS}, {"sync": "ssp:0"},
+    {"sync": "ssp:1", "ranges": "layers", "cluster": LINKS}, {"sync": "backup:1"},
     {"sync": "dssp:1,4"}, {"sync": "elastic:4"}, {"sync": "eager:2", "prune": "static:5%", "pull": "changed"},
-    {"sync": "asp", "cluster": {**LINKS, "duplicate_share": 0.1}}, {"sync": "asp", "pushes": None, "seconds": 0.3},
+    {"sync": "asp", "cluster": {**LINKS, "faults": [{"what": "duplicate", "probability": 0.1}]}},
+    {"sync": "asp", "pushes": None, "seconds": 0.3},
 ]  # fmt: skip
 
 

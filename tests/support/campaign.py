@@ -27,7 +27,7 @@ from tiny import tiny
 
 from pslab.engines.execute import execute
 from pslab.engines.job.outcome import Outcome
-from pslab.engines.local.stores import number_of
+from pslab.engines.local.lines.ends import number_of
 from pslab.engines.processes import pool
 from pslab.errors import RunError
 from pslab.lab.runs.resolve import resolve

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -52,3 +54,11 @@ def weights(size_bytes: int, index: int = 0, iteration: int = 3) -> Weights:
 
 def pull(size_bytes: int, stop: int = 0) -> Pull:
     return Pull(1, 0, 3, 2, Wanted(0, stop, 0.1, size_bytes))
+
+
+def pair() -> tuple[Connection, Connection]:
+    """Both ends of a TCP stream on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = socket.create_connection(listener.getsockname())
+        there, _ = listener.accept()
+    return Connection(here.detach()), Connection(there.detach())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -17,19 +18,20 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.local.layered_worker import LocalLayeredWorker
+from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
 from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.noted import Noted
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.local.server import LocalServer
-from pslab.engines.local.stores import StoreRole, number_of
+from pslab.engines.local.stores import StoreRole
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S
 from pslab.engines.processes.pool import ENDS, SERVER, Pool
 from pslab.engines.processes.precedence import let_others_first
-from pslab.engines.processes.watch import EVALUATING, PREPARING
+from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
 from pslab.engines.server.rows import rows_in
@@ -95,6 +97,8 @@ class _LocalRun(Rehearsing):
         self.all |= {self.evaluator} if self.evaluator is not None else set()
         self.facts: dict[str, Any] = {}
         self.worked: dict[int, dict[str, Any]] = {}
+        self.stored: set[int] = set()  # servers, beside the one that decides, whose weights are here
+        self.copied, self.opened = Counter[int](), dict[int, dict[str, Any]]()  # of snapshots, parts of the others
         self.running = self.reached = False
 
     def conduct(self) -> Outcome:
@@ -123,13 +127,19 @@ class _LocalRun(Rehearsing):
     def _under_way(self) -> bool:
         """Whether the server or a worker has not yet reported its end."""
         ended = self.lost | self.pool.ended.keys()  # the server misses none that ended behind its last message
-        return "outcome" not in self.facts or bool(self.workers - ended - set(self.worked))
+        return "outcome" not in self.facts or bool(self._ending - ended)
+
+    @property
+    def _ending(self) -> set[int]:
+        """Those that are still to report their end, beside the server that decides."""
+        return (self.workers | self.stores) - set(self.worked) - self.stored
 
     def _owed(self) -> dict[int, str]:
         """Who owes a report; see pslab.engines.processes.watch."""
         owed = self.attendance.owed("outcome" in self.facts, set(self.worked))
         preparing = dict.fromkeys(self.recovery.preparing, PREPARING)
-        return dict.fromkeys(self.all, "") | owed | preparing | dict.fromkeys(self.busy, EVALUATING)
+        storing = dict.fromkeys(self.stores - self.stored if "outcome" in self.facts else (), ENDING)
+        return dict.fromkeys(self.all, "") | owed | storing | preparing | dict.fromkeys(self.busy, EVALUATING)
 
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
@@ -163,6 +173,7 @@ class _LocalRun(Rehearsing):
         facts = found.facts
         self.phases.rewind(facts["seconds"])
         self.worked.clear()
+        self.stored.clear()
         self.forget_snapshots(facts["snapshots"])
         self._start_servers(found.number)
         self.await_prepared(self.recovery.servers)  # workers copy weights that are those of the checkpoint
@@ -262,8 +273,27 @@ class _LocalRun(Rehearsing):
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
             self.facts.update(report.body)
+        elif report.kind == "copied":
+            self.copied[report.body["index"]] += 1
+            self._keep_whole(report.body["index"])
+        elif report.kind == "stored":
+            self.stored.add(number)
         elif report.kind == "worked":
             self.worked[number] = report.body
+
+    def keep_snapshot(self, body: dict[str, Any]) -> None:
+        self.opened[body["index"]] = body
+        self._keep_whole(body["index"])
+
+    def _keep_whole(self, index: int) -> None:
+        """A snapshot may be evaluated once all servers have brought their parts."""
+        if index in self.opened and self.copied[index] >= self.opened[index]["others"]:
+            super().keep_snapshot(self.opened.pop(index))
+
+    def forget_snapshots(self, count: int) -> None:
+        super().forget_snapshots(count)
+        self.opened.clear()
+        self.copied = Counter({index: parts for index, parts in self.copied.items() if index < count})
 
     def _stop_at_target(self, accuracy: float) -> None:
         target = self.run.target_accuracy
@@ -284,7 +314,7 @@ class _LocalRun(Rehearsing):
         self.hear_out(self.all, lambda: "outcome" in self.facts, until_s - LAST_WORDS_S)
         if "outcome" not in self.facts and SERVER in self.pool.processes:
             self.pool.processes[SERVER].kill()  # the workers' lines end
-        self.hear_out(self.all, lambda: not self.workers - self.pool.ended.keys() - set(self.worked), until_s)
+        self.hear_out(self.all, lambda: not self._ending - self.pool.ended.keys(), until_s)
         if evaluating and self.worked:
             with contextlib.suppress(RunError):
                 self.evaluate(self.unevaluated[::-1], self.worked, until_s)  # the last one first

@@ -21,8 +21,8 @@ from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
 from pslab.engines.job.outcome import OnProgress
 from pslab.engines.job.shared_memory import Arena
+from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.framed_pipe import ready
-from pslab.engines.local.stores import number_of
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import Starving, let_others_first

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
+from pslab.engines.local.lines.ends import decider_line
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
-from pslab.engines.local.lines.stream import server_line
 from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
 from pslab.engines.local.stores import StoreLines
@@ -37,12 +37,12 @@ class LocalServer:
     def __init__(self, seat: Seat, job: Job, checkpoint: int = 0) -> None:
         self.job, self.run_, self.seat, self.parent = job, job.run, seat, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
-        self.lines: list[Line | None] = [server_line(job, seat, worker) for worker in range(job.run.workers)]
+        self.clock = WallClock()
+        self.stores = StoreLines(job, seat, self.clock)
+        self.lines: list[Line | None] = list(map(self._line, range(job.run.workers)))
         self.coming: dict[int, Line] = {}  # of workers whose former process has sent what is still on its way
         self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
         self.whose[self.parent.fileno()] = None  # what is listened to
-        self.clock = WallClock()
-        self.stores = StoreLines(job, seat, self.clock)
         self.checkpoints = Checkpoints(job, seat, self, self.clock, self.stores.each)
         self.resumed: Mapping[str, Any] | None  # the facts of the checkpoint that it goes on from
         first = None if checkpoint else first_state(job, seat, self, self.clock, self.stores.each)
@@ -84,6 +84,7 @@ class LocalServer:
             self.coming = {w: line for w, line in enumerate(lines) if line is not None and w not in self.left}
         self._loop()
         ended_s = self.clock.now()
+        self.driver.keep_last(ended_s)
         self._dismiss()
         self._report(ended_s)
 
@@ -99,7 +100,7 @@ class LocalServer:
         pipe = self.seat.attached(worker)
         if not self.driver.outcome:  # else its end tells it
             self.seat.pipes[worker] = pipe  # also of the next run
-            self.coming[worker] = server_line(self.job, self.seat, worker)
+            self.coming[worker] = self._line(worker)
 
     def abandon(self, worker: int) -> None:
         """No process takes this worker's place any more."""
@@ -113,7 +114,8 @@ class LocalServer:
         while not driver.outcome:
             for source in ready([*self.whose, *self.stores.sources], self._patience_s(), spin_s=self.spin_s):
                 if source in self.stores.sources:
-                    self.stores.hear(source, driver)
+                    for frame in self.stores.hear(source, driver):
+                        self._heard(frame[-1].worker, [frame])
                 elif (worker := self.whose[source]) is None:
                     self._obey()
                 else:
@@ -187,6 +189,10 @@ class LocalServer:
         if frames is None:
             self._lose(worker)
             return
+        self._heard(worker, frames)
+
+    def _heard(self, worker: int, frames: Iterable[Frame]) -> None:
+        """Let the links carry what a worker has sent."""
         self.heard.add(worker)
         for frame in frames:
             first = frame[0]
@@ -197,6 +203,9 @@ class LocalServer:
                     self.waiting.blocked[worker] = first.range
             else:
                 self.links.send_up(worker, frame)
+
+    def _line(self, worker: int) -> Line:
+        return decider_line(self.job, self.seat, worker, self.stores.relay)
 
     def _frames(self, worker: int) -> list[Frame] | None:
         """What has come on a worker's line; None if its process is gone."""
@@ -281,7 +290,10 @@ class LocalServer:
             self._send(worker, [Stop(worker)])
         while waiting and self.driver.outcome != "died":
             self._progress(waiting)
-            for source in ready(list(self.whose), PROGRESS_PERIOD_S):
+            for source in ready([*self.whose, *self.stores.sources], PROGRESS_PERIOD_S):
+                if source in self.stores.sources:
+                    self.stores.hear(source, self.driver)
+                    continue
                 sender = self.whose[source]
                 if sender is None:
                     self._obey()
@@ -292,6 +304,7 @@ class LocalServer:
                     report(self.parent, "lost", {"worker": sender, "over": True})
                 if frames is None or any(isinstance(message, Stop) for frame in frames for message in frame):
                     waiting.discard(sender)
+        self.stores.dismiss(self.driver)
 
     def _report(self, ended_s: float) -> None:
         books, pushes = self.driver.books, self.driver.books.applied

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Carried, ComputedOn, Frame, Go, Ordered, Stop
-from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, ready
+from pslab.engines.local.lines.ends import number_of, order_line, store_lines
+from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
 from pslab.engines.local.recovery.generations import Keeping
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
 from pslab.engines.server.clock import WallClock
-from pslab.engines.server.ledger import copy_held
+from pslab.engines.server.ledger import copy_held, show_held
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.store import Hearer, Work, carry_out, pass_on
 from pslab.errors import CheckpointError
@@ -31,11 +32,6 @@ STEP, REPLY, NOTHING = range(3)
 PLAIN: dict[int, type[Snapshot | Keep | Forget]] = {3: Snapshot, 4: Keep, 5: Forget}  # orders of a number alone
 KINDS = {order: kind for kind, order in PLAIN.items()}
 HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
-
-
-def number_of(workers: int, server: int) -> int:
-    """The number of a server's process in the pool; not of server 0."""
-    return workers + server - 1
 
 
 def frame_of(order: Order, work: Work) -> Frame:
@@ -84,31 +80,74 @@ class LocalStore:
 
     def __init__(self, seat: Seat, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
         self._seat, self._job, self._role, self._clock = seat, job, role, WallClock()
-        self._line = Line(seat.pipes[0], 0.0 if job.cluster.emulated else SPIN_S)
+        self._line = order_line(job, seat, 0, decides=False)
         self._keeping = Keeping(job, role.server, seat.arena, seat.checkpoints)
-        new = None if checkpoint else TensorShard(job, seat.arena, role.server)
-        self._shard: TensorShard = new or self._keeping.restored(checkpoint)[1][0]
+        self._shard = self._keeping.restored(checkpoint)[1][0] if checkpoint else TensorShard(job, seat.arena)
+        self._spin_s = 0.0 if job.cluster.emulated else SPIN_S
+        self._workers: dict[int, Line] = {}  # which bring and get the numbers, where memory is not shared
+        self._over = False  # whether the decider has said so
 
     def run(self, dilation: float) -> None:
         """Do what the decider orders until it says stop, or is gone."""
+        self._clock.dilation, self._over = dilation, False
         try:
-            while True:
-                for frame in self._line.wait():
-                    if isinstance(frame[0], Stop):
-                        return
-                    if isinstance(frame[0], Go):
-                        self._clock.start(dilation, frame[0].zero_s - self._seat.apart[0])
-                    else:
-                        self._carry_out(frame)
+            self._workers = store_lines(self._job, self._seat, self._role.server)
+            whose = {line.descriptor: worker for worker, line in self._workers.items()}
+            while self._workers or not self._over:
+                for source in ready([self._line.descriptor, *whose], spin_s=self._spin_s):
+                    if (worker := whose.get(source)) is None:
+                        self._obey()
+                    elif self._hear(worker):
+                        del whose[source], self._workers[worker]
+            with contextlib.suppress(OSError):
+                self._line.send([Stop(0)])
         except EOFError:
             return
         except BaseException:
             self._seat.pipes[0].close()  # the decider is not to wait for it
             raise
+        show_held(self._job, self._seat.arena, self._job.layout.server, self._role.server)
+        report(self._seat.parent, "stored")
+
+    def _obey(self) -> None:
+        """Do what the decider says, or pass weights on to a worker."""
+        for frame in self._line.frames():
+            first = frame[0]
+            if isinstance(first, Stop):
+                self._over = True
+                for worker in self._workers:
+                    self._send(worker, frame)
+            elif isinstance(first, Go):
+                self._clock.start(self._clock.dilation, first.zero_s - self._seat.apart[0])
+            elif isinstance(first, Ordered):
+                self._carry_out(frame)
+            else:
+                self._send(frame[-1].worker, frame)
+
+    def _hear(self, worker: int) -> bool:
+        """Pass on what a worker has sent, as its numbers are here; whether it was the last."""
+        try:
+            frames = self._workers[worker].frames()
+        except NoFrame:
+            raise
+        except EOFError:
+            return True
+        for frame in frames:
+            if isinstance(frame[0], Stop):
+                return True
+            if not self._over:
+                self._line.send(frame)
+        return False
+
+    def _send(self, worker: int, frame: Frame) -> None:
+        if worker in self._workers:
+            with contextlib.suppress(OSError):  # its end is noticed where its line is read
+                self._workers[worker].send(frame)
 
     def copy(self, index: int, server: int) -> None:
         """Copy what is held here into a snapshot."""
         copy_held(self._job, self._shard.weights, self._seat.snapshots, index, server)
+        report(self._seat.parent, "copied", {"index": index})
 
     def _carry_out(self, frame: Frame) -> None:
         order, work = order_of(frame)
@@ -135,12 +174,13 @@ class StoreLine:
 
     def __init__(self, job: Job, seat: Seat, server: int, clock: WallClock) -> None:
         self.number = number_of(job.run.workers, server)
-        self._line = Line(seat.pipes[self.number], 0.0 if job.cluster.emulated else SPIN_S)
+        self._line = order_line(job, seat, self.number, decides=True)
         self.machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
         self._held: deque[tuple[float, Frame]] = deque()  # orders, and when they leave
         self.descriptor = self._line.descriptor
         self.kept = 0  #: the last checkpoint of which it has its part
         self.gone = False  #: whether its process is, or does not answer
+        self.over = False  #: whether it has sent its last message
         self.patience_s = job.run.lease_s  #: at the end of the run, for each answer
 
     @property
@@ -172,6 +212,14 @@ class StoreLine:
         self.send_due(math.inf)
         while self.owes and not self.gone:
             if ready((self.descriptor,), self.patience_s):
+                self.hear(hearer)  # what comes from workers comes too late
+            else:
+                self.gone = True
+
+    def dismiss(self, hearer: Hearer) -> None:
+        """Read its line to its last message: the next run begins with an empty one."""
+        while not self.over and not self.gone:
+            if ready((self.descriptor,), self.patience_s):
                 self.hear(hearer)
             else:
                 self.gone = True
@@ -192,17 +240,30 @@ class StoreLine:
                 self._line.send(self._held[0][1])
             self._held.popleft()
 
-    def hear(self, hearer: Hearer) -> None:
-        """Read what it has done, or that it is gone."""
+    def relay(self, frame: Frame) -> None:
+        """Let it pass a frame on to a worker, with the numbers."""
+        self._line.send(frame)
+
+    def hear(self, hearer: Hearer) -> list[Frame]:
+        """Read what it has done, or that it is gone; what workers have sent by way of it."""
+        passed = []
         try:
             for frame in self._line.frames():
-                for carried in frame:
-                    done = self.machine.done()
-                    if isinstance(done.order, Keep) and carried.size_bytes:
-                        self.kept = done.order.number
-                    pass_on(done, hearer, *carried)
+                if isinstance(frame[0], Carried):
+                    self._carried(frame[0], hearer)
+                elif isinstance(frame[0], Stop):
+                    self.over = True
+                else:
+                    passed.append(frame)
         except (EOFError, OSError):
             self.gone = True
+        return passed
+
+    def _carried(self, carried: Carried, hearer: Hearer) -> None:
+        done = self.machine.done()
+        if isinstance(done.order, Keep) and carried.size_bytes:
+            self.kept = done.order.number
+        pass_on(done, hearer, *carried)
 
 
 class StoreLines:
@@ -230,12 +291,22 @@ class StoreLines:
         for store in self.each:
             store.tell(message)
 
-    def hear(self, source: int, hearer: Hearer) -> None:
-        """Read one's line."""
+    def hear(self, source: int, hearer: Hearer) -> list[Frame]:
+        """Read one's line: what workers have sent by way of it."""
         store = self.sources[source]
-        store.hear(hearer)
+        passed = store.hear(hearer)
         if store.gone:
             del self.sources[source]
+        return passed
+
+    def relay(self, server: int, frame: Frame) -> None:
+        """Let a server pass a frame on to a worker."""
+        self.each[server - 1].relay(frame)
+
+    def dismiss(self, hearer: Hearer) -> None:
+        """Read every line to its last message."""
+        for store in self.each:
+            store.dismiss(hearer)
 
     def next_s(self) -> float:
         """When there is something to be sent; infinity if nothing is."""

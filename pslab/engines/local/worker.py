@@ -11,8 +11,8 @@ import time
 from pslab.engines.emulation.faults import NEVER, Faults
 from pslab.engines.job.job import Job
 from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
+from pslab.engines.local.lines.ends import worker_line
 from pslab.engines.local.lines.framed_pipe import ready
-from pslab.engines.local.lines.stream import worker_line
 from pslab.engines.local.pace import rehearsed
 from pslab.engines.processes.channel import ALIVE, report
 from pslab.engines.processes.child import Seat

@@ -31,11 +31,17 @@ def name(number: int) -> str:
     return "server" if number == SERVER else f"worker {number}"
 
 
-class Listener(Protocol):
-    """Where other processes dial."""
+class Reach(Protocol):
+    """How a process finds others, where it is given no lines."""
 
     def accept(self, number: int) -> Connection:
-        """The line of this process."""
+        """The line of a process that dials this one."""
+
+    def of(self, number: int) -> Connection:
+        """The same, again and again."""
+
+    def to(self, number: int) -> tuple[Connection, float]:
+        """A line to a process, again and again, and what its clock shows more."""
 
 
 class Memory(NamedTuple):
@@ -61,14 +67,22 @@ class Seat(NamedTuple):
     ledger: tuple[Arena, Arena]  #: the tables of the server's
     checkpoints: tuple[Arena, Arena]  #: two generations of its own state, if it is a server
     phases: Arena | None = None  #: the table of a worker's own
-    listener: Listener | None = None  #: where others dial, if they are given no lines
+    reach: Reach | None = None  #: how it finds others, if it is given no lines
     apart: tuple[float, float] = (0.0, 0.0)  #: what the server's clock shows more than this one, and how exact that is
 
     def attached(self, number: int) -> Connection:
         """The line of a new process, which the parent says is there."""
-        if self.listener is not None:
-            return self.listener.accept(number)
-        return Connection(recv_handle(self.parent))
+        return Connection(recv_handle(self.parent)) if self.reach is None else self.reach.accept(number)
+
+    def line_to(self, number: int) -> tuple[Connection, float]:
+        """A line that this process dials, from one run to the next, and what the other's clock shows more."""
+        assert self.reach is not None  # else it has all the lines that it needs
+        return self.reach.to(number)
+
+    def line_of(self, number: int) -> Connection:
+        """A line by which another process dials this one, from one run to the next."""
+        assert self.reach is not None
+        return self.reach.of(number)
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken."""

@@ -50,8 +50,7 @@ class ServerDriver:
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = buffers_of(job.traits.eager)
         # of (worker, server) what goes with the next weights
-        self._outbox: dict[tuple[int, int], Frame] = {(worker, server): [] for worker in range(job.run.workers)
-                                                      for server in range(job.run.servers)}  # fmt: skip
+        self._outbox: dict[tuple[int, int], Frame] = {}
         self._dealt: dict[tuple[int, int], Dealt] = {}  # of (worker, range) the last push: taken, done
         self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken
         self._answered: dict[tuple[int, int], int] = {}  # ... the last iteration that it was given weights for
@@ -79,6 +78,14 @@ class ServerDriver:
         for store in self._stores:
             store.finish(self)
 
+    def keep_last(self, now: float) -> None:
+        """The run is over: its last weights are to be evaluated, too. One server's own ledger keeps them."""
+        ledger, applied = self.books.ledger, self.books.applied
+        if len(self._stores) > 1 and ledger.lacks(applied):
+            self._open_snapshot(now)
+            for store in self._stores:
+                store.finish(self)
+
     def receive(self, frame: Frame) -> None:
         """Deal with the messages of a frame, unless the run is over."""
         for message in frame:
@@ -101,7 +108,7 @@ class ServerDriver:
             self.books.leave(worker)
             for server, store in enumerate(self._stores):
                 store.hand(Forget(worker), NO_WORK, self)
-                self._outbox[worker, server] = []
+                self._outbox.pop((worker, server), None)
             for index in range(len(self._job.parts)):
                 self._dealt.pop((worker, index), None)
                 self._answered.pop((worker, index), None)
@@ -227,10 +234,15 @@ class ServerDriver:
         if len(self._stores) == 1:
             ledger.snapshot_if_due(applied, self._applied_s)
         elif ledger.due(applied, self._clock.now()):
-            index = ledger.open(applied)
-            self._copies[index] = len(self._stores), applied, 0.0
-            for store in self._stores:
-                store.hand(Snapshot(index), NO_WORK, self)
+            self._open_snapshot(0.0)
+
+    def _open_snapshot(self, since_s: float) -> None:
+        """Each server is to copy its weights, once it has done what it was handed before."""
+        applied = self.books.applied
+        index = self.books.ledger.open(applied)
+        self._copies[index] = len(self._stores), applied, since_s
+        for store in self._stores:
+            store.hand(Snapshot(index), NO_WORK, self)
 
     # --- what the stores have done --------------------------------------------------------------------------------
 
@@ -250,12 +262,11 @@ class ServerDriver:
     def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
         worker, index, iteration = push[:3]
         place = worker, self._server_of[index]
-        self._outbox[place].append(Ack(worker, index, iteration, Taken(*dealt)))
+        self._outbox.setdefault(place, []).append(Ack(worker, index, iteration, Taken(*dealt)))
         # a worker that has its next weights and lacks a free buffer asks for none: no weights would bring this
         late = iteration + self._buffers <= self._answered.get((worker, index), NOTHING)
         if late and worker in self.machine.workers:
-            frame, self._outbox[place] = self._outbox[place], []
-            self._transport.send(worker, frame, now)
+            self._transport.send(worker, self._outbox.pop(place), now)
 
     def laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None:
         """The weights of a range lie ready for a worker, read from `begin_s` to `done_s`."""
@@ -266,7 +277,7 @@ class ServerDriver:
         answer = Answer(size_bytes, reply.released_by, pushed_s, applied_s, asked_s, begin_s, done_s)
         weights = Weights(worker, index, pull.iteration, reply.version, answer, reply.own)
         place = worker, self._server_of[index]
-        frame, self._outbox[place] = [*self._outbox[place], weights], []
+        frame = [*self._outbox.pop(place, ()), weights]
         self._ledger.answered(weights)
         if not self._listed:
             self._crossed(worker, index, size_bytes)
@@ -280,7 +291,7 @@ class ServerDriver:
         to_come, pushes, latest_s = self._copies.pop(index)
         latest_s = max(latest_s, done_s)
         if to_come == 1:
-            self._ledger.kept(index, pushes, latest_s)
+            self._ledger.kept(index, pushes, latest_s, len(self._stores) - 1)
         else:
             self._copies[index] = to_come - 1, pushes, latest_s
         self._ended_at(done_s)

@@ -21,7 +21,7 @@ ARRIVALS = ("push", "pull", "leave", "join")
 ARRIVAL_COLUMNS = ("kind", "worker", "range", "iteration", "version", "seconds")
 PUSHED, PULLED, LEFT, JOINED = map(float, range(len(ARRIVALS)))
 NOTHING = -1  # the range, iteration or version of an arrival that has none
-OnSnapshot = Callable[[dict[str, Any]], None]  # {"index", "pushes", "seconds"}
+OnSnapshot = Callable[[dict[str, Any]], None]  # {"index", "pushes", "seconds", "others"}
 BYTES_DOWN = PUSH_COLUMNS.index("bytes_down")
 
 
@@ -114,13 +114,17 @@ class Ledger:
         if self._weights is not None and self._snapshots is not None:
             copy_held(self._job, self._weights, self._snapshots, index, server)
 
-    def kept(self, index: int, pushes: int, now: float) -> None:
-        """A snapshot has the weights of all servers."""
-        self._on_snapshot({"index": index, "pushes": pushes, "seconds": now})
+    def kept(self, index: int, pushes: int, now: float, others: int = 0) -> None:
+        """A snapshot has the weights of all servers; so many others have copied their own."""
+        self._on_snapshot({"index": index, "pushes": pushes, "seconds": now, "others": others})
+
+    def lacks(self, pushes: int) -> bool:
+        """Whether no snapshot has the weights after so many pushes."""
+        return pushes > self._last and self._trains
 
     def close(self, pushes: int, now: float) -> np.ndarray:
         """The run has ended: the last weights are kept; the rows, in the order of their instants."""
-        if pushes > self._last and self._trains:
+        if self.lacks(pushes):
             self._snapshot(pushes, now)
         if self._job.run.servers > 1:
             self._rows.sort(PUSH_COLUMNS.index("seconds"), PUSH_COLUMNS.index("push"))

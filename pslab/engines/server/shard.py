@@ -21,22 +21,18 @@ from pslab.tensors.update.methods import state as methods
 from pslab.tensors.update.store import Gradient, Part, Store
 from pslab.tensors.workload.keyspace import KeyRange
 
-NOT_HELD = Part(())
 _NOTHING = np.empty(0, np.int64)  # the indices of no entries
 
 
 class TensorShard:
-    """One run's weights: all ranges of them, or those of one server, which keeps nothing of the others."""
+    """One run's weights, all ranges of them."""
 
-    def __init__(self, job: Job, arena: Arena, server: int | None = None) -> None:
+    def __init__(self, job: Job, arena: Arena) -> None:
         self._job, self._arena = job, arena
-        parts = job.parts
-        if server is not None and job.run.servers > 1:
-            parts = tuple(part if at == server else NOT_HELD for part, at in zip(parts, job.server_of, strict=True))
         weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
-        self._store = Store(weights, parts, job.optimizer, track_changes=job.run.pull == "changed")
+        self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
-        self._rate_state = rate_state.at_server(job.rate, parts, layers, job.layout.dtype)
+        self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
         said = [arena.tensor(own[methods.SAID], *job.layout.memories[methods.SAID][:2])
                 for own in job.layout.kept if methods.SAID in own]  # fmt: skip
         self._method = methods.at_server(job.sync, job.parts, weights, said, job.layout.number(arena), job.keyed)

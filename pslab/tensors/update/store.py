@@ -99,8 +99,7 @@ class _Range:
         self.part = part
         self.parameters = [view.requires_grad_(False) for view in part.views(weights)]
         # plain SGD is one addition, and the first step of torch.optim imports its compiler, which takes a second
-        empty = optimizer.plain_sgd or not self.parameters
-        self.optimizer = None if empty else optimizer.make(self.parameters, 1.0)
+        self.optimizer = None if optimizer.plain_sgd else optimizer.make(self.parameters, 1.0)
         self._spec = optimizer
         self.changed_at = np.zeros(part.size, np.int32) if track else None
         self._steps: deque[tuple[int, NDArray[Any]]] = deque()  # the last sparse steps: version, indices
@@ -172,8 +171,8 @@ class Store:
         self._plain = optimizer.plain_sgd
         self._ranges = [_Range(part, weights, optimizer, track_changes) for part in parts]
         # plain SGD adds chunk by chunk; torch.optim needs the gradient of a complete range
-        largest = max(part.size for part in parts)
-        self._sum = torch.empty(min(CHUNK, largest) if self._plain else largest, dtype=weights.dtype)
+        room = CHUNK if self._plain else max(part.size for part in parts)
+        self._sum = torch.empty(min(room, len(weights)), dtype=weights.dtype)
 
     def step(self, index: int, gradients: Sequence[Gradient], learning_rate: float) -> None:
         """Apply the mean of some gradients to range `index` as one step of its optimizer; of none, nothing."""

@@ -14,11 +14,11 @@ from seats import seated
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.job.checkpoint.file import unpack as unpack_part
 from pslab.engines.job.wire import WHOLE, Gradient, Stop, Wanted, pack, unpack
+from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.framed_pipe import Line
 from pslab.engines.local.recovery.generations import Generations
-from pslab.engines.local.stores import LocalStore, StoreLine, StoreRole, frame_of, number_of, order_of
+from pslab.engines.local.stores import LocalStore, StoreLine, StoreRole, frame_of, order_of
 from pslab.engines.processes import pool as pools
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Work
@@ -68,7 +68,9 @@ def stepped(store: LocalStore, line: Line, *orders: Any) -> list[Any]:
         line.send(frame_of(order, Work(0.1, [])))
     line.send([Stop(0)])
     store.run(1.0)
-    return [message for frame in line.frames() for message in frame]
+    *done, last = (message for frame in line.frames() for message in frame)
+    assert last == Stop(0)
+    return done
 
 
 def test_a_store_goes_on_from_its_part_of_a_checkpoint():
@@ -89,20 +91,6 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     assert torch.equal(weights[piece], after[piece])
 
 
-@pytest.mark.parametrize("fields", [{"optimizer": "adam"}, {"rate": "split"}, {"rate": "adagrad:server"},
-                                    {"rate": "dynsgd"}], ids=str)  # fmt: skip
-def test_a_part_of_a_checkpoint_is_as_large_as_what_its_server_holds(fields: dict[str, Any]):
-    sizes = []
-    for servers in (2, 8):
-        job, seat, line = seated(servers=servers, pull="changed", **fields)
-        payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
-        orders = Step(1, (Push(0, 1, 0, 0, payload, 0),), False, 1), Keep(1)
-        stepped(LocalStore(seat, job, StoreRole(1, servers)), line, *orders)
-        (arrays,) = [unpack_part(part)[1].arrays for part in [Generations(seat.checkpoints).read(1)] if part]
-        sizes.append(sum(array.nbytes for array in arrays))
-    assert sizes[0] > 3.5 * sizes[1]
-
-
 class Counting:
     """A rate of the user's."""
 
@@ -118,8 +106,8 @@ def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is
     job.rate.steps += 1  # type: ignore[attr-defined]
     (carried,) = stepped(store, line, Keep(1))
     assert carried.size_bytes == 0
-    (said,) = seat.parent.reports()  # type: ignore[attr-defined]
-    assert said.kind == "checkpoint"
+    said, end = seat.parent.reports()  # type: ignore[attr-defined]
+    assert (said.kind, end.kind) == ("checkpoint", "stored")
     assert "server 1 of 2: this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]
     assert Generations(seat.checkpoints).numbers() == []
 

@@ -23,10 +23,10 @@ TO_WORKER = (Weights, Ack, Go, Stop)
 
 
 class Mirror:
-    """The places of one worker's messages in a process's own arena."""
+    """The places of one worker's messages, to or from one server, in a process's own arena."""
 
-    def __init__(self, job: Job, arena: Arena, worker: int) -> None:
-        self._job, self._arena, self._worker = job, arena, worker
+    def __init__(self, job: Job, arena: Arena, worker: int, server: int = 0) -> None:
+        self._job, self._arena, self._worker, self._server = job, arena, worker, server
         said = job.layout.memories.get(SAID)
         self._said_bytes = 0 if said is None else said.entries * said.dtype.itemsize
         self._whole: dict[tuple[int, int], Places] = {}  # of (a buffer's offset, range)
@@ -78,6 +78,9 @@ class Mirror:
             raise FrameError(f"a {kind.__name__} names range {message.range}; there are {ranges}")
         if kind is Blocked:
             return ()
+        if (server := self._job.server_of[message.range]) != self._server:
+            raise FrameError(f"a {kind.__name__} names range {message.range} of server {server} to server "
+                             f"{self._server}")  # fmt: skip
         if message.iteration < 0:
             raise FrameError(f"a {kind.__name__} names iteration {message.iteration}; they begin with 0")
         if kind is not Ack:

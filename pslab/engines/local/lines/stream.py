@@ -20,35 +20,15 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pslab.engines.job.job import Job
 from pslab.engines.job.wire import Frame, Message, pack, unpack
 from pslab.engines.local.lines.framed_pipe import HEADER, READ_BYTES, SPIN_S, Line, NoFrame
-from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror, Places
-from pslab.engines.processes.child import Seat
+from pslab.engines.local.lines.mirror import Mirror, Places
 from pslab.errors import FrameError
 
 LOW_BYTES = 1 << 18
 PIECES = 256  # of memory in one system call; the system's limit is 1,024
 FRAME_BYTES = 1 << 22  # of the messages in one frame, without what they are about
 PROBES = 3  # without an answer in the last quarter of a lease
-
-
-def worker_line(job: Job, seat: Seat) -> Line:
-    """A worker's line to its server."""
-    spin_s = 0.0 if job.cluster.emulated else SPIN_S
-    if seat.arena.shared:
-        return Line(seat.pipes[0], spin_s)
-    mirror = Mirror(job, seat.arena, seat.number)
-    return Stream(seat.pipes[0], mirror, TO_WORKER, waits=True, lease_s=job.run.lease_s, spin_s=spin_s,
-                  apart_s=seat.apart[0])  # fmt: skip
-
-
-def server_line(job: Job, seat: Seat, worker: int) -> Line:
-    """The server's line to a worker."""
-    pipe = seat.pipes[worker]
-    if seat.arena.shared:
-        return Line(pipe)
-    return Stream(pipe, Mirror(job, seat.arena, worker), TO_SERVER, waits=False, lease_s=job.run.lease_s)
 
 
 class Stream(Line):

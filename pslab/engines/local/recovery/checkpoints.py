@@ -51,7 +51,7 @@ def first_state(job: Job, seat: Seat, transport: Transport, clock: WallClock, ot
     """The state of a server whose run has not started."""
     machine = Server(range(job.run.workers), len(job.parts), job.sync)
     waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
-    shard = TensorShard(job, seat.arena, 0)
+    shard = TensorShard(job, seat.arena)
     ledger = Ledger(job, shard.weights, seat.snapshots, seat.report_snapshot, seat.ledger)
     driver = ServerDriver(job, machine, Books(job, ledger), shard, clock, transport, waiting, others)
     return State(driver, waiting, Faults(job.cluster, job.run.seed), set(), [other.machine for other in others])

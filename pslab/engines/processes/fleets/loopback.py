@@ -16,7 +16,7 @@ from pslab.engines.processes import child
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.clocks import SAME
 from pslab.engines.processes.fleets.local import Started
-from pslab.engines.processes.fleets.meeting import START_LIMIT_S, Address, Listener, dial, new_key
+from pslab.engines.processes.fleets.meeting import START_LIMIT_S, Address, Listener, Met, dial, new_key
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import StartFailed
@@ -33,6 +33,36 @@ class Way(NamedTuple):
     ports: tuple[int, int]
 
 
+class Reach:
+    """How a process finds the others."""
+
+    def __init__(self, number: int, key: bytes, listener: Listener, book: Mapping[int, Address]) -> None:
+        self._number, self._key, self._listener, self._book = number, key, listener, book
+        self._to: dict[int, Met] = {}
+        self._of: dict[int, Connection] = {}
+
+    def accept(self, number: int) -> Connection:
+        """The line of a process that dials this one."""
+        return self._listener.accept(number)
+
+    def met(self, number: int) -> Met:
+        """A line to a process, and how its clock differs."""
+        return dial(self._book[number], self._number, self._key)
+
+    def of(self, number: int) -> Connection:
+        """The line of a process that has dialled this one in this run or another."""
+        if number not in self._of:
+            self._of[number] = self.accept(number)
+        return self._of[number]
+
+    def to(self, number: int) -> tuple[Connection, float]:
+        """A line to a process, dialled in this run or another, and what its clock shows more."""
+        if number not in self._to:
+            self._to[number] = self.met(number)
+        line, clock = self._to[number]
+        return line, clock.seconds
+
+
 class LoopbackFleet:
     """Every process dials its parent, and all others the server."""
 
@@ -40,7 +70,7 @@ class LoopbackFleet:
         key, network, ports = new_key(), fleet.network, fleet.port_range
         self._children, self._listener = children, Listener(key, network, ports)
         self._way = Way(self._listener.address, key, network, ports)
-        self._server: Address | None = None
+        self._book: dict[int, Address] = {}  # where each process listens
 
     def arena(self) -> Arena:
         """Memory of this process alone."""
@@ -48,17 +78,17 @@ class LoopbackFleet:
 
     def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
         """New processes with these numbers, whose memory is to be like this; the server hears of those beside it."""
-        numbers = sorted(memory, key=lambda number: number != SERVER)
+        numbers, pipes = sorted(memory), dict[int, Connection]()
         processes = self._launched(numbers)
         for number in numbers:
             try:
-                pipe = self._listener.accept(number, START_LIMIT_S)
+                pipes[number] = self._listener.accept(number, START_LIMIT_S)
             except TimeoutError as error:
                 raise StartFailed(f"{name(number)} has not come: {error}") from None
-            if number == SERVER:
-                self._server = tuple(json.loads(pipe.recv_bytes()))
-            others = [other for other in numbers if other != SERVER]
-            pipe.send_bytes(json.dumps(others if number == SERVER else self._server).encode())
+            self._book[number] = tuple(json.loads(pipes[number].recv_bytes()))
+        told = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
+        for number, pipe in pipes.items():
+            pipe.send_bytes(json.dumps(told).encode())
             yield number, processes[number], _patched(pipe, number, memory[number])
 
     def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
@@ -100,15 +130,15 @@ def _flat(memory: child.Memory) -> list[Arena]:
 
 def begin(number: int, way: Way, *, pulse: bool = False) -> None:
     """A new process: find the others, then serve; with a `pulse` where the parent cannot see whether it computes."""
-    pipe, listener = dial(way.parent, number, way.key).line, None
-    if number == SERVER:
-        listener = Listener(way.key, way.network, way.ports)
-        pipe.send_bytes(json.dumps(listener.address).encode())
+    pipe, listener = dial(way.parent, number, way.key).line, Listener(way.key, way.network, way.ports)
+    listener.attend()
+    pipe.send_bytes(json.dumps(listener.address).encode())
     told = json.loads(pipe.recv_bytes())
-    if listener:
-        lines, apart = [listener.accept(other) for other in told], SAME
+    reach = Reach(number, way.key, listener, {other: tuple(address) for other, address in told["book"]})
+    if number == SERVER:
+        lines, apart = list(map(reach.accept, told["others"])), SAME
     else:
-        line, apart = dial(tuple(told), number, way.key)
+        line, apart = reach.met(SERVER)
         lines = [line]
     one, *others = (PrivateArena(passes=number == 2) for number in range(7))
     ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
@@ -117,7 +147,7 @@ def begin(number: int, way: Way, *, pulse: bool = False) -> None:
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER)  # type: ignore[arg-type]
     if pulse:
         threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
-    child.main(child.Seat(number, upward, lines, *memory, listener, apart))
+    child.main(child.Seat(number, upward, lines, *memory, reach, apart))
 
 
 def _pulse(pipe: Any) -> None:

@@ -15,6 +15,7 @@ import secrets
 import selectors
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Generator
 from importlib.metadata import version
@@ -107,6 +108,18 @@ class Listener:
         self._guests = dict[socket.socket, _Guest]()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
+        self._arrived: threading.Condition | None = None
+
+    def attend(self) -> None:
+        """Meet those who dial whenever they do, in a thread that never ends; `accept` then waits for what it does."""
+        self._arrived = threading.Condition()
+        threading.Thread(target=self._attend, args=(self._arrived,), daemon=True).start()
+
+    def _attend(self, arrived: threading.Condition) -> None:
+        while True:
+            self._turn(time.monotonic() + START_LIMIT_S)
+            with arrived:
+                arrived.notify_all()
 
     def accept(self, number: int, limit_s: float = START_LIMIT_S) -> Connection:
         """The line of the process with this number, once it has dialled; of two with one number that of the last.
@@ -123,15 +136,24 @@ class Listener:
                 why = f"; refused: {self.refused[-1]}" if self.refused else ""
                 raise TimeoutError(f"process {number} has not dialled {self.address[0]}:{self.address[1]} within "
                                    f"{limit_s:g} s{why}")  # fmt: skip
-            due_s = min([until_s, *(guest.until_s for guest in self._guests.values())])
-            for ready, _ in self._selector.select(max(0.0, due_s - time.monotonic()) + 1e-3):
-                if ready.fileobj is self._socket:
-                    self._greet()
-                else:
-                    self._hear(self._guests[ready.fileobj])  # type: ignore[index]
-            for guest in [guest for guest in self._guests.values() if guest.until_s < time.monotonic()]:
-                self._dismiss(guest, f"a stranger said nothing more for {HELLO_LIMIT_S:g} s")
+            if self._arrived is None:
+                self._turn(until_s)
+                continue
+            with self._arrived:
+                if number not in self._here:
+                    self._arrived.wait(max(0.0, until_s - time.monotonic()) + 1e-3)
         return self._here.pop(number)
+
+    def _turn(self, until_s: float) -> None:
+        """Wait for somebody to say something, and answer."""
+        due_s = min([until_s, *(guest.until_s for guest in self._guests.values())])
+        for ready, _ in self._selector.select(max(0.0, due_s - time.monotonic()) + 1e-3):
+            if ready.fileobj is self._socket:
+                self._greet()
+            else:
+                self._hear(self._guests[ready.fileobj])  # type: ignore[index]
+        for guest in [guest for guest in self._guests.values() if guest.until_s < time.monotonic()]:
+            self._dismiss(guest, f"a stranger said nothing more for {HELLO_LIMIT_S:g} s")
 
     def close(self) -> None:
         """Nobody dials any more."""

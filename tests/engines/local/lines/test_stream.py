@@ -7,25 +7,17 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 import torch
-from mirrored import SIZE, Setup, pull, push, weights
+from mirrored import SIZE, Setup, pair, pull, push, weights
 
 from pslab.engines.job.wire import WHOLE, Frame, Go, Stop, pack
 from pslab.engines.local.lines import stream
 from pslab.engines.local.lines.framed_pipe import HEADER, ready
 from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER
 from pslab.engines.local.lines.stream import Stream
-
-
-def pair() -> tuple[Connection, Connection]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        here = socket.create_connection(listener.getsockname())
-        there, _ = listener.accept()
-    return Connection(here.detach()), Connection(there.detach())
 
 
 class Ends:

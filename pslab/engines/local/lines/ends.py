@@ -1,0 +1,59 @@
+"""Which lines a process of a run has: plain ones where memory is shared, and streams that bring the numbers if not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import Carried, ComputedOn, Frame, Go, Ordered, Stop
+from pslab.engines.local.lines.fan import Fan, Relayed
+from pslab.engines.local.lines.framed_pipe import SPIN_S, Line
+from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror
+from pslab.engines.local.lines.stream import Stream
+from pslab.engines.processes.child import Seat
+from pslab.protocol.messages import Ack, Pull, Push, Weights
+
+TO_STORE = (Ordered, ComputedOn, Push, Pull, Weights, Ack, Go, Stop)
+TO_DECIDER = (Carried, Push, Pull, Stop)
+
+
+def number_of(workers: int, server: int) -> int:
+    """The number of a server's process in the pool; not of server 0."""
+    return workers + server - 1
+
+
+def worker_line(job: Job, seat: Seat) -> Line:
+    """A worker's to its servers."""
+    spin_s, lease_s = 0.0 if job.cluster.emulated else SPIN_S, job.run.lease_s
+    if seat.arena.shared:
+        return Line(seat.pipes[0], spin_s)
+    others = [seat.line_to(number_of(job.run.workers, server)) for server in range(1, job.run.servers)]
+    lines = [Stream(pipe, Mirror(job, seat.arena, seat.number, server), TO_WORKER, waits=True, lease_s=lease_s,
+                    spin_s=spin_s, apart_s=apart_s)
+             for server, (pipe, apart_s) in enumerate([(seat.pipes[0], seat.apart[0]), *others])]  # fmt: skip
+    return Fan(lines, job.server_of) if len(lines) > 1 else lines[0]
+
+
+def decider_line(job: Job, seat: Seat, worker: int, relay: Callable[[int, Frame], None]) -> Line:
+    """The deciding server's to a worker. What is about a range of another server may be sent by a `relay`."""
+    pipe = seat.pipes[worker]
+    if seat.arena.shared:
+        return Line(pipe)
+    line = Stream(pipe, Mirror(job, seat.arena, worker), TO_SERVER, waits=False, lease_s=job.run.lease_s)
+    return Relayed(line, job.server_of, relay) if job.run.servers > 1 else line
+
+
+def store_lines(job: Job, seat: Seat, server: int) -> dict[int, Line]:
+    """Those of a server that does not decide, to the workers, once they have theirs; none where memory is shared."""
+    if seat.arena.shared:
+        return {}
+    return {worker: Stream(seat.line_of(worker), Mirror(job, seat.arena, worker, server), TO_SERVER, waits=False,
+                           lease_s=job.run.lease_s) for worker in range(job.run.workers)}  # fmt: skip
+
+
+def order_line(job: Job, seat: Seat, number: int, *, decides: bool) -> Line:
+    """Between the deciding server and another one, the pipe of this number."""
+    pipe, spin_s = seat.pipes[number], 0.0 if job.cluster.emulated else SPIN_S
+    if seat.arena.shared:
+        return Line(pipe, spin_s)
+    return Stream(pipe, None, TO_DECIDER if decides else TO_STORE, waits=False, lease_s=job.run.lease_s, spin_s=spin_s)
