@@ -57,7 +57,7 @@ class Arena:
         """`count` elements of `dtype` from a byte offset, as a tensor on the shared bytes."""
         import torch
 
-        end = offset + count * dtype.itemsize
+        end = max(offset + count * dtype.itemsize, self.size_bytes)  # so that tensors of a run lie in one map
         return torch.frombuffer(self._mapped(end), dtype=dtype, count=count, offset=offset)
 
     @property
