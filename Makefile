@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: figures figures-all test test-all lab docs clean
+.PHONY: figures figures-all test test-all lab docs site clean
 
 figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/
 	$(BIN)/python -m pslab figures
@@ -24,6 +24,11 @@ lab: .venv/.ready  ## JupyterLab on the notebooks, which are saved without outpu
 docs: .venv/.ready  ## the page of policies, from the table of names
 	$(BIN)/python -m pslab list --markdown > docs/policies.md
 
+site: .venv/.ready  ## the documentation as pages, in results/site
+	$(BIN)/python -c "import material, mkdocstrings" 2>&- || $(BIN)/python -m pip install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "results/site/index.html"
+
 .venv/.ready: pyproject.toml
 	@echo "setting up .venv: a minute or a few, depending on the network"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -31,4 +36,4 @@ docs: .venv/.ready  ## the page of policies, from the table of names
 	@touch $@
 
 clean:  ## everything that can be made again, but the records
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info results/figures results/notebooks
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info results/figures results/notebooks results/site

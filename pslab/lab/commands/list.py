@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -123,9 +123,16 @@ def page(entry: Entry) -> str:
     return "\n".join([*lines, "", f"  file     {entry.file}", f"  example  {entry.command}"])
 
 
-def markdown(found: Iterable[Entry]) -> str:
-    """The documentation's page of names: a table for each kind, without those that torch alone describes."""
+def markdown(found: Iterable[Entry], page_of: Callable[[Entry], str] = lambda entry: "") -> str:
+    """The documentation's page of names: a table for each kind, without those that torch alone describes.
+
+    `page_of` gives the page to which a name is a link, or "".
+    """
     found = [entry for entry in found if entry.file.startswith("pslab/")]
+
+    def name(entry: Entry) -> str:
+        return f"[`{entry.form}`]({page})" if (page := page_of(entry)) else f"`{entry.form}`"
+
     lines = [
         "# Policies, and every other name", "",
         "`make docs` writes this page from the table of names in `pslab/config/table.py`; `pslab list NAME` shows one",
@@ -135,7 +142,7 @@ def markdown(found: Iterable[Entry]) -> str:
     ]  # fmt: skip
     for kind in dict.fromkeys(entry.kind for entry in found):
         lines += ["", f"## {kind}", "", "| name | what it is | source | file |", "|---|---|---|---|"]
-        lines += [f"| `{entry.form}` | {entry.what.replace('|', '&#124;')} | {entry.source} | `{entry.file}` |"
+        lines += [f"| {name(entry)} | {entry.what.replace('|', '&#124;')} | {entry.source} | `{entry.file}` |"
                   for entry in found if entry.kind == kind]  # fmt: skip
         lines += ["", f"Or {OTHERS[kind]}."] if kind in OTHERS else []
     return "\n".join(lines)

@@ -1,0 +1,256 @@
+"""What the site has beside the files of docs/: pages from the table of names, the notebooks, and texts at the root.
+
+A hook of mkdocs (`make site`); nothing here is written into docs/. A page of a policy is its row of
+`pslab/config/table.py`, its docstring and its code. A page of a study is its notebook, with the outputs of
+results/notebooks where that was executed from the same cells.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pslab.config import plain_yaml
+from pslab.config.cluster import Cluster
+from pslab.config.parameters import Parameter, parameters
+from pslab.config.run import FIELDS, Run
+from pslab.config.table import ROWS, Row
+from pslab.lab.commands.list import Entry, entries, markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = {"sync": "Synchronization", "prune": "Pruning", "rate": "Rates", "order": "Request orders"}
+#: Texts that are not in docs/, and their pages.
+TEXTS = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "results/README.md": "records.md",
+         "data/README.md": "data.md"}  # fmt: skip
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+
+
+def results() -> Path:
+    """Where executed notebooks and their figures are."""
+    return Path(os.environ.get("PSLAB_RESULTS", ROOT / "results"))
+
+
+def notebooks() -> list[Path]:
+    return sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@cache
+def listed() -> dict[tuple[str, str], Entry]:
+    """The names that have a page."""
+    return {(each.kind, each.name): each for each in entries() if each.kind in KINDS}
+
+
+def page_of(path: str) -> str | None:
+    """The page of a file of the project, both relative to the root; None if it has none."""
+    if path in TEXTS:
+        return TEXTS[path]
+    if path.startswith("docs/") and not path.endswith(".py"):
+        return path.removeprefix("docs/")
+    return f"studies/{Path(path).stem}.md" if path.startswith("notebooks/") and path.endswith(".ipynb") else None
+
+
+def generated() -> dict[str, Callable[[], str]]:
+    """Each page that has no file in docs/, and what writes it."""
+    texts = {page: lambda path=path: linked((ROOT / path).read_text(), path) for path, page in TEXTS.items()}
+    studies = {f"studies/{path.stem}.md": lambda path=path: study(path) for path in notebooks()}
+    policies = {f"policies/{kind}/{name}.md": lambda each=each: policy(each) for (kind, name), each in listed().items()}
+    return {**texts, **studies, **policies, "fields.md": fields}
+
+
+def navigation(nav: list[Any]) -> list[Any]:
+    """The navigation of mkdocs.yml, whose sections Policies and Studies get their pages."""
+    more = {
+        "Policies": [{title: [f"policies/{kind}/{each}.md" for known, each in listed() if known == kind]}
+                     for kind, title in KINDS.items()],
+        "Studies": [f"studies/{path.stem}.md" for path in notebooks() if not path.stem.startswith("00_")],
+    }  # fmt: skip
+    return [{title: [*below, *more.get(title, [])] if isinstance(below, list) else below}
+            for section in nav for title, below in section.items()]  # fmt: skip
+
+
+def uris(nav: Any) -> Iterator[str]:
+    """The pages that a navigation names."""
+    if isinstance(nav, str):
+        yield nav
+    for each in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from uris(each)
+
+
+def fields() -> str:
+    """The page of the fields of Run and of Cluster."""
+    lines = ["# Fields of Run and Cluster", ""]
+    for cls in (Run, Cluster):
+        lines += [f"## {cls.__name__}", "", *table(parameters(cls).values()), ""]
+    return "\n".join(lines)
+
+
+def table(found: Iterable[Parameter]) -> list[str]:
+    """Parameters with what they are, what is allowed, and their defaults."""
+    rows = [f"| `{each.name}` | {cell(each.doc)} | {cell(each.allowed)} | {cell(each.shown)} |" for each in found]
+    return ["| | what it is | values | default |", "|---|---|---|---|", *rows]
+
+
+def cell(text: str) -> str:
+    """A text in a table."""
+    return text.replace("|", "&#124;").replace("*", r"\*")
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+def links(text: str) -> list[str]:
+    """The targets of all links of a text, but those in code."""
+    return [target for piece in CODE.split(text)[::2] for target in LINK.findall(piece)]
+
+
+def linked(text: str, path: str) -> str:
+    """The text of a file of the project, with links from its page to pages."""
+    here = posixpath.dirname(page_of(path) or "")
+
+    def replaced(found: re.Match[str]) -> str:
+        target, hash_, anchor = found[1].partition("#")
+        page = page_of(posixpath.normpath(posixpath.join(posixpath.dirname(path), target))) if target else None
+        return f"]({posixpath.relpath(page, here or '.')}{hash_}{anchor})" if page else found[0]
+
+    pieces = CODE.split(text)
+    pieces[::2] = [LINK.sub(replaced, piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+# -- a policy --------------------------------------------------------------------------------------
+
+
+def policy(entry: Entry) -> str:
+    """The page of a policy, a pruning rule, a rate or an order."""
+    row = ROWS[entry.kind][entry.name]
+    text = re.sub(r"\n*^Source: .*$", "", entry.text, flags=re.MULTILINE).strip()
+    example, lines = row.example or row.name, [f"# {entry.name}", "", f"**{entry.what}.**", ""]
+    lines += [f"Source: {entry.source}.", ""] if entry.source else []
+    lines += [text, ""] if text else []
+    lines += ["## Use", "", "```sh", entry.command]
+    lines += [f"pslab check {row.small or example}"] if entry.kind == "sync" else []
+    lines += ["```", "", "```python", f'Run({entry.kind}="{example}")', "```", ""]
+    if entry.parameters:
+        lines += [f"In full: `{entry.form}`.", "", *table(parameters(row.load()).values()), ""]
+    if found := [path for path in notebooks() if studies(path, entry)]:
+        lines += ["## In the studies", "", *(f"- [{path.stem}](../../studies/{path.stem}.md): {question(path)}"
+                                             for path in found), ""]  # fmt: skip
+        drawn = [name for path in found for name in figures(path.stem) if shows(name, row)]
+        lines += [f"![{name}](../../figures/{name}.svg)\n" for name in drawn[:1]]
+    return "\n".join([*lines, "## The rule", "", f"From `{entry.file}`:", "", "```python", code(row.load()), "```", ""])
+
+
+def code(loaded: Any) -> str:
+    """The source of a class, without its docstring, which the page has above."""
+    return inspect.getsource(loaded).replace(f'"""{loaded.__doc__}"""', '"""..."""').rstrip()
+
+
+def studies(path: Path, entry: Entry) -> bool:
+    """Whether a notebook names it; of what every run has by default, no notebook is a study."""
+    if entry.name == FIELDS[entry.kind].default:
+        return False
+    needs = ":" if ":" in re.sub(r"\[.*", "", entry.form) else "[:\"']"
+    return re.search(rf"[\"']{entry.name}{needs}", codes()[path.stem]) is not None
+
+
+@cache
+def codes() -> dict[str, str]:
+    """The code of each notebook, and the parameters of its variants."""
+    found = {path.stem: [each.source for each in cells(path) if each.cell_type == "code"] for path in notebooks()}
+    for item in plain_yaml.read(ROOT / "notebooks" / "batch.yaml"):
+        found[item["notebook"]].append(str(item.get("set")))
+    return {stem: "\n".join(each) for stem, each in found.items()}
+
+
+def figures(stem: str) -> list[str]:
+    """The figures of a notebook and its variants that there are, accuracy first."""
+    found = [path.stem for path in sorted((results() / "figures").glob(f"{stem}-*.svg"))]
+    return sorted(found, key=lambda name: not name.endswith("-accuracy"))
+
+
+def shows(name: str, row: Row) -> bool:
+    """Whether a figure has a curve or a bar of this name."""
+    label = re.split(r"[,{]", row.label)[0].strip() or row.name
+    file = results() / "figures" / f"{name}.json"
+    return file.is_file() and re.search(rf'"name": ?"{re.escape(label)}[," ]', file.read_text()) is not None
+
+
+# -- a study ---------------------------------------------------------------------------------------
+
+
+@cache
+def cells(path: Path) -> list[Any]:
+    import nbformat
+
+    found: list[Any] = nbformat.read(path, 4).cells  # type: ignore[no-untyped-call]
+    return found
+
+
+def question(path: Path) -> str:
+    """The title of a notebook."""
+    return str(cells(path)[0].source).partition("\n")[0].removeprefix("# ")
+
+
+def study(path: Path) -> str:
+    """The page of a notebook."""
+    done = results() / "notebooks" / path.name
+    shown = cells(done) if done.is_file() else []
+    sources = [[each.source for each in some if "injected-parameters" not in each.metadata.get("tags", [])]
+               for some in (shown, cells(path))]  # fmt: skip
+    executed = sources[0] == sources[1]
+    how = "as it was executed" if executed else "not executed yet: `pslab figures --only " + path.stem + "`"
+    lines = []
+    for number, each in enumerate(shown if executed else cells(path)):
+        if each.cell_type == "markdown":
+            lines += [linked(each.source, f"notebooks/{path.name}"), ""]
+        else:
+            lines += ["```python", each.source, "```", "", *outputs(path.stem, each)]
+        if not number:
+            lines += [f"*The notebook `notebooks/{path.name}`, {how}.*", ""]
+    return "\n".join(lines)
+
+
+def outputs(stem: str, each: Any) -> Iterator[str]:
+    """What a cell has shown: its saved figures as images; tables, claims and captions as they are."""
+    for output in each.get("outputs", []):
+        html = "".join(output.get("data", {}).get("text/html", ""))
+        if "application/vnd.plotly.v1+json" in output.get("data", {}):
+            for name in re.findall(r"save\(\s*\"([\w-]+)\"", each.source):
+                if (results() / "figures" / f"{stem}-{name}.svg").is_file():
+                    yield from (f"![{name}](../figures/{stem}-{name}.svg)", "")
+        elif html and "<script" not in html:
+            yield from ("<div class=\"output\">" + re.sub(r"\s*\n\s*", " ", html) + "</div>", "")
+
+
+# -- mkdocs ----------------------------------------------------------------------------------------
+
+
+def on_config(config: Any) -> Any:
+    config.nav = navigation(config.nav)
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    for uri, write in generated().items():
+        files.append(File.generated(config, uri, content=write()))
+    for image in sorted((results() / "figures").glob("*.svg")):
+        files.append(File.generated(config, f"figures/{image.name}", abs_src_path=str(image)))
+    return files
+
+
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
+    uri = page.file.src_uri
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]  # it would name this page alone
+    if uri == "policies.md":
+        return markdown(entries(), lambda each: f"policies/{each.kind}/{each.name}.md" if each.kind in KINDS else "")
+    return text if uri in generated() else linked(text, f"docs/{uri}")

@@ -1,0 +1,170 @@
+"""The documentation: no dead link, no page that the site does not name, no command that is none, no unfounded claim."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import posixpath
+import re
+import shlex
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+import pslab
+from pslab.__main__ import VERBS, Verb
+from pslab.config.spec import build
+from pslab.lab import plots
+from pslab.lab.bench.command import SECTIONS
+from pslab.lab.commands.figures import chosen
+
+ROOT = Path(__file__).parent.parent
+VERDICTS = ("Held", "Held in part", "Not held", "Not tried")
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"documentation_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+SITE = module(ROOT / "docs" / "pages.py")
+TEXTS = [*SITE.TEXTS, *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md")))]
+CLAIMS = re.split(r"(?m)^### ", (ROOT / "docs" / "claims.md").read_text())[1:]
+
+
+def slugs(text: str) -> set[str]:
+    """The anchors of a text's headings."""
+    headings = re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?ms)^```.*?^```$", "", text))
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", each).strip().lower()) for each in headings}
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_no_link_is_dead(path: str):
+    for link in SITE.links((ROOT / path).read_text()):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = ROOT / path if not name else (ROOT / path).parent / name
+        assert target.is_file(), link
+        assert not anchor or anchor in slugs(target.read_text()), link
+
+
+# -- the site --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Every page of the site, with nothing executed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PSLAB_RESULTS", str(tmp_path_factory.mktemp("results")))
+        pages = {SITE.page_of(path): SITE.linked((ROOT / path).read_text(), path) for path in TEXTS}
+        return pages | {uri: write() for uri, write in SITE.generated().items()}
+
+
+def test_the_navigation_names_every_page_once(written: dict[str, str]):
+    named = list(SITE.uris(SITE.navigation(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])))
+    assert sorted(named) == sorted(written)
+
+
+def test_every_link_of_the_site_leads_to_one_of_its_pages_or_images(written: dict[str, str]):
+    files = {*written, *(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.svg"))}
+    for uri, text in written.items():
+        for link in SITE.links(text):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(uri), link.partition("#")[0]))
+            assert "://" in link or link.startswith("#") or target in files, f"{uri}: {link}"
+
+
+def test_a_policy_has_a_page_with_its_rule_its_source_and_its_studies(written: dict[str, str]):
+    page = written["policies/sync/dssp.md"]
+    for words in ("# dssp\n", "**Dynamic SSP: ", "Source: Zhao et al. (ICDCS 2019).", "pslab check dssp:1,1",
+                  "Algorithm 1 as printed", "| `cap` |", "studies/30_elastic.md", "class DSSP:"):  # fmt: skip
+        assert words in page
+    assert "20_sync_policies" in page  # a variant of which has it
+    assert "studies/80_methods.md" not in page
+    assert "In the studies" not in written["policies/sync/bsp.md"]  # every run's default
+    assert all(f"policies/{kind}/{name}.md" in written for kind, name in SITE.listed())
+
+
+def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(tmp_path, monkeypatch):
+    import nbformat
+
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    (path,) = (each for each in SITE.notebooks() if each.stem == "00_tour")
+    assert "not executed yet" in SITE.study(path)
+    executed = nbformat.read(path, 4)
+    executed.cells[-2].source += " "
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    for words, seen in ((" ", False), ("", True)):
+        executed.cells[-2].source = executed.cells[-2].source.rstrip() + words
+        for cell in executed.cells:
+            if cell.cell_type == "code":
+                cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": "<p>\n\n  a caption</p>"})]
+        nbformat.write(executed, folder / path.name)
+        SITE.cells.cache_clear()
+        assert ("<p> a caption</p>" in SITE.study(path)) == seen
+    SITE.cells.cache_clear()
+
+
+def test_the_page_of_python_has_every_public_name():
+    names = re.findall(r"(?m)^::: (pslab\S+)$", (ROOT / "docs" / "api.md").read_text())
+    public = {f"pslab.{name}" for name in pslab.__all__ if name != "plots"}
+    assert Counter(names) == Counter(public | {f"pslab.lab.plots.{name}" for name in plots.__all__})
+
+
+# -- commands and claims ---------------------------------------------------------------------------
+
+
+def commands(text: str) -> list[str]:
+    """The lines of a text's shell code that call pslab."""
+    code = re.findall(r"(?ms)^```sh\n(.*?)^```$", text)
+    return [line for each in code for line in each.splitlines() if line.startswith("pslab ")]
+
+
+def options_of(command: str) -> tuple[str, argparse.Namespace]:
+    """The verb, and the options that its own parser reads."""
+    words = shlex.split(command, comments=True)[1:]
+    parser = argparse.ArgumentParser()
+    import_module(VERBS[words[0]]).add(parser.add_subparsers(parser_class=Verb))
+    return words[0], parser.parse_args(words)
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_every_command_is_one(path: str):
+    for command in commands((ROOT / path).read_text()):
+        try:
+            options_of(command)
+        except SystemExit:
+            pytest.fail(command)
+
+
+def test_there_are_at_least_twenty_claims_and_their_verdicts_are_counted():
+    assert len(CLAIMS) >= 20
+    said = re.findall(r"Of (\d+) claims (\d+) are held, (\d+) held in part, (\d+) not held and (\d+) not tried\.",
+                      (ROOT / "docs" / "claims.md").read_text())  # fmt: skip
+    verdicts = Counter(verdict for claim in CLAIMS for verdict in re.findall(r"(?m)^\*\*([^*]+)\.\*\*", claim))
+    assert {*verdicts} <= {*VERDICTS}
+    assert said == [tuple(map(str, (len(CLAIMS), *(verdicts[each] for each in VERDICTS))))]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.partition("\n")[0])
+def test_a_claim_has_a_verdict_and_a_command_that_can_be_executed(claim: str):
+    assert len(re.findall(r"(?m)^\*\*([^*]+)\.\*\*", claim)) == 1
+    (command,) = commands(claim)
+    verb, options = options_of(command)
+    assert verb in ("figures", "check", "bench")
+    if verb == "figures":
+        (entry,) = chosen(options)  # refuses what is no notebook, no parameter of it, or no value for it
+        assert f"../notebooks/{entry.notebook}.ipynb" in claim
+    elif verb == "check":
+        assert all(build("sync", policy) for policy in options.policies)
+    else:
+        assert {*options.section} <= {*SECTIONS}
