@@ -214,6 +214,18 @@ def test_a_server_that_is_stopped_is_replaced(tmp_path, like, server):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_server_that_ends_with_the_runs_last_step_is_replaced_too(tmp_path, undisturbed, when, end):
+    """The one that decides has ended the run, and waits for it."""
+    act, process = partial(dying, APPLY, 20, when, end=end), f"pslab-worker {number_of(2, 1)}"
+    found = conduct(tmp_path, act, process=process, servers=2, lease_s=1.5)
+    assert len(found.facts["rewinds"]) == 1
+    assert found.facts["outcome"] == "budget"
+    assert np.array_equal(found.weights, undisturbed("plain", 2).weights)
+
+
+@pytest.mark.slow
 def test_without_a_checkpoint_the_servers_end_is_the_runs(tmp_path):
     class Secret(BSP):
         def initial(self, workers):

@@ -295,6 +295,26 @@ def test_sent_and_residual_add_up_to_the_momenta(nesterov: bool, masking: bool) 
         assert torch.equal(sent + pruner.kept["residual"], computed)
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
+@pytest.mark.parametrize(("size", "steps"), [(2_000, 30), pytest.param(500_000, 100, marks=pytest.mark.slow)])
+def test_momentum_correction_is_that_of_a_sequential_reference(
+    size: int, steps: int, dtype: torch.dtype, bound: float
+) -> None:
+    """Which follows the pruner's choice, in float64: what is sent, and left, relative to the largest sum."""
+    pruner = Pruner(DGC(0.01, momentum=0.9, warm_up=0), in_layers(size // 4, size - size // 4), size, dtype)
+    generator, u, v = np.random.default_rng(7), np.zeros(size), np.zeros(size)
+    for iteration in range(steps):
+        gradient = torch.from_numpy(generator.standard_normal(size)).to(dtype)
+        indices, values = (found.numpy() for found in pruner.prune(gradient, iteration))
+        u = 0.9 * u + gradient.double().numpy()
+        v += u
+        slack = bound * np.abs(v).max()
+        assert 0 < len(indices) < size / 20
+        assert np.abs(values - v[indices]).max() <= slack
+        u[indices] = v[indices] = 0.0
+        assert np.abs(pruner.kept["residual"].numpy() - v).max() <= slack
+
+
 def test_tensors_of_one_dimension_are_sent_unpruned() -> None:
     tensors = [(slice(0, 60), 2), (slice(60, 66), 1), (slice(66, 67), 0), (slice(67, 127), 3)]
     pruner = Pruner(DGC(0.1, momentum=0.5), in_layers(66, 61), 127, tensors=tensors)

@@ -181,3 +181,17 @@ def test_ports_are_of_the_range_and_the_named_address_alone():
 def test_a_network_that_is_none_or_not_here_is_refused(network, problem):
     with pytest.raises(ConfigError, match=problem):
         address_in(network)
+
+
+def test_who_dials_a_listener_that_attends_does_not_wait_until_it_is_accepted():
+    key = new_key()
+    listener = Listener(key)
+    listener.attend()
+    met = dial(listener.address, 3, key)  # this thread alone would accept it
+    line = listener.accept(3)
+    met.line.send_bytes(b"here")
+    assert line.recv_bytes() == b"here"
+    with pytest.raises(TimeoutError, match="process 4 has not dialled"):
+        listener.accept(4, 0.01)
+    met.line.close()
+    line.close()
