@@ -27,7 +27,7 @@ docs: .venv/.ready  ## the page of policies, from the table of names
 site: .venv/.ready  ## the documentation as pages, in results/site
 	$(BIN)/python -c "import material, mkdocstrings" 2>&- || $(BIN)/python -m pip install --quiet --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "results/site/index.html"
+	@echo "results/site/index.html; its search needs a server: $(BIN)/python -m http.server --directory results/site"
 
 .venv/.ready: pyproject.toml
 	@echo "setting up .venv: a minute or a few, depending on the network"

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(verb: str, words: list[str]) -> int:
     parser = argparse.ArgumentParser("pslab", description="A workbench for parameter-server training.")
     parser.add_argument("--version", action="version", version=f"pslab {version('pslab')}")
-    parser.add_argument("--completion", action="store_true", help="for bash and zsh: eval \"$(pslab --completion)\"")
+    parser.add_argument("--completion", action="store_true", default=argparse.SUPPRESS,  # no verb has this option
+                        help="for bash and zsh: eval \"$(pslab --completion)\"")  # fmt: skip
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)
     for name in [verb] if verb in VERBS else VERBS:  # a verb alone loads only what it needs
         import_module(VERBS[name]).add(verbs)

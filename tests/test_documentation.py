@@ -93,6 +93,19 @@ def test_a_policy_has_a_page_with_its_rule_its_source_and_its_studies(written: d
     assert all(f"policies/{kind}/{name}.md" in written for kind, name in SITE.listed())
 
 
+def test_a_policy_has_a_figure_that_shows_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    (tmp_path / "figures").mkdir()
+    drawn = {"20_sync_policies-accuracy": "DSSP, s = 3", "20_sync_policies-best-rates-accuracy": "SSP, s = 3",
+             "30_elastic-accuracy": "ElasticBSP, R = 15"}  # fmt: skip
+    for name, label in drawn.items():
+        (tmp_path / "figures" / f"{name}.svg").write_text("<svg/>")
+        (tmp_path / "figures" / f"{name}.json").write_text(f'{{"data": [{{"name":"{label}"}}]}}')
+    for policy, name in zip(("dssp", "ssp", "elastic"), drawn, strict=True):
+        page = SITE.policy(SITE.listed()["sync", policy])
+        assert [link for link in SITE.links(page) if link.endswith(".svg")] == [f"../../figures/{name}.svg"]
+
+
 def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(tmp_path, monkeypatch):
     import nbformat
 

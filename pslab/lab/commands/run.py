@@ -20,7 +20,7 @@ EXAMPLES = {
     "batch_size": "32", "pushes": "2000", "seconds": "60", "target_accuracy": "0.97",
     "cluster": "\"{preset: lab, slow: {0: 2.0}}\"",
     "seed": "1", "eval_every": "100", "keep_weights": "on", "lease_s": "10", "dilation": "4",
-    "checkpoint_every": "500",
+    "checkpoint_every": "500", "fleet": "loopback",
 }  # fmt: skip
 
 

@@ -195,6 +195,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "pull": lambda v: f"pull {v}",
     "codec": lambda v: f"codec {v}",
     "engine": lambda v: f"{v} engine",
+    "fleet": lambda v: f"{v if isinstance(v, str) else v.get('place', 'local')} fleet",
     "device": str, "dtype": str,
     "eval_every": lambda v: f"evaluated every {v} pushes",
     "evaluate": lambda v: f"evaluated {v} the run",
