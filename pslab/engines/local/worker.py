@@ -53,6 +53,7 @@ class LocalWorker(Evaluating):
         self.clock = WallClock()
         # how late it woke for weights: a computation that the cluster models begins when they came, and hides it
         self.hides, self.lag_s, self.late_s = job.cluster.modelled(job.run.workers) and not job.layered, 0.0, 0.0
+        self.idle_since_s = math.inf  # it waits since then, though it may be kept from saying so
 
     def now(self) -> float:
         """The instant at which it is, as far as the cluster is concerned."""
@@ -121,6 +122,7 @@ class LocalWorker(Evaluating):
 
     def _gradient(self, iteration: int, basis: Basis) -> int | None:
         """Compute a gradient and push it, if it is finite."""
+        self.idle_since_s = math.inf
         begin_s, modelled_s, woke_s = self.now(), self.driver.modelled_s(iteration), self.clock.now()
         loss = self.producer.gradient(iteration, basis)
         real_s = self.clock.now() - woke_s
@@ -137,6 +139,7 @@ class LocalWorker(Evaluating):
             self.overrun_s += max(0.0, self.now() - computed_s - (time.thread_time() - used_s) / self.clock.dilation)
         ranges = range(len(self.job.parts))
         self._die_if_killed(iteration)
+        self.idle_since_s = time.monotonic()
         return self.driver.computed(ranges, payloads, computed_s, self.clock.at(selected_s), self.now())
 
     def _paused(self, iteration: int, begin_s: float, ends_s: float) -> float:
@@ -182,7 +185,8 @@ class LocalWorker(Evaluating):
 
     def _messages(self) -> Frame:
         try:
-            frames = self.line.wait()
+            frames = self.line.wait(self.idle_since_s)
+            self.idle_since_s = math.inf
             messages = [message for frame in frames if not self.driver.repeated(frame) for message in frame]
         except EOFError:
             raise Stopped from None

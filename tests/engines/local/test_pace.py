@@ -167,7 +167,8 @@ def test_a_worker_that_is_stopped_while_it_waits_for_weights_is_late():
     cluster = {"compute_s": 1e-4, "latency_s": 0.02}
     experiment = resolve(tiny(workers=2, pushes=60, cluster=cluster, dilation=1.0))
     facts = execute(experiment, stop_and_continue).facts
-    assert facts["emulation"]["compute_overrun_share"] > 0.5 / 2 / facts["seconds"]
+    found = facts["emulation"]  # stopped as it sends, its push is late
+    assert found["compute_overrun_share"] + found["late_message_share"] > 0.5 / 2 / facts["seconds"]
     assert not facts["emulation_ok"]
 
 

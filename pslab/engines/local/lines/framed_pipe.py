@@ -7,6 +7,7 @@ there is no such moment: who has yielded the core gets it back late, and waits l
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import struct
@@ -82,9 +83,10 @@ class Line:
         self._rest = data[at:]
         return found
 
-    def wait(self) -> list[Frame]:
-        """The next frames, at least one."""
-        begin_s = time.monotonic()
+    def wait(self, since_s: float = math.inf) -> list[Frame]:
+        """The next frames, at least one. Who has waited since an instant before this one says so: it may have been
+        stopped between the two."""
+        begin_s = min(since_s, time.monotonic())
         while True:
             ready((self.descriptor,), spin_s=self._spin_s)
             if found := self.frames():

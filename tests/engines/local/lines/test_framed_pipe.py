@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from multiprocessing import Pipe
 
@@ -54,16 +55,17 @@ def test_frames_sent_before_the_end_are_read_first(ends):
         here.wait()
 
 
-@pytest.mark.parametrize(("waits_s", "sent_s", "read_s", "late_s"), [(10.0, 11.0, 15.0, 4.0), (20.0, 11.0, 20.5, 0.5)],
-                         ids=["it is waited for", "it was there already"])  # fmt: skip
+@pytest.mark.parametrize(("since_s", "waits_s", "sent_s", "read_s", "late_s"), [
+    (math.inf, 10.0, 11.0, 15.0, 4.0), (math.inf, 20.0, 11.0, 20.5, 0.5), (10.0, 20.0, 11.0, 20.5, 9.5),
+], ids=["it is waited for", "it was there already", "it was kept from waiting"])  # fmt: skip
 def test_how_late_a_frame_is_read_counts_from_when_it_is_there_and_waited_for(
-    waits_s, sent_s, read_s, late_s, ends, monkeypatch
+    since_s, waits_s, sent_s, read_s, late_s, ends, monkeypatch
 ):
     here, there = map(Line, ends)
     instants = iter([sent_s, waits_s, read_s])
     monkeypatch.setattr(framed_pipe.time, "monotonic", lambda: next(instants))
     there.send(FRAMES[0])
-    here.wait()
+    here.wait(since_s)
     assert here.late_s == late_s
 
 
