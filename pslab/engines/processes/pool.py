@@ -64,8 +64,9 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """Whether every process is still there."""
-        return bool(self.processes) and not self._held and all(p.is_alive() for p in self.processes.values())
+        """Whether every process is still there; one that is being killed may not be gone yet."""
+        whole = bool(self.processes) and not self._held and not self.ended
+        return whole and all(p.is_alive() for p in self.processes.values())
 
     def serves(self, workers: int, fleet: Fleet = LOCAL) -> bool:
         """Whether there are enough processes of this fleet, and none has a module of the user's that was edited since.

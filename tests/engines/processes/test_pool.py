@@ -151,6 +151,14 @@ def test_a_run_may_go_on_without_a_process_that_does_not_read(own_pool):
     assert str(own_pool.ended[0]) == UNREAD
 
 
+def test_a_pool_in_which_a_process_is_being_killed_serves_no_other_run(own_pool, monkeypatch):
+    with monkeypatch.context() as while_it_dies:
+        while_it_dies.setattr(own_pool.processes[0], "kill", lambda: None)
+        reports(stopped(own_pool), 0, lambda number: number == 0)
+        assert own_pool.processes[0].is_alive()
+        assert not own_pool.alive
+
+
 def test_a_process_that_stops_amid_a_report_is_not_waited_for_without_a_limit(own_pool):
     def stops(seat):
         os.write(seat.parent.fileno(), b"\0\0\0\x09half")  # of nine bytes
