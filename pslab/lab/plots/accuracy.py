@@ -102,7 +102,9 @@ def curves(
     keys = [dict(zip(shown, key, strict=True)) for key in grouped]
     one = facet is not None and {*names} <= {facet}  # each panel has its own curve, and its heading names it
     drawn = []
-    made = shared_looks(keys, names, panels, crowd.orders)
+    looked = names or ([] if panels else ["sync"])  # one curve alone has its policy's look
+    ruled = [{"sync": group[0].run.sync, **key} for key, group in zip(keys, grouped.values(), strict=True)]
+    made = shared_looks(ruled, looked, panels, crowd.orders)
     for values, look, group in zip(keys, made, grouped.values(), strict=True):
         back = behind is not None and behind in (values[name] for name in names)
         label, sign = label_of(values, names, group[0].run), marks(group)
