@@ -57,6 +57,18 @@ def test_no_link_is_dead(path: str):
         assert not anchor or anchor in slugs(target.read_text()), link
 
 
+def test_what_is_said_to_hold_when_something_fails_is_shown_by_tests():
+    rows = re.findall(r"(?m)^\| .* \| .* \| (.*) \|$", (ROOT / "docs" / "reliability.md").read_text())[1:]
+    assert len(rows) >= 25
+    for row in rows:
+        named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`( \(long\))?", row)
+        assert len(named) == 1 + row.count("<br>"), row
+        for path, name, long in named:
+            text = (ROOT / "tests" / path).read_text()
+            assert not name or f"def {name}(" in text, name
+            assert not long or "slow" in text, path
+
+
 # -- the site --------------------------------------------------------------------------------------
 
 

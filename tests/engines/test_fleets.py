@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from torch import nn
 from pslab.config.run import Run
 from pslab.engines.execute import execute
 from pslab.engines.job.outcome import OnProgress, Outcome
+from pslab.engines.local.lines.ends import number_of
 from pslab.engines.processes import pool
 from pslab.engines.processes.fleets import loopback
-from pslab.errors import ConfigError
+from pslab.errors import ConfigError, WorkerDied
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 
@@ -119,24 +121,28 @@ def test_what_cannot_be_is_refused_before_a_process_starts(fields: dict[str, Any
 
 
 class Babbles(nn.Module):
-    """A model whose worker 1 once sends what is no frame to its server."""
+    """A model whose worker 1 sends what is no frame to one of its servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: int = 0) -> None:
         super().__init__()
-        self.net, self.left = net(), 6
+        self.net, self.left, self.server = net(), 6, server
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.left -= 1
         if not self.left and multiprocessing.current_process().name == "pslab-worker 1":
             from pslab.engines.local.lines.stream import Stream
 
-            line = next(each for each in gc.get_objects() if isinstance(each, Stream))
+            lines = [each for each in gc.get_objects() if isinstance(each, Stream)]
+            line = next(each for each in lines if each._mirror is not None and each._mirror._server == self.server)
             os.write(line._stream, bytes(range(256)))
         return self.net(x)
 
 
-def test_a_worker_that_sends_what_is_no_frame_ends_by_name_and_the_run_goes_on(beside: Conduct):
-    run = tiny(model=Babbles, workers=3, sync="asp", pushes=60, fleet="loopback", on_death="continue")
+@pytest.mark.parametrize("server", [0, 1])
+def test_a_worker_that_sends_what_is_no_frame_ends_by_name_and_the_run_goes_on(server: int, beside: Conduct):
+    """Whichever server it sends that to."""
+    run = tiny(model=partial(Babbles, server), workers=3, sync="asp", pushes=60, fleet="loopback", on_death="continue",
+               servers=1 + server)  # fmt: skip
     outcome = beside(run)
     (death,) = outcome.facts["deaths"]
     assert death["worker"] == 1
@@ -157,7 +163,7 @@ def ended(run: Run, number: int, by: int, beside: Conduct) -> Outcome:
     outcome = beside(run, look)
     assert sent
     assert judged(run, outcome) == {"verdict": "valid"}
-    assert outcome.facts["pushes"] == 300
+    assert outcome.facts["pushes"] == run.pushes
     return outcome
 
 
@@ -190,6 +196,42 @@ def test_a_new_server_goes_on_from_the_checkpoint_that_the_parent_has(by: int, b
     facts = ended(tiny(**DYING, on_death="restart"), pool.SERVER, by, beside).facts
     (rewind,) = facts["rewinds"]
     assert 0 <= rewind["pushes"] - rewind["to_pushes"] <= 20 + 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "fields"), [(1, {}), (pool.SERVER, {}), (number_of(3, 1), {}),
+                                                (number_of(3, 2), {}), (1, {"ranges": "layers:200"}),
+                                                (number_of(3, 2), {"optimizer": "adam", "learning_rate": 0.01})],
+                         ids=str)  # fmt: skip
+def test_with_several_servers_no_bit_changes_whichever_process_is_killed(
+    number: int, fields: dict[str, Any], beside: Conduct
+):
+    run = tiny(**{**DYING, "sync": "bsp", "servers": 3, **fields}, on_death="restart")
+    undisturbed = beside(run)
+    outcome = ended(run, number, signal.SIGKILL, beside)
+    assert outcome.weights.tobytes() == undisturbed.weights.tobytes()
+    assert outcome.accuracy[:, [0, 2, 3]].tobytes() == undisturbed.accuracy[:, [0, 2, 3]].tobytes()
+    begun_again = 0 if number == 1 else 1
+    assert len(outcome.facts.get("rewinds", ())) == begun_again
+    assert len(outcome.facts["lives"]) == (3 if begun_again else 1)
+    for rewind in outcome.facts.get("rewinds", ()):
+        assert 0 <= rewind["pushes"] - rewind["to_pushes"] <= 20 + 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on_death", "servers"), [("restart", 2), ("stop", 2)])
+@pytest.mark.parametrize("compute_s", [0.01, 0.2])
+def test_a_server_that_stands_still_is_named_and_no_worker(
+    on_death: str, servers: int, compute_s: float, beside: Conduct
+):
+    run = tiny(**{**DYING, "pushes": 120, "cluster": {"compute_s": compute_s}}, servers=servers, on_death=on_death)
+    words = "server 1 of 2 was stopped by a signal and has been silent for longer than its lease of 1 s while storing"
+    if on_death == "stop":
+        with pytest.raises(WorkerDied, match=words):
+            ended(run, number_of(3, 1), signal.SIGSTOP, beside)
+    else:
+        (rewind,) = ended(run, number_of(3, 1), signal.SIGSTOP, beside).facts["rewinds"]
+        assert rewind["how"] == words
 
 
 @pytest.mark.usefixtures("small_pool")

@@ -48,9 +48,6 @@ def check_together(run: Run, policies: Mapping[str, Any], cluster: Cluster) -> N
 def _check_fleet(run: Run) -> None:
     if run.fleet != "local" and run.engine != "local":
         raise ConfigError("fleet", run.fleet, "in virtual time no process waits for another: use engine='local'")
-    if run.fleet != "local" and run.servers > 1 and run.on_death == "restart":
-        problem = "without shared memory and with several servers no process is replaced: use 'stop' or 'continue'"
-        raise ConfigError("on_death", run.on_death, problem)
 
 
 def lengths(run: Run, passed: int) -> Lengths:

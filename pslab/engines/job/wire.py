@@ -96,7 +96,7 @@ class Blocked(NamedTuple):
 class Ordered(NamedTuple):
     """Server -> another one: what it is to do; the pushes or the request that this is about follow."""
 
-    kind: int  #: see pslab.engines.local.stores
+    kind: int  #: see pslab.engines.local.stores.order
     about: int  #: the range, the snapshot, or the worker
     version: int = 0
     flag: bool = False  #: of a step whether it is a mean, of a reply whether it is empty
@@ -117,13 +117,33 @@ class Carried(NamedTuple):
     done_s: float
 
 
+class Kept(NamedTuple):
+    """... and that its part of this checkpoint is where its own end does not reach."""
+
+    number: int
+
+
+class Ended(NamedTuple):
+    """Server -> another one, where memory is not shared: nothing more comes from a worker's process here, or counts."""
+
+    worker: int
+    how: bytes = b""  #: why, if it has sent what is no frame; what does not fit is cut off
+
+
+class Joined(NamedTuple):
+    """... and that another process has dialled there, and takes the worker's place."""
+
+    worker: int
+
+
 class Gone(NamedTuple):
     """An event of the transport, never a record: nothing more comes from this worker."""
 
     worker: int
 
 
-Message = Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone | Ordered | ComputedOn | Carried
+Message = (Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone | Ordered | ComputedOn | Carried | Kept
+           | Ended | Joined)  # fmt: skip
 Frame = list[Any]  # of messages
 
 
@@ -164,6 +184,9 @@ _KINDS: tuple[tuple[Any, ...], ...] = (
     (Ordered, "BIq?d"),
     (ComputedOn, "q"),
     (Carried, "qdd"),
+    (Kept, "q"),
+    (Ended, "H255p"),
+    (Joined, "H"),
 )
 _RECORDS = [_Record(number, *kind) for number, kind in enumerate(_KINDS)]
 _OF = {kind[0]: record for kind, record in zip(_KINDS, _RECORDS, strict=True)}

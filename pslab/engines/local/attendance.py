@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pslab.engines.processes.pool import SERVER, Pool
-from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, WAITING
+from pslab.engines.processes.watch import COMPUTING, ENDING, SENDING, SERVING, STORING, WAITING
 from pslab.engines.server.worker_status import told
 from pslab.errors import RunError, Stalled, WorkerDied
 
@@ -22,7 +22,7 @@ class Attendance:
         self.workers, self.lost = set(range(workers)), set[int]()
         self.deaths: list[dict[str, Any]] = []  #: that the run went on after: worker, iteration, how, instant
         self._doings: list[dict[str, Any]] = []
-        self._owing: list[int] = []
+        self._owing, self._sending = list[int](), list[int]()
         self._travelling, self._reported_s = True, 0.0
         self._since_s = [0.0] * workers  # when each began to do what it does
         self._said_s = [0.0] * workers  # ... or when it was last said that this takes long
@@ -40,11 +40,12 @@ class Attendance:
         idle = dict.fromkeys([*self.workers, SERVER], "")
         if served:
             return idle | dict.fromkeys(self.present - worked, ENDING)
+        serving = {SERVER: SERVING} | dict.fromkeys(self._stores, STORING)
         if time.monotonic() - self._reported_s > self._pool.watch.lease_s / 2:  # what it said may have changed since
-            return idle | {SERVER: SERVING}
+            return idle | serving
         parked = dict.fromkeys(self.present if self._stuck else (), WAITING)
-        owing = (self.present | self._stores) & set(self._owing)
-        return idle | {SERVER: SERVING} | parked | dict.fromkeys(owing, COMPUTING)
+        sending = dict.fromkeys(self.present & set(self._sending), SENDING)
+        return idle | serving | parked | sending | dict.fromkeys(self.present & set(self._owing), COMPUTING)
 
     @property
     def _stuck(self) -> bool:
@@ -56,6 +57,7 @@ class Attendance:
         """The server has reported; what of it is news for others."""
         self._pool.watch.heard(body.pop("heard"))
         self._owing, self._travelling = body.pop("owing"), body.pop("travelling")
+        self._sending = body.pop("sending")
         now, before = time.monotonic(), self._doings or [{}] * len(self.workers)
         self._doings, self._reported_s = body["workers"], now
         for worker, (then, does) in enumerate(zip(before, self._doings, strict=True)):
@@ -89,7 +91,7 @@ class Attendance:
         self.lost.clear()
         self.lost.update(self.workers - present)
         self.deaths[:] = [death for death in self.deaths if death["seconds"] <= seconds]
-        self._doings, self._owing, self._travelling = [], [], True
+        self._doings, self._owing, self._sending, self._travelling = [], [], [], True
         self._reported_s = self._moved_s = time.monotonic()
         self._parked.clear()
 

@@ -24,7 +24,7 @@ from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.noted import Noted
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.local.server import LocalServer
-from pslab.engines.local.stores import StoreRole
+from pslab.engines.local.stores.role import StoreRole
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
@@ -119,7 +119,8 @@ class _LocalRun(Rehearsing):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        if self.pool.ended or self.lost or self.recovery.rewinds:  # the next run needs all processes, and their lines
+        moved = self.recovery.rewinds or (self.recovery.lives and self.run.fleet != "local")  # who dials is not told
+        if self.pool.ended or self.lost or moved:  # the next run needs all processes, and their lines
             pools.release(kill=True)
         return outcome
 
@@ -163,6 +164,9 @@ class _LocalRun(Rehearsing):
 
     def _rewind(self, fallen: RunError) -> None:
         """A server has ended: all go on from the newest checkpoint; a run that has none yet has not started."""
+        while reports := self.pool.reports(dict.fromkeys(self.recovery.servers, ""), 0.0, lambda number: True):
+            self._take_all(reports)  # without shared memory a checkpoint's part comes with one
+        self.facts.clear()
         rows = rows_in(self.pool.ledger[0], len(PUSH_COLUMNS))
         pushes = reached(rows, len(self.experiment.parts), self.experiment.traits)["pushes"]
         try:

@@ -15,7 +15,7 @@ from pslab.engines.local.lines.ends import decider_line
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
 from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
-from pslab.engines.local.stores import StoreLines
+from pslab.engines.local.stores.line import StoreLines
 from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import Seat
 from pslab.engines.processes.watch import LOOKS
@@ -51,7 +51,8 @@ class LocalServer:
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
-        self.wrong: dict[int, str] = {}  # what workers have sent that was no frame
+        self.wrong = self.stores.wrong  # what workers have sent that was no frame
+        self.ending: set[int] = set()  # workers of which other servers may still have something
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
 
@@ -101,6 +102,7 @@ class LocalServer:
         if not self.driver.outcome:  # else its end tells it
             self.seat.pipes[worker] = pipe  # also of the next run
             self.coming[worker] = self._line(worker)
+            self.stores.join(worker)
 
     def abandon(self, worker: int) -> None:
         """No process takes this worker's place any more."""
@@ -114,12 +116,14 @@ class LocalServer:
         while not driver.outcome:
             for source in ready([*self.whose, *self.stores.sources], self._patience_s(), spin_s=self.spin_s):
                 if source in self.stores.sources:
-                    for frame in self.stores.hear(source, driver):
-                        self._heard(frame[-1].worker, [frame])
+                    self._hear_store(source)
                 elif (worker := self.whose[source]) is None:
                     self._obey()
                 else:
                     self._hear(worker)
+            for worker in [worker for worker in self.ending if self.stores.ended(worker)]:
+                self.ending.discard(worker)
+                self._lose(worker)
             if not self.stores.serve(self.clock.now()) and self.run_.on_death != "restart":  # all are to begin again
                 self._end("died")
             self._attach_due()
@@ -139,12 +143,13 @@ class LocalServer:
         now = self.clock.now()
         if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):
             return
-        self.reported_s, links = now, self.links
-        workers = doings(self.machine, [links.travelling(worker) for worker in range(self.run_.workers)])
+        self.reported_s, links, sending = now, self.links, self.stores.sending()
+        travelling = [links.travelling(worker) or worker in sending for worker in range(self.run_.workers)]
+        workers = doings(self.machine, travelling)
         if awaited is None:
             awaited = [worker for worker, does in enumerate(workers) if does["doing"] == "computing"]
         body = {"pushes": self.machine.gradients, "seconds": now, "workers": workers, "heard": sorted(self.heard),
-                "owing": [*sorted(awaited), *self.stores.owing()],
+                "owing": [*sorted(awaited), *self.stores.owing()], "sending": sending,
                 "travelling": not math.isinf(links.next_s())}  # fmt: skip
         self.heard.clear()
         report(self.parent, "progress", body)
@@ -183,13 +188,32 @@ class LocalServer:
         due_s = min(self.links.next_s(), self.stores.next_s(), self.run_.seconds or math.inf)
         return max(0.0, min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS, self.clock.real_s(due_s - self.clock.now())))
 
-    def _hear(self, worker: int) -> None:
-        """Read what a worker has sent, or that it is gone."""
+    def _hear(self, worker: int) -> bool:
+        """Read what a worker has sent, or that it is gone; whether there was something."""
         frames = self._frames(worker)
-        if frames is None:
-            self._lose(worker)
-            return
-        self._heard(worker, frames)
+        self._heard(worker, self.stores.gathered(worker, frames or []))
+        if frames is None or worker in self.wrong:
+            self._end_line(worker)
+        return bool(frames)
+
+    def _hear_store(self, source: int) -> None:
+        """Read what another server has done, and what workers have sent by way of it."""
+        whole, ended = self.stores.hear(source, self.driver)
+        for worker, frame in whole:
+            self._heard(worker, [frame])
+        for worker in [worker for worker in ended if worker not in self.coming]:
+            while self.lines[worker] is not None and self._hear(worker):
+                pass  # it has come before
+            self._end_line(worker)
+
+    def _end_line(self, worker: int) -> None:
+        """Nothing more is read of a worker's process; it is lost once no server has anything of it."""
+        if (line := self.lines[worker]) is not None:
+            del self.whose[line.descriptor]
+            self.lines[worker] = None
+        if worker not in self.ending:
+            self.ending.add(worker)
+            self.stores.end(worker)
 
     def _heard(self, worker: int, frames: Iterable[Frame]) -> None:
         """Let the links carry what a worker has sent."""

@@ -167,6 +167,7 @@ class LocalWorker(Evaluating):
         while (left_s := end_s - self.clock.now()) > 0:
             if ready((self.line.descriptor,), min(sign_s, self.clock.real_s(left_s)), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
+                self.lag_s = 0.0  # so nothing was delayed, however late it was read
             elif self.clock.real_s(left_s) > sign_s:
                 report(self.seat.parent, ALIVE)
 

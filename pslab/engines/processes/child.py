@@ -37,8 +37,8 @@ class Reach(Protocol):
     def accept(self, number: int) -> Connection:
         """The line of a process that dials this one."""
 
-    def of(self, number: int) -> Connection:
-        """The same, again and again."""
+    def of(self, number: int, *, anew: bool = False) -> Connection:
+        """The same, again and again; `anew` if another process of this number dials."""
 
     def to(self, number: int) -> tuple[Connection, float]:
         """A line to a process, again and again, and what its clock shows more."""
@@ -79,10 +79,17 @@ class Seat(NamedTuple):
         assert self.reach is not None  # else it has all the lines that it needs
         return self.reach.to(number)
 
-    def line_of(self, number: int) -> Connection:
-        """A line by which another process dials this one, from one run to the next."""
+    def line_of(self, number: int, *, anew: bool = False) -> Connection:
+        """A line by which another process dials this one, from one run to the next; `anew` if it is a new process."""
         assert self.reach is not None
-        return self.reach.of(number)
+        return self.reach.of(number, anew=anew)
+
+    def show(self) -> None:
+        """Let the parent see what it is to see, if it does not already."""
+        if not self.arena.shared:
+            from pslab.engines.processes.channel import report
+
+            report(self.parent, "shown")
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken."""

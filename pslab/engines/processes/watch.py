@@ -7,7 +7,8 @@ A process owes a report while it prepares, rehearses, computes, evaluates or ser
 
 Who gives none of them for a lease is dead: stopped, deadlocked, or waiting for what never comes. Who waits on purpose,
 for a modelled computation to end, reports "alive" a few times in each lease. The server reports all the time, and all
-others wait for it: that it computes is a sign of its life for MUTE_S and not for ever, since a policy may loop.
+others wait for it: that it computes is a sign of its life for MUTE_S and not for ever, since a policy may loop. Who
+sends may wait for one that does not read, who is found after a lease: only after another one it is dead itself.
 
 A long gradient or evaluation is therefore never taken for dead, nor is one that loops for ever: an interrupt ends it.
 Only Linux says what a process does (/proc); elsewhere a lease must be longer than the longest gradient.
@@ -24,8 +25,9 @@ MUTE_S = 10.0  # for which a server may compute without a report, if a lease is 
 LOOKS = 8  # in a lease
 LOOK_S = 0.1  # ... and no more often than that
 
-PREPARING, REHEARSING, COMPUTING, WAITING, EVALUATING, SERVING, ENDING = (
-    "preparing", "rehearsing", "computing", "waiting", "evaluating", "serving", "ending")  # fmt: skip
+PREPARING, REHEARSING, COMPUTING, SENDING, WAITING, EVALUATING, SERVING, STORING, ENDING = (
+    "preparing", "rehearsing", "computing", "sending", "waiting", "evaluating", "serving", "storing",
+    "ending")  # fmt: skip
 
 STOPPED = "was stopped by a signal"  # how the words for such a silence begin
 
@@ -82,7 +84,7 @@ class Watch:
         before.mute_s += passed_s
         before.quiet_s = before.quiet_s + passed_s if used == before.used and used[0] not in ("R", "D") else 0.0
         before.used = used
-        if before.quiet_s >= self.lease_s:
+        if before.quiet_s >= self.lease_s * (2 if phase == SENDING else 1):
             stopped = f"{STOPPED} and " if used[0] == "T" else ""
             return f"{stopped}has been silent for longer than its lease of {self.lease_s:g} s while {phase}"
         if phase == SERVING and before.mute_s >= (limit_s := max(self.lease_s, MUTE_S)):

@@ -17,7 +17,7 @@ from pslab.engines.execute import execute
 from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.job.wire import WHOLE, Carried, Frame, Gradient, Wanted, pack, unpack
-from pslab.engines.local.stores import frame_of
+from pslab.engines.local.stores.order import frame_of
 from pslab.engines.server.books import Books
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver

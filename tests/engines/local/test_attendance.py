@@ -8,24 +8,32 @@ import pytest
 
 from pslab.engines.local.attendance import Attendance
 from pslab.engines.processes.pool import SERVER
-from pslab.engines.processes.watch import COMPUTING, ENDING, SERVING, WAITING, Watch
+from pslab.engines.processes.watch import COMPUTING, ENDING, SENDING, SERVING, STORING, WAITING, Watch
 from pslab.errors import Stalled, WorkerDied, WorkerFailed
 
 WAITS = {"doing": "waiting", "for": [1], "iteration": 3}
 COMPUTES = {"doing": "computing", "for": [], "iteration": 2}
+MOVES = {"doing": "transferring", "for": [], "iteration": 2}
 DEAD = {"doing": "dead", "for": [], "iteration": None}
 
 
-def attendance(*doings, on_death="continue", travelling=False, error=None):
+def attendance(*doings, on_death="continue", travelling=False, error=None, sending=(), stores=()):
     pool = SimpleNamespace(watch=Watch(), end_of=lambda number: error)
-    found = Attendance(pool, len(doings), on_death)
+    found = Attendance(pool, len(doings), on_death, stores)
     owing = [worker for worker, does in enumerate(doings) if does is COMPUTES]
-    found.progress({"pushes": 5, "workers": list(doings), "heard": [], "owing": owing, "travelling": travelling})
+    found.progress({"pushes": 5, "workers": list(doings), "heard": [], "owing": owing, "sending": sending,
+                    "travelling": travelling})  # fmt: skip
     return found
 
 
 def test_who_computes_owes_a_message_and_who_waits_does_not():
     assert attendance(WAITS, COMPUTES).owed(False, set()) == {0: "", 1: COMPUTING, SERVER: SERVING}
+
+
+def test_a_server_that_holds_weights_owes_signs_of_life_whatever_it_was_ordered():
+    """Whoever cannot send to it, or waits for it, is not to be blamed."""
+    found = attendance(WAITS, MOVES, sending=[1], stores=[2])
+    assert found.owed(False, set()) == {0: "", 1: SENDING, 2: STORING, SERVER: SERVING}
 
 
 def test_when_all_wait_and_nothing_is_under_way_none_can_go_on():
@@ -62,7 +70,7 @@ def test_a_loss_ends_the_run_or_says_how_it_came(error):
 
 def test_where_no_push_comes_for_a_lease_it_is_told_who_waits_for_whom_once_in_each():
     going = attendance(WAITS, COMPUTES)
-    body = {"workers": [WAITS, COMPUTES], "heard": [], "owing": [1], "travelling": False}
+    body = {"workers": [WAITS, COMPUTES], "heard": [], "sending": [], "owing": [1], "travelling": False}
     assert "waits" not in going.progress({**body, "pushes": 5})
     going._moved_s -= 61
     waits = going.progress({**body, "pushes": 5})["waits"]
@@ -74,7 +82,7 @@ def test_where_no_push_comes_for_a_lease_it_is_told_who_waits_for_whom_once_in_e
 
 def test_a_gradient_that_takes_far_longer_than_others_is_told_once_in_a_lease():
     going = attendance(COMPUTES, COMPUTES)
-    body = {"heard": [], "owing": [0, 1], "travelling": False}
+    body = {"heard": [], "sending": [], "owing": [0, 1], "travelling": False}
     going._since_s[1] -= 2  # the others' takes two seconds
 
     def push(count):

@@ -14,11 +14,13 @@ from seats import seated
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.job.wire import WHOLE, Gradient, Stop, Wanted, pack, unpack
+from pslab.engines.job.wire import WHOLE, Carried, Gradient, Kept, Stop, Wanted, pack, unpack
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.framed_pipe import Line
 from pslab.engines.local.recovery.generations import Generations
-from pslab.engines.local.stores import LocalStore, StoreLine, StoreRole, frame_of, order_of
+from pslab.engines.local.stores.line import StoreLine
+from pslab.engines.local.stores.order import frame_of, order_of
+from pslab.engines.local.stores.role import LocalStore, StoreRole
 from pslab.engines.processes import pool as pools
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Work
@@ -81,7 +83,8 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
     first, second = (Step(1, (Push(0, 1, version, version, payload, 0),), False, version + 1) for version in range(2))
     done = stepped(LocalStore(seat, job, role), line, first, Keep(7), second)
-    assert [carried.size_bytes for carried in done] == [0, 1, 0]
+    assert [type(message) for message in done] == [Carried, Carried, Kept, Carried]
+    assert done[2] == Kept(7)
     after = weights.clone()
     weights.zero_()
     again = LocalStore(seat, job, role, 7)
@@ -105,7 +108,7 @@ def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is
     store = LocalStore(seat, job, StoreRole(1, 2))
     job.rate.steps += 1  # type: ignore[attr-defined]
     (carried,) = stepped(store, line, Keep(1))
-    assert carried.size_bytes == 0
+    assert isinstance(carried, Carried)
     said, end = seat.parent.reports()  # type: ignore[attr-defined]
     assert (said.kind, end.kind) == ("checkpoint", "stored")
     assert "server 1 of 2: this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]

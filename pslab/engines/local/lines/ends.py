@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Carried, ComputedOn, Frame, Go, Ordered, Stop
+from pslab.engines.job.wire import Carried, ComputedOn, Ended, Frame, Go, Joined, Kept, Ordered, Stop
 from pslab.engines.local.lines.fan import Fan, Relayed
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line
 from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror
@@ -13,8 +14,8 @@ from pslab.engines.local.lines.stream import Stream
 from pslab.engines.processes.child import Seat
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
-TO_STORE = (Ordered, ComputedOn, Push, Pull, Weights, Ack, Go, Stop)
-TO_DECIDER = (Carried, Push, Pull, Stop)
+TO_STORE = (Ordered, ComputedOn, Push, Pull, Weights, Ack, Go, Joined, Ended, Stop)
+TO_DECIDER = (Carried, Kept, Push, Pull, Ended, Stop)
 
 
 def number_of(workers: int, server: int) -> int:
@@ -43,12 +44,9 @@ def decider_line(job: Job, seat: Seat, worker: int, relay: Callable[[int, Frame]
     return Relayed(line, job.server_of, relay) if job.run.servers > 1 else line
 
 
-def store_lines(job: Job, seat: Seat, server: int) -> dict[int, Line]:
-    """Those of a server that does not decide, to the workers, once they have theirs; none where memory is shared."""
-    if seat.arena.shared:
-        return {}
-    return {worker: Stream(seat.line_of(worker), Mirror(job, seat.arena, worker, server), TO_SERVER, waits=False,
-                           lease_s=job.run.lease_s) for worker in range(job.run.workers)}  # fmt: skip
+def store_line(job: Job, seat: Seat, pipe: Connection, worker: int, server: int) -> Line:
+    """That of a server that does not decide to a worker's process, where memory is not shared."""
+    return Stream(pipe, Mirror(job, seat.arena, worker, server), TO_SERVER, waits=False, lease_s=job.run.lease_s)
 
 
 def order_line(job: Job, seat: Seat, number: int, *, decides: bool) -> Line:

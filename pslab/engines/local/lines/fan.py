@@ -1,27 +1,40 @@
-"""Lines of a run without shared memory that has several servers: each message goes by way of the server of its range.
+"""Lines of a run without shared memory that has several servers: numbers go to and from the server of their range.
 
-A worker's push goes to the store that holds its range, which reads the numbers and passes the message on to the server
-that decides; weights come the same way back, and the store adds the numbers. So what a step or a reply is about is
-there when the store is told to do it, whoever ends amid a payload, and every frame arrives whole. It costs a message
-between two servers each way. One server decides, and every other message goes to it or comes from it directly.
+A worker's frame goes to the server that decides, and what of it is about ranges of another one goes there, too, with
+the numbers: that one passes it on once it has read them, and only then the frame has come. So what a step or a reply is
+about is there when a server is told to do it, and every frame has come whole or not at all, whoever ends amid it.
+Weights go to a worker by way of the server that adds the numbers. It costs a message between two servers each way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from pslab.engines.job.wire import Frame, Message, Stop
+from pslab.engines.job.wire import Frame, Message, Stop, pack
 from pslab.engines.local.lines.framed_pipe import Line, ready
 from pslab.engines.local.lines.stream import Stream
+from pslab.errors import FrameError
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
+AHEAD = 1 << 12  # frames; a worker has one or two for each range under way
 OF_RANGES = (Push, Pull, Weights, Ack)
 
 
 def server_of(message: Message, servers: Sequence[int]) -> int:
     """By way of which server a message goes; `servers` has that of each range."""
     return servers[message.range] if isinstance(message, OF_RANGES) else 0
+
+
+def elsewhere(frame: Iterable[Message], servers: Sequence[int]) -> dict[int, Frame]:
+    """What of a frame is about ranges of other servers than the one that decides."""
+    found: dict[int, Frame] = {}
+    for message in frame:
+        if server := server_of(message, servers):
+            found.setdefault(server, []).append(message)
+    return found
 
 
 class Fan(Line):
@@ -38,18 +51,14 @@ class Fan(Line):
         self.descriptor = self._events.fileno()
 
     def send(self, frame: Iterable[Message]) -> None:
-        apart: dict[int, Frame] = {}
-        for message in frame:
-            ends = isinstance(message, Stop)
-            for server in range(len(self._lines)) if ends else (server_of(message, self._servers),):
-                apart.setdefault(server, []).append(message)
-        for server, own in apart.items():
-            try:
+        whole = list(frame)
+        last = any(isinstance(message, Stop) for message in whole)
+        self._lines[0].send(whole)
+        others = range(1, len(self._lines))
+        for server, own in (dict.fromkeys(others, whole) if last else elsewhere(whole, self._servers)).items():
+            with contextlib.suppress(OSError):  # that another one is gone the one that decides notices
                 self._lines[server].send(own)
-            except OSError:
-                if not server:  # that another one is gone the one that decides notices
-                    raise
-        if any(isinstance(message, Stop) for own in apart.values() for message in own):
+        if last:
             self._drain()
 
     def frames(self) -> list[Frame]:
@@ -104,3 +113,55 @@ class Relayed(Line):
 
     def frames(self) -> list[Frame]:
         return self._line.frames()
+
+
+class Gathering:
+    """At the server that decides: frames of which other servers do not have all numbers yet, and what they do have."""
+
+    def __init__(self, workers: int, servers: Sequence[int]) -> None:
+        self._servers = servers
+        self._frames: list[deque[Frame]] = [deque() for _ in range(workers)]
+        self._parts: list[dict[int, deque[Frame]]] = [{} for _ in range(workers)]  # of each worker, by server
+
+    def under_way(self) -> list[int]:
+        """Workers with a frame that has not come whole."""
+        return [worker for worker, frames in enumerate(self._frames) if frames]
+
+    def frame(self, worker: int, frame: Frame) -> list[Frame]:
+        """A worker has sent this: the frames that have come now.
+
+        Raises:
+            FrameError: the parts that are here are none of it; or it is one too many.
+        """
+        return self._added(worker, self._frames[worker], frame)
+
+    def part(self, worker: int, server: int, part: Frame) -> list[Frame]:
+        """A server has the numbers of this: the frames that have come now.
+
+        Raises:
+            FrameError: it is no part of the frame that the worker has sent, or one too many.
+        """
+        return self._added(worker, self._parts[worker].setdefault(server, deque()), part)
+
+    def forget(self, worker: int) -> None:
+        """Nothing more comes from a worker's process."""
+        self._frames[worker].clear()
+        self._parts[worker].clear()
+
+    def _added(self, worker: int, waiting: deque[Frame], frame: Frame) -> list[Frame]:
+        waiting.append(frame)
+        found = self._whole(worker)
+        if len(waiting) > AHEAD:
+            raise FrameError(f"has sent one server {AHEAD} frames of which another one knows nothing")
+        return found
+
+    def _whole(self, worker: int) -> list[Frame]:
+        frames, parts, found = self._frames[worker], self._parts[worker], list[Frame]()
+        while frames:
+            needed = elsewhere(frames[0], self._servers)
+            if not all(parts.get(server) for server in needed):
+                break
+            if any(pack(parts[server].popleft()) != pack(part) for server, part in needed.items()):
+                raise FrameError("has sent one server other messages than the one that decides")
+            found.append(frames.popleft())
+        return found

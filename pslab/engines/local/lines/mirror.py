@@ -33,7 +33,17 @@ class Mirror:
 
     def places(self, message: Any) -> Places:
         """The bytes that a message is about, none for most."""
-        kind, layout = type(message), self._job.layout
+        kind = type(message)
+        if kind is Weights or ((kind is Push or kind is Pull) and not self._elsewhere(message)):
+            return self._numbers(kind, message)
+        return self._told if kind is Go else ()
+
+    def _elsewhere(self, message: Any) -> bool:
+        """Whether what a worker tells the server that decides is about another one, to which it sends the numbers."""
+        return self._server == 0 and self._job.server_of[message.range] != 0
+
+    def _numbers(self, kind: type, message: Any) -> Places:
+        layout = self._job.layout
         if kind is Push:
             _, index, iteration, _, (size_bytes, *_), _ = message
             if not size_bytes:
@@ -47,16 +57,14 @@ class Mirror:
             if not self._job.keyed or not wanted.size_bytes:
                 return ()
             return self._of(index, in_turn(layout.asked[self._worker], iteration), wanted.size_bytes)
-        if kind is Weights:
-            _, index, iteration, _, (size_bytes, *_), _ = message
-            if not size_bytes:
-                return ()
-            if size_bytes == WHOLE:
-                begin = layout.server if layout.in_place else in_turn(layout.arrivals[self._worker], iteration)
-            else:
-                begin = in_turn(layout.down[self._worker], iteration)
-            return self._of(index, begin, size_bytes) + self._told
-        return self._told if kind is Go else ()
+        _, index, iteration, _, (size_bytes, *_), _ = message
+        if not size_bytes:
+            return ()
+        if size_bytes == WHOLE:
+            begin = layout.server if layout.in_place else in_turn(layout.arrivals[self._worker], iteration)
+        else:
+            begin = in_turn(layout.down[self._worker], iteration)
+        return self._of(index, begin, size_bytes) + self._told
 
     def checked(self, message: Any, kinds: tuple[type, ...]) -> Places:
         """The places of a message that has come from the other end, and may be anything.
@@ -78,7 +86,7 @@ class Mirror:
             raise FrameError(f"a {kind.__name__} names range {message.range}; there are {ranges}")
         if kind is Blocked:
             return ()
-        if (server := self._job.server_of[message.range]) != self._server:
+        if (server := self._job.server_of[message.range]) != self._server and (self._server or kind in (Weights, Ack)):
             raise FrameError(f"a {kind.__name__} names range {message.range} of server {server} to server "
                              f"{self._server}")  # fmt: skip
         if message.iteration < 0:

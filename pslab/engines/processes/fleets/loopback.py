@@ -49,9 +49,9 @@ class Reach:
         """A line to a process, and how its clock differs."""
         return dial(self._book[number], self._number, self._key)
 
-    def of(self, number: int) -> Connection:
+    def of(self, number: int, *, anew: bool = False) -> Connection:
         """The line of a process that has dialled this one in this run or another."""
-        if number not in self._of:
+        if anew or number not in self._of:
             self._of[number] = self.accept(number)
         return self._of[number]
 

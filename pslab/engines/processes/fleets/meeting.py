@@ -30,7 +30,7 @@ KEY_BYTES = NONCE_BYTES = 32
 HELLO_LIMIT_S = 1.0  # in which two have met
 START_LIMIT_S = 60.0  # in which a process that was started has dialled
 PINGS = 32
-WIRE = 1  # raised whenever the bytes of messages, patches or this meeting change
+WIRE = 2  # raised whenever the bytes of messages, patches or this meeting change
 
 MAGIC = b"pslab\0"
 HELLO = struct.Struct(f"<6sq96s{NONCE_BYTES}s")  # of who dials: its number, versions, challenge

@@ -10,11 +10,15 @@ import pytest
 import torch
 from mirrored import SIZE, Setup, pair, push, weights
 
-from pslab.engines.job.wire import WHOLE, Frame, Go, Stop
-from pslab.engines.local.lines.fan import Fan, Relayed
+from pslab.engines.job.wire import WHOLE, Frame, Go, Gradient, Stop
+from pslab.engines.local.lines.fan import AHEAD, Fan, Gathering, Relayed
 from pslab.engines.local.lines.framed_pipe import ready
 from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror
 from pslab.engines.local.lines.stream import Stream
+from pslab.errors import FrameError
+from pslab.protocol.messages import Push
+
+LOST = [Gradient(WHOLE, 7, float("nan"), 0.1) for _ in range(2)]
 
 
 class Ends:
@@ -55,7 +59,7 @@ def test_numbers_go_to_the_server_of_their_range_and_to_no_other(ends: Ends):
     ends.gradient(0).uniform_(1.0, 2.0)
     frame = [push(WHOLE, 0), push(WHOLE, 1)]
     ends.worker.send(frame)
-    assert [heard(server) for server in ends.servers] == [[[message]] for message in frame]
+    assert [heard(server) for server in ends.servers] == [[frame], [frame[1:]]]
     half = SIZE // 2
     for side, here, there in ((1, slice(half), slice(half, SIZE)), (2, slice(half, SIZE), slice(half))):
         assert torch.equal(ends.gradient(side)[here], ends.gradient(0)[here])
@@ -110,3 +114,47 @@ def test_what_is_about_another_servers_range_is_relayed(ends: Ends):
     while len(found) < 2:
         found += heard(ends.worker)
     assert found == [[weights(WHOLE, 0)], [Go(0.0)]]
+
+
+def test_a_frame_has_come_when_all_servers_have_its_numbers_and_not_before_one_that_was_sent_earlier():
+    gathering, first, second = Gathering(2, (0, 1, 2)), [push(WHOLE, i) for i in range(3)], [push(WHOLE, 0, 4)]
+    assert gathering.part(1, 2, first[2:]) == []
+    assert gathering.frame(1, first) == []
+    assert gathering.frame(1, second) == []
+    assert gathering.under_way() == [1]
+    assert gathering.part(1, 1, first[1:2]) == [first, second]
+    assert gathering.under_way() == []
+
+
+def test_of_a_process_that_has_ended_amid_a_frame_nothing_comes():
+    gathering, frame = Gathering(2, (0, 1)), [push(WHOLE, 0), push(WHOLE, 1)]
+    assert gathering.frame(1, frame) == gathering.part(0, 1, frame[1:]) == []
+    for worker in range(2):
+        gathering.forget(worker)
+    assert gathering.part(1, 1, frame[1:]) == gathering.frame(0, frame) == []
+    assert gathering.frame(1, frame) == [frame]
+
+
+@pytest.mark.parametrize("other", [push(24, 1), push(WHOLE, 1, 4)])
+def test_who_tells_one_server_something_else_is_found_out(other: Push):
+    gathering = Gathering(2, (0, 1))
+    gathering.frame(1, [push(WHOLE, 0), push(WHOLE, 1)])
+    with pytest.raises(FrameError, match="other messages than the one that decides"):
+        gathering.part(1, 1, [other])
+
+
+def test_a_loss_that_is_no_number_is_no_other_message():
+    """Each end reads its own."""
+    gathering, (frame, part) = Gathering(2, (0, 1)), ([push(WHOLE, 1)._replace(payload=lost)] for lost in LOST)
+    gathering.frame(1, frame)
+    assert gathering.part(1, 1, part) == [frame]
+
+
+def test_who_tells_one_server_alone_is_not_kept_in_mind_for_ever():
+    for tell in (lambda gathering: gathering.part(1, 1, [push(WHOLE, 1)]),
+                 lambda gathering: gathering.frame(1, [push(WHOLE, 1)])):  # fmt: skip
+        gathering = Gathering(2, (0, 1))
+        for _ in range(AHEAD):
+            tell(gathering)
+        with pytest.raises(FrameError, match="of which another one knows nothing"):
+            tell(gathering)

@@ -1,0 +1,242 @@
+"""The decider's ends of its lines to the other servers, and what comes on them.
+
+Messages and emulated links stay with the decider. Over such a line go orders, with the messages that they are about,
+and back what came of each; payloads lie in shared memory, or come and go on lines between that server and the workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from pslab.engines.job.job import Job
+from pslab.engines.job.wire import Carried, Ended, Frame, Go, Joined, Kept, Stop
+from pslab.engines.local.lines.ends import number_of, order_line
+from pslab.engines.local.lines.fan import Gathering
+from pslab.engines.local.lines.framed_pipe import ready
+from pslab.engines.local.stores.order import frame_of
+from pslab.engines.processes.child import Seat
+from pslab.engines.server.clock import WallClock
+from pslab.engines.server.store import Hearer, Work, pass_on
+from pslab.errors import FrameError
+from pslab.protocol.server import Reply, Step
+from pslab.protocol.store import Order, Snapshot, Store
+
+HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
+
+
+class StoreLine:
+    """The decider's end: orders leave a latency after they were decided, as over the cluster's links."""
+
+    def __init__(self, job: Job, seat: Seat, server: int, clock: WallClock) -> None:
+        self.number = number_of(job.run.workers, server)
+        self._line = order_line(job, seat, self.number, decides=True)
+        self.machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
+        self._held: deque[tuple[float, Frame]] = deque()  # orders, and when they leave
+        self.descriptor = self._line.descriptor
+        self.kept = 0  #: the last checkpoint of which it has its part
+        self.gone = False  #: whether its process is, or does not answer
+        self.over = False  #: whether it has sent its last message
+        self.ended: set[int] = set()  #: workers from whose last processes nothing more comes to it
+        self.patience_s = job.run.lease_s  #: at the end of the run, for each answer
+
+    @property
+    def owes(self) -> bool:
+        """Whether it has something to do."""
+        return bool(self.machine.orders)
+
+    def answers(self, worker: int) -> bool:
+        """Whether it is still to lay weights ready for a worker."""
+        return any(isinstance(order, Reply) and order.pull.worker == worker for order, *_ in self.machine.orders)
+
+    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+        now = self._clock.now()
+        self.machine.order(order, work._replace(computing=()))  # which goes on to change
+        self._held.append((now + self._latency_s, frame_of(order, work)))
+        self.send_due(now)
+
+    def settle(self, machine: Store, hearer: Hearer, now: float) -> None:
+        """It goes on from a checkpoint: all that it was ordered before is done, and who waited for it begins again."""
+        self.machine = machine
+        while machine.orders:
+            done = machine.done()
+            if isinstance(done.order, Step):
+                hearer.applied(done.order, done.about, now)
+            elif isinstance(done.order, Snapshot):
+                hearer.copied(done.order.number, now)
+
+    def finish(self, hearer: Hearer) -> None:
+        self.send_due(math.inf)
+        while self.owes and not self.gone:
+            if ready((self.descriptor,), self.patience_s):
+                self.hear(hearer)  # what comes from workers comes too late
+            else:
+                self.gone = True
+
+    def dismiss(self, hearer: Hearer) -> None:
+        """Read its line to its last message: the next run begins with an empty one."""
+        while not self.over and not self.gone:
+            if ready((self.descriptor,), self.patience_s):
+                self.hear(hearer)
+            else:
+                self.gone = True
+
+    def tell(self, message: Go | Stop | Ended | Joined) -> None:
+        """Send it something that is no order."""
+        with contextlib.suppress(OSError):  # its end is noticed where its line is read
+            self._line.send([message])
+
+    def next_s(self) -> float:
+        """When the next order leaves; infinity if none is to."""
+        return self._held[0][0] if self._held else math.inf
+
+    def send_due(self, now: float) -> None:
+        """Let the orders leave that are to leave by now."""
+        while self._held and self._held[0][0] <= now:
+            with contextlib.suppress(OSError):
+                self._line.send(self._held[0][1])
+            self._held.popleft()
+
+    def relay(self, frame: Frame) -> None:
+        """Let it pass a frame on to a worker, with the numbers."""
+        self._line.send(frame)
+
+    def hear(self, hearer: Hearer) -> list[Frame]:
+        """Read what it has done, or that it is gone; what workers have sent by way of it, and that lines have ended."""
+        passed = []
+        try:
+            for frame in self._line.frames():
+                if isinstance(frame[0], Carried):
+                    self._carried(frame[0], hearer)
+                elif isinstance(frame[0], Stop):
+                    self.over = True
+                elif isinstance(frame[0], Kept):
+                    self.kept = frame[0].number
+                else:
+                    passed.append(frame)
+        except (EOFError, OSError):
+            self.gone = True
+        return passed
+
+    def _carried(self, carried: Carried, hearer: Hearer) -> None:
+        pass_on(self.machine.done(), hearer, *carried)
+
+
+class StoreLines:
+    """All of a run's, by their descriptors; and where memory is not shared, what workers send by way of them."""
+
+    def __init__(self, job: Job, seat: Seat, clock: WallClock) -> None:
+        self.each = [StoreLine(job, seat, server, clock) for server in range(1, job.run.servers)]
+        self.sources = {store.descriptor: store for store in self.each}  #: those that may be heard
+        self._by_way = self.each if not seat.arena.shared else []  # of which workers send
+        self._gathering = Gathering(job.run.workers, job.server_of)
+        self.wrong: dict[int, str] = {}  #: why nothing more is read of a worker's process that is there
+
+    # --- workers' frames, where memory is not shared ----------------------------------------------------------------
+
+    def gathered(self, worker: int, frames: list[Frame]) -> list[Frame]:
+        """A worker has sent these to the server that decides: those that have come whole."""
+        if not self._by_way:
+            return frames
+        return [whole for frame in frames for whole in self._taken(worker, 0, frame)]
+
+    def sending(self) -> list[int]:
+        """Workers with a frame that has not come whole."""
+        return self._gathering.under_way()
+
+    def end(self, worker: int) -> None:
+        """Nothing more counts that comes from a worker's process: all are to say that they have dealt with the rest."""
+        for store in self._by_way:
+            if worker not in store.ended:
+                store.tell(Ended(worker))
+
+    def ended(self, worker: int) -> bool:
+        """Whether nothing more comes."""
+        if not all(store.gone or worker in store.ended for store in self._by_way):
+            return False
+        self._gathering.forget(worker)
+        return True
+
+    def join(self, worker: int) -> None:
+        """Another process takes a worker's place, and has dialled all of them."""
+        for store in self._by_way:
+            store.ended.discard(worker)
+            store.tell(Joined(worker))
+
+    def hear(self, source: int, hearer: Hearer) -> tuple[list[tuple[int, Frame]], list[int]]:
+        """Read one's line: frames that have come whole now, and workers from which nothing more comes to it."""
+        store, whole, ended = self.sources[source], list[tuple[int, Frame]](), list[int]()
+        for frame in store.hear(hearer):
+            last = frame[-1]
+            if isinstance(last, Ended):
+                store.ended.add(last.worker)
+                if last.how:
+                    self.wrong.setdefault(last.worker, last.how.decode(errors="replace"))
+                ended.append(last.worker)
+                continue
+            found = self._taken(last.worker, self.each.index(store) + 1, frame)
+            whole += [(last.worker, each) for each in found]
+            if last.worker in self.wrong:
+                ended.append(last.worker)
+        if store.gone:
+            del self.sources[source]
+        return whole, ended
+
+    def _taken(self, worker: int, server: int, frame: Frame) -> list[Frame]:
+        if worker in self.wrong:
+            return []
+        try:
+            return self._gathering.part(worker, server, frame) if server else self._gathering.frame(worker, frame)
+        except FrameError as error:
+            self.wrong[worker] = str(error)
+            return []
+
+    def relay(self, server: int, frame: Frame) -> None:
+        """Let a server pass a frame on to a worker."""
+        self.each[server - 1].relay(frame)
+
+    # --- what is done ---------------------------------------------------------------------------------------------
+
+    def gone(self) -> list[int]:
+        """The numbers of those whose processes are."""
+        return [store.number for store in self.each if store.gone]
+
+    def answers(self, worker: int) -> bool:
+        """Whether one of them is still to lay weights ready for a worker."""
+        return any(store.answers(worker) for store in self.each)
+
+    def settle(self, machines: Iterable[Store], hearer: Hearer, now: float) -> None:
+        """They go on from a checkpoint, in which these are their machines."""
+        for store, machine in zip(self.each, machines, strict=True):
+            store.settle(machine, hearer, now)
+
+    def tell(self, message: Go | Stop) -> None:
+        """Send all of them something that is no order."""
+        for store in self.each:
+            store.tell(message)
+
+    def dismiss(self, hearer: Hearer) -> None:
+        """Read every line to its last message."""
+        for store in self.each:
+            store.dismiss(hearer)
+
+    def next_s(self) -> float:
+        """When there is something to be sent; infinity if nothing is."""
+        return min((store.next_s() for store in self.each), default=math.inf)
+
+    def serve(self, now: float) -> bool:
+        """Let orders leave that are to leave by now; whether all processes are there."""
+        for store in self.each:
+            store.send_due(now)
+        return not self.gone()
+
+    def hurry(self) -> None:
+        """The run is to end: who does not answer soon is not waited for."""
+        for store in self.each:
+            store.patience_s = min(store.patience_s, HURRY_S)
+
+    def owing(self) -> list[int]:
+        """The numbers of those that have something to do."""
+        return [store.number for store in self.each if store.owes]
