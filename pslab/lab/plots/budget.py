@@ -25,7 +25,7 @@ from pslab.lab.records.times.intervals import ACTIVITIES, NOBODY, budget, record
 
 WORDS = {**lanes.WORDS, "gap": "not measured"}
 WORKER = "worker"
-LANE, HEIGHT = (5.0, 13.0), 420.0  # px: the thinnest and the thickest bar with what is around it; what all of them share
+LANE, HEIGHT = (5.0, 13.0), 420.0  # px: the thinnest and the thickest bar with its surroundings; what all share
 LEAST = 3e-3  # of the longest bar: what is shorter is not drawn
 ROOM = 9.0  # px: where a number has room
 SPENT = {"computing": ("compute",), "sending": ("push", "pull"), "waiting": ("wait",)}  # in a heading
@@ -96,7 +96,7 @@ def _drawn(
     page = Page([[x]] * len(panels), [[_lanes(own, lane)] for own in places], width=width,
                 heights=[lane * len(own) + 4 for own in places], lines_above=headings)  # fmt: skip
     shown: dict[str, None] = {}
-    room = (ROOM * x.high / WIDTHS[width], ROOM <= 0.86 * lane)
+    room = (ROOM * x.high / WIDTHS[width], 0.86 * lane >= ROOM)
     for row, (label, table) in enumerate(panels.items()):
         for phase in dict.fromkeys([*PHASES, *table.phase]):
             for whom in sorted({*table[table.phase == phase].waits_for}):
