@@ -23,7 +23,7 @@ VERBS = {
     "export": "pslab.lab.commands.records.export",
     "bench": "pslab.lab.bench.command",
     "chaos": "pslab.lab.chaos.command",
-    "doctor": "pslab.lab.commands.doctor",
+    "doctor": "pslab.lab.commands.doctor.command",
 }
 PIPE_CLOSED = 141  # as a shell says of a process that wrote to a closed pipe
 

@@ -16,6 +16,7 @@ from pslab.errors import ConfigError
 
 if TYPE_CHECKING:
     from pslab.config.cluster import Cluster
+    from pslab.engines.processes.fleets.ways import Ways
     from pslab.lab.records.record import Result
 
 ROUNDS = 60
@@ -24,17 +25,19 @@ OBJECT = "#"  # in a record, an object of the user's is but its name and its dig
 MEASURED = {"select": "select_s", "encode": "encode_s", "decode": "decode_s"}
 
 
-def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
-    """A cluster, as a mapping of its fields, for virtual runs like this one.
+def calibrate(run: Run, *, rounds: int = ROUNDS, ways: Ways | None = None) -> dict[str, Any]:
+    """A cluster, as a mapping of its fields, for virtual runs like this one, with ``fleet="local"``.
 
     A short run with all W processes busy at once is measured: the costs of this model, batch, rule, optimizer and rate.
     Those of other rules, optimizers and rates follow by the cluster's factors. Where the run's cluster does not model
     computation, its mean and the spread of its logarithm are measured too; where requests go by
-    layer, what each layer's passes take of it. Links stay as given.
+    layer, what each layer's passes take of it. Links stay as given; where there are none, and processes share no
+    memory, they are what was measured of the `ways` between these.
 
     Raises:
         ConfigError: the run cannot be. RunError: a worker raised or died.
     """
+    from pslab.config.cluster import resolve_cluster
     from pslab.engines.local.engine import execute
     from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
     from pslab.lab.runs.resolve import resolve
@@ -47,7 +50,26 @@ def calibrate(run: Run, *, rounds: int = ROUNDS) -> dict[str, Any]:
     outcome = execute(resolve(short), lambda news: None)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
     phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
-    return _cluster(run, phases, outcome.facts["costs"], outcome.facts["layers_s"])
+    found = _cluster(run, phases, outcome.facts["costs"], outcome.facts["layers_s"])
+    if run.fleet != "local" and resolve_cluster(run.cluster).free:
+        found |= (ways or ways_of(run)).cluster()
+    return found
+
+
+def ways_of(run: Run) -> Ways:
+    """What the ways between the processes of such a run are like; see `pslab.engines.processes.fleets.ways`.
+
+    Raises:
+        RunError: a process could not be started, does not answer, or died.
+    """
+    from pslab.config.fleet import Fleet
+    from pslab.engines.local.lines.ends import number_of
+    from pslab.engines.processes import pool
+    from pslab.engines.processes.fleets.ways import measured
+
+    pool.release()  # on a cluster there may be no place for two pools
+    servers = [number_of(run.workers, server) for server in range(1, run.servers)]
+    return measured(run.workers, servers, Fleet.of(run.fleet))
 
 
 def calibrated(result: Result) -> dict[str, Any]:

@@ -1,15 +1,12 @@
-"""pslab doctor: what is well here, what is not, and what to do about it."""
+"""What is well on this machine, what is not, and what to do about it."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import dataclasses
 import gzip
 import hashlib
 import importlib
 import io
-import json
 import os
 import platform
 import sys
@@ -20,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
+from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
 from pslab.lab.runs import machine
 
 OLDEST_PYTHON = (3, 11)
@@ -231,6 +228,18 @@ def results() -> Finding:
 CHECKS = (python, packages, memory, torchvision, cuda, cores, emulation, shared_memory, data, results, browser)
 
 
+def examine() -> Iterator[Finding]:
+    """Each check's finding, as soon as it is made; what a check raises is its finding."""
+    for check in CHECKS:
+        try:
+            yield check()
+        except Exception as error:  # a broken installation raises anything
+            name = check.__name__.replace("_", " ")
+            first = (str(error).strip().splitlines() or [""])[0]
+            yield Finding(name, PROBLEM, f"{type(error).__name__}: {first}",
+                          "repair what is named here, or set the environment up again: make clean test")  # fmt: skip
+
+
 def _rounded_up(seconds: float) -> float:
     return -(-int(seconds * 1e6) // 5000) * 5e-3
 
@@ -248,39 +257,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-# -- the command -----------------------------------------------------------------------------------
-
-
-def add(verbs: Any) -> None:
-    """The verb and its options."""
-    parser = verbs.add_parser("doctor", help="what is not well here, and what to do about it")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-
-
-def main(options: argparse.Namespace) -> int:
-    """Look at everything and report it; exit status 1 if there is a problem."""
-    found = []
-    for finding in examine():
-        found.append(finding)
-        if not options.json:
-            print(line(finding), flush=True)
-    counts = {state: sum(finding.state == state for finding in found) for state in SIGNS}
-    if options.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=1))
-    else:
-        print(", ".join(f"{count} {SIGNS[state]}" for state, count in counts.items() if count))
-    return 1 if counts[PROBLEM] else 0
-
-
-def examine() -> Iterator[Finding]:
-    """Each check's finding, as soon as it is made; what a check raises is its finding."""
-    for check in CHECKS:
-        try:
-            yield check()
-        except Exception as error:  # a broken installation raises anything
-            name = check.__name__.replace("_", " ")
-            first = (str(error).strip().splitlines() or [""])[0]
-            yield Finding(name, PROBLEM, f"{type(error).__name__}: {first}",
-                          "repair what is named here, or set the environment up again: make clean test")  # fmt: skip
