@@ -17,14 +17,14 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "sync": ("bsp", "ssp:3", "asp"),
     "prune": ("none", "static:10%", "static:1%", "static:0.1%", "std:2", "dynamic:5"),
 }
-HINTS = {"sync": "others: ssp:1 ssp:8", "prune": "others: static:2%"}
+HINTS = {"sync": "ssp:1 ssp:8", "prune": "static:2%"}
 TITLES = {"sync": "synchronization", "prune": "pruning"}
 SCALARS: dict[str, Any] = {  # a field of Run, with its widget
     "workers": widgets.IntText, "learning_rate": widgets.FloatText, "schedule": widgets.Combobox,
     "pushes": widgets.IntText, "cluster": widgets.Dropdown, "seed": widgets.IntText,
 }  # fmt: skip
 ROW = {"flex_flow": "row wrap", "align_items": "center"}
-WRONG = "2px solid #9E1B32"
+WRONG = "pslab-wrong"  # the class of a control whose value was refused
 
 
 class Controls:
@@ -36,12 +36,15 @@ class Controls:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._fixed = {field: value for field, value in values.items() if field not in (*KNOWN, *SCALARS)}
         self._chips = {field: _chips(field, values[field]) for field in KNOWN}
-        self._others = {field: widgets.Text(placeholder=hint, layout={"width": "150px"}, continuous_update=False)
+        self._others = {field: widgets.Text(description="others", placeholder=hint, continuous_update=False,
+                                            style={"description_width": "initial"}, layout={"width": "190px"})
                         for field, hint in HINTS.items()}  # fmt: skip
         self._scalars = {field: _scalar(field, values[field]) for field in SCALARS}
-        titles = {field: widgets.Label(words, layout={"width": "110px"}) for field, words in TITLES.items()}
+        titles = {field: widgets.Label(words, layout={"width": "110px"}).add_class("pslab-title")
+                  for field, words in TITLES.items()}  # fmt: skip
         chips = {field: [chip for chip, _ in own] for field, own in self._chips.items()}
-        rows = [widgets.HBox([titles[field], *chips[field], self._others[field]], layout=ROW) for field in KNOWN]
+        rows = [widgets.HBox([titles[field], *chips[field], self._others[field]], layout=ROW).add_class("pslab-group")
+                for field in KNOWN]  # fmt: skip
         self.box = widgets.VBox([*rows, widgets.HBox(list(self._scalars.values()), layout=ROW)])
 
     def runs(self) -> list[Run]:
@@ -57,7 +60,7 @@ class Controls:
     def mark(self, field: str) -> None:
         """Show which control was refused; none for an empty name."""
         for own, widget in {**self._scalars, **self._others}.items():
-            widget.layout.border = WRONG if own == field else None
+            (widget.add_class if own == field else widget.remove_class)(WRONG)
 
     def _several(self, field: str) -> list[Any]:
         typed = [text for text in re.split(r"[;\s]+", self._others[field].value.strip()) if text]
@@ -84,5 +87,5 @@ def _scalar(field: str, value: Any) -> widgets.Widget:
         given = "as given" if isinstance(value, Mapping) else str(value)  # a wrong one is refused when it is run
         own = [] if value in names["cluster"] else [(given, value)]
         more = {"options": [*own, *((each, each) for each in names["cluster"])]}
-    return SCALARS[field](value=value, description=field.replace("_", " "), style={"description_width": "initial"},
-                          layout={"width": "190px"}, **more)  # fmt: skip
+    return SCALARS[field](value=value, description=field.replace("_", " "), style={"description_width": "90px"},
+                          layout={"width": "210px"}, **more)  # fmt: skip

@@ -6,46 +6,26 @@ import itertools
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.config.metric import metric_of
+from pslab.lab.live.looks import LIGHT_PAGE, Ground, Named
 from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
-from pslab.lab.plots.accuracy import QUANTITIES, label_of, quantity
+from pslab.lab.plots.accuracy import QUANTITIES, quantity
 from pslab.lab.plots.labels import SPACE
 from pslab.lab.plots.page.axes import axis
-from pslab.lab.plots.page.theme import PHASES, Look, ink, looks, template
-from pslab.lab.records.places import value_of
-from pslab.lab.records.results import Runs
+from pslab.lab.plots.page.theme import ink
 
 SLOTS = 16  # curves at once; the oldest give way
 LANES, LANE = 24, 24  # strips at once; px of one
 EACH_S = 0.2  # between two samples
 HEIGHT, VISIBLE = 340, 45  # px; per cent below the best curve that are in the frame
-DOING = {"computing": PHASES["compute"], "transferring": PHASES["push"], "waiting": PHASES["wait"], "dead": "#9E1B32"}
+WIDER = 1.03  # than the longest curve: room for its last marker
 WORDS = {"computing": "computing", "transferring": "transferring", "waiting": "waiting (for)", "dead": "dead"}
-IDLE = "no worker is under way"
-LOOK = {"template": template(), "autosize": True, "font": {"size": 12}, "showlegend": True}
-
-
-class Named(NamedTuple):
-    """How a run is called and drawn in a view."""
-
-    label: str
-    look: Look
-
-
-def names(tracks: Sequence[Track]) -> list[Named]:
-    """Label and look of each run: those of the other figures, and the seed where seeds differ."""
-    runs = Runs([track.run.but(evaluate="after", eval_every=None) for track in tracks])
-    columns, seeds = runs.differing(), len({run.seed for run in runs}) > 1
-    keys = [{column: value_of(run, {}, column) for column in columns} for run in runs]
-    labels = [label_of(key, columns, run) + (f", seed {run.seed}" if seeds else "")
-              for key, run in zip(keys, runs, strict=True)]  # fmt: skip
-    shown = [key or {"sync": run.sync} for key, run in zip(keys, runs, strict=True)]
-    return [Named(label, look) for label, look in zip(labels, looks(shown), strict=True)]
+LOOK = {"template": LIGHT_PAGE.template, "autosize": True, "font": {"size": 12}, "showlegend": True}
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -66,22 +46,27 @@ def curves() -> go.FigureWidget:
     return _widget(drawn)
 
 
-def draw(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]) -> None:
+def draw(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIGHT_PAGE) -> None:
     """Bring the curves up to date, in one message to the front end."""
     workers = {track.run.workers for track in tracks if track.run.workers > 1}
     each = workers.pop() if len(workers) == 1 else 1
     drawn = [(track, name) for track, name in zip(tracks, named, strict=True) if track.points][-SLOTS:]
     low, high = frame(tracks)
+    pushes = max((track.run.pushes or track.points[-1].pushes for track, _ in drawn), default=each)
+    seconds = max((track.points[-1].seconds for track, _ in drawn), default=0.0)
     titles = {quantity("accuracy", track.run).title for track in tracks} or {QUANTITIES["accuracy"].title}
     with shown.batch_update():
         for slot in range(SLOTS):
             for first in (0, SLOTS):
                 trace = shown.data[first + slot]
                 if slot < len(drawn):
-                    trace.update(_curve(*drawn[slot], 0 if first else each))
+                    trace.update(_curve(*drawn[slot], 0 if first else each, ground))
                 elif trace.visible:
                     trace.visible = False
+        shown.layout.template = ground.template
         shown.update_yaxes(range=[low, high])
+        shown.update_xaxes(range=[0, WIDER * pushes / each], col=1)
+        shown.update_xaxes(range=[0, WIDER * seconds or 1.0], col=2)
         shown.update_yaxes(title_text=" or ".join(sorted(titles)), col=1)
         shown.update_xaxes(title_text=f"iteration ({each} pushes)" if each > 1 else "pushes", col=1)
 
@@ -101,16 +86,17 @@ def frame(tracks: Sequence[Track]) -> tuple[float, float]:
     return low, min(100.0, best + 0.08 * (best - low))
 
 
-def _curve(track: Track, name: Named, each: int) -> dict[str, Any]:
+def _curve(track: Track, name: Named, each: int, ground: Ground) -> dict[str, Any]:
     """One curve against iterations of so many pushes, or against seconds (0); under way, it has a larger head."""
-    label, sizes = escape(name.label), [6.0] * len(track.points)
+    label, sizes = escape(name.label + track.marks), [6.0] * len(track.points)
+    look = name.look.dark if ground.is_dark else name.look
     sizes[-1] = 11.0 if track.state == UNDER_WAY else 6.0
     factor, metric = quantity("accuracy", track.run).factor, metric_of(track.run)
     hover = [f"{metric.text(p.accuracy, SPACE)}, loss {p.loss:.3f}<br>{p.pushes} pushes, {p.seconds:.2f}{SPACE}s"
              for p in track.points]  # fmt: skip
     return {"x": [p.pushes / each if each else p.seconds for p in track.points], "visible": True, "name": label,
-            "y": [factor * p.accuracy for p in track.points], "line": {**name.look.line, "width": 2.2},
-            "marker": name.look.mark(sizes), "hovertext": hover,
+            "y": [factor * p.accuracy for p in track.points], "line": {**look.line, "width": 2.2},
+            "marker": look.mark(sizes, ground.page), "hovertext": hover,
             "hovertemplate": f"<b>{label}</b><br>%{{hovertext}}<extra></extra>"}  # fmt: skip
 
 
@@ -123,31 +109,35 @@ def strips() -> go.FigureWidget:
         x=[], y=[], base=[], text=[], visible=False, name=WORDS[doing], orientation="h", width=0.8,
         textposition="inside", textangle=0,
         insidetextanchor="middle", constraintext="none", textfont={"size": 10, "color": ink(colour)}, hoverinfo="text",
-        marker={"color": colour, "line": {"width": 0}}) for doing, colour in DOING.items()])  # fmt: skip
+        marker={"color": colour, "line": {"width": 0}}) for doing, colour in LIGHT_PAGE.doing.items()])  # fmt: skip
     drawn.update_layout(barmode="overlay", height=80, margin={"t": 30, "b": 34, "l": 60, "r": 12, "autoexpand": True},
                         legend={"orientation": "h", "y": 1, "yanchor": "bottom"}, **LOOK)  # fmt: skip
-    drawn.update_xaxes(title={"text": IDLE, "font": {"size": 12}, "standoff": 4}, showgrid=False,
+    drawn.update_xaxes(title={"text": "seconds from now", "font": {"size": 12}, "standoff": 4}, showgrid=False,
                        range=[-EACH_S * SAMPLES, 0])  # fmt: skip
     drawn.update_yaxes(autorange="reversed", automargin=True, showgrid=False, ticks="", showline=False, type="category")
     return _widget(drawn)
 
 
-def draw_strips(shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named]) -> None:
+def draw_strips(
+    shown: go.FigureWidget, tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIGHT_PAGE
+) -> None:
     """The workers of the runs under way; the run is named where there are several."""
     runs = [f"{escape(name.label)}, " if len(tracks) > 1 else "" for name in named]
     rows = [(f"{run}{_row_name(track, worker)}{SPACE}{SPACE}", kept) for track, run in zip(tracks, runs, strict=True)
             for worker, kept in enumerate(track.workers)]  # fmt: skip
     bars = [(row, *stretch) for row, kept in rows[:LANES] for stretch in stretches(list(kept))]
     with shown.batch_update():
-        for trace, doing in zip(shown.data, DOING, strict=True):
+        shown.layout.template = ground.template
+        for trace, (doing, colour) in zip(shown.data, ground.doing.items(), strict=True):
             own = [bar for bar in bars if bar[1] == doing]
+            trace.update(marker_color=colour, textfont_color=ink(colour))
             trace.update(y=[row for row, *_ in own], base=[first for *_, first, _, _ in own], visible=bool(rows),
                          x=[length for *_, length, _ in own], text=[text for *_, text in own])  # fmt: skip
         shown.layout.yaxis.categoryarray = [row for row, _ in rows[:LANES]]
         shown.layout.yaxis.showticklabels = bool(rows)
         shown.layout.height = 80 + LANE * min(LANES, len(rows))
         more = f"; {len(rows) - LANES} more workers" if len(rows) > LANES else ""
-        shown.layout.xaxis.title.text = f"seconds from now{more}" if rows else IDLE
+        shown.layout.xaxis.title.text = f"seconds from now{more}"
 
 
 def stretches(kept: Sequence[Doing]) -> list[tuple[str, float, float, str]]:

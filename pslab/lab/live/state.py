@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pslab.config.run import Run
 from pslab.errors import RecordError
+from pslab.lab.plots.marks import marks
 from pslab.lab.records import record
 from pslab.lab.records.disk.live import LIVE, Live, drafts
 from pslab.lab.records.results import load
@@ -74,6 +75,15 @@ class Track:
         self.points = [Point(*row) for row in table[list(Point._fields)].itertuples(index=False)]
         self.state, self.path, self.manifest = state, result.path, dict(result.manifest)
         self.pushes, self.seconds = int(result.manifest["pushes"]), result.seconds
+
+    @property
+    def diverged(self) -> bool:
+        return self.manifest.get("outcome") == "diverged"
+
+    @property
+    def marks(self) -> str:
+        """What stands behind its label: an emulation that was not kept, for one."""
+        return "" if self.diverged else marks([self])
 
     @property
     def fraction(self) -> float:

@@ -25,11 +25,13 @@ from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, PslabError
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
+from pslab.lab.live.front import Front
+from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
 from pslab.lab.plots.labels import SPACE
-from pslab.lab.plots.marks import marks, notes_of
+from pslab.lab.plots.marks import notes_of
 from pslab.lab.records.record import Result, default_results
-from pslab.lab.records.results import load
+from pslab.lab.records.results import Results, load
 from pslab.lab.runs.background import Background, current
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType({
@@ -72,7 +74,7 @@ class Live:
         self.place = default_results() if results is None else Path(results)
         self.live = has_front_end() if live is None else live
         self._controls = Controls(values)
-        self._watcher = Watcher(self.place)
+        self._watcher, self._session = Watcher(self.place), Session()
         self._background: Background | None = None
         self._runs: list[Run] = []
         self._own: set[str] = set()  # digests of all runs that were started here
@@ -114,7 +116,7 @@ class Live:
         self._runs = [run for run in self._runs if run.digest in self._watcher.tracks or current() is not None]
         self.refresh()
 
-    def wait(self) -> list[Result]:
+    def wait(self) -> Results:
         """Block until the runs are over; their results. An interrupt stops them."""
         try:
             while self._background is not None and not self._background.wait(PERIOD_S):
@@ -126,11 +128,11 @@ class Live:
         return self.results
 
     @property
-    def results(self) -> list[Result]:
+    def results(self) -> Results:
         """What is finished of the chosen runs."""
         tracks = [self._watcher.tracks.get(run.digest) for run in self._runs]
         ended = [load(t.path) for t in tracks if t is not None and t.state == FINISHED and t.path is not None]
-        return self._results or ended
+        return Results(self._results or ended)
 
     @property
     def error(self) -> str:
@@ -156,7 +158,9 @@ class Live:
         self.figure, self.strips = live_figure.curves(), live_figure.strips()
         self._workers = widgets.VBox([self.strips]).add_class("pslab-workers")
         buttons = widgets.HBox([self._start, self._stop, self._clear])
-        shown = [self._controls.box, buttons, self._message, self._list, self.figure, self._workers]
+        self._front = Front()
+        self._front.observe(lambda _: self.refresh(), "dark")
+        shown = [self._front, self._controls.box, buttons, self._message, self._list, self.figure, self._workers]
         self.box = widgets.VBox(shown).add_class("pslab-live")
         self.refresh()
 
@@ -174,7 +178,7 @@ class Live:
             note = "stopping …" if running.stopping else "" if self._watcher.under_way else "starting the processes …"
         self._message.value = _message(self._error, note)
         tracks = self._shown()
-        state = [(track.digest, track.state, len(track.points)) for track in tracks]
+        state = [self._front.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
         self._clear.disabled = len(tracks) == len(self._watcher.under_way)
         if changed or state != self._drawn or running is not None:
             self._show(tracks, redraw=state != self._drawn)
@@ -188,17 +192,19 @@ class Live:
         return [*seen.values(), *later][-live_figure.SLOTS :]
 
     def _show(self, tracks: Sequence[Track], redraw: bool) -> None:
-        named = dict(zip((track.digest for track in tracks), live_figure.names(tracks), strict=True))
+        named = dict(zip((track.digest for track in tracks), self._session.names(tracks), strict=True))
+        ground = DARK_PAGE if self._front.dark else LIGHT_PAGE
         working = [t for t in self._watcher.under_way if t.digest in named and t.workers][-RUNS_SHOWN:]
-        if working or len(self.strips.data[0].y or ()):
-            live_figure.draw_strips(self.strips, working, [named[track.digest] for track in working])
+        if working or redraw or self.strips.data[0].visible:
+            live_figure.draw_strips(self.strips, working, [named[track.digest] for track in working], ground)
+            self._workers.layout.display = None if working else "none"
         rows = [_row(track, named[track.digest].label, track.digest in self._own) for track in tracks]
         with pd.option_context("display.max_colwidth", None):
-            table = pd.DataFrame(rows).to_html(index=False, border=0, justify="left", col_space=90,
+            table = pd.DataFrame(rows).to_html(index=False, border=0, justify="left",
                                                classes="pslab-runs")  # fmt: skip
-        self._list.value = table if rows else ""
+        self._list.value = table + _notes(tracks) if rows else ""
         if redraw:
-            live_figure.draw(self.figure, tracks, list(named.values()))
+            live_figure.draw(self.figure, tracks, list(named.values()), ground)
 
     def _show_error(self, error: str, field: str) -> None:
         self._error = error
@@ -240,7 +246,7 @@ def _button(name: str, tooltip: str, call: Callable[[], None], style: str) -> wi
 
 def _message(error: str, note: str) -> str:
     """An error, and a note."""
-    wrong = f'<span role="alert" style="color: #9E1B32; white-space: pre-wrap">{escape(error)}</span>' if error else ""
+    wrong = f'<span role="alert" class="pslab-error">{escape(error)}</span>' if error else ""
     return "<br>".join(filter(None, (wrong, escape(note))))
 
 
@@ -254,14 +260,21 @@ def _far(track: Track) -> str:
 def _row(track: Track, label: str, own: bool) -> dict[str, str]:
     """One run in the list."""
     state = _far(track) if track.state == UNDER_WAY else STATES[track.state]
-    diverged = track.manifest.get("outcome") == "diverged"
-    state = "diverged" if diverged else "; ".join([state, *notes_of([track])])
+    state = "diverged" if track.diverged else state
+    slower = track.manifest.get("dilation", 1.0)
+    state += f", emulated {slower:g} times slower" if slower > 1 else ""
     accuracy = metric_of(track.run).text(track.points[-1].accuracy, SPACE) if track.points else DASH
     started, budget = track.state != QUEUED, f" of {track.run.pushes}" if track.run.pushes is not None else ""
-    return {"run": label + ("" if diverged else marks([track])), "test": accuracy,
+    return {"run": label + track.marks, "test": accuracy,
             "time": f"{track.seconds:.1f}{SPACE}s" if started else DASH,
             "pushes": f"{track.pushes}{budget}" if started else DASH,
             "state": state if own else f"{state}, started elsewhere"}  # fmt: skip
+
+
+def _notes(tracks: Sequence[Track]) -> str:
+    """What the marks of the list mean."""
+    found = notes_of([track for track in tracks if track.manifest and not track.diverged])
+    return f'<p class="pslab-notes">{"<br>".join(map(escape, found))}</p>' if found else ""
 
 
 def has_front_end() -> bool:

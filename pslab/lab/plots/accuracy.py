@@ -83,7 +83,7 @@ def curves(
             curves are distinguishable; False: all.
         title: a sentence or a Claim; None: what is shown.
         notes: more lines for the caption.
-        width: page (7.0 in) or column (3.4 in).
+        width: page (7.16 in) or column (3.5 in).
 
     Raises:
         ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics.
@@ -102,7 +102,9 @@ def curves(
     keys = [dict(zip(shown, key, strict=True)) for key in grouped]
     one = facet is not None and {*names} <= {facet}  # each panel has its own curve, and its heading names it
     drawn = []
-    made = shared_looks(keys, names, panels, crowd.orders)
+    looked = names or ([] if panels else ["sync"])  # one curve alone has its policy's look
+    ruled = [{"sync": group[0].run.sync, **key} for key, group in zip(keys, grouped.values(), strict=True)]
+    made = shared_looks(ruled, looked, panels, crowd.orders)
     for values, look, group in zip(keys, made, grouped.values(), strict=True):
         back = behind is not None and behind in (values[name] for name in names)
         label, sign = label_of(values, names, group[0].run), marks(group)

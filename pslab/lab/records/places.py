@@ -79,7 +79,7 @@ class Placed(Sequence[T], Generic[T]):
         head, cell = "<tr><th style='text-align:left'>", "</th><td style='text-align:left'>"
         values = {name: html.escape(", ".join(map(str, found))) for name, found in self._axes().items()}
         rows = "".join(f"{head}{name}{cell}{text}</td></tr>" for name, text in values.items())
-        return f"<table><caption>{self._many()}</caption>{rows}</table>"
+        return f"<table><caption style='text-align:left;white-space:nowrap'>{self._many()}</caption>{rows}</table>"
 
     def where(self, **wanted: Any) -> Self:
         """Those whose columns have these values; a list admits any of its entries.

@@ -37,8 +37,11 @@ class Claim:
         return f"✓ {self.text}" if self.holds else f"✗ {self.text}: {self.value:g} is not {self.bounds}"
 
     def _repr_html_(self) -> str:
-        colour = {True: "#2E7D32", False: "#C62828", None: "#666666"}[self.holds]
-        return f"<p style='color:{colour}'>{html.escape(repr(self))}</p>"
+        """In the page's colours, but for the mark, which is seen on light and dark ground."""
+        if self.holds is None:
+            return f"<p style='opacity:.7'>{html.escape(repr(self))}</p>"
+        colour = "#388E3C" if self.holds else "#D64545"
+        return f"<p><b style='color:{colour}'>{repr(self)[0]}</b>{html.escape(repr(self)[1:])}</p>"
 
 
 def claim(

@@ -19,8 +19,10 @@ from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import WRONG
+from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
-from pslab.lab.live.view import Live, _row, has_front_end
+from pslab.lab.live.view import Live, _notes, _row, has_front_end
+from pslab.lab.plots.page.theme import Look
 from pslab.lab.records.record import Draft, find
 from pslab.lab.runs.background import current
 
@@ -60,7 +62,7 @@ def test_start_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     results = view.wait()
     assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in results] == [
         ("bsp", "beside", True), ("asp", "beside", True)]  # fmt: skip
-    assert drawn(view) == ["BSP", "ASP"]
+    assert [name.strip("*") for name in drawn(view)] == ["BSP†", "ASP†"]
     colours = [trace.line.color for trace in view.figure.data[:2]]
     assert colours == [ROWS["sync"]["bsp"].colour, ROWS["sync"]["asp"].colour]
     first = results[0].accuracy
@@ -68,6 +70,34 @@ def test_start_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     assert list(view.figure.data[live_figure.SLOTS].x) == list(first.seconds)
     assert texts(view).count("finished") == 2
     assert (view._start.disabled, view._stop.disabled) == (False, True)
+
+
+def test_a_dark_page_has_light_lines_and_letters(tmp_path: Path):
+    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+    draft = Draft(Run(workers=2, pushes=100), tmp_path)
+    draft.note({"pushes": 8, "seconds": 1.0, "workers": [{"doing": "computing", "for": [], "iteration": 3}]})
+    draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
+    view.refresh()
+    for ground in (LIGHT_PAGE, DARK_PAGE, LIGHT_PAGE):
+        view._front.dark = ground.is_dark
+        for shown in (view.figure, view.strips):
+            assert shown.layout.template.layout.font.color == ground.template.layout.font.color
+            assert shown.layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"
+        assert view.strips.data[0].marker.color == ground.doing["computing"]
+        bsp = Look(ROWS["sync"]["bsp"].colour)
+        assert view.figure.data[0].line.color == (bsp.dark if ground.is_dark else bsp).colour
+
+
+def test_strips_are_shown_while_a_worker_is_under_way(tmp_path: Path):
+    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+    assert view._workers.layout.display == "none"
+    draft = Draft(Run(workers=2, pushes=100), tmp_path)
+    draft.note({"pushes": 8, "seconds": 1.0, "workers": [{"doing": "computing", "for": [], "iteration": 3}]})
+    view.refresh()
+    assert view._workers.layout.display is None
+    draft.drop()
+    view.refresh()
+    assert view._workers.layout.display == "none"
 
 
 def test_controls_make_the_next_runs(tmp_path: Path):
@@ -98,11 +128,11 @@ def test_wrong_value_is_shown_at_its_control(tmp_path: Path, control: str, value
     view.wait()
     assert hint in view.error
     assert f"{field}=" in view._message.value
-    assert widget.layout.border_top == WRONG
+    assert WRONG in widget._dom_classes
     assert list(tmp_path.glob("runs/*")) == []
     widget.value = {"workers": 2}.get(name, "")
     view.start()
-    assert widget.layout.border_top is None
+    assert WRONG not in widget._dom_classes
     assert len(view.wait()) == 1
     assert view.error == ""
 
@@ -175,7 +205,7 @@ def track(**fields: Any) -> Track:
 
 def strips(*tracks: Track) -> Any:
     shown = live_figure.strips()
-    live_figure.draw_strips(shown, tracks, live_figure.names(tracks))
+    live_figure.draw_strips(shown, tracks, Session().names(tracks))
     return shown
 
 
@@ -220,11 +250,20 @@ def test_diverged_run_is_listed_as_diverged():
 
 
 def test_an_emulation_that_was_not_kept_is_marked_in_the_list():
-    row = _row(track(state=FINISHED, manifest={"emulation_ok": False, "dilation": 2.0}), "BSP", True)
-    assert row["run"] == "BSP*"
-    assert row["state"].startswith("finished; * the machine was too slow")
-    assert "emulated 2 times slower" in row["state"]
-    assert _row(track(state=FINISHED, manifest={"emulation_ok": True}), "BSP", True)["run"] == "BSP"
+    missed, kept = (track(state=FINISHED, manifest={"emulation_ok": ok, "dilation": 2.0}) for ok in (False, True))
+    assert _row(missed, "BSP", True)["run"] == "BSP*"
+    assert _row(missed, "BSP", True)["state"] == "finished, emulated 2 times slower"
+    assert _row(kept, "BSP", True)["run"] == "BSP"
+    assert "* the machine was too slow" in _notes([kept, missed])
+    assert "too slow" not in _notes([kept])
+
+
+def test_an_emulation_that_was_not_kept_is_marked_at_its_curve():
+    shown = live_figure.curves()
+    points = [Point(0, 0.0, 0.1, 1.0), Point(5, 1.0, 0.5, 1.0)]
+    tracks = [track(state=FINISHED, points=points, manifest={"emulation_ok": False})]
+    live_figure.draw(shown, tracks, Session().names(tracks))
+    assert shown.data[0].name.endswith("*")
 
 
 def test_frame_follows_the_best_curve():

@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab import plots
 from pslab.lab.plots.accuracy import accuracy_range
-from pslab.lab.plots.page.theme import BEHIND
+from pslab.lab.plots.page.theme import BEHIND, colour
 from pslab.lab.records.results import Results
 from pslab.lab.runs.grid import alone, grid
 
@@ -49,6 +49,12 @@ def test_curve_is_the_records(make: Make):
     assert list(dense.x) == [0, 1, 2, 3, 4]
     assert list(dense.y) == pytest.approx([10, 50, 80, 90, 95])
     assert "95.00\u00a0%, loss 0.500<br>8 pushes, 4.00\u00a0s<br>800\u00a0B up, 240\u00a0B down" in dense.hovertext[-1]
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:3", "asp"])
+def test_a_curve_alone_has_the_colour_of_its_policy(make: Make, sync: str):
+    figure = plots.curves(make(grid(Run(pushes=8, cluster="lab", sync=sync))), x="iteration")
+    assert {line.line.color for line in drawn.lines(figure).values()} == {colour("sync", sync)}
 
 
 def test_the_same_in_virtual_time_stands_thin_and_with_its_band_behind_its_curve(make: Make, tmp_path: Path):

@@ -7,6 +7,7 @@ policies carry Paul Tol's high-contrast colours (SRON/EPS/TN/09-002, 2021).
 
 from __future__ import annotations
 
+import colorsys
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,15 +22,21 @@ from pslab.config.table import KINDS, ROWS, Row, find
 from pslab.lab.plots.labels import number, parts
 
 PT = 96 / 72  # px
-WIDTHS = {"column": 326, "page": 672}  # px: 3.4 and 7.0 in
+WIDTHS = {"column": 336, "page": 687}  # px: 3.5 and 7.16 in, the columns of IEEE and ACM
 TYPE, SMALL, TITLE = 8 * PT, 7 * PT, 9 * PT
 LINE, MARK = 1.2 * PT, 4 * PT
 INK, PALE, GRID = "#222222", "#666666", "#E6E6E6"
+DARK, SEEN = "#111111", 3.0  # a dark page, and the contrast at which a line is seen on it (WCAG 2.2, 1.4.11)
 BEHIND = "#9A9A9A"  # the curve that stands behind the others of each panel
 FONT = "Inter, Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 
 #: Of names without a reserved colour; no policy has them.
 OTHERS = ("#1878D8", "#D89060", "#306018", "#A81860", "#18C0A8", "#6018D8", "#C090D8", "#781890")
+#: What stands on dark ground for colours that cannot be seen there, apart from those that can for every eye.
+ON_DARK: Mapping[str, str] = MappingProxyType({
+    "#004488": "#C2E4FF", "#661133": "#FF669A", "#6600AA": "#C266FF", "#000000": "#D9D9D9", "#332288": "#6647FF",
+    "#306018": "#B8F08F", "#A81860": "#FF578B", "#6018D8": "#8C47FF", "#781890": "#FBC2FF",
+})  # fmt: skip
 NUMBERS = ("#F2C14E", "#D9603B", "#8C2D62", "#2B1055")  # from the smallest to the largest
 DASHES = ("solid", "6px,2.5px", "2px,2.5px", "8px,2.5px,2px,2.5px", "12px,3px", "10px,2.5px,2px,2.5px,2px,2.5px")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross")
@@ -65,9 +72,14 @@ class Look:
         """Of what stands behind the curve of this look, and belongs to it."""
         return dataclasses.replace(self, dash="solid", width=0.6 * LINE)
 
-    def mark(self, size: Any = MARK) -> dict[str, Any]:
-        """Plotly's marker. A white edge sets it off its own line."""
-        edge = {"color": self.colour, "width": 1.0} if "open" in self.marker else {"color": "white", "width": 0.5}
+    @property
+    def dark(self) -> Look:
+        """On dark ground."""
+        return dataclasses.replace(self, colour=on_dark(self.colour))
+
+    def mark(self, size: Any = MARK, ground: str = "white") -> dict[str, Any]:
+        """Plotly's marker. An edge of the ground's colour sets it off its own line."""
+        edge = {"color": self.colour, "width": 1.0} if "open" in self.marker else {"color": ground, "width": 0.5}
         return {"symbol": self.marker, "color": self.colour, "size": size, "opacity": 1, "line": edge}
 
 
@@ -103,7 +115,7 @@ def looks(
     found = [base[repr(key.get(lead))] for key in keys]
     if len(ranks) > 1:
         found = [variant(look, ranks[other]) for look, other in zip(found, others, strict=True)]
-    return _told_apart(found, [{*each} for each in panels] if panels is not None else [{0}] * len(found))
+    return told_apart(found, [{*each} for each in panels] if panels is not None else [{0}] * len(found))
 
 
 def variant(look: Look, rank: int, first: int = 0) -> Look:
@@ -112,7 +124,7 @@ def variant(look: Look, rank: int, first: int = 0) -> Look:
     return dataclasses.replace(look, dash=dash, marker=look.marker + fill)
 
 
-def _told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
+def told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
     """Of two in one panel that have the same dash and marker (two staleness bounds, say) the second gets others."""
     apart: list[Look] = []
     for look, own in zip(found, panels, strict=True):
@@ -215,6 +227,22 @@ def translucent(colour: str, alpha: float) -> str:
     return f"rgba{(*rgb(colour), alpha)}"
 
 
+def on_dark(colour: str) -> str:
+    """The colour itself if it can be seen on dark ground; else a lighter one of that hue."""
+    if contrast(colour, DARK) >= SEEN or colour in ON_DARK:
+        return ON_DARK.get(colour, colour)
+    hue, lightness, saturation = colorsys.rgb_to_hls(*(part / 255 for part in rgb(colour)))
+    return "#" + "".join(f"{round(255 * part):02X}" for part in colorsys.hls_to_rgb(hue, 1 - lightness, saturation))
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours, from 1 to 21 (WCAG 2.2, 2023)."""
+    linear = [[part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in rgb(each)]
+              for each in (one, other)]  # fmt: skip
+    low, high = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)
+    return (high + 0.05) / (low + 0.05)
+
+
 def ink(colour: str) -> str:
     """Black or white, whichever can be read on this colour."""
     red, green, blue = rgb(colour)
@@ -224,16 +252,16 @@ def ink(colour: str) -> str:
 # -- template --------------------------------------------------------------------------------------
 
 
-def template() -> go.layout.Template:
+def template(text: str = INK, grid: str = GRID, paper: str = "white") -> go.layout.Template:
     """White paper, thin grid, ticks outside, type of 8 pt."""
     axis = {
-        "showline": True, "linecolor": INK, "linewidth": 0.8, "ticks": "outside", "ticklen": 3, "tickwidth": 0.8,
-        "tickcolor": INK, "gridcolor": GRID, "gridwidth": 0.7, "zeroline": False, "automargin": False,
+        "showline": True, "linecolor": text, "linewidth": 0.8, "ticks": "outside", "ticklen": 3, "tickwidth": 0.8,
+        "tickcolor": text, "gridcolor": grid, "gridwidth": 0.7, "zeroline": False, "automargin": False,
         "tickfont": {"size": TYPE}, "nticks": 6, "tickangle": 0,
     }  # fmt: skip
     return go.layout.Template(layout={
-        "font": {"family": FONT, "size": TYPE, "color": INK},
-        "paper_bgcolor": "white", "plot_bgcolor": "white", "colorway": list(OTHERS),
+        "font": {"family": FONT, "size": TYPE, "color": text},
+        "paper_bgcolor": paper, "plot_bgcolor": paper, "colorway": list(OTHERS),
         "xaxis": axis, "yaxis": axis, "hovermode": "closest", "separators": ".\u202f",
         "hoverlabel": {"font": {"family": FONT, "size": TYPE}, "align": "left"},
         "margin": {"l": 0, "r": 0, "t": 0, "b": 0, "autoexpand": False},

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import colorsys
+from collections.abc import Callable
 from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 
 from pslab.config.table import ROWS
-from pslab.lab.plots.page.theme import OTHERS, PHASES, Look, colour, ink, looks, ramp, rgb, template, translucent
+from pslab.lab.plots.page.theme import (
+    DARK,
+    OTHERS,
+    PHASES,
+    SEEN,
+    Look,
+    colour,
+    contrast,
+    ink,
+    looks,
+    on_dark,
+    ramp,
+    rgb,
+    template,
+    translucent,
+)
 
 # how people without one kind of cone see linear RGB (Machado, Oliveira and Fernandes, 2009, severity 1)
 EYES = {
@@ -49,12 +66,25 @@ def test_reserved_colours_never_change():
     assert len({row.marker for row in ROWS["sync"].values()}) == len(ROWS["sync"])
 
 
+@pytest.mark.parametrize("ground", [str, on_dark])
 @pytest.mark.parametrize("eye", EYES)
 @pytest.mark.parametrize("colours", [[row.colour for row in ROWS["sync"].values()],
                                      [row.colour for row in ROWS["rate"].values()], OTHERS])  # fmt: skip
-def test_colours_are_told_apart_by_every_eye(eye: str, colours: list[str]):
-    for one, other in combinations(colours, 2):
+def test_colours_are_told_apart_by_every_eye(eye: str, colours: list[str], ground: Callable[[str], str]):
+    for one, other in combinations(map(ground, colours), 2):
         assert np.linalg.norm(lab(one, EYES[eye]) - lab(other, EYES[eye])) > 15, (one, other)
+
+
+def test_every_colour_of_a_policy_is_seen_on_dark_ground_and_keeps_its_hue():
+    assert (contrast("#FFFFFF", "#000000"), contrast("#777777", "#FFFFFF")) == pytest.approx((21, 4.48), abs=0.01)
+    reserved = {each for rows in ROWS.values() for row in rows.values() for each in (row.colour, *row.ramp.values())}
+    for own in (*reserved - {""}, *OTHERS):
+        shown = on_dark(own)
+        assert contrast(shown, DARK) >= SEEN, own
+        assert (shown == own) == (contrast(own, DARK) >= SEEN)
+        hues = [colorsys.rgb_to_hls(*(part / 255 for part in rgb(each)))[0] for each in (own, shown)]
+        assert own == "#000000" or abs((hues[0] - hues[1] + 0.5) % 1 - 0.5) < 0.04, own
+    assert Look("#004488", "2px,2px", "square").dark == Look(on_dark("#004488"), "2px,2px", "square")
 
 
 def test_other_names_have_colours_that_no_policy_has():
