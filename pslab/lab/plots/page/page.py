@@ -7,6 +7,7 @@ domain of each axis is computed from the room that ticks, titles and names need.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +67,8 @@ class Page:
 
     def level(self, y: float, label: str, of: Axis) -> None:
         """A dotted line across every panel with this y axis; its label stands in the first one."""
-        places = [(row, column) for row, axes in enumerate(self.ys) for column, each in enumerate(axes) if each == of]
+        places = [(row, column) for row, axes in enumerate(self.ys) for column, each in enumerate(axes)
+                  if each == of and (row, column) not in self.blank]  # fmt: skip
         for row, column in places if of.low < y < of.high else ():
             line = {"color": PALE, "width": 1, "dash": "2px,2px"}
             self.figure.add_hline(y=y, line=line, row=row + 1, col=column + 1,
@@ -256,7 +258,9 @@ class _Layout:
 
 
 def paper(figure: go.Figure) -> go.Figure:
-    """A copy without its title, for a paper that has one of its own; the caption is in `caption_of(figure)`."""
+    """A copy for a paper, which has its words under the figure: without the title, type of 7 and 8 pt, as wide as one
+    column or two (`width` of what draws it). `heading_of` and `caption_of` are its caption.
+    """
     made = go.Figure(figure)
     titles = [note for note in made.layout.annotations if note.name == "title"]
     if not titles:
@@ -271,6 +275,12 @@ def paper(figure: go.Figure) -> go.Figure:
     if made.layout.legend.y is not None:
         made.layout.legend.y *= height / (height - cut)
     return made.update_layout(height=height - cut)
+
+
+def heading_of(figure: go.Figure) -> str:
+    """The sentence over a figure; "" if there is none."""
+    lines = [note.text for note in figure.layout.annotations if note.name == "title"]
+    return re.sub(r"<[^>]*>", "", " ".join(lines or [figure.layout.title.text or ""]))
 
 
 def caption_of(figure: go.Figure) -> list[str]:
