@@ -1,13 +1,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: figures figures-all test test-all lab docs site clean
+.PHONY: figures figures-all quick test test-all lab docs site clean
 
 figures: .venv/.ready  ## real MNIST, real processes: the figures of the thesis, in results/
 	$(BIN)/python -m pslab figures
 
 figures-all: .venv/.ready  ## and every study
 	$(BIN)/python -m pslab figures --all
+
+quick: .venv/.ready  ## one finding in two minutes, in virtual time
+	$(BIN)/python -m pslab figures --only 02_first_study
 
 test: .venv/.ready  ## style, types, layers, tests
 	$(BIN)/ruff check .

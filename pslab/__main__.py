@@ -15,7 +15,9 @@ from pslab.errors import ConfigError, PslabError, nearest
 VERBS = {
     "run": "pslab.lab.commands.run",
     "figures": "pslab.lab.commands.figures",
-    "lab": "pslab.lab.commands.lab",
+    "lab": "pslab.lab.commands.workplace.lab",
+    "init": "pslab.lab.commands.workplace.init",
+    "new-study": "pslab.lab.commands.workplace.new_study",
     "list": "pslab.lab.commands.list",
     "check": "pslab.lab.commands.check",
     "trace": "pslab.lab.commands.records.trace",

@@ -8,10 +8,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import drawn
 import nbformat
+import plotly.io as pio
 import pytest
 
 from pslab.__main__ import main
+from pslab.lab.plots.page.theme import WIDTHS
 from pslab.lab.studies import batch
 from pslab.lab.studies.parameters import CELL, code_cells, of_notebook
 
@@ -119,6 +122,11 @@ def test_every_entry_of_the_batch_is_executed_with_few_pushes(tmp_path: Path):
     for entry in batch.plan(FOLDER, tmp_path, tiny=True):
         assert entry.figures, entry.name
         assert entry.done(), entry.name
+        for path in entry.figures:
+            figure = pio.read_json(path.with_name(f"{path.name}.json"))
+            assert drawn.alike(figure) == [], path.name
+            assert drawn.sizes(figure) <= {7, 8, 9}, path.name
+            assert figure.layout.width in WIDTHS.values(), path.name
 
 
 @pytest.mark.slow

@@ -30,6 +30,16 @@ def texts(figure: go.Figure) -> list[str]:
     return [text.replace("<b>", "").replace("</b>", "").replace("<br>", " ").replace("\u00a0", " ") for text in found]
 
 
+def sizes(figure: go.Figure) -> set[float]:
+    """The sizes (pt) of all that is written in the figure."""
+    usual = figure.layout.template.layout.font.size
+    found = [note.font.size or usual for note in figure.layout.annotations]
+    found += [trace.textfont.size or usual for trace in figure.data if getattr(trace, "text", None) is not None]
+    found += [axis.tickfont.size or usual for axis in (*figure.select_xaxes(), *figure.select_yaxes())]
+    found += [figure.layout.legend.font.size] if figure.layout.showlegend else []
+    return {round(72 / 96 * size, 2) for size in found}
+
+
 def legend(figure: go.Figure) -> list[str]:
     return [trace.name for trace in figure.data if trace.showlegend is not False and figure.layout.showlegend]
 

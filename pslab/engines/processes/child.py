@@ -17,7 +17,7 @@ import traceback
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:
     from pslab.engines.job.shared_memory import Arena
@@ -85,11 +85,21 @@ class Seat(NamedTuple):
         return self.reach.of(number, anew=anew)
 
     def show(self) -> None:
-        """Let the parent see what it is to see, if it does not already."""
+        """Let the parent see what it is to see, if it does not already; it does once all is `shown`."""
         if not self.arena.shared:
             from pslab.engines.processes.channel import report
 
             report(self.parent, "shown")
+
+    @property
+    def shown(self) -> bool:
+        """Whether all that the parent is to see is out of this process, whose end then takes nothing with it."""
+        return not getattr(self.parent, "late", False)
+
+    def show_all(self) -> None:
+        """Wait until it is."""
+        if not self.arena.shared:
+            cast("Any", self.parent).flush()
 
     def report_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken."""

@@ -119,8 +119,12 @@ def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
                 _export([entry])
     for name, why in failed.items():
         print(f"{RED}{name} failed: {why}{PLAIN}", file=sys.stderr)
-    wrong = [(entry.name, claim) for entry in entries if entry.name not in failed
-             for claim in entry.stamp.get("claims", []) if claim["holds"] is False]  # fmt: skip
+    claimed = [(entry.name, claim) for entry in entries if entry.name not in failed
+               for claim in entry.stamp.get("claims", [])]  # fmt: skip
+    for name, claim in claimed:
+        if claim["holds"]:
+            print(f"{name} ✓ {claim['text']}")
+    wrong = [(name, claim) for name, claim in claimed if claim["holds"] is False]
     for name, claim in wrong:
         print(f"{RED}{name} ✗ {claim['text']}: {claim['value']:g} is not {claim['bounds']}{PLAIN}", file=sys.stderr)
     kept, claims = len(entries) - len(todo), f", {len(wrong)} claims do not hold" if wrong else ""

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from pslab.lab.plots.page.axes import Axis, axis
     from pslab.lab.plots.page.keys import Key
     from pslab.lab.plots.page.line import Line
-    from pslab.lab.plots.page.page import Page, caption_of, paper
+    from pslab.lab.plots.page.page import Page, caption_of, heading_of, paper
     from pslab.lab.plots.page.theme import Look, looks
 
 __all__ = [
-    "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "heat", "looks", "name", "paper",
-    "points", "server_states", "show", "time_budget", "timeline",
+    "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "heading_of", "heat", "looks",
+    "name", "paper", "points", "server_states", "show", "time_budget", "timeline",
 ]  # fmt: skip
 
 _PLACES = {
     "curves": "accuracy", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
     "server_states": "charts.states", "show": "charts.tables", "time_budget": "budget", "timeline": "lanes",
-    "caption_of": "page.page", "paper": "page.page", "name": "labels",
+    "caption_of": "page.page", "heading_of": "page.page", "paper": "page.page", "name": "labels",
     # for figures that no primitive draws
     "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "axis": "page.axes", "Key": "page.keys",
     "Look": "page.theme", "looks": "page.theme",

@@ -83,7 +83,7 @@ def curves(
             curves are distinguishable; False: all.
         title: a sentence or a Claim; None: what is shown.
         notes: more lines for the caption.
-        width: page (7.0 in) or column (3.4 in).
+        width: page (7.16 in) or column (3.5 in).
 
     Raises:
         ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics.

@@ -42,7 +42,7 @@ def time_budget(
         per_iteration: milliseconds of an iteration, as many pushes as workers, instead of the seconds of the run.
         title: a sentence or a Claim; None: what is shown.
         notes: more lines for the caption.
-        width: page (7.0 in) or column (3.4 in).
+        width: page (7.16 in) or column (3.5 in).
 
     Raises:
         ConfigError: an unknown column; a bar whose runs differ in more than the seed.

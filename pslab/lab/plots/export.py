@@ -1,4 +1,7 @@
-"""Figures on disk: HTML beside one plotly.min.js, JSON, the caption; PNG, SVG and PDF where there is a browser."""
+"""Figures on disk: HTML beside one plotly.min.js, JSON, the caption; PNG, SVG and PDF where there is a browser.
+
+The PDF is for a paper: without the title, which is the first line of the caption.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
 from pslab.errors import Unwritable
-from pslab.lab.plots.page.page import caption_of
+from pslab.lab.plots.page.page import caption_of, heading_of, paper
 from pslab.lab.plots.page.theme import FONT, PALE
 
 FORMATS = ("png", "svg", "pdf")
@@ -49,7 +52,8 @@ def write_all(figures: Mapping[str, go.Figure], directory: Path | str, images: b
         written += [replace(folder / f"{name}.json", plain(fig).encode()),
                     replace(folder / f"{name}.html", page(fig, name, "directory").encode())]  # fmt: skip
         if lines := caption_of(fig):
-            written.append(replace(folder / f"{name}.txt", ("\n".join(lines) + "\n").encode()))
+            words = [*filter(None, [heading_of(fig)]), *lines]
+            written.append(replace(folder / f"{name}.txt", ("\n".join(words) + "\n").encode()))
     if images:
         written += write_images((fig, folder / name) for name, fig in figures.items())
     return written
@@ -67,8 +71,7 @@ def page(fig: go.Figure, name: str, script: bool | str = True) -> str:
     """
     steady = pio.from_json(plain(fig))
     text: str = pio.to_html(steady, config=dict(CONFIG), include_plotlyjs=script, div_id=_identifier(name))
-    titles = [note.text for note in fig.layout.annotations if note.name == "title"] or [fig.layout.title.text or name]
-    headline = escape(re.sub(r"<[^>]*>", "", " ".join(titles)))
+    headline = escape(heading_of(fig) or name)
     lines = "".join(f"<p>{escape(line)}</p>" for line in caption_of(fig))
     style = f"font: 13px {FONT}; max-width: {fig.layout.width or 700}px; color: {PALE}"
     caption = f'<div style="{style}">{lines}</div></body>' if lines else "</body>"
@@ -100,7 +103,8 @@ def write_images(pairs: Iterable[tuple[go.Figure | Path, Path]], formats: Sequen
 
 def _write_images(wanted: Sequence[tuple[go.Figure | Path, Path]], formats: Sequence[str]) -> list[Path]:
     figures = [_named(source.read_text() if isinstance(source, Path) else plain(source)) for source, _ in wanted]
-    jobs = [(fig, stem, kind) for fig, (_, stem) in zip(figures, wanted, strict=True) for kind in formats]
+    jobs = [(paper(fig) if kind == "pdf" else fig, stem, kind)
+            for fig, (_, stem) in zip(figures, wanted, strict=True) for kind in formats]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="pslab-images-") as draft:
         files = [Path(draft) / f"{place}.{kind}" for place, (_, _, kind) in enumerate(jobs)]
         pio.write_images(

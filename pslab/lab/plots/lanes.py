@@ -286,7 +286,7 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
     table = panel.pushes
     if not len(table):
         return []
-    size = 10.5 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
+    size = 12.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
     fills = [shade(int(s), panel.stalest) for s in table.staleness]
     texts = [f"push {int(p.push)}: worker {int(p.worker)}, iteration {int(p.iteration)}<br>computed on version "
             f"{int(p.version_pulled)}, makes version {int(p.version_applied)}: staleness {int(p.staleness)}"
@@ -296,5 +296,5 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
         mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
         marker={"symbol": "circle", "size": size, "color": fills, "opacity": 1, "line": {"color": INK, "width": 0.6}},
         text=[str(int(s)) for s in table.staleness] if panel.numbered else None, showlegend=False,
-        textfont={"size": 7.5, "color": [ink(fill) for fill in fills], "family": FONT},
+        textfont={"size": SMALL, "color": [ink(fill) for fill in fills], "family": FONT},
         hovertext=texts, hovertemplate=AT)]  # fmt: skip

@@ -141,12 +141,12 @@ class Result:
 
 
 def default_results() -> Path:
-    """The environment's PSLAB_RESULTS, or results/ of the project that the working directory is in."""
+    """The environment's PSLAB_RESULTS, or results/ beside the notebooks/ that the working directory is in or beside."""
     if named := os.environ.get("PSLAB_RESULTS"):
         return Path(named)
     here = Path.cwd()
     for folder in (here, *here.parents):
-        if (folder / "pyproject.toml").exists() and (folder / "notebooks").is_dir():
+        if (folder / "notebooks" / "batch.yaml").is_file():
             return folder / "results"
     return here / "results"
 

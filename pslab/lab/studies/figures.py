@@ -51,4 +51,4 @@ def _show(figure: go.Figure) -> None:
 
     shown: Any = display  # IPython's functions have no types
     lines = "<br>".join(map(html.escape, caption_of(figure)))
-    shown.display(figure, shown.HTML(f"<p style='max-width:672px;font-size:small;opacity:.7'>{lines}</p>"))
+    shown.display(figure, shown.HTML(f"<p style='max-width:687px;font-size:small;opacity:.7'>{lines}</p>"))

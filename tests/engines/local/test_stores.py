@@ -83,8 +83,8 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
     first, second = (Step(1, (Push(0, 1, version, version, payload, 0),), False, version + 1) for version in range(2))
     done = stepped(LocalStore(seat, job, role), line, first, Keep(7), second)
-    assert [type(message) for message in done] == [Carried, Carried, Kept, Carried]
-    assert done[2] == Kept(7)
+    assert [type(message) for message in done] == [Carried, Carried, Carried, Kept]
+    assert done[-1] == Kept(7)
     after = weights.clone()
     weights.zero_()
     again = LocalStore(seat, job, role, 7)
@@ -92,6 +92,18 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     assert not weights[: piece.start].any()  # another server's
     stepped(again, line, second)
     assert torch.equal(weights[piece], after[piece])
+
+
+def test_a_part_is_kept_once_it_is_out_of_its_process():
+    job, seat, line = seated()
+    store = LocalStore(seat, job, StoreRole(1, 2))
+    seat.parent.late = True  # type: ignore[attr-defined]
+    line.send(frame_of(Keep(7), Work()))
+    store._turn()
+    assert [type(message) for frame in line.frames() for message in frame] == [Carried]
+    seat.parent.late = False  # type: ignore[attr-defined]
+    store._turn()
+    assert line.frames() == [[Kept(7)]]
 
 
 class Counting:

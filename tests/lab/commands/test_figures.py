@@ -156,7 +156,9 @@ def test_what_it_will_take_is_said_before_it_starts(
     assert first == "to be executed: one, two; about 5 min, 70 MB of results"
     assert second.startswith("no Chrome or Chromium is found: figures as HTML and JSON only")
     assert bench() == 0
-    assert capsys.readouterr().out.startswith("0 notebooks executed")
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["one ✓ It takes 1", "two ✓ It takes 1"]
+    assert out[2].startswith("0 notebooks executed")
 
 
 def test_without_the_space_for_its_results_nothing_is_executed(

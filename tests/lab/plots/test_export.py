@@ -14,6 +14,8 @@ import pytest
 
 from pslab.errors import ExportError
 from pslab.lab.plots import export
+from pslab.lab.plots.page.axes import Axis
+from pslab.lab.plots.page.page import Page, heading_of
 
 
 def figure_of(title: str = "a title") -> go.Figure:
@@ -47,7 +49,7 @@ def test_caption_is_a_text_file_and_stands_in_the_page(tmp_path: Path):
     figure = figure_of().update_layout(meta={"caption": ["4 workers, 1 < 2", "cluster: lab"]})
     paths = export.write(figure, "figure", tmp_path)
     assert [path.suffix for path in paths] == [".json", ".html", ".txt"]
-    assert paths[2].read_text() == "4 workers, 1 < 2\ncluster: lab\n"
+    assert paths[2].read_text() == "a title\n4 workers, 1 < 2\ncluster: lab\n"
     assert "<p>4 workers, 1 &lt; 2</p><p>cluster: lab</p>" in paths[1].read_text()
 
 
@@ -116,6 +118,20 @@ def test_all_images_by_one_browser_in_the_figures_own_size(tmp_path: Path, brows
     assert call["height"] == [300] * 6
     assert call["scale"] == [2, 1, 1] * 2
     assert all(path.is_file() for path in paths)
+
+
+def test_the_pdf_is_the_figure_of_a_paper(tmp_path: Path, browser: list):
+    page = Page([[Axis()]], [[Axis()]])
+    page.add(0, 0, go.Scatter(x=[0, 1], y=[0, 1]))
+    figure = page.finish("What was found", ["what the runs share"])
+    png, _, pdf = (path for path in export.write(figure, "figure", tmp_path, images=True)[3:])
+    assert [png.suffix, pdf.suffix] == [".png", ".pdf"]
+    drawn_png, _, drawn_pdf = browser[0]["figures"]
+    assert heading_of(drawn_png) == "What was found"
+    assert heading_of(drawn_pdf) == ""
+    assert drawn_pdf.layout.width == drawn_png.layout.width == 687
+    assert browser[0]["height"][2] == drawn_pdf.layout.height < browser[0]["height"][0]
+    assert (tmp_path / "figure.txt").read_text() == "What was found\nwhat the runs share\n"
 
 
 def test_images_from_json_files(tmp_path: Path, browser: list):

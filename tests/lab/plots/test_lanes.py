@@ -41,6 +41,7 @@ def marks(figure: go.Figure, name: str, axis: str = "y") -> Any:
 def test_no_text_is_outside_and_panels_have_room_for_their_headings(tmp_path: Path):
     figure = timeline([handmade.bsp(tmp_path), handmade.asp(tmp_path)], 0.0, 6.0)
     assert drawn.outside(figure) == []
+    assert drawn.sizes(figure) == {7, 8, 9}
     upper, lower = figure.layout.yaxis.domain, figure.layout.yaxis2.domain
     assert (upper[0] - lower[1]) * figure.layout.height > 25
 

@@ -38,7 +38,7 @@ def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: flo
 
 
 class NoFrame(EOFError):
-    """What the other end has sent is no frame of this run: nothing more of it is read."""
+    """The other end is there, and has sent what is no frame of this run, or reads nothing: its line has ended."""
 
 
 class Line:

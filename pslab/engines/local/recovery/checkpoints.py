@@ -66,7 +66,7 @@ class Checkpoints:
     def __init__(
         self, job: Job, seat: Seat, transport: Transport, clock: WallClock, others: Sequence[Elsewhere]
     ) -> None:
-        self._job, self._others, self._clock = job, others, clock
+        self._job, self._seat, self._others, self._clock = job, seat, others, clock
         named = {f"server {number}": other for number, other in enumerate(others, 1)}
         self._keeping = Keeping(
             job, 0, seat.arena, seat.checkpoints, transport=transport, clock=clock, snapshots=seat.snapshots, seat=seat,
@@ -82,8 +82,10 @@ class Checkpoints:
 
     def due(self, machine: Server) -> bool:
         """Whether one is to be made: every so many pushes, or as often as SHARE of the time allows; while workers'
-        buffers have nothing that is still to be applied."""
-        if self.problem or self._begun_s is not None or not all(part.at_rest for part in machine.ranges):
+        buffers have nothing that is still to be applied, and the parent has the one before."""
+        if self.problem or self._begun_s is not None or not self._seat.shown:
+            return False
+        if not all(part.at_rest for part in machine.ranges):
             return False
         if (every := self._job.run.checkpoint_every) is not None:
             return machine.gradients >= self.pushes + every

@@ -26,6 +26,8 @@ from pslab.engines.server.store import carry_out
 from pslab.errors import CheckpointError
 from pslab.protocol.store import Keep
 
+LOOK_S = 0.01  # after which is looked whether a part of a checkpoint is out, where memory is not shared
+
 
 @dataclass(frozen=True)
 class StoreRole:
@@ -56,6 +58,7 @@ class LocalStore:
         self._workers: dict[int, Line] = {}  # which bring and get the numbers, where memory is not shared
         self._whose: dict[int, int] = {}  # of each of these lines
         self._over = False  # whether the decider has said so
+        self._keeps = 0  # the checkpoint whose part is not yet out of this process
 
     def run(self, dilation: float) -> None:
         """Do what the decider orders until it says stop, or is gone."""
@@ -66,7 +69,8 @@ class LocalStore:
             while self._workers or not self._over:
                 self._turn()
             show_held(self._job, self._seat.arena, self._job.layout.server, self._role.server)
-            report(self._seat.parent, "stored")  # before the decider may say that the run has ended
+            report(self._seat.parent, "stored")
+            self._seat.show_all()  # before the decider may say that the run has ended
             self._tell([Stop(0)])
         except EOFError:
             return
@@ -76,13 +80,17 @@ class LocalStore:
 
     def _turn(self) -> None:
         """Wait for something to do, and do it; who waits says now and then that it lives."""
-        sources = ready([self._line.descriptor, *self._whose], self._job.run.lease_s / LOOKS, spin_s=self._spin_s)
+        patience_s = LOOK_S if self._keeps else self._job.run.lease_s / LOOKS
+        sources = ready([self._line.descriptor, *self._whose], patience_s, spin_s=self._spin_s)
         for source in sources:
             if source == self._line.descriptor:
                 self._obey()
             elif source in self._whose:
                 self._hear(self._whose[source])
-        if not sources:
+        if self._keeps and self._seat.shown:
+            self._tell([Kept(self._keeps)])
+            self._keeps = 0
+        elif not sources and not self._keeps:
             report(self._seat.parent, ALIVE)
 
     def _obey(self) -> None:
@@ -159,7 +167,7 @@ class LocalStore:
         self._tell([Carried(0, begin_s, self._clock.now())])
         if kept:
             self._seat.show()
-            self._tell([Kept(order.number)])
+            self._keeps = order.number
 
     def _keep(self, number: int) -> bool:
         """Keep its part of a checkpoint; whether that could be saved: if not, the checkpoint never is whole."""

@@ -144,7 +144,7 @@ def begin(number: int, way: Way, *, pulse: bool = False) -> None:
     ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
     phases = None if number == SERVER else PrivateArena()
     memory = child.Memory(one, others[0], others[1], ledger, checkpoints, phases)
-    upward: Any = PatchedPipe(pipe, _flat(memory), SERVER)  # type: ignore[arg-type]
+    upward: Any = PatchedPipe(pipe, _flat(memory), SERVER, behind=True)  # type: ignore[arg-type]
     if pulse:
         threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
     child.main(child.Seat(number, upward, lines, *memory, reach, apart))

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.job.shared_memory import PIECE_BYTES, Arena
 from pslab.errors import FrameError
 
 HEAD = struct.Struct("<BQQB")  # of a patch: the arena's number, offset, bytes, and whether they follow
 NOTHING = memoryview(b"")
+LARGE_BYTES = 1 << 18  # what a socket takes at once, whatever its system
 
 
 class Patch(NamedTuple):
@@ -25,6 +27,13 @@ class Patch(NamedTuple):
     offset: int
     size_bytes: int
     kept: bool = True
+
+    def pieces(self) -> Iterable[Patch]:
+        """The same, no more than PIECE_BYTES at a time."""
+        if not self.kept or self.size_bytes <= PIECE_BYTES:
+            return (self,)
+        end = self.offset + self.size_bytes
+        return (Patch(at, min(PIECE_BYTES, end - at)) for at in range(self.offset, end, PIECE_BYTES))
 
 
 class PrivateArena(Arena):
@@ -95,14 +104,41 @@ class PrivateArena(Arena):
             self._patches[reader].append(patch)
 
 
-class PatchedPipe:
-    """A Connection to a process that has arenas like these: what one end shows the other sees with its next message."""
+class Parcel(NamedTuple):
+    """A message, and behind its head what it is about."""
 
-    def __init__(self, pipe: Connection, arenas: Sequence[PrivateArena], reader: int) -> None:
-        self._pipe, self._arenas, self._reader = pipe, arenas, reader
-        self._sending = threading.Lock()  # beside a process's own thread one may say that it lives
+    head: bytes
+    pieces: list[memoryview]
+    message: bytes
+    patches: list[tuple[PrivateArena, Patch]]
+
+
+class PatchedPipe:
+    """A Connection to a process that has arenas like these: what one end shows the other sees with its next message.
+
+    Args:
+        behind: a message that is about much is sent in a thread, piece by piece, and those that come after it; so a
+            server goes on serving. What they are about must stay as it is while they are `late`.
+    """
+
+    def __init__(self, pipe: Connection, arenas: Sequence[PrivateArena], reader: int, *, behind: bool = False) -> None:
+        self._pipe, self._arenas, self._reader, self._behind = pipe, arenas, reader, behind
+        self._sending = threading.Condition()  # beside a process's own thread one may say that it lives
+        self._late: deque[Parcel] = deque()
+        self._sender: threading.Thread | None = None
+        self._broken: OSError | None = None
         for arena in arenas:
             arena.read_by(reader)
+
+    @property
+    def late(self) -> bool:
+        """Whether something that was to be sent is still to be."""
+        return bool(self._late)
+
+    def flush(self) -> None:
+        """Wait until all is sent, or the other end is gone."""
+        with self._sending:
+            self._sending.wait_for(lambda: not self._late)
 
     def fileno(self) -> int:
         """The descriptor, to be waited for."""
@@ -115,17 +151,48 @@ class PatchedPipe:
     def send_bytes(self, message: bytes) -> None:
         """A message, behind what it is about."""
         with self._sending:
-            self._send(message)
+            if self._broken is not None:
+                raise self._broken
+            parcel = self._parcel(message)
+            if not self._late and not (self._behind and sum(map(len, parcel.pieces)) > LARGE_BYTES):
+                self._send(parcel)
+                return
+            self._late.append(parcel)
+            if self._sender is None:
+                self._sender = threading.Thread(target=self._send_late, daemon=True)
+                self._sender.start()
+            self._sending.notify_all()
 
-    def _send(self, message: bytes) -> None:
-        found = [(number, arena, patch) for number, arena in enumerate(self._arenas)
-                 for patch in arena.patches(self._reader)]  # fmt: skip
-        self._pipe.send_bytes(b"".join([HEAD.pack(number, *patch) for number, _, patch in found]))
-        for _, arena, patch in found:
-            if patch.kept and patch.size_bytes:
-                self._pipe.send_bytes(arena.bytes(patch.offset, patch.size_bytes))
+    def _parcel(self, message: bytes) -> Parcel:
+        heads, pieces, patches = list[bytes](), list[memoryview](), list[tuple[PrivateArena, Patch]]()
+        for number, arena in enumerate(self._arenas):
+            for patch in arena.patches(self._reader):
+                patches.append((arena, patch))
+                for piece in patch.pieces():
+                    heads.append(HEAD.pack(number, *piece))
+                    if piece.kept and piece.size_bytes:
+                        pieces.append(arena.bytes(piece.offset, piece.size_bytes))
+        return Parcel(b"".join(heads), pieces, message, patches)
+
+    def _send(self, parcel: Parcel) -> None:
+        self._pipe.send_bytes(parcel.head)
+        for piece in parcel.pieces:
+            self._pipe.send_bytes(piece)
+        for arena, patch in parcel.patches:
             arena.sent(patch)
-        self._pipe.send_bytes(message)
+        self._pipe.send_bytes(parcel.message)
+
+    def _send_late(self) -> None:
+        while True:
+            with self._sending:
+                self._sending.wait_for(lambda: self._late)
+            try:
+                self._send(self._late[0])
+            except OSError as error:
+                self._broken = error
+            with self._sending:
+                self._late.popleft()
+                self._sending.notify_all()
 
     def recv_bytes(self) -> bytes:
         """The next message; what it is about is here."""

@@ -41,7 +41,7 @@ def points(
         join: whether points are joined; the values of `by` that are; or "steps".
         title: a sentence or a Claim; None: what is shown.
         notes: more lines for the caption.
-        width: page (7.0 in) or column (3.4 in).
+        width: page (7.16 in) or column (3.5 in).
 
     Raises:
         ConfigError: an unknown column; points that differ in more than the seed.

@@ -7,6 +7,7 @@ domain of each axis is computed from the room that ticks, titles and names need.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -256,7 +257,9 @@ class _Layout:
 
 
 def paper(figure: go.Figure) -> go.Figure:
-    """A copy without its title, for a paper that has one of its own; the caption is in `caption_of(figure)`."""
+    """A copy for a paper, which has its words under the figure: without the title, type of 7 and 8 pt, as wide as one
+    column or two (`width` of what draws it). `heading_of` and `caption_of` are its caption.
+    """
     made = go.Figure(figure)
     titles = [note for note in made.layout.annotations if note.name == "title"]
     if not titles:
@@ -271,6 +274,12 @@ def paper(figure: go.Figure) -> go.Figure:
     if made.layout.legend.y is not None:
         made.layout.legend.y *= height / (height - cut)
     return made.update_layout(height=height - cut)
+
+
+def heading_of(figure: go.Figure) -> str:
+    """The sentence over a figure; "" if there is none."""
+    lines = [note.text for note in figure.layout.annotations if note.name == "title"]
+    return re.sub(r"<[^>]*>", "", " ".join(lines or [figure.layout.title.text or ""]))
 
 
 def caption_of(figure: go.Figure) -> list[str]:

@@ -22,7 +22,7 @@ from pslab.config.table import KINDS, ROWS, Row, find
 from pslab.lab.plots.labels import number, parts
 
 PT = 96 / 72  # px
-WIDTHS = {"column": 326, "page": 672}  # px: 3.4 and 7.0 in
+WIDTHS = {"column": 336, "page": 687}  # px: 3.5 and 7.16 in, the columns of IEEE and ACM
 TYPE, SMALL, TITLE = 8 * PT, 7 * PT, 9 * PT
 LINE, MARK = 1.2 * PT, 4 * PT
 INK, PALE, GRID = "#222222", "#666666", "#E6E6E6"

@@ -15,7 +15,7 @@ from mirrored import SIZE, Setup, pair, pull, push, weights
 
 from pslab.engines.job.wire import WHOLE, Frame, Go, Stop, pack
 from pslab.engines.local.lines import stream
-from pslab.engines.local.lines.framed_pipe import HEADER, ready
+from pslab.engines.local.lines.framed_pipe import HEADER, NoFrame, ready
 from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER
 from pslab.engines.local.lines.stream import Stream
 
@@ -111,6 +111,37 @@ def test_a_server_does_not_wait_for_who_does_not_read_and_both_may_send_at_once(
     server.join()
     assert heard == [[weights(WHOLE, 0, iteration)] for iteration in range(count)]
     assert torch.equal(ends.here.arena.tensor(0, SIZE, torch.float32), sent)
+
+
+@pytest.mark.parametrize("lease_s", [0.0, 60.0])
+def test_who_reads_nothing_for_a_lease_is_dead(ends: Ends, lease_s: float):
+    """So what waits for it in a server is no more than is sent within one."""
+    narrow(ends)
+    server = Stream(ends.pipes[1], ends.there.mirror, TO_SERVER, waits=False, lease_s=lease_s)
+    while not server._to_send:
+        server.send([weights(WHOLE)])
+    if lease_s:
+        server.send([weights(WHOLE)])
+        return
+    with pytest.raises(TimeoutError):
+        server.send([weights(WHOLE)])
+    assert ready((server.descriptor,), 0) == [server.descriptor]
+    with pytest.raises(NoFrame, match="has read nothing that was sent to it for its lease of 0 s"):
+        server.frames()
+    assert not server._to_send
+
+
+def test_who_reads_slowly_is_alive(ends: Ends):
+    narrow(ends)
+    server = Stream(ends.pipes[1], ends.there.mirror, TO_SERVER, waits=False, lease_s=60.0)
+    for _ in range(1000):
+        server.send([weights(WHOLE)])
+    server._took_s -= 61.0
+    for _ in range(50):
+        ends.worker.frames()
+    assert server.frames() == []  # it takes what there is room for now
+    assert server._to_send
+    server.send([weights(WHOLE)])
 
 
 def test_what_was_read_while_something_was_sent_is_ready(ends: Ends):

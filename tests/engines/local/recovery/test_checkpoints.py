@@ -46,6 +46,16 @@ def test_no_other_is_begun_before_one_is_whole():
     assert found.due(state.driver.machine)
 
 
+def test_none_is_begun_while_the_parent_does_not_have_the_one_before():
+    """It would be laid where that one is still read."""
+    found, state, _ = deciding()
+    state.driver.machine.gradients = 4
+    found._seat.parent.late = True  # type: ignore[attr-defined]
+    assert not found.due(state.driver.machine)
+    found._seat.parent.late = False  # type: ignore[attr-defined]
+    assert found.due(state.driver.machine)
+
+
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_server_that_has_kept_the_one_before_has_not_kept_this_one(late: int):
     found, state, others = deciding()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pslab.engines.processes.channel import await_order, await_report, order, report
+from pslab.engines.processes.fleets import private_memory
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.server.rows import Rows, rows_in
 
@@ -18,12 +19,12 @@ PARENT = -1
 class Ends:
     """A parent and two children, with two arenas each."""
 
-    def __init__(self, passes: bool = False) -> None:
+    def __init__(self, passes: bool = False, behind: bool = False) -> None:
         self.here = [PrivateArena(), PrivateArena()]
         self.there = [[PrivateArena(), PrivateArena(passes=passes)] for _ in range(2)]
         pipes = [Pipe() for _ in self.there]
         self.down: list[Any] = [PatchedPipe(ours, self.here, child) for child, (ours, _) in enumerate(pipes)]
-        self.up: list[Any] = [PatchedPipe(theirs, arenas, PARENT)
+        self.up: list[Any] = [PatchedPipe(theirs, arenas, PARENT, behind=behind)
                               for arenas, (_, theirs) in zip(self.there, pipes, strict=True)]  # fmt: skip
 
     def close(self) -> None:
@@ -146,3 +147,52 @@ def test_rows_are_seen_with_each_message_and_no_others_are_sent_again(ends: Ends
     assert np.array_equal(told(), rows.table())
     rows.restore([2, ends.there[0][1], 1])
     assert len(told()) == 1
+
+
+def test_a_process_goes_on_while_much_is_sent_and_all_comes_in_order():
+    """Nobody reads yet."""
+    ends, content = Ends(passes=True, behind=True), bytes(range(256)) * (1 << 16)  # 16 MB, more than a pipe takes
+    (_, snapshots), up = ends.there[0], ends.up[0]
+    report(up, "progress", {"number": 0})
+    assert not up.late
+    for number in (1, 2):
+        begin = (number - 1) * len(content)
+        wrote(snapshots, begin, content)
+        snapshots.show(begin, len(content))
+        report(up, "snapshot", {"number": number})
+    report(up, "progress", {"number": 3})
+    assert up.late
+    assert [await_report(ends.down[0]).body["number"] for _ in range(4)] == [0, 1, 2, 3]
+    assert bytes(ends.here[1].bytes(0, 2 * len(content))) == 2 * content
+    up.flush()
+    assert not up.late
+    assert not any(snapshots.bytes(0, 2 * len(content)))  # given back
+    report(up, "progress", {"number": 4})
+    assert await_report(ends.down[0]).body == {"number": 4}
+    ends.close()
+
+
+def test_what_is_late_is_not_waited_for_when_nobody_reads_any_more():
+    ends = Ends(behind=True)
+    wrote(ends.there[0][0], 0, bytes(1 << 24))
+    ends.there[0][0].show(0, 1 << 24)
+    report(ends.up[0], "checkpoint")
+    ends.down[0].close()
+    ends.up[0].flush()
+    assert not ends.up[0].late
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        report(ends.up[0], "progress")
+    ends.close()
+
+
+def test_much_travels_in_pieces(ends: Ends, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(private_memory, "PIECE_BYTES", 1000)
+    content = bytes(range(256)) * 10
+    wrote(ends.there[0][0], 100, content)
+    ends.there[0][0].show(100, len(content))
+    sizes = [piece.size_bytes for patch in ends.there[0][0].patches(PARENT) for piece in patch.pieces()]
+    assert sizes == [0, 1000, 1000, 560]
+    ends.there[0][0].show(100, len(content))
+    report(ends.up[0], "checkpoint")
+    await_report(ends.down[0])
+    assert bytes(ends.here[0].bytes(100, len(content))) == content

@@ -35,8 +35,8 @@ def box(figure, row_column: int = 1) -> tuple[float, float, float, float]:
 
 
 def test_width_is_that_of_the_paper():
-    assert page().finish("t").layout.width == WIDTHS["page"] == 672
-    assert page(width="column").finish("t").layout.width == 326
+    assert page().finish("t").layout.width == WIDTHS["page"] == 687
+    assert page(width="column").finish("t").layout.width == 336
 
 
 def test_panels_have_their_heights():
@@ -148,6 +148,8 @@ def test_caption_is_apart_and_paper_drops_the_title():
     assert drawn.texts(bare) == drawn.texts(figure)[1:]
     assert caption_of(bare) == ["what they share"]
     assert bare.layout.height < figure.layout.height
+    assert {7, 8} >= drawn.sizes(bare) > set()
+    assert drawn.sizes(figure) - drawn.sizes(bare) == {9}
     assert box(bare)[3] - box(bare)[2] == pytest.approx(FACET, abs=0.5)
     assert drawn.outside(bare) == []
     assert "A title" in drawn.texts(figure)

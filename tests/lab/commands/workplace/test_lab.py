@@ -13,9 +13,9 @@ from jupyter_server.services.contents.largefilemanager import LargeFileManager
 from traitlets.config import Config
 
 from pslab.__main__ import main
-from pslab.lab.commands.lab import HOOK
+from pslab.lab.commands.workplace.lab import HOOK
 
-TOUR = Path(__file__).parents[3] / "notebooks" / "00_tour.ipynb"
+TOUR = Path(__file__).parents[4] / "notebooks" / "00_tour.ipynb"
 
 
 def saved(folder: Path, change: Any) -> str:
