@@ -56,9 +56,8 @@ class RayFleet(LoopbackFleet):
         ray, address = self._ray, self._fleet.address
         if ray.is_initialized():  # the user's own, or that of a pool before
             return
-        started: dict[str, Any] = {}
-        if address == "local":
-            started = {"include_dashboard": False, "_system_config": HEALTH, "_temp_dir": passing_folder("pslab-ray-")}
+        own = {"include_dashboard": False, "_system_config": HEALTH}
+        started: dict[str, Any] = {**own, "_temp_dir": passing_folder("pslab-ray-")} if address == "local" else {}
         try:
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
