@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, one of which dies or freezes as a host would: with all its processes."""
+"""A Ray cluster of several nodes on this machine, which die or freeze as hosts do: with all their processes."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ class Nodes:
 
     def close(self) -> None:
         """None of its processes is left, also of those that were stopped."""
+        import ray
+
+        ray.shutdown()
         for raylet in self.raylets:
             self.signal(raylet, signal.SIGKILL)
         self._cluster.shutdown()

@@ -83,8 +83,7 @@ class RayFleet(LoopbackFleet):
         return found
 
     def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
-        hosts, found, waiting = self._hosts(), dict[int, Any](), set(numbers)
-        until_s = time.monotonic() + START_LIMIT_S
+        hosts, found, waiting, until_s = self._hosts(), dict[int, Any](), set(numbers), time.monotonic() + START_LIMIT_S
         while waiting and time.monotonic() < until_s:
             for number in waiting - found.keys():
                 found[number] = RayProcess(self._ray, *self._actor(number))
@@ -109,8 +108,8 @@ class RayFleet(LoopbackFleet):
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         fleet, many = self._fleet, self._fleet.workers_per_node or 1
-        place = PlacementGroupSchedulingStrategy(
-            self._reserved, placement_group_bundle_index=0 if number == SERVER else 1 + number // many)
+        bundle = 0 if number == SERVER else 1 + number // many
+        place = PlacementGroupSchedulingStrategy(self._reserved, placement_group_bundle_index=bundle)
         cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
         actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0,
                                                  scheduling_strategy=place).remote()  # fmt: skip
@@ -190,7 +189,8 @@ class _Actor:
     """One process of ours in one of Ray's."""
 
     def begun(self) -> None:
-        """It is there."""
+        """It is there, and has loaded what would keep it from giving signs of life."""
+        import torch  # noqa: F401
 
     def serve(self, number: int, way: Way, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""

@@ -1,5 +1,4 @@
-"""Processes that reach each other by TCP alone: where they listen, and what becomes of a run when the way to one is cut.
-"""
+"""Processes that reach each other by TCP alone: where they listen, and what becomes of a run when one is cut off."""
 
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ REPOSITORY = Path(__file__).parents[4]
 CUT: dict[str, Any] = {"workers": 3, "pushes": 150, "sync": "bsp", "cluster": {"compute_s": 0.02}, "lease_s": 2.0,
                        "checkpoint_every": 20}  # fmt: skip
 #: By the streams to it, or by the parent: whoever is first.
-NOTICED = ("is gone (of its end nothing is known: its host may be gone, or the way there)",
-           *(f"has been silent for longer than its lease of 2 s while {doing}" for doing in ("computing", "sending")))
+NOTICED = ("is gone (nobody saw its end: its host may be gone, or the way there)",
+           *(f"has been silent for longer than its lease of 2 s while {doing}" for doing in ("computing", "sending")),
+           )  # fmt: skip
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_others_go_on_without_a_worker_whose_host_cannot_be_reached():
     (death,) = found["deaths"]
     assert death["worker"] == 1
     assert death["how"] in NOTICED
-    assert (found["outcome"], found["pushes"], found["verdict"]) == ("budget", 150, "valid")
+    assert (found["outcome"], found["verdict"]) == ("budget", "valid")
     assert found["listens"] == {"-1": ["10.77.0.1"], "0": ["10.77.0.1"], "1": ["10.77.0.2"], "2": ["10.77.0.1"]}
 
 
