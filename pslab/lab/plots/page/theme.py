@@ -42,11 +42,11 @@ DASHES = ("solid", "6px,2.5px", "2px,2.5px", "8px,2.5px,2px,2.5px", "12px,3px", 
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross")
 FILLS = ("", "-open", "-dot", "-open-dot")  # of curves that share a colour
 
-#: The parts of a worker's time, in the order in which they happen. Neighbours differ in lightness; there are no
-#: hatches, because a browser prints them as large bitmaps.
+#: The parts of a worker's time, in the order in which they happen. Neighbours differ in lightness, and what has a name in
+#: a legend differs for every eye; there are no hatches, because a browser prints them as large bitmaps.
 PHASES: dict[str, str] = {
-    "compute": "#004488", "select": "#DDAA33", "encode": "#F3DC9B", "push": "#1A9E89", "apply": "#882244",
-    "wait": "#DDDDDD", "serve": "#D98C97", "pull": "#8FD3C5", "decode": "#FBEFCB", "gap": "#FFFFFF",
+    "compute": "#004488", "select": "#DDAA33", "encode": "#F3DC9B", "push": "#138686", "apply": "#882244",
+    "wait": "#DDDDDD", "serve": "#E26C5A", "pull": "#77CDF8", "decode": "#FBEFCB", "gap": "#FFFFFF",
 }  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from pslab.config.table import ROWS
+from pslab.lab.plots.charts.states import STATES
+from pslab.lab.plots.lanes import WORDS
 from pslab.lab.plots.page.theme import (
     DARK,
     OTHERS,
@@ -98,6 +100,13 @@ def test_neighbours_in_a_stack_differ_in_lightness():
     filled = [colour for phase, colour in PHASES.items() if phase != "gap"]  # which has an outline
     for one, other in pairwise(filled):
         assert abs(lab(one)[0] - lab(other)[0]) > 12, (one, other)
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("areas", [{activity: PHASES[activity] for activity in WORDS}, STATES])
+def test_areas_of_a_legend_are_told_apart_by_every_eye(eye: str, areas: dict[str, str]):
+    for (one, first), (other, second) in combinations(areas.items(), 2):
+        assert np.linalg.norm(lab(first, EYES[eye]) - lab(second, EYES[eye])) > 20, (one, other)
 
 
 def test_policy_keeps_its_look_whatever_is_beside_it():
