@@ -163,6 +163,12 @@ def test_curves_of_a_figure_differ_in_dash_or_marker(name: str):
         assert shape(one) != shape(other)
 
 
+def test_rules_of_different_families_have_markers_of_different_shapes():
+    found = drawn("prune", "none", "static:1%", "dgc:0.3%,warm_up=0", "std:3", "dynamic:5")
+    assert len({look.marker for look in found if not look.marker.endswith(("-open", "-dot"))}) == 5
+    assert found[1] == drawn("prune", "static:1%")[0]  # the first of two keeps its own
+
+
 def test_curves_of_different_panels_keep_their_looks():
     keys = [{"prune": spec} for spec in ("static:1%", "std:2")]
     apart, together = looks(keys, [["upper"], ["lower"]]), looks(keys)
