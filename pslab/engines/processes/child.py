@@ -34,6 +34,8 @@ def name(number: int) -> str:
 class Reach(Protocol):
     """How a process finds others, where it is given no lines."""
 
+    port: int  #: where it listens
+
     def accept(self, number: int) -> Connection:
         """The line of a process that dials this one."""
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pslab.lab.plots.accuracy import curves
     from pslab.lab.plots.budget import time_budget
     from pslab.lab.plots.charts.blocks import bars, heat
+    from pslab.lab.plots.charts.dots import dots
     from pslab.lab.plots.charts.scatter import points
     from pslab.lab.plots.charts.states import server_states
     from pslab.lab.plots.charts.tables import show
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from pslab.lab.plots.page.theme import Look, looks
 
 __all__ = [
-    "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "heading_of", "heat", "looks",
-    "name", "paper", "points", "server_states", "show", "time_budget", "timeline",
+    "Axis", "Key", "Line", "Look", "Page", "axis", "bars", "caption_of", "curves", "dots", "heading_of", "heat",
+    "looks", "name", "paper", "points", "server_states", "show", "time_budget", "timeline",
 ]  # fmt: skip
 
 _PLACES = {
     "curves": "accuracy", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
-    "server_states": "charts.states", "show": "charts.tables", "time_budget": "budget", "timeline": "lanes",
+    "dots": "charts.dots", "server_states": "charts.states", "show": "charts.tables", "time_budget": "budget",
+    "timeline": "lanes",
     "caption_of": "page.page", "heading_of": "page.page", "paper": "page.page", "name": "labels",
     # for figures that no primitive draws
     "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "axis": "page.axes", "Key": "page.keys",

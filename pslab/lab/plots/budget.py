@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.lab.plots import lanes
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import caption, name
+from pslab.lab.plots.labels import SPACE, caption, name
 from pslab.lab.plots.marks import marks, notes_of
-from pslab.lab.plots.page.axes import Axis, axis, categories
+from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.keys import Key
-from pslab.lab.plots.page.panels import Names, grid_of, headline, in_rows, words_of
-from pslab.lab.plots.page.theme import GRID, INK, PALE, PHASES, SMALL, Look
+from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.panels import Names, headline, words_of
+from pslab.lab.plots.page.theme import GRID, INK, PALE, PHASES, SMALL, WIDTHS, Look
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import groups
-from pslab.lab.records.times.intervals import NOBODY, budget, records
+from pslab.lab.records.times.intervals import ACTIVITIES, NOBODY, budget, records
 
-WORDS = {"wait": "wait (for worker)", "apply": "server applies", "serve": "server answers", "gap": "not measured"}
+WORDS = {**lanes.WORDS, "gap": "not measured"}
 WORKER = "worker"
-ACROSS = 6  # panels side by side at most
-LEAST = 1e-3  # of the tallest bar: what is shorter is not drawn
+LANE, HEIGHT = (5.0, 13.0), 420.0  # px: the thinnest and the thickest bar with its surroundings; what all share
+LEAST = 3e-3  # of the longest bar: what is shorter is not drawn
 ROOM = 9.0  # px: where a number has room
+SPENT = {"computing": ("compute",), "sending": ("push", "pull"), "waiting": ("wait",)}  # in a heading
 
 
 def time_budget(
@@ -34,7 +38,7 @@ def time_budget(
     """A panel for each value of `by`, with a stacked bar for each worker: computing, pruning, transferring, waiting.
 
     Every instant counts once: a transfer that overlaps with computing costs what it takes beyond that. Bars are means
-    over seeds.
+    over seeds. Panels lie one under the other on one axis, so that all bars can be compared.
 
     Args:
         by: the columns whose values get a panel each.
@@ -59,7 +63,7 @@ def time_budget(
         panels[label] = pd.concat([panels[label], places]) if label in panels else places
     for group in groups(alone, "label").values() if len(alone) and not sides else ():
         panels["single machine" + marks(group)] = _spent(group, per_iteration, None)
-    return _drawn(panels, found, [*names, *sides], words_of(title), per_iteration, notes, width, numbered=not sides)
+    return _drawn(panels, found, [*names, *sides], words_of(title), per_iteration, notes, width, summed=not sides)
 
 
 def _spent(group: Results, per_iteration: bool, place: str | None) -> pd.DataFrame:
@@ -67,11 +71,12 @@ def _spent(group: Results, per_iteration: bool, place: str | None) -> pd.DataFra
     tables = []
     for result in group:
         table = budget(result)
+        table = table.assign(phase=table.phase.replace(ACTIVITIES))
         scale = 1.0 / len(group)
         if per_iteration:
             scale *= 1e3 * result.run.workers / max(1, len(result.pushes))
         if place is None:
-            table = table.assign(place=table.worker.astype(str))
+            table = table.assign(place=[f"{WORKER} {worker}" for worker in table.worker])
         else:
             scale /= result.run.workers
             table = table.assign(place=place, waits_for=NOBODY)
@@ -81,48 +86,58 @@ def _spent(group: Results, per_iteration: bool, place: str | None) -> pd.DataFra
 
 def _drawn(
     panels: dict[str, pd.DataFrame], found: Results, columns: Sequence[str], title: str, per_iteration: bool,
-    notes: Iterable[str], width: str, numbered: bool,
+    notes: Iterable[str], width: str, summed: bool,
 ) -> go.Figure:  # fmt: skip
-    tallest = max(float(table.groupby("place").seconds.sum().max()) for table in panels.values())
-    y = axis([0, tallest], "ms per iteration" if per_iteration else "training time (s)", zero=True)
+    longest = max(float(table.groupby("place").seconds.sum().max()) for table in panels.values())
+    x = axis([0, longest], "ms per iteration" if per_iteration else "training time (s)", zero=True)
     places = [list(dict.fromkeys(table.place)) for table in panels.values()]
-    xs = in_rows([_place_axis(own, max(map(len, places)), numbered) for own in places], ACROSS)
-    page = grid_of(xs, [[y] * len(line) for line in xs], list(panels), (), width)
+    lane = min(LANE[1], max(LANE[0], HEIGHT / sum(map(len, places))))
+    headings = [f"<b>{label}</b>" + (f"   {_said(table)}" if summed else "") for label, table in panels.items()]
+    page = Page([[x]] * len(panels), [[_lanes(own, lane)] for own in places], width=width,
+                heights=[lane * len(own) + 4 for own in places], lines_above=headings)  # fmt: skip
     shown: dict[str, None] = {}
-    for rank, (label, table) in enumerate(panels.items()):
-        at = divmod(rank, len(xs[0]))
+    room = (ROOM * x.high / WIDTHS[width], 0.86 * lane >= ROOM)
+    for row, (label, table) in enumerate(panels.items()):
         for phase in dict.fromkeys([*PHASES, *table.phase]):
             for whom in sorted({*table[table.phase == phase].waits_for}):
                 own = table[(table.phase == phase) & (table.waits_for == whom)]
-                if own.seconds.max() > LEAST * tallest:
-                    page.add(*at, _bar(label, phase, int(whom), own, places[rank], ROOM * y.high / page.heights[0]))
+                if own.seconds.max() > LEAST * longest:
+                    page.add(row, 0, _bar(label, phase, int(whom), own, places[row], *room))
                     shown[phase] = None
     page.figure.update_layout(barmode="stack")
     keys = [Key(WORDS.get(phase, phase), Look(PHASES.get(phase, "#999999")), "box")
             for phase in (*PHASES, *(each for each in shown if each not in PHASES)) if phase in shown]  # fmt: skip
     lines = [*caption(found, columns, "mean of"), *found.notes(), *notes_of(found), *notes]
     numbers = "a number in a piece of waiting is the worker that was waited for"
-    if any((table.waits_for != NOBODY).any() for table in panels.values()):
+    if room[1] and any((table.waits_for != NOBODY).any() for table in panels.values()):
         lines.insert(len(lines) - len([*notes]), numbers)
     what = "where an iteration goes" if per_iteration else "where the time goes"
     return page.finish(title or headline([what], (), columns), lines, keys)
 
 
-def _place_axis(places: Sequence[str], most: int, numbered: bool) -> Axis:
-    """Every panel has as many places, so that bars are equally wide."""
-    shown = categories(places, WORKER if numbered else "")
-    every = max(1, len(places) // 8)
-    ticks = tuple(tick for rank, tick in enumerate(shown.ticks) if rank % every == 0)
-    return Axis(shown.title, -0.5, most - 0.5, ticks=ticks, bare=True)
+def _lanes(places: Sequence[str], lane: float) -> Axis:
+    """A lane for each place, the first one above; as many have their names as there is room for."""
+    every = math.ceil(11 / lane)
+    ticks = tuple((rank, place) for rank, place in enumerate(places) if rank % every == 0)
+    return Axis("", len(places) - 0.5, -0.5, ticks=ticks, bare=True)
 
 
-def _bar(label: str, phase: str, whom: int, part: pd.DataFrame, places: Sequence[str], room: float) -> go.Bar:
+def _said(table: pd.DataFrame) -> str:
+    """``"computing 24 %, sending 61 %, waiting 15 %"`` of the time of all workers together."""
+    whole, by_phase = table.seconds.sum(), table.groupby("phase").seconds.sum()
+    shares = {word: 100 * by_phase.reindex([*phases]).sum() / whole for word, phases in SPENT.items()}
+    return ", ".join(f"{word} {share:.0f}{SPACE}%" for word, share in shares.items())
+
+
+def _bar(
+    label: str, phase: str, whom: int, part: pd.DataFrame, places: Sequence[str], room: float, numbered: bool
+) -> go.Bar:
     doing = f"waits for worker {whom}" if whom != NOBODY else WORDS.get(phase, phase)
     edge = {"color": PALE if phase == "gap" else GRID, "width": 0.4}
     return go.Bar(
-        x=[places.index(place) for place in part.place], y=part.seconds, name=doing, showlegend=False, width=0.86,
-        marker={"color": PHASES.get(phase, "#999999"), "line": edge},
-        text=[str(whom) if whom != NOBODY and row.seconds > room else "" for row in records(part)],
+        y=[places.index(place) for place in part.place], x=part.seconds, name=doing, showlegend=False, width=0.86,
+        orientation="h", marker={"color": PHASES.get(phase, "#999999"), "line": edge},
+        text=[str(whom) if numbered and whom != NOBODY and row.seconds > room else "" for row in records(part)],
         textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
         textfont={"size": SMALL, "color": INK}, customdata=[f"{label}, {place}" for place in part.place],
-        hovertemplate=f"<b>%{{customdata}}</b><br>{doing}: %{{y:.3g}}<extra></extra>")  # fmt: skip
+        hovertemplate=f"<b>%{{customdata}}</b><br>{doing}: %{{x:.3g}}<extra></extra>")  # fmt: skip

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from pslab.config.fleet import Fleet
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import child
+from pslab.engines.processes.channel import ALIVE, limit_waits, report
 from pslab.engines.processes.child import SERVER, name
-from pslab.engines.processes.fleets.clocks import SAME
+from pslab.engines.processes.fleets.clocks import SAME, Offset
 from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.meeting import START_LIMIT_S, Address, Listener, Met, dial, new_key
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.processes.spawn import context, spawning
-from pslab.errors import StartFailed
+from pslab.errors import PslabError, StartFailed
 
 PULSE_S, BUSY = 0.25, 0.05  # a process that used so large a share of a core since computes
 
@@ -40,14 +41,24 @@ class Reach:
         self._number, self._key, self._listener, self._book = number, key, listener, book
         self._to: dict[int, Met] = {}
         self._of: dict[int, Connection] = {}
+        self.port = listener.address[1]
 
     def accept(self, number: int) -> Connection:
         """The line of a process that dials this one."""
         return self._listener.accept(number)
 
     def met(self, number: int) -> Met:
-        """A line to a process, and how its clock differs."""
-        return dial(self._book[number], self._number, self._key)
+        """A line to a process, and how its clock differs.
+
+        Raises:
+            StartFailed: it cannot be reached, or is refused.
+        """
+        host, port = self._book[number]
+        try:
+            return dial((host, port), self._number, self._key)
+        except OSError as error:
+            words = f"{name(number)} cannot be reached at {host}:{port} ({error})"
+            raise StartFailed(f"{words}: is there a firewall between their hosts?") from error
 
     def of(self, number: int, *, anew: bool = False) -> Connection:
         """The line of a process that has dialled this one in this run or another."""
@@ -85,7 +96,7 @@ class LoopbackFleet:
                 pipes[number] = self._listener.accept(number, START_LIMIT_S)
             except TimeoutError as error:
                 raise StartFailed(f"{name(number)} has not come: {error}") from None
-            self._book[number] = tuple(json.loads(pipes[number].recv_bytes()))
+            self._book[number] = _listening(pipes[number], number)
         told = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
         for number, pipe in pipes.items():
             pipe.send_bytes(json.dumps(told).encode())
@@ -112,6 +123,18 @@ class LoopbackFleet:
         self._listener.close()
 
 
+def _listening(pipe: Connection, number: int) -> Address:
+    """Where a new process listens; StartFailed with its own words if it cannot."""
+    limit_waits(pipe, START_LIMIT_S)
+    try:
+        found = json.loads(pipe.recv_bytes())
+    except (EOFError, OSError) as error:
+        raise StartFailed(f"{name(number)} has come, and is gone again before it said where it listens") from error
+    if isinstance(found, str):
+        raise StartFailed(f"{name(number)} cannot listen: {found}")
+    return str(found[0]), int(found[1])
+
+
 def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe:
     """The pipe to a process, which is to see what it needs of what is here."""
     arenas: list[Any] = _flat(memory)
@@ -130,30 +153,48 @@ def _flat(memory: child.Memory) -> list[Arena]:
 
 def begin(number: int, way: Way, *, pulse: bool = False) -> None:
     """A new process: find the others, then serve; with a `pulse` where the parent cannot see whether it computes."""
-    pipe, listener = dial(way.parent, number, way.key).line, Listener(way.key, way.network, way.ports)
+    try:
+        pipe = dial(way.parent, number, way.key).line
+    except ConnectionRefusedError:  # the parent has given up: another one could not
+        return
+    try:
+        listener = Listener(way.key, way.network, way.ports)
+    except (PslabError, OSError) as error:
+        pipe.send_bytes(json.dumps(str(error)).encode())
+        return
     listener.attend()
     pipe.send_bytes(json.dumps(listener.address).encode())
-    told = json.loads(pipe.recv_bytes())
+    try:
+        told = json.loads(pipe.recv_bytes())
+    except (EOFError, OSError):  # ... or it gives up now
+        return
     reach = Reach(number, way.key, listener, {other: tuple(address) for other, address in told["book"]})
-    if number == SERVER:
-        lines, apart = list(map(reach.accept, told["others"])), SAME
-    else:
-        line, apart = reach.met(SERVER)
-        lines = [line]
     one, *others = (PrivateArena(passes=number == 2) for number in range(7))
     ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
     phases = None if number == SERVER else PrivateArena()
     memory = child.Memory(one, others[0], others[1], ledger, checkpoints, phases)
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER, behind=True)  # type: ignore[arg-type]
+    try:
+        lines, apart = _met(reach, number, told["others"])
+    except (PslabError, OSError) as error:
+        report(upward, "gone", {"how": f"has not met the others: {error}"})
+        upward.flush()
+        return
     if pulse:
         threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
     child.main(child.Seat(number, upward, lines, *memory, reach, apart))
 
 
+def _met(reach: Reach, number: int, others: Sequence[int]) -> tuple[list[Connection], Offset]:
+    """The lines of a new process: the server's to all others, theirs to it; and how far its clock is from theirs."""
+    if number == SERVER:
+        return [reach.accept(other) for other in others], SAME
+    line, apart = reach.met(SERVER)
+    return [line], apart
+
+
 def _pulse(pipe: Any) -> None:
     """Report now and then that this process lives, as long as it computes: see pslab.engines.processes.watch."""
-    from pslab.engines.processes.channel import ALIVE, report
-
     before_s = 0.0
     with contextlib.suppress(OSError):  # the parent is gone
         while True:

@@ -15,7 +15,9 @@ from typing import Any
 
 from pslab.config.fleet import Fleet
 from pslab.engines.processes.child import SERVER, name
+from pslab.engines.processes.fleets.leftovers import passing_folder
 from pslab.engines.processes.fleets.loopback import LoopbackFleet, Way, begin
+from pslab.engines.processes.fleets.meeting import START_LIMIT_S
 from pslab.errors import StartFailed
 
 PLACED_LIMIT_S = 60.0  # in which the cluster finds room
@@ -54,7 +56,8 @@ class RayFleet(LoopbackFleet):
         ray, address = self._ray, self._fleet.address
         if ray.is_initialized():  # the user's own, or that of a pool before
             return
-        started: dict[str, Any] = {"include_dashboard": False, "_system_config": HEALTH} if address == "local" else {}
+        own = {"include_dashboard": False, "_system_config": HEALTH}
+        started: dict[str, Any] = {**own, "_temp_dir": passing_folder("pslab-ray-")} if address == "local" else {}
         try:
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
@@ -80,18 +83,37 @@ class RayFleet(LoopbackFleet):
         return found
 
     def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
+        hosts, found, waiting, until_s = self._hosts(), dict[int, Any](), set(numbers), time.monotonic() + START_LIMIT_S
+        while waiting and time.monotonic() < until_s:
+            for number in waiting - found.keys():
+                found[number] = RayProcess(self._ray, *self._actor(number))
+                self._processes.append(found[number])
+            self._over.wait(LOOK_S)
+            waiting = {number for number in waiting if not found[number].begun()}
+            if waiting and hosts - (now := self._hosts()):  # Ray does not place again what it was placing there
+                hosts = now
+                if not self._reserved.wait(KILLED_LIMIT_S):
+                    raise StartFailed(f"{', '.join(map(name, sorted(waiting)))}: a host is gone, no other one has room")
+                for gone in map(found.pop, waiting):
+                    gone.kill()
+                    gone.close()
+        return found
+
+    def _hosts(self) -> set[str]:
+        """Those that Ray takes for alive."""
+        return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+
+    def _actor(self, number: int) -> tuple[Any, Any, Any]:
+        """A new actor, what is there once it has begun, and what is once it has ended."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        fleet, found, many = self._fleet, dict[int, Any](), self._fleet.workers_per_node or 1
-        for number in numbers:
-            place = PlacementGroupSchedulingStrategy(
-                self._reserved, placement_group_bundle_index=0 if number == SERVER else 1 + number // many)
-            cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
-            actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0,
-                                                     scheduling_strategy=place).remote()  # fmt: skip
-            found[number] = RayProcess(self._ray, actor, actor.serve.remote(number, self._way, gpus > 0))
-        self._processes += found.values()
-        return found
+        fleet, many = self._fleet, self._fleet.workers_per_node or 1
+        bundle = 0 if number == SERVER else 1 + number // many
+        place = PlacementGroupSchedulingStrategy(self._reserved, placement_group_bundle_index=bundle)
+        cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
+        actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0,
+                                                 scheduling_strategy=place).remote()  # fmt: skip
+        return actor, actor.begun.remote(), actor.serve.remote(number, self._way, gpus > 0)
 
     def _look(self) -> None:
         """Notice which actors have ended, so that whoever waits for their sentinels wakes."""
@@ -116,11 +138,18 @@ class RayProcess:
 
     pid = -1
 
-    def __init__(self, ray: Any, actor: Any, serving: Any) -> None:
-        self._ray, self._actor, self._serving = ray, actor, serving
+    def __init__(self, ray: Any, actor: Any, begun: Any, serving: Any) -> None:
+        self._ray, self._actor, self._begun, self._serving = ray, actor, begun, serving
         self._looking, self._ended = threading.Lock(), False
         self.sentinel, self._here = os.pipe()  # that can be read once it has ended
         self.exitcode: int | None = None
+
+    def begun(self) -> bool:
+        """Whether Ray has placed it, and it is there."""
+        with contextlib.suppress(Exception):  # its host is gone
+            self._ray.get(self._begun, timeout=0)
+            return True
+        return False
 
     def look(self, wait_s: float = 0.0) -> None:
         """Notice its end, if it comes within so long: what it was, Ray says."""
@@ -158,6 +187,10 @@ class RayProcess:
 
 class _Actor:
     """One process of ours in one of Ray's."""
+
+    def begun(self) -> None:
+        """It is there, and has loaded what would keep it from giving signs of life."""
+        import torch  # noqa: F401
 
     def serve(self, number: int, way: Way, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""

@@ -41,6 +41,7 @@ class Host(NamedTuple):
     torch: str
     apart_s: float  #: what the server's clock shows more
     bound_s: float  #: how far off that may be
+    port: int  #: where it listens
 
 
 class Way(NamedTuple):
@@ -123,7 +124,7 @@ class _Role:
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         self.say(name=socket.gethostname(), cores=float(len(os.sched_getaffinity(0))), gpus=gpus,
                  python=platform.python_version(), torch=torch.__version__,
-                 apart_s=seat.apart[0], bound_s=seat.apart[1])  # fmt: skip
+                 apart_s=seat.apart[0], bound_s=seat.apart[1], port=seat.reach.port if seat.reach else 0)  # fmt: skip
 
     def say(self, **body: Any) -> None:
         report(self.parent, "measured", body)

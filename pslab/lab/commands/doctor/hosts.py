@@ -38,6 +38,7 @@ def examine(cluster: str, write: str | None = None) -> Iterator[Finding]:
                       "and `ports` that each of them reaches: see docs/many-machines.md")  # fmt: skip
         return
     yield _processes(ways)
+    yield _ports(ways, fleet)
     yield _cores(ways, fleet)
     yield _gpus(ways, fleet)
     yield _clocks(ways)
@@ -69,6 +70,19 @@ def _cores(ways: Ways, fleet: Fleet) -> Finding:
     if short:
         return Finding("cores", NOTE, "; ".join(short), "processes of one host compute in turns: use fewer workers")
     return Finding("cores", OK, ", ".join(f"{name} has {there[name]:g} for {n:g}" for name, n in wanted.items()))
+
+
+def _ports(ways: Ways, fleet: Fleet) -> Finding:
+    """All of them were free, and dialled: else no way was measured."""
+    on = {host.name: sorted(other.port for other in ways.hosts if other.name == host.name) for host in ways.hosts}
+    each = "; ".join(f"{name}: {', '.join(map(str, ports))}" for name, ports in on.items())
+    found = f"every process was reached in {fleet.network}, at {each}"
+    first, last = fleet.port_range
+    most = 1 + max(map(len, on.values()))  # the notebook's process has one, too
+    if last and last - first + 1 < 2 * most:
+        advice = f"another run beside this one, or a process in a dead one's place, may find none free: name {2 * most}"
+        return Finding("ports", NOTE, f"{found}; {most} of the {last - first + 1} of {fleet.ports} are taken", advice)
+    return Finding("ports", OK, found)
 
 
 def _gpus(ways: Ways, fleet: Fleet) -> Finding:

@@ -67,7 +67,8 @@ class Page:
 
     def level(self, y: float, label: str, of: Axis) -> None:
         """A dotted line across every panel with this y axis; its label stands in the first one."""
-        places = [(row, column) for row, axes in enumerate(self.ys) for column, each in enumerate(axes) if each == of]
+        places = [(row, column) for row, axes in enumerate(self.ys) for column, each in enumerate(axes)
+                  if each == of and (row, column) not in self.blank]  # fmt: skip
         for row, column in places if of.low < y < of.high else ():
             line = {"color": PALE, "width": 1, "dash": "2px,2px"}
             self.figure.add_hline(y=y, line=line, row=row + 1, col=column + 1,

@@ -18,7 +18,8 @@ COSTS = {"compute_s": 0.0123456, "slow": {}, "layer_shares": [], "latency_s": 1e
 
 
 def host(who: str, name: str = "a", **fields: object) -> Host:
-    usual = {"cores": 4.0, "gpus": ["H100"], "python": "3.12.1", "torch": "2.13", "apart_s": 0.0, "bound_s": 0.0}
+    usual = {"cores": 4.0, "gpus": ["H100"], "python": "3.12.1", "torch": "2.13", "apart_s": 0.0, "bound_s": 0.0,
+             "port": 20001}  # fmt: skip
     return Host(who, name, **{**usual, **fields})  # type: ignore[arg-type]
 
 
@@ -73,6 +74,14 @@ def test_a_worker_that_is_promised_a_gpu_and_has_none_is_a_problem(examined):
     assert examined(found(host("worker 1", gpus=[])))["gpus"].found == "1 × H100"
 
 
+@pytest.mark.parametrize(("ports", "state"), [("any", OK), ("20000-20005", OK), ("20000-20003", NOTE)])
+def test_ports_are_named_and_are_to_suffice_for_twice_as_many(examined, ports: str, state: str):
+    ways = found(host("worker 1", port=20002))  # two processes on a, and perhaps the notebook's
+    each = examined(ways, fleet={"place": "loopback", "ports": ports})["ports"]
+    assert "in 127.0.0.1, at a: 20001, 20002; b: 20001" in each.found
+    assert (each.state, "name 6" in each.advice) == (state, state == NOTE)
+
+
 @pytest.mark.parametrize(("ways", "costs", "name", "words"), [
     (StartFailed("process 1 cannot take part: it has torch 2.12"), COSTS, "processes", "it has torch 2.12"),
     (found(), WorkerFailed("worker 0", 3, "MemoryError"), "a run", "worker 0 raised"),
@@ -98,6 +107,6 @@ def test_the_prediction_of_a_real_fleet_is_a_run(tmp_path: Path, capsys: pytest.
     file.write_text("engine: loopback\nworkers: {count: 1}\n")
     assert main(["doctor", "--cluster", str(file), "--write", str(written), "--json"]) == 0
     names = [each["name"] for each in json.loads(capsys.readouterr().out)]
-    assert names == ["processes", "cores", "gpus", "clocks", "links", "prediction"]
+    assert names == ["processes", "ports", "cores", "gpus", "clocks", "links", "prediction"]
     assert main(["run", "--file", str(written), "--pushes", "4"]) == 0
     assert "4 pushes" in capsys.readouterr().out

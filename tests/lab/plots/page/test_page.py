@@ -127,6 +127,9 @@ def test_level_is_a_dotted_line_in_every_panel_of_that_axis():
     figure = made.finish("t")
     assert [(shape.y0, shape.yref) for shape in figure.layout.shapes] == [(97, "y")]
     assert "97 %" in drawn.texts(figure)
+    shorter = Page([[X, X]] * 2, [[Y, Y]] * 2, blank=[(1, 1)])
+    shorter.level(97, "97 %", Y)
+    assert [shape.yref for shape in shorter.finish("t").layout.shapes] == ["y", "y2", "y3"]  # none where no panel is
     outside = Page([[X]], [[Y]])
     outside.level(10, "10 %", Y)
     assert not outside.finish("t").layout.shapes

@@ -1,0 +1,44 @@
+"""Processes without shared memory that cannot take part: the parent hears why, at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+import pytest
+
+from pslab.config.fleet import Fleet
+from pslab.engines.processes import pool
+from pslab.engines.processes.child import SERVER
+from pslab.engines.processes.fleets.loopback import Way, begin
+from pslab.engines.processes.fleets.meeting import Listener, new_key
+from pslab.errors import StartFailed
+
+
+def a_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def test_a_process_that_cannot_listen_says_so_before_it_goes():
+    port = a_free_port()
+    with pytest.raises(StartFailed, match=f"cannot listen: no port from {port} to {port} of 127.0.0.1 is free"):
+        pool.Pool(1, lambda: None, Fleet("loopback", ports=f"{port}-{port}"))  # the parent's own takes it
+
+
+def test_a_process_that_does_not_reach_another_names_it_and_where_it_should_be():
+    key, port = new_key(), a_free_port()
+    parent = Listener(key)
+    child = threading.Thread(target=begin, args=(0, Way(parent.address, key, "127.0.0.1", (0, 0))))
+    child.start()
+    with parent.accept(0) as pipe:
+        assert json.loads(pipe.recv_bytes())[0] == "127.0.0.1"
+        pipe.send_bytes(json.dumps({"book": [[SERVER, ["127.0.0.1", port]]], "others": []}).encode())
+        pipe.recv_bytes()  # patches
+        last = pipe.recv_bytes().decode(errors="replace")
+    child.join()
+    parent.close()
+    assert '"kind": "gone"' in last
+    assert f"server cannot be reached at 127.0.0.1:{port}" in last
+    assert "firewall" in last
