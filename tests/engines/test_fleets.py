@@ -235,6 +235,26 @@ def test_a_server_that_stands_still_is_named_and_no_worker(
         assert rewind["how"] == words
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [1, 2])
+def test_the_others_go_on_without_a_worker_that_stands_still_and_cannot_be_killed(servers: int, beside: Conduct):
+    """As on a host that is frozen: the system there keeps its lines open."""
+    kills = list[int]()
+
+    def look(news: dict[str, Any]) -> None:
+        if news.get("pushes", 0) > 20 and not kills and pool._kept is not None:
+            process = pool._kept.processes[1]
+            os.kill(process.pid, signal.SIGSTOP)
+            kill, process.kill = process.kill, lambda: kills.append(1) if len(kills) < 2 else kill()
+            kills.append(0)
+
+    run = tiny(**{**DYING, "sync": "bsp"}, servers=servers, on_death="continue")
+    outcome = beside(run, look)
+    (death,) = outcome.facts["deaths"]
+    assert (death["worker"], kills) == (1, [0, 1])
+    assert judged(run, outcome) == {"verdict": "valid"}
+
+
 @pytest.mark.usefixtures("small_pool")
 def test_clocks_that_drift_are_measured_again_and_the_bound_says_how_far_they_went(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool, "_kept", None)
