@@ -90,8 +90,8 @@ class Seat(NamedTuple):
         return self.reach.of(number, anew=anew)
 
     def met_again(self) -> Seat:
-        """The same, with what the server's clock shows more now, since clocks drift apart; where nobody answers, or both
-        read one clock, as before."""
+        """The same, with what the server's clock shows more now: clocks drift apart. Where nobody answers, or both read
+        one clock, as before."""
         now = self.reach.apart(SERVER) if self.reach is not None and any(self.apart) else None
         return self if now is None else self._replace(apart=now)
 
