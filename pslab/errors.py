@@ -142,7 +142,9 @@ def shortened(value: object, form: Callable[[object], str] = repr) -> str:
 
 
 def ended(exit_code: int | None) -> str:
-    """How a process ended: ``"killed by SIGKILL"``, ``"exit code 3"``."""
+    """How a process ended: ``"killed by SIGKILL"``, ``"exit code 3"``; None if nobody saw that."""
+    if exit_code is None:
+        return "nobody saw its end: its host may be gone, or the way there"
     with contextlib.suppress(ValueError):
         return f"killed by {signal.Signals(-(exit_code or 0)).name}"
     return f"exit code {exit_code}"

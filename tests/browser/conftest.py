@@ -22,9 +22,10 @@ START_LIMIT_S = 90.0
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
-#: no question about news over the page; cells that are out of sight keep their outputs
+#: no question about news over the page; the theme is what the browser prefers; cells out of sight keep their outputs
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/apputils-extension:themes": {"adaptive-theme": True},
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
 

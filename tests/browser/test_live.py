@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
+import pandas as pd
 import pytest
 
+from pslab.config.run import Run
+from pslab.lab.records.record import Draft
 from pslab.lab.records.results import load
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -19,15 +23,24 @@ view = Live(sync=["bsp"], workers=4, pushes=4000, learning_rate=0.2, cluster={"p
             model="tiny:net", data="tiny:digits", batch_size=16)
 view
 """
+WATCH = """
+from pslab.lab.live.view import Live
+Live(results={place!r})
+"""
 LINE = ".pslab-live .js-plotly-plot .scatterlayer path.js-line"
 
 
 @pytest.fixture
 def page(lab: Any, browser: Any) -> Any:
-    notebook: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL.strip())])
+    return opened(lab, browser, "live.ipynb", CELL)
+
+
+def opened(lab: Any, browser: Any, name: str, cell: str) -> Any:
+    """A notebook of one cell, which is run."""
+    notebook: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip())])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, lab.notebooks / "live.ipynb")
-    browser.open(lab, "live.ipynb")
+    nbformat.write(notebook, lab.notebooks / name)
+    browser.open(lab, name)
     browser.run_all_cells()
     return browser.page
 
@@ -66,4 +79,78 @@ def test_it_starts_grows_obeys_and_stops(page: Any, browser: Any, lab: Any, tmp_
     run = load(finished).run
     assert (run.sync, run.pushes, run.learning_rate, run.evaluate) == ("asp", 120, 0.2, "beside")
     page.locator(".pslab-live").screenshot(path=str(tmp_path / "live.png"))
+    assert browser.complaints == []
+
+
+# -- how it looks ----------------------------------------------------------------------------------
+
+PARTS = Path(__file__).with_name("parts.js").read_text()
+POINTS = {"pushes": [0, 40, 80], "seconds": [0.0, 1.0, 2.0], "accuracy": [0.1, 0.5, 0.9], "loss": [2.3, 1.0, 0.3]}
+
+
+def under_way(place: Path) -> tuple[Draft, Draft]:
+    """Two runs that somebody else executes."""
+    ending, under_way = (Draft(Run(pushes=pushes, sync=sync), place) for pushes, sync in ((80, "asp"), (400, "bsp")))
+    ending.note({"pushes": 80, "seconds": 2.0})
+    for pushes, seconds, accuracy, loss in zip(*POINTS.values(), strict=True):
+        under_way.note({"index": pushes, "pushes": pushes, "seconds": seconds, "accuracy": accuracy, "loss": loss})
+    busy = {"doing": "computing", "for": [], "iteration": 20}
+    waiting = {**busy, "doing": "waiting", "for": [1]}
+    under_way.note({"pushes": 80, "seconds": 2.0, "workers": [waiting, busy, busy, busy]})
+    return ending, under_way
+
+
+def finish(draft: Draft) -> None:
+    """It ends, and its emulation was not kept."""
+    accuracy = pd.DataFrame({**POINTS, "iteration": [0.0, 10.0, 20.0]})
+    tables = {"accuracy": accuracy, "phases": pd.DataFrame({"a": []}), "pushes": pd.DataFrame({"a": []})}
+    facts = {"pushes": 80, "seconds": 2.0, "outcome": "budget", "emulation_ok": False}
+    draft.save(tables, np.zeros(3), facts)
+
+
+def test_it_is_read_in_both_themes_by_every_reader_and_in_a_narrow_window(lab: Any, browser: Any, tmp_path: Path):
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=LIMIT_MS)
+    page = browser.page
+    page.emulate_media(color_scheme="dark")
+    opened(lab, browser, "look.ipynb", WATCH.format(place=str(tmp_path)))
+    view = page.locator(".pslab-live")
+    expect(view).to_be_visible(timeout=LIMIT_MS)
+    ending, other = under_way(tmp_path)
+    expect(view.locator(".pslab-runs tbody tr")).to_have_count(2, timeout=LIMIT_MS)
+    finish(ending)
+    expect(view.locator(".legendtext", has_text="ASP*")).to_be_visible(timeout=LIMIT_MS)
+    expect(view.locator(".pslab-notes")).to_contain_text("* the machine was too slow")
+    expect(page.locator(LINE)).to_have_count(4, timeout=LIMIT_MS)
+    other.note({"pushes": 84, "seconds": 2.1})
+
+    sync = view.get_by_role("group", name="synchronization")
+    expect(sync.get_by_role("button", pressed=True)).to_have_text(["BSP", "SSP, s\u00a0=\u00a03", "ASP"])
+    sync.get_by_role("button", name="ASP").click()
+    expect(sync.get_by_role("button", pressed=False)).to_have_text(["ASP"])
+    for name in ("workers", "learning rate", "schedule", "pushes", "cluster", "seed"):
+        expect(view.get_by_label(name, exact=True)).to_have_count(1)
+    others = sync.get_by_label("others")
+    others.fill("spp:3")
+    others.press("Tab")
+    button(page, "Start").click()
+    expect(view.get_by_role("alert")).to_contain_text("did you mean 'ssp'")
+    expect(others).to_have_attribute("aria-invalid", "true")
+
+    for width in (1500, 620):
+        if width == 620:
+            page.get_by_role("tab", name="File Browser").first.click()  # beside it there is no room
+            page.set_viewport_size({"width": width, "height": 1250})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            axis = view.locator(".js-plotly-plot .xtick text").first
+            expect(axis).to_have_css("fill", "rgb(224, 224, 224)" if theme == "dark" else "rgb(34, 34, 34)")
+            page.wait_for_function(f"({PARTS})().every(each => each.over <= 1)", timeout=LIMIT_MS)
+            parts = page.evaluate(PARTS)
+            assert len([part for part in parts if part["line"]]) >= 2
+            for part in parts:
+                if not part["exempt"] and (part["text"] or part["line"]):
+                    assert part["contrast"] >= (3 if part["line"] else 4.5), (theme, width, part)
+            view.screenshot(path=str(tmp_path / f"live-{theme}-{width}.png"))
     assert browser.complaints == []

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -232,6 +233,43 @@ def test_a_server_that_stands_still_is_named_and_no_worker(
     else:
         (rewind,) = ended(run, number_of(3, 1), signal.SIGSTOP, beside).facts["rewinds"]
         assert rewind["how"] == words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [1, 2])
+def test_the_others_go_on_without_a_worker_that_stands_still_and_cannot_be_killed(servers: int, beside: Conduct):
+    """As on a host that is frozen: the system there keeps its lines open."""
+    kills = list[int]()
+
+    def look(news: dict[str, Any]) -> None:
+        if news.get("pushes", 0) > 20 and not kills and pool._kept is not None:
+            process = pool._kept.processes[1]
+            os.kill(process.pid, signal.SIGSTOP)
+            kill, process.kill = process.kill, lambda: kills.append(1) if len(kills) < 2 else kill()
+            kills.append(0)
+
+    run = tiny(**{**DYING, "sync": "bsp"}, servers=servers, on_death="continue")
+    outcome = beside(run, look)
+    (death,) = outcome.facts["deaths"]
+    assert (death["worker"], kills) == (1, [0, 1])
+    assert judged(run, outcome) == {"verdict": "valid"}
+
+
+@pytest.mark.usefixtures("small_pool")
+def test_clocks_that_drift_are_measured_again_and_the_bound_says_how_far_they_went(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool, "_kept", None)
+    monkeypatch.setattr(loopback, "begin", shifted.drifting)
+    try:
+        run, now = tiny(workers=2, sync="asp", fleet="loopback", cluster=LINKS), time.monotonic
+        begin_s, first, middle_s, second, end_s = now(), conduct(run), now(), conduct(run), now()
+    finally:
+        pool.release()
+    for outcome in (first, second):
+        assert judged(run, outcome) == {"verdict": "valid"}
+        bound_s = outcome.facts["clock_bound_s"]
+        assert bound_s >= 0.9 * 2 * shifted.FASTER * outcome.phases[:, 4].max()
+        assert outcome.phases[:, 3].min() >= -bound_s
+    assert second.facts["clock_bound_s"] < 2 * shifted.FASTER * (end_s - (begin_s + middle_s) / 2)  # measured anew
 
 
 @pytest.mark.usefixtures("small_pool")

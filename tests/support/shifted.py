@@ -7,7 +7,16 @@ import time
 from pslab.engines.processes.fleets import loopback
 
 AHEAD_S = 1000.0
+FASTER = 0.05  # of a clock that drifts: seconds a second
 _begin = loopback.begin
+
+
+def drifting(number: int, way: loopback.Way) -> None:
+    """The same, and it goes faster, by twice as much at worker 1."""
+    if number >= 0:
+        real, start_s, faster = time.monotonic, time.monotonic(), FASTER * (1 + number)
+        time.monotonic = lambda: real() + AHEAD_S + faster * (real() - start_s)
+    _begin(number, way)
 
 
 def begin(number: int, way: loopback.Way) -> None:

@@ -120,6 +120,7 @@ class Attendance:
         worker = death["worker"]
         self.lost.add(worker)
         if death.get("over"):  # a process may be there, which was to take its place
+            self.deaths[:] = [each for each in self.deaths if each["worker"] != worker]  # its place was kept until now
             return
         error = self._pool.end_of(worker)
         if isinstance(error, WorkerDied):

@@ -263,6 +263,8 @@ class _LocalRun(Rehearsing):
             for store in sorted(fallen - self.pool.ended.keys()):
                 self.pool.end(store, f"has not answered for {self.run.lease_s:g} s", self.tolerated)
         elif report.kind in ENDS:
+            if number in self.workers and not self.pool.arena.shared:  # another machine may keep its line open
+                self.pool.order_plain(SERVER, "bury", number)
             self.recovery.ended(number)
         elif report.kind == "prepared" and number in self.recovery.preparing:
             self.pool.order(number, "run", self.dilation)

@@ -27,6 +27,7 @@ from pslab.protocol.messages import Weights
 from pslab.protocol.store import Keep
 
 PROGRESS_PERIOD_S = 0.2  # real seconds, as all but instants
+BURIED = -1  # instead of a worker's number
 
 
 class LocalServer:
@@ -109,6 +110,16 @@ class LocalServer:
         if not self.driver.outcome:
             self._leave(worker)
 
+    def bury(self, worker: int) -> None:
+        """This worker's process is given up; its line does not end, if it stands still on a host that does not answer.
+        """
+        while not self.driver.outcome and self.lines[worker] is not None and self._hear(worker):
+            pass  # it has come before
+        if self.driver.outcome:
+            self._leave_line(worker)
+        elif self.lines[worker] is not None:
+            self._end_line(worker)
+
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
@@ -117,6 +128,8 @@ class LocalServer:
             for source in ready([*self.whose, *self.stores.sources], self._patience_s(), spin_s=self.spin_s):
                 if source in self.stores.sources:
                     self._hear_store(source)
+                elif source not in self.whose:  # its worker was buried meanwhile
+                    continue
                 elif (worker := self.whose[source]) is None:
                     self._obey()
                 else:
@@ -208,12 +221,15 @@ class LocalServer:
 
     def _end_line(self, worker: int) -> None:
         """Nothing more is read of a worker's process; it is lost once no server has anything of it."""
-        if (line := self.lines[worker]) is not None:
-            del self.whose[line.descriptor]
-            self.lines[worker] = None
+        self._leave_line(worker)
         if worker not in self.ending:
             self.ending.add(worker)
             self.stores.end(worker)
+
+    def _leave_line(self, worker: int) -> None:
+        if (line := self.lines[worker]) is not None:
+            del self.whose[line.descriptor]
+            self.lines[worker] = None
 
     def _heard(self, worker: int, frames: Iterable[Frame]) -> None:
         """Let the links carry what a worker has sent."""
@@ -318,9 +334,10 @@ class LocalServer:
                 if source in self.stores.sources:
                     self.stores.hear(source, self.driver)
                     continue
-                sender = self.whose[source]
-                if sender is None:
+                if (sender := self.whose.get(source, BURIED)) is None:
                     self._obey()
+                    waiting -= {worker for worker in waiting if self.lines[worker] is None}  # it is buried
+                if sender is None or sender == BURIED:
                     continue
                 self.heard.add(sender)
                 frames = self._frames(sender)

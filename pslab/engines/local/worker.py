@@ -39,6 +39,7 @@ class LocalWorker(Evaluating):
     called = "worker {}"
 
     def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
+        seat = seat.met_again()
         super().__init__(seat, job)
         self.worker, self.line = seat.number, worker_line(job, seat)
         requests = requests_of(job, seat.arena, seat.data)
@@ -84,7 +85,7 @@ class LocalWorker(Evaluating):
         turns = self.driver.turns
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
-                "clock_bound_s": self.seat.apart[1], "refused": self.driver.refused, "faulted": self.faults.rows,
+                "clock_bound_s": self.seat.bound_s(), "refused": self.driver.refused, "faulted": self.faults.rows,
                 "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
         report(self.seat.parent, "worked", body)
 

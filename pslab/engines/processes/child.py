@@ -45,6 +45,9 @@ class Reach(Protocol):
     def to(self, number: int) -> tuple[Connection, float]:
         """A line to a process, again and again, and what its clock shows more."""
 
+    def apart(self, number: int) -> tuple[float, float] | None:
+        """What a process's clock shows more now, and how exact that is; None if it does not answer."""
+
 
 class Memory(NamedTuple):
     """What a process shares with its parent; see Seat."""
@@ -85,6 +88,18 @@ class Seat(NamedTuple):
         """A line by which another process dials this one, from one run to the next; `anew` if it is a new process."""
         assert self.reach is not None
         return self.reach.of(number, anew=anew)
+
+    def met_again(self) -> Seat:
+        """The same, with what the server's clock shows more now: clocks drift apart. Where nobody answers, or both read
+        one clock, as before."""
+        now = self.reach.apart(SERVER) if self.reach is not None and any(self.apart) else None
+        return self if now is None else self._replace(apart=now)
+
+    def bound_s(self) -> float:
+        """How far off the server's clock was at most, since it was measured: of clocks that drift evenly, it is most at
+        one end."""
+        seconds, bound_s = self.met_again().apart
+        return max(self.apart[1], abs(seconds - self.apart[0]) + bound_s)
 
     def show(self) -> None:
         """Let the parent see what it is to see, if it does not already; it does once all is `shown`."""

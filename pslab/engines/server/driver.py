@@ -131,7 +131,8 @@ class ServerDriver:
         iteration = ranges[0].clocks[worker]
         for index in range(len(ranges)):
             self._answered.pop((worker, index), None)  # that was the process before
-        if self.machine.traits.eager or any(part.clocks[worker] != iteration for part in ranges):
+        asked = [part.asked[worker].iteration for part in ranges if worker in part.asked]  # some overtook their pushes
+        if self.machine.traits.eager or {*asked, *(part.clocks[worker] for part in ranges)} != {iteration}:
             self.leave(worker)
             iteration = self.join(worker, now)
         wanted = Wanted(0, self._job.keyspace.keys, now)

@@ -1,5 +1,7 @@
 // What only a page can know or say: its theme, and what its controls are to readers who do not see them.
 
+const FIGURES = 2;
+
 /** Whether the page is dark: what JupyterLab or VS Code say, else what the reader prefers. */
 const isDark = (preferred) => {
   const { jpThemeLight, vscodeThemeKind } = document.body.dataset;
@@ -27,7 +29,7 @@ const follow = (view, model) => {
   const paint = () => {
     const dark = isDark(preferred);
     view.classList.toggle("pslab-dark", dark);
-    model.set("dark", dark);
+    model.set({ dark, shown: true });
     model.save_changes();
   };
   const themes = new MutationObserver(paint);
@@ -60,7 +62,8 @@ export default {
     let end = null, frame = 0;
     const begin = () => {
       const view = el.closest(".pslab-live");
-      if (view?.isConnected) end = follow(view, model);
+      const drawn = view?.isConnected && view.querySelectorAll(".js-plotly-plot .main-svg:first-child").length;
+      if (drawn >= FIGURES) end = follow(view, model);
       else frame = requestAnimationFrame(begin);
     };
     begin();

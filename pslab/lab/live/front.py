@@ -20,3 +20,4 @@ class Front(anywidget.AnyWidget):
     _esm = HERE / "front.js"
     _css = HERE / "front.css"
     dark = traitlets.Bool(False).tag(sync=True)
+    shown = traitlets.Bool(True).tag(sync=True)  # False until a page has its figures: what they are sent before is lost

@@ -159,7 +159,7 @@ class Live:
         self._workers = widgets.VBox([self.strips]).add_class("pslab-workers")
         buttons = widgets.HBox([self._start, self._stop, self._clear])
         self._front = Front()
-        self._front.observe(lambda _: self.refresh(), "dark")
+        self._front.observe(lambda _: self.refresh(), ["dark", "shown"])
         shown = [self._front, self._controls.box, buttons, self._message, self._list, self.figure, self._workers]
         self.box = widgets.VBox(shown).add_class("pslab-live")
         self.refresh()
@@ -180,7 +180,7 @@ class Live:
         tracks = self._shown()
         state = [self._front.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
         self._clear.disabled = len(tracks) == len(self._watcher.under_way)
-        if changed or state != self._drawn or running is not None:
+        if self._front.shown and (changed or state != self._drawn or running is not None):
             self._show(tracks, redraw=state != self._drawn)
             self._drawn = state
 
@@ -223,6 +223,8 @@ class Live:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
+        if self.live:
+            self._front.shown = False
         display(self.box if self.live else self.figure)  # type: ignore[no-untyped-call]
         if self.live:
             if Live._newest is not None:

@@ -128,10 +128,12 @@ def curves(
     facets = [value for value in crowd.levels(facet) if not (one and value == behind)] if facet else []
     rows = crowd.levels(row) if row else []
     known = {name: quantity(name, result.run) for name in (*xs, *ys) for result in found[:1]} or QUANTITIES
-    x_axes = {x_: _x_axis(known[x_], x_, [c.frames[x_, ys[0]] for c in drawn if (x_, ys[0]) in c.frames], log, crowd)
-              for x_ in xs}  # fmt: skip
     y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, each), frame in curve.frames.items()
                                           if each == y_], log, zoom) for y_ in ys}  # fmt: skip
+    x_axes = {x_: _x_axis(known[x_], x_, [(frame, y_axes[y_].low) for curve in drawn for (each, y_), frame
+                                          in curve.frames.items() if each == x_],
+                          [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log, crowd)
+              for x_ in xs}  # fmt: skip
     page = compose(drawn, cells(facets, rows, xs, ys), x_axes, y_axes, heads_of(facet, facets, crowd),
                    heads_of(row, rows, crowd), width)  # fmt: skip
     if goal is not None and "accuracy" in ys:
@@ -228,12 +230,23 @@ def _ends(results: Iterable[Result], x: str, y: str, crowd: Results) -> list[tup
 # -- axes and words --------------------------------------------------------------------------------
 
 
-def _x_axis(what: Quantity, x: str, frames: Sequence[pd.DataFrame], log: str | None, crowd: Results) -> Axis:
-    ends = [float(frame.x.max()) for frame in frames if len(frame)]
+def _x_axis(
+    what: Quantity, x: str, frames: Sequence[tuple[pd.DataFrame, float]], crosses: Iterable[float], log: str | None,
+    crowd: Results,
+) -> Axis:  # fmt: skip
+    """The axis of curves, each with what its panel shows at least: a logarithmic one begins where a curve enters it."""
+    ends = [float(frame.x.max()) for frame, _ in frames if len(frame)]
     far = what.turns_log and bool(ends) and max(ends) > FAR * float(np.median(ends))
     turned = far if log is None else "x" in log
-    values = [value for frame in frames for value in frame.x]
+    parts = [frame.iloc[_entry(frame, low) :] if turned else frame for frame, low in frames]
+    values = [*crosses, *(value for part in parts for value in part.x)]
     return axis(values, _x_title(x, crowd) or what.title, log=turned, zero=True, form=what.form, pad=0.02)
+
+
+def _entry(frame: pd.DataFrame, low: float) -> int:
+    """The place of the last point before a curve's first one above this."""
+    above = np.flatnonzero(frame.y.to_numpy() >= low)
+    return max(0, int(above[0]) - 1) if len(above) else 0
 
 
 def _x_title(x: str, crowd: Results) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pslab
+from pslab.config.fleet import fields_of, is_file
 from pslab.config.run import FIELDS, Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS, ROWS, find
@@ -135,6 +136,9 @@ def check_named(name: str, default: Any, value: Any) -> None:
     Raises:
         ConfigError: an unknown name (with the nearest right one), or impossible parameters of it.
     """
+    if name == "cluster" and is_file(value):  # it says hosts, in words of its own
+        fields_of(value)
+        return
     if isinstance(value, Mapping):
         for key, item in value.items():
             check_named(str(key), default.get(key, default) if isinstance(default, Mapping) else default, item)

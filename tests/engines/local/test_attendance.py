@@ -103,3 +103,11 @@ def test_a_loss_after_the_end_is_none():
     going._pool.end_of = None  # it is not asked for: the process may be another one, which prepares
     going.lose({"worker": 0, "over": True})
     assert (going.lost, going.deaths) == ({0}, [])
+
+
+def test_who_was_given_up_when_the_run_was_over_is_no_loss_in_it():
+    found = attendance(COMPUTES, COMPUTES, on_death="restart", error=WorkerDied("worker 1", None, "is gone"))
+    found.lose({"worker": 1, "iteration": 3, "seconds": 0.5})
+    assert [death["worker"] for death in found.deaths] == [1]
+    found.lose({"worker": 1, "over": True})  # the server never heard that no process takes its place
+    assert (found.deaths, found.lost) == ([], {1})

@@ -192,6 +192,17 @@ def test_a_successor_of_a_worker_that_has_pushed_a_part_of_an_iteration_leaves_a
     assert setup.record.left == [1]
 
 
+def test_a_successor_of_a_worker_whose_request_has_overtaken_its_push_leaves_and_joins():
+    """That push never comes, and what is asked for again is of the iteration before."""
+    setup = Setup(sync="ssp:1", ranges="layers")
+    setup.driver.receive([Pull(1, 1, 1, 0, Wanted(0, 0))])
+    iteration, frame = setup.driver.succeed(1)
+    assert (iteration, [pull.range for pull in frame]) == (0, [0, 1])
+    setup.driver.receive(frame)
+    assert sorted((worker, sent[-1].range, sent[-1].iteration) for worker, sent in setup.record.sent) == [
+        (1, 0, 0), (1, 1, 0)]  # fmt: skip
+
+
 def test_what_comes_after_its_workers_lease_or_before_its_turn_is_refused_and_counted():
     setup = Setup(sync="asp")
     setup.driver.receive([Push(0, 0, 1, 0, Gradient(WHOLE, 1, 0.5))])  # before iteration 0

@@ -88,6 +88,18 @@ def test_a_dark_page_has_light_lines_and_letters(tmp_path: Path):
         assert view.figure.data[0].line.color == (bsp.dark if ground.is_dark else bsp).colour
 
 
+def test_nothing_is_sent_to_figures_that_the_page_does_not_have_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("IPython.display.display", lambda _: None)
+    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+    view._ipython_display_()
+    draft = Draft(Run(workers=2, pushes=100), tmp_path)
+    draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
+    view.refresh()
+    assert drawn(view) == []
+    view._front.shown = True  # says the page
+    assert drawn(view) == ["BSP, dense"]
+
+
 def test_strips_are_shown_while_a_worker_is_under_way(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
     assert view._workers.layout.display == "none"

@@ -237,6 +237,16 @@ def test_time_turns_logarithmic_where_one_curve_is_far_longer(tmp_path: Path, lo
     assert plots.curves(results, log="x").layout.xaxis.type == "log"
 
 
+def test_a_logarithmic_axis_begins_where_a_curve_enters_the_frame(tmp_path: Path):
+    early = one(tmp_path, BASE, [0.1, 0.1, 0.1, 0.9, 0.95], seconds=[0, 0.01, 1, 4, 8])
+    axis = plots.curves([early], zoom=(80, 100), log="x").layout.xaxis
+    assert -0.1 < axis.range[0] < 0 < axis.range[1]  # a power of ten: the way up begins at 1 s
+    assert plots.curves([early], zoom=(80, 100)).layout.xaxis.range[0] == 0
+    assert plots.curves([early], zoom=False, log="x").layout.xaxis.range[0] < -2
+    diverged = one(tmp_path, BASE.but(seed=1), [0.1, 0.2], seconds=[0.0, 0.1], outcome="diverged")
+    assert plots.curves([early, diverged], zoom=(80, 100), log="x").layout.xaxis.range[0] < -1  # its cross is shown
+
+
 def test_what_has_no_place_on_a_logarithmic_axis_is_not_drawn(make: Make):
     (line,) = drawn.lines(plots.curves(make(grid(BASE)), log="x")).values()
     assert list(line.x) == [1, 2, 3, 4]

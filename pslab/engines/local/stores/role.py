@@ -50,6 +50,7 @@ class LocalStore:
     iteration = 0  # it has none
 
     def __init__(self, seat: Seat, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
+        seat = seat.met_again()
         self._seat, self._job, self._role, self._clock = seat, job, role, WallClock()
         self._line = order_line(job, seat, 0, decides=False)
         self._keeping = Keeping(job, role.server, seat.arena, seat.checkpoints)

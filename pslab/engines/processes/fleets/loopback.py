@@ -17,7 +17,16 @@ from pslab.engines.processes.channel import ALIVE, limit_waits, report
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.clocks import SAME, Offset
 from pslab.engines.processes.fleets.local import Started
-from pslab.engines.processes.fleets.meeting import START_LIMIT_S, Address, Listener, Met, dial, new_key
+from pslab.engines.processes.fleets.meeting import (
+    CLOCK,
+    HELLO_LIMIT_S,
+    START_LIMIT_S,
+    Address,
+    Listener,
+    Met,
+    dial,
+    new_key,
+)
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import PslabError, StartFailed
@@ -66,11 +75,22 @@ class Reach:
             self._of[number] = self.accept(number)
         return self._of[number]
 
+    def apart(self, number: int) -> Offset | None:
+        """What a process's clock shows more now; None if it does not answer."""
+        try:
+            line, clock = dial(self._book[number], CLOCK, self._key, HELLO_LIMIT_S)
+        except (PslabError, OSError):
+            return None
+        line.close()
+        return clock
+
     def to(self, number: int) -> tuple[Connection, float]:
         """A line to a process, dialled in this run or another, and what its clock shows more."""
         if number not in self._to:
             self._to[number] = self.met(number)
         line, clock = self._to[number]
+        if clock != SAME and (now := self.apart(number)) is not None:
+            clock = now
         return line, clock.seconds
 
 

@@ -30,6 +30,7 @@ KEY_BYTES = NONCE_BYTES = 32
 HELLO_LIMIT_S = 1.0  # in which two have met
 START_LIMIT_S = 60.0  # in which a process that was started has dialled
 PINGS = 32
+CLOCK = -(1 << 32)  # the number of who dials for the time alone
 WIRE = 2  # raised whenever the bytes of messages, patches or this meeting change
 
 MAGIC = b"pslab\0"
@@ -186,6 +187,9 @@ class Listener:
         except StopIteration as found:
             number = found.value
             self._leave(guest)
+            if number == CLOCK:
+                guest.line.close()
+                return
             if number in self._here:
                 self._here.pop(number).close()
             self._here[number] = _connection(guest.line)

@@ -7,6 +7,7 @@ is a small argument; jobs and tensors come over the pipe to it, as to processes 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -15,11 +16,13 @@ from typing import Any
 
 from pslab.config.fleet import Fleet
 from pslab.engines.processes.child import SERVER, name
+from pslab.engines.processes.fleets.leftovers import passing_folder
 from pslab.engines.processes.fleets.loopback import LoopbackFleet, Way, begin
 from pslab.errors import StartFailed
 
-PLACED_LIMIT_S = 60.0  # in which the cluster finds room
-KILLED_LIMIT_S = 10.0  # after which an actor that was killed is not waited for: its host may be gone
+START_LIMIT_S = 120.0  # in which the cluster finds room for processes, and starts them
+KILLED_LIMIT_S = 4.0  # after which an actor that was killed is not waited for: its host may be gone
+MOVED_LIMIT_S = 10.0  # in which Ray finds room elsewhere for what was on a host that is gone
 LOOK_S = 0.1  # between two looks at which actors have ended
 #: Of a cluster that is started here: a frozen host is noticed within 6 s, and not after a minute.
 HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_timeout_ms": 1000,
@@ -54,7 +57,8 @@ class RayFleet(LoopbackFleet):
         ray, address = self._ray, self._fleet.address
         if ray.is_initialized():  # the user's own, or that of a pool before
             return
-        started: dict[str, Any] = {"include_dashboard": False, "_system_config": HEALTH} if address == "local" else {}
+        own = {"include_dashboard": False, "_system_config": HEALTH}
+        started: dict[str, Any] = {**own, "_temp_dir": passing_folder("pslab-ray-")} if address == "local" else {}
         try:
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
@@ -63,35 +67,61 @@ class RayFleet(LoopbackFleet):
 
     def _reserve(self) -> Any:
         """Room for the server, and for all others together or so many on a host."""
-        from ray.util.placement_group import placement_group, remove_placement_group
-
         fleet, many = self._fleet, self._fleet.workers_per_node or 1
         each = {"CPU": fleet.worker_cpus, "GPU": fleet.worker_gpus}
         hosts = [min(many, self._children - first) for first in range(0, self._children, many)]
         wanted = [{"CPU": fleet.server_cpus}]
         wanted += [{kind: count * share for kind, share in each.items() if share} for count in hosts]
         apart = "STRICT_SPREAD" if fleet.workers_per_node else "SPREAD" if fleet.servers_apart else "PACK"
-        found = placement_group([bundle or {"CPU": 0.001} for bundle in wanted], strategy=apart)
-        if not found.wait(PLACED_LIMIT_S):
-            remove_placement_group(found)
+        found = self._ray.util.placement_group([bundle or {"CPU": 0.001} for bundle in wanted], strategy=apart)
+        if not found.wait(START_LIMIT_S):
+            self._ray.util.remove_placement_group(found)
             has = {kind: count for kind, count in self._ray.cluster_resources().items() if kind in ("CPU", "GPU")}
-            raise StartFailed(f"the Ray cluster has no room for {wanted} ({apart}) within {PLACED_LIMIT_S:g} s; it has "
+            raise StartFailed(f"the Ray cluster has no room for {wanted} ({apart}) within {START_LIMIT_S:g} s; it has "
                               f"{has} on {len(self._ray.nodes())} hosts")  # fmt: skip
         return found
 
     def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        fleet, found, many = self._fleet, dict[int, Any](), self._fleet.workers_per_node or 1
-        for number in numbers:
-            place = PlacementGroupSchedulingStrategy(
-                self._reserved, placement_group_bundle_index=0 if number == SERVER else 1 + number // many)
-            cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
-            actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0,
-                                                     scheduling_strategy=place).remote()  # fmt: skip
-            found[number] = RayProcess(self._ray, actor, actor.serve.remote(number, self._way, gpus > 0))
+        hosts, until_s = self._hosts(), time.monotonic() + START_LIMIT_S
+        placing, found = dict[int, Any](), dict[int, Any]()
+        while missing := [number for number in numbers if number not in found]:
+            placing = {number: placing.get(number) or self._place(number) for number in missing}
+            self._over.wait(LOOK_S)
+            for number, (actor, begun) in placing.items():
+                if self._there(begun):  # it dials from now on; one that is given up does not
+                    serving = actor.serve.remote(number, self._way, number != SERVER and self._fleet.worker_gpus > 0)
+                    found[number] = RayProcess(self._ray, actor, serving)
+            names, lost = [name(number) for number in missing if number not in found], hosts - self._hosts()
+            if names and (time.monotonic() > until_s or (lost and not self._reserved.wait(MOVED_LIMIT_S))):
+                why = "a host is gone, and no other one has room" if lost else f"not within {START_LIMIT_S:g} s"
+                raise StartFailed(f"Ray has not started {', '.join(names)}: {why}")
+            if lost:  # Ray does not place again what it was placing there
+                for actor in [actor for number, (actor, _) in placing.items() if number not in found]:
+                    self._ray.kill(actor)
+                hosts, placing = hosts - lost, {}
         self._processes += found.values()
         return found
+
+    def _there(self, begun: Any) -> bool:
+        with contextlib.suppress(self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
+            return self._ray.get(begun, timeout=0) is None
+        return False
+
+    def _hosts(self) -> set[str]:
+        """Those that Ray takes for alive."""
+        return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+
+    def _place(self, number: int) -> tuple[Any, Any]:
+        """A new actor, and what is there once it has begun."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        fleet, many = self._fleet, self._fleet.workers_per_node or 1
+        bundle = 0 if number == SERVER else 1 + number // many
+        place = PlacementGroupSchedulingStrategy(self._reserved, placement_group_bundle_index=bundle)
+        cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
+        actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0,
+                                                 scheduling_strategy=place).remote()  # fmt: skip
+        return actor, actor.begun.remote()
 
     def _look(self) -> None:
         """Notice which actors have ended, so that whoever waits for their sentinels wakes."""
@@ -105,10 +135,8 @@ class RayFleet(LoopbackFleet):
         self._over.set()
         super().close()
         if getattr(self, "_reserved", None) is not None:
-            from ray.util.placement_group import remove_placement_group
-
             with contextlib.suppress(Exception):  # the cluster may be gone
-                remove_placement_group(self._reserved)
+                self._ray.util.remove_placement_group(self._reserved)
 
 
 class RayProcess:
@@ -118,7 +146,7 @@ class RayProcess:
 
     def __init__(self, ray: Any, actor: Any, serving: Any) -> None:
         self._ray, self._actor, self._serving = ray, actor, serving
-        self._looking, self._ended = threading.Lock(), False
+        self._looking, self._ended, self._until_s = threading.Lock(), False, math.inf
         self.sentinel, self._here = os.pipe()  # that can be read once it has ended
         self.exitcode: int | None = None
 
@@ -142,12 +170,13 @@ class RayProcess:
 
     def kill(self) -> None:
         """End it at once, wherever it is."""
+        self._until_s = min(self._until_s, time.monotonic() + KILLED_LIMIT_S)
         with contextlib.suppress(Exception):  # it, or the cluster, is gone
             self._ray.kill(self._actor, no_restart=True)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end; without a limit for that of a process that was killed."""
-        until_s = time.monotonic() + (KILLED_LIMIT_S if timeout is None else timeout)
+        """Wait for its end; of one that was killed not for long."""
+        until_s = min(self._until_s, math.inf if timeout is None else time.monotonic() + timeout)
         while self.is_alive() and time.monotonic() < until_s:
             self.look(LOOK_S)
 
@@ -158,6 +187,10 @@ class RayProcess:
 
 class _Actor:
     """One process of ours in one of Ray's."""
+
+    def begun(self) -> None:
+        """It is there, and has loaded what would keep it from giving signs of life."""
+        import torch  # noqa: F401
 
     def serve(self, number: int, way: Way, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""

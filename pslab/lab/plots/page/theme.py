@@ -42,11 +42,11 @@ DASHES = ("solid", "6px,2.5px", "2px,2.5px", "8px,2.5px,2px,2.5px", "12px,3px", 
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross")
 FILLS = ("", "-open", "-dot", "-open-dot")  # of curves that share a colour
 
-#: The parts of a worker's time, in the order in which they happen. Neighbours differ in lightness; there are no
-#: hatches, because a browser prints them as large bitmaps.
+#: The parts of a worker's time, in the order in which they happen. Neighbours differ in lightness, and what a legend
+#: names differs for every eye; there are no hatches, because a browser prints them as large bitmaps.
 PHASES: dict[str, str] = {
-    "compute": "#004488", "select": "#DDAA33", "encode": "#F3DC9B", "push": "#1A9E89", "apply": "#882244",
-    "wait": "#DDDDDD", "serve": "#D98C97", "pull": "#8FD3C5", "decode": "#FBEFCB", "gap": "#FFFFFF",
+    "compute": "#004488", "select": "#DDAA33", "encode": "#F3DC9B", "push": "#138686", "apply": "#882244",
+    "wait": "#DDDDDD", "serve": "#E26C5A", "pull": "#77CDF8", "decode": "#FBEFCB", "gap": "#FFFFFF",
 }  # fmt: skip
 
 
@@ -125,15 +125,27 @@ def variant(look: Look, rank: int, first: int = 0) -> Look:
 
 
 def told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
-    """Of two in one panel that have the same dash and marker (two staleness bounds, say) the second gets others."""
+    """Of two in one panel that have the same marker the second gets another: another shape if they differ in colour and
+    one is free, else another dash and fill (two staleness bounds, say)."""
     apart: list[Look] = []
-    for look, own in zip(found, panels, strict=True):
-        taken = {(other.dash, other.marker) for other, theirs in zip(apart, panels, strict=False) if own & theirs}
+    for own, panel in zip(found, panels, strict=True):
+        look, beside = own, [other for other, theirs in zip(apart, panels, strict=False) if panel & theirs]
+        shapes = {_shape(other): other.colour for other in beside}
+        if shapes.get(_shape(look), look.colour) != look.colour:
+            reserved = {*shapes, *map(_shape, found)}
+            free_shape = next((each for each in MARKERS if each not in reserved), "")
+            look = dataclasses.replace(look, marker=free_shape or look.marker)
+        taken = {(other.dash, other.marker) for other in beside}
         choices = [variant(look, rank, DASHES.index(look.dash)) for rank in range(len(DASHES) * len(FILLS))]
         free = [each for each in choices if (each.dash, each.marker) not in taken] or [look]
         markers = {marker for _, marker in taken}  # all that is seen of points that are not joined
         apart.append(next((each for each in free if each.marker not in markers), free[0]))
     return apart
+
+
+def _shape(look: Look) -> str:
+    """A marker without its fill."""
+    return look.marker.removesuffix("-dot").removesuffix("-open")
 
 
 def _leading(column: str, values: Sequence[Any], order: Sequence[Any]) -> list[Look]:

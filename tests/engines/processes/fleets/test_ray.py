@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
+import random
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import using, wait_for_end
 from tiny import tiny
 
 import pslab
@@ -18,6 +22,7 @@ from pslab.lab.runs.resolve import resolve
 
 PACKAGE = Path(pslab.__file__).parent
 FLEET = PACKAGE / "engines" / "processes" / "fleets" / "ray.py"
+KILLS, LATEST_S, GONE_LIMIT_S = 10, 12.0, 60.0
 HERE = {"place": "ray", "address": "local", "worker_cpus": 0.1, "server_cpus": 0.1}
 
 
@@ -73,3 +78,23 @@ def test_a_killed_worker_of_a_ray_cluster_is_replaced_and_changes_no_bit(ray):
     assert [life["worker"] for life in there.facts["lives"]] == [1]
     np.testing.assert_array_equal(here.weights, there.weights)
 
+
+@pytest.mark.slow
+def test_after_ten_kills_of_a_notebooks_kernel_no_process_and_no_name_is_left(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from kernels import Kernel
+
+    before, moments = set(os.listdir("/dev/shm")), random.Random(16)
+    fields = {"model": "tiny:net", "data": "tiny:digits", "workers": 2, "pushes": 100_000, "fleet": HERE}
+    with tempfile.TemporaryDirectory(prefix="pslab-") as folder:  # whose name is short: Ray has sockets there
+        monkeypatch.setenv("TMPDIR", folder)
+        for _ in range(KILLS):
+            kernel = Kernel(tmp_path)
+            request = kernel.begin(f"run(Run.of({fields}))")
+            assert not kernel.ends_within(request, moments.uniform(0.0, LATEST_S))
+            assert using(folder) or not os.listdir(folder)
+            kernel.kill()
+            for process in using(folder):
+                wait_for_end(process, GONE_LIMIT_S)
+            assert (using(folder), os.listdir(folder)) == ([], [])
+    assert set(os.listdir("/dev/shm")) <= before

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from pslab.config.table import ROWS
+from pslab.lab.plots.charts.states import STATES
+from pslab.lab.plots.lanes import WORDS
 from pslab.lab.plots.page.theme import (
     DARK,
     OTHERS,
@@ -100,6 +102,13 @@ def test_neighbours_in_a_stack_differ_in_lightness():
         assert abs(lab(one)[0] - lab(other)[0]) > 12, (one, other)
 
 
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("areas", [{activity: PHASES[activity] for activity in WORDS}, STATES])
+def test_areas_of_a_legend_are_told_apart_by_every_eye(eye: str, areas: dict[str, str]):
+    for (one, first), (other, second) in combinations(areas.items(), 2):
+        assert np.linalg.norm(lab(first, EYES[eye]) - lab(second, EYES[eye])) > 20, (one, other)
+
+
 def test_policy_keeps_its_look_whatever_is_beside_it():
     assert drawn("sync", "asp", "bsp") == drawn("sync", "bsp", "ssp:1", "asp")[::-2]
     assert colour("sync", "ssp:9") == "#DDAA33"
@@ -152,6 +161,12 @@ FIGURES: dict[str, list[dict[str, object]]] = {
 def test_curves_of_a_figure_differ_in_dash_or_marker(name: str):
     for one, other in combinations(looks(FIGURES[name]), 2):
         assert shape(one) != shape(other)
+
+
+def test_rules_of_different_families_have_markers_of_different_shapes():
+    found = drawn("prune", "none", "static:1%", "dgc:0.3%,warm_up=0", "std:3", "dynamic:5")
+    assert len({look.marker for look in found if not look.marker.endswith(("-open", "-dot"))}) == 5
+    assert found[1] == drawn("prune", "static:1%")[0]  # the first of two keeps its own
 
 
 def test_curves_of_different_panels_keep_their_looks():

@@ -1,0 +1,120 @@
+"""The documentation as it is built: every page opens without a complaint, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+NEEDED = ("mkdocs", "material", "mkdocstrings")
+SEEN = """() => ({
+    links: [...document.querySelectorAll("a[href]")].map(each => each.href),
+    names: [...document.querySelectorAll("[id], a[name]")].map(each => each.id || each.name),
+    broken: [...document.images].filter(each => each.complete && !each.naturalWidth).map(each => each.src),
+    words: document.querySelector("article").innerText.trim().length,
+    width: document.scrollingElement.scrollWidth,
+})"""
+SCHEME = "document.body.dataset.mdColorScheme"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the test says what is wrong."""
+
+
+class Site(NamedTuple):
+    folder: Path
+    url: str
+
+    @property
+    def pages(self) -> list[str]:
+        return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.html")
+                      if path.name != "404.html")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"needs {', '.join(missing)}: pip install --editable '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)], cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+        timeout=300, check=False)  # fmt: skip
+    assert built.returncode == 0, built.stdout + built.stderr
+    serve = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Site(folder, f"http://127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+
+
+def test_every_page_opens_on_a_dark_and_narrow_screen_and_every_link_leads_somewhere(site: Site, browser: Any):
+    page, found = browser.page, {}
+    page.on("response", lambda answer: answer.status < 400
+            or browser.complaints.append(f"{answer.status} {answer.url}"))  # fmt: skip
+    page.set_viewport_size({"width": 620, "height": 1000})
+    page.emulate_media(color_scheme="dark")
+    assert len(site.pages) > 50
+    for name in site.pages:
+        page.goto(f"{site.url}/{name}", wait_until="load")
+        assert page.evaluate(SCHEME) == "slate", name
+        found[name] = page.evaluate(SEEN)
+        assert found[name]["words"] > 100, name
+        assert found[name]["broken"] == [], name
+        assert found[name]["width"] <= 620, f"{name} is wider than the window"
+        assert browser.complaints == [], name
+    dead = [f"{name}: {link}" for name, seen in found.items() for link in seen["links"] if why_dead(link, site, found)]
+    assert dead == []
+
+
+def test_the_scheme_is_what_the_reader_prefers_until_he_chooses(site: Site, browser: Any):
+    for scheme, expected, other in (("light", "default", "slate"), ("dark", "slate", "default")):
+        browser.page.emulate_media(color_scheme=scheme)
+        browser.page.goto(f"{site.url}/index.html")
+        browser.page.evaluate("localStorage.clear()")
+        browser.page.reload()
+        assert browser.page.evaluate(SCHEME) == expected
+        browser.page.locator("form[data-md-component=palette] label:visible").click()
+        browser.page.goto(f"{site.url}/policies.html")
+        assert browser.page.evaluate(SCHEME) == other
+    assert browser.complaints == []
+
+
+def why_dead(link: str, site: Site, found: dict[str, Any]) -> str:
+    """What is wrong with a link; of those that leave the site, their form alone."""
+    parts = urlsplit(link)
+    if not link.startswith(site.url):
+        known = parts.scheme == "mailto" or (parts.scheme in ("http", "https") and "." in parts.netloc)
+        return "" if known and " " not in link else "no address"
+    target, anchor = urldefrag(link)
+    name = unquote(target.removeprefix(site.url).lstrip("/")) or "index.html"
+    name = name + "index.html" if name.endswith("/") else name
+    if name not in found:
+        return "" if (site.folder / name).is_file() else "no such file"
+    return "" if not anchor or unquote(anchor) in found[name]["names"] else "no such anchor"
+
+
+def test_its_search_finds_a_policy(site: Site, browser: Any):
+    from playwright.sync_api import expect
+
+    browser.page.goto(f"{site.url}/index.html")
+    browser.page.get_by_role("textbox", name="Search").click()
+    browser.page.keyboard.type("ElasticBSP")
+    expect(browser.page.locator(".md-search-result__link").first).to_be_visible(timeout=30_000)
+    assert "policies/sync/elastic.html" in " ".join(
+        each.get_attribute("href") or "" for each in browser.page.locator(".md-search-result__link").all())
+    assert browser.complaints == []
