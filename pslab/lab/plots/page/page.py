@@ -203,7 +203,7 @@ class _Layout:
             first = [each for line in grid for each in line].index(shown)
             texts = self._written(shown) if letter == "x" else [text for _, text in shown.ticks]
             ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts}
-            linked = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
+            linked: dict[str, Any] = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
             if letter == "x":
                 linked["nticks"] = max(3, min(6, int(self.panel / TICK)))
             self.figure.update_layout({f"{letter}axis{rank + 1 if rank else ''}": {
