@@ -50,9 +50,10 @@ def caption(figure: go.Figure) -> str:
 
 
 def alike(figure: go.Figure) -> list[tuple[str, str]]:
-    """Pairs of curves in one panel that differ in neither dash nor marker."""
+    """Pairs of curves in one panel that differ in neither dash nor marker, but for marks in rows of their own."""
     panels = {trace.xaxis or "x" for trace in figure.data}
-    pairs = [pair for panel in panels for pair in combinations(lines(figure, panel).values(), 2)]
+    curves = [[each for each in lines(figure, panel).values() if each.orientation != "h"] for panel in panels]
+    pairs = [pair for own in curves for pair in combinations(own, 2)]
     return [(one.name, other.name) for one, other in pairs if shape(one) & shape(other) == shape(one) | shape(other)]
 
 
