@@ -23,7 +23,7 @@ from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, te
 
 GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; between a panel and what belongs to it
 HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
-TITLE_ROW = 16.0  # px
+TITLE_ROW, TICK = 16.0, 34.0  # px: a line of the title; from one of plotly's own ticks on x to the next
 FEW = 4  # curves of a panel: from here on bands are paler
 
 
@@ -204,7 +204,9 @@ class _Layout:
             first = [each for line in grid for each in line].index(shown)
             texts = self._written(shown) if letter == "x" else [text for _, text in shown.ticks]
             ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts}
-            linked = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
+            linked: dict[str, Any] = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
+            if letter == "x":
+                linked["nticks"] = max(3, min(6, int(self.panel / TICK)))
             self.figure.update_layout({f"{letter}axis{rank + 1 if rank else ''}": {
                 "visible": (row, column) not in self.page.blank, "domain": domains[letter], "range": shown.range,
                 "type": "log" if shown.log else "linear", "fixedrange": shown.bare,
