@@ -59,7 +59,8 @@ class Axis:
     @property
     def last_px(self) -> float:
         """The room to the right of an x axis for the half of a tick label at its end, which plotly hides without it."""
-        return max((text_px(text) / 2 for at, text in self.ticks if not self.bare and self.share(at) > END), default=0.0)
+        shown = [text for at, text in self.ticks if not self.bare and self.share(at) > END]
+        return max((text_px(text) / 2 for text in shown), default=0.0)
 
     @property
     def ticks_px(self) -> float:
