@@ -21,12 +21,14 @@ class Nodes:
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
-        self.raylets: list[int] = []
+        self.raylets, self._fallen = list[int](), set[int]()
         self.fill()
 
     def fill(self) -> None:
         """Two nodes, whatever became of those before."""
-        self.raylets = [raylet for raylet in self.raylets if "raylet" in _words(raylet)]
+        for raylet in sorted(self._fallen):
+            self.signal(raylet, signal.SIGKILL)  # it may only have been stopped
+        self.raylets = [raylet for raylet in self.raylets if raylet not in self._fallen]
         while len(self.raylets) < 2:
             node = self._cluster.add_node(num_cpus=8)
             self.raylets.append(node.all_processes["raylet"][0].process.pid)
@@ -39,7 +41,8 @@ class Nodes:
         return next(raylet for raylet in self.raylets if number in family(raylet))
 
     def signal(self, raylet: int, by: int) -> None:
-        """A signal to all processes of a node."""
+        """A signal to all processes of a node, which is none any more."""
+        self._fallen.add(raylet)
         for number in family(raylet):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, by)
@@ -49,7 +52,7 @@ class Nodes:
         import ray
 
         ray.shutdown()
-        for raylet in self.raylets:
+        for raylet in [*self.raylets, *self._fallen]:
             self.signal(raylet, signal.SIGKILL)
         self._cluster.shutdown()
 
@@ -64,11 +67,3 @@ def family(process: int) -> list[int]:
     for each in found:  # which grows meanwhile
         found += [number for number, parent in parents.items() if parent == each]
     return found
-
-
-def _words(process: int) -> str:
-    """The command line of a process; "" if it is gone."""
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text()
-    except OSError:
-        return ""
