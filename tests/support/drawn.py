@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from typing import Any
 
@@ -68,7 +69,7 @@ def outside(figure: go.Figure) -> list[str]:
         if note.xref != "paper" or note.yref != "paper":
             continue
         size = note.font.size or 10.7
-        rows = str(note.text).replace("<b>", "").replace("</b>", "").split("<br>")
+        rows = [re.sub(r"<[^>]+>", "", row) for row in str(note.text).split("<br>")]
         wide, high = 0.46 * size * max(map(len, rows)), 1.3 * size * len(rows)
         if abs(note.textangle or 0) == 90:
             wide, high = high, wide
