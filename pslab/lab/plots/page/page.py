@@ -123,7 +123,8 @@ class _Layout:
                       for column in range(self.columns)]  # fmt: skip
         self.y_room = [self._beside(column) if own else 0.0 for column, own in enumerate(self.own_y)]
         self.names_px = names.labels_px([key.label for row in ends for key, _ in row])
-        right = EDGE + NEAR + (ROW if any(page.sides) else 0) + (NEAR + self.names_px if self.names_px else 0)
+        beside = (ROW if any(page.sides) else 0) + (NEAR + self.names_px if self.names_px else 0)
+        right = EDGE + max(NEAR + beside, *(line[-1].last_px for line in page.xs), 0.0)
         gaps = GAP * (self.columns - 1) + sum(self.y_room)
         self.panel = (self.wide - EDGE - right - gaps) / self.columns
         self.lefts = [EDGE + sum(self.y_room[: column + 1]) + column * (self.panel + GAP)
