@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import combinations
 from typing import Any
 
@@ -50,10 +49,9 @@ def caption(figure: go.Figure) -> str:
 
 
 def alike(figure: go.Figure) -> list[tuple[str, str]]:
-    """Pairs of curves in one panel that differ in neither dash nor marker, but for marks in rows of their own."""
+    """Pairs of curves in one panel that differ in neither dash nor marker."""
     panels = {trace.xaxis or "x" for trace in figure.data}
-    curves = [[each for each in lines(figure, panel).values() if each.orientation != "h"] for panel in panels]
-    pairs = [pair for own in curves for pair in combinations(own, 2)]
+    pairs = [pair for panel in panels for pair in combinations(lines(figure, panel).values(), 2)]
     return [(one.name, other.name) for one, other in pairs if shape(one) & shape(other) == shape(one) | shape(other)]
 
 
@@ -70,7 +68,7 @@ def outside(figure: go.Figure) -> list[str]:
         if note.xref != "paper" or note.yref != "paper":
             continue
         size = note.font.size or 10.7
-        rows = [re.sub(r"<[^>]+>", "", row) for row in str(note.text).split("<br>")]
+        rows = str(note.text).replace("<b>", "").replace("</b>", "").split("<br>")
         wide, high = 0.46 * size * max(map(len, rows)), 1.3 * size * len(rows)
         if abs(note.textangle or 0) == 90:
             wide, high = high, wide

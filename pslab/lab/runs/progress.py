@@ -26,7 +26,8 @@ LIVE_PERIOD_S = 0.1
 JOURNAL_PERIOD_S = 1.0
 LATEST = 200  # records that are looked at
 PRIOR = 0.2  # of a sweep, what former runs count for against its own pace
-Kind = tuple[str, str, int]  # what makes a push take as long as another: engine, model, batch size
+KIND = ("engine", "model", "batch_size", "cluster", "workers", "prune", "sync")  # of a run, what counts most first
+Kind = tuple[str, ...]  # what makes a push take as long as another: these fields' values, or the first of them
 
 
 class Progress:
@@ -55,6 +56,8 @@ class Progress:
         self._shares: dict[str, float] = {}
         self._began_s: dict[str, float] = {}
         self._paced: dict[str, tuple[float, int]] = {}  # when a run's own news came first, and its pushes then
+        if self._known:
+            self._foretell()
 
     def begin(self, name: str) -> None:
         """A run starts."""
@@ -108,6 +111,14 @@ class Progress:
             return None
         return (sum(self._work.values()) - before - done) * (spent_s + prior) / (done + prior)
 
+    def _foretell(self) -> None:
+        """How long it takes, before it begins."""
+        count = len(self._runs)
+        if self._shown:
+            what = f"{count} runs" if count > 1 else f"[run] {_label(next(iter(self._runs.values())))}"
+            self._print(f"{what}: about {in_words(self.left_s() or 0.0)}, as such runs took before", end="\n")
+        self._note(self._noted_s, always=True)
+
     def _how_far(self, name: str, news: Mapping[str, Any], now: float) -> str:
         """``"20/100 pushes, 10/s"``, by this machine's clock."""
         pushes, budget = news["pushes"], self._runs[name].pushes
@@ -136,23 +147,26 @@ class Progress:
 def work(runs: Mapping[str, Run], taken: Mapping[Kind, float], at_once: int = 1) -> dict[str, float]:
     """What each run weighs: its budget times the seconds that a push took before, if any are known.
 
-    Runs in virtual time go `at_once` at a time. A kind that was never run counts as the one most like it.
+    Runs in virtual time go `at_once` at a time. A kind that was never run counts as those that share the most of its
+    first fields.
     """
-    like = {kind[:length]: seconds for length in (1, 2, 3) for kind, seconds in taken.items()}
-    usual = median(taken.values()) if taken else 1.0
+    alike: dict[Kind, list[float]] = {}
+    for kind, seconds in taken.items():
+        for length in range(len(kind) + 1):
+            alike.setdefault(kind[:length], []).append(seconds)
     weights = {}
     for name, run in runs.items():
-        kind = kind_of(run)
-        push_s = next((like[kind[:length]] for length in (3, 2, 1) if kind[:length] in like), usual)
+        kind = kind_of(run.plain())
+        nearest = next((alike[kind[:length]] for length in range(len(kind), -1, -1) if kind[:length] in alike), [1.0])
+        push_s = median(nearest)
         lanes = min(at_once, len(runs)) if run.engine == "virtual" else 1
         weights[name] = push_s * (run.pushes or 1000) / lanes
     return weights
 
 
-def kind_of(run: Run) -> Kind:
-    """What makes pushes comparable."""
-    model = run.model if isinstance(run.model, str) else getattr(run.model, "__name__", type(run.model).__name__)
-    return run.engine, model, run.batch_size
+def kind_of(plain: Mapping[str, Any]) -> Kind:
+    """What makes pushes comparable, of a run's fields as its record has them."""
+    return tuple(json.dumps(plain[field], sort_keys=True) for field in KIND)
 
 
 def taken_before(results: Path) -> dict[Kind, float]:
@@ -162,9 +176,8 @@ def taken_before(results: Path) -> dict[Kind, float]:
     for path in manifests[:LATEST]:
         with contextlib.suppress(Exception):  # whatever is wrong with a record is said where it is asked for
             manifest = json.loads(path.read_text())
-            run, wall_s = manifest["run"], manifest.get("wall_s", manifest["seconds"])
-            kind = run["engine"], str(run["model"]), run["batch_size"]
-            found.setdefault(kind, []).append(wall_s / manifest["pushes"])
+            wall_s = manifest.get("wall_s", manifest["seconds"])
+            found.setdefault(kind_of(manifest["run"]), []).append(wall_s / manifest["pushes"])
     return {kind: median(times) for kind, times in found.items()}
 
 

@@ -12,7 +12,7 @@ import pytest
 from pslab.config.run import Run
 from pslab.lab.records.disk import journal
 from pslab.lab.runs import progress
-from pslab.lab.runs.progress import Progress, taken_before, work
+from pslab.lab.runs.progress import Progress, kind_of, taken_before, work
 
 
 class Terminal(io.StringIO):
@@ -80,7 +80,7 @@ def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):
 
 def test_former_runs_say_how_long_it_takes_until_the_sweeps_own_pace_does(clock):
     runs = {"a": Run(pushes=100), "b": Run(pushes=300)}
-    shown = Progress(runs, taken={("local", "mlp", 64): 0.5}, shown=False)
+    shown = Progress(runs, taken={kind_of(runs["a"].plain()): 0.5}, shown=False)
     shown.begin("a")
     assert shown.left_s() == 200
     shown.update("a", {"pushes": 0, "seconds": 0.0})
@@ -105,7 +105,8 @@ def test_starting_processes_is_no_part_of_the_pace(clock):
 
 
 def test_virtual_runs_go_several_at_a_time_and_unknown_kinds_count_as_the_most_alike():
-    taken = {("virtual", "mlp", 64): 0.01, ("local", "mlp", 64): 0.1, ("local", "cnn", 64): 1.0}
+    taken = {kind_of(run.plain()): seconds for run, seconds in (
+        (Run(engine="virtual"), 0.01), (Run(), 0.1), (Run(model="cnn"), 1.0))}  # fmt: skip
     runs = {"v": Run(engine="virtual", pushes=100), "w": Run(engine="virtual", pushes=100, batch_size=32),
             "l": Run(pushes=100, model="cnn", batch_size=8), "t": Run(engine="timing", pushes=100)}  # fmt: skip
     assert work(runs, taken, at_once=2) == {"v": 0.5, "w": 0.5, "l": 100.0, "t": 10.0}
@@ -117,7 +118,32 @@ def test_records_say_what_a_push_took(tmp_path: Path):
     handmade.curve(tmp_path, Run(pushes=8, engine="virtual"), [0.1, 0.5, 0.6])  # an older record
     (tmp_path / "runs" / "0123").mkdir()
     (tmp_path / "runs" / "0123" / "manifest.json").write_text("{")
-    assert taken_before(tmp_path) == {("local", "mlp", 64): 1.0, ("virtual", "mlp", 64): 0.25}
+    local, virtual = (kind_of(Run(engine=engine).plain()) for engine in ("local", "virtual"))
+    assert taken_before(tmp_path) == {local: 1.0, virtual: 0.25}
+
+
+def test_what_a_push_takes_depends_on_the_cluster_first_and_on_the_policy_last():
+    slow = {"preset": "lab", "slow": {0: 4.0}}
+    taken = {kind_of(Run(**fields).plain()): seconds for fields, seconds in (
+        ({"cluster": "lab"}, 0.1), ({"cluster": "lab", "sync": "asp"}, 0.05), ({"cluster": slow}, 1.0),
+        ({"cluster": slow, "workers": 8}, 0.5))}  # fmt: skip
+    wanted = {"known": Run(cluster="lab", sync="asp", pushes=100), "slow": Run(cluster=slow, sync="asp", pushes=100),
+              "other": Run(cluster=slow, workers=8, prune="std:2", pushes=100)}  # fmt: skip
+    assert work(wanted, taken) == {"known": 5.0, "slow": 100.0, "other": 50.0}
+
+
+def test_before_a_sweep_begins_it_says_how_long_such_runs_took(clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs, stream = {"a": Run(pushes=100), "b": Run(pushes=300)}, io.StringIO()
+    taken = {kind_of(runs["a"].plain()): 0.5}
+    Progress(runs, taken=taken, stream=stream)
+    assert stream.getvalue() == "2 runs: about 3 min, as such runs took before\n"
+    Progress({"a": runs["a"]}, taken=taken, stream=stream)
+    assert stream.getvalue().splitlines()[1] == "[run] bsp none W=4 seed 0: about 50 s, as such runs took before"
+    monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
+    Progress(runs, taken=taken, stream=stream)
+    (note,) = journal.entries(tmp_path / "journal")
+    assert note["progress"] == {"done": 0, "of": 2, "left_s": 200.0}
+    assert len(stream.getvalue().splitlines()) == 2
 
 
 def test_nothing_is_shown_if_it_is_not_wanted(clock):
