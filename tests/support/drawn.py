@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from typing import Any
 
@@ -49,9 +50,10 @@ def caption(figure: go.Figure) -> str:
 
 
 def alike(figure: go.Figure) -> list[tuple[str, str]]:
-    """Pairs of curves in one panel that differ in neither dash nor marker."""
+    """Pairs of curves in one panel that differ in neither dash nor marker, but for marks in rows of their own."""
     panels = {trace.xaxis or "x" for trace in figure.data}
-    pairs = [pair for panel in panels for pair in combinations(lines(figure, panel).values(), 2)]
+    curves = [[each for each in lines(figure, panel).values() if each.orientation != "h"] for panel in panels]
+    pairs = [pair for own in curves for pair in combinations(own, 2)]
     return [(one.name, other.name) for one, other in pairs if shape(one) & shape(other) == shape(one) | shape(other)]
 
 
@@ -68,7 +70,7 @@ def outside(figure: go.Figure) -> list[str]:
         if note.xref != "paper" or note.yref != "paper":
             continue
         size = note.font.size or 10.7
-        rows = str(note.text).replace("<b>", "").replace("</b>", "").split("<br>")
+        rows = [re.sub(r"<[^>]+>", "", row) for row in str(note.text).split("<br>")]
         wide, high = 0.46 * size * max(map(len, rows)), 1.3 * size * len(rows)
         if abs(note.textangle or 0) == 90:
             wide, high = high, wide

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -39,6 +40,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType({
     "pushes": 937, "cluster": "lab", "seed": 0, "pull": "changed",
 })  # fmt: skip
 PERIOD_S = 0.25
+PATIENCE_S = 10.0  # with a page that does not say that it has the figures
 RUNS_SHOWN = 3  # with their workers
 STATES = {QUEUED: "queued", FINISHED: "finished", INTERRUPTED: "interrupted, kept", LOST: "ended without a record",
           SILENT: "silent"}  # fmt: skip
@@ -158,7 +160,7 @@ class Live:
         self.figure, self.strips = live_figure.curves(), live_figure.strips()
         self._workers = widgets.VBox([self.strips]).add_class("pslab-workers")
         buttons = widgets.HBox([self._start, self._stop, self._clear])
-        self._front = Front()
+        self._front, self._displayed_s = Front(), 0.0
         self._front.observe(lambda _: self.refresh(), ["dark", "shown"])
         shown = [self._front, self._controls.box, buttons, self._message, self._list, self.figure, self._workers]
         self.box = widgets.VBox(shown).add_class("pslab-live")
@@ -180,9 +182,10 @@ class Live:
         tracks = self._shown()
         state = [self._front.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
         self._clear.disabled = len(tracks) == len(self._watcher.under_way)
-        if self._front.shown and (changed or state != self._drawn or running is not None):
-            self._show(tracks, redraw=state != self._drawn)
-            self._drawn = state
+        if changed or state != self._drawn or running is not None:
+            ready = self._front.shown or time.monotonic() > self._displayed_s + PATIENCE_S
+            self._show(tracks, ready, redraw=ready and state != self._drawn)
+            self._drawn = state if ready else None
 
     def _shown(self) -> list[Track]:
         """The runs that were seen, in the order in which they started, and the chosen ones that have not started."""
@@ -191,11 +194,11 @@ class Live:
         later = [Track(run, run.digest, QUEUED) for run in queued if run.digest not in seen]
         return [*seen.values(), *later][-live_figure.SLOTS :]
 
-    def _show(self, tracks: Sequence[Track], redraw: bool) -> None:
+    def _show(self, tracks: Sequence[Track], ready: bool, redraw: bool) -> None:
         named = dict(zip((track.digest for track in tracks), self._session.names(tracks), strict=True))
         ground = DARK_PAGE if self._front.dark else LIGHT_PAGE
         working = [t for t in self._watcher.under_way if t.digest in named and t.workers][-RUNS_SHOWN:]
-        if working or redraw or self.strips.data[0].visible:
+        if ready and (working or redraw or self.strips.data[0].visible):
             live_figure.draw_strips(self.strips, working, [named[track.digest] for track in working], ground)
             self._workers.layout.display = None if working else "none"
         rows = [_row(track, named[track.digest].label, track.digest in self._own) for track in tracks]
@@ -224,7 +227,7 @@ class Live:
         from IPython.display import display
 
         if self.live:
-            self._front.shown = False
+            self._front.shown, self._displayed_s = False, time.monotonic()
         display(self.box if self.live else self.figure)  # type: ignore[no-untyped-call]
         if self.live:
             if Live._newest is not None:

@@ -17,7 +17,7 @@ from pslab.lab.plots.labels import SPACE, caption, column_name, round_size, size
 from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, listed, shared_looks, words_of
-from pslab.lab.plots.page.theme import BEHIND, SINGLE, Look
+from pslab.lab.plots.page.theme import BACK, SINGLE
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
@@ -109,7 +109,7 @@ def curves(
         back = behind is not None and behind in (values[name] for name in names)
         label, sign = label_of(values, names, group[0].run), marks(group)
         drawn.append(Curve(
-            label if panels else label + sign, Look(BEHIND) if back else look,
+            label if panels else label + sign, BACK if back else look,
             ... if back and one else values.get(facet or ""), values.get(row or ""), back, sign if panels else "",
             {pair: _band(group, *pair, crowd) for pair in pairs},
             {pair: _ends(filter(diverged, group), *pair, crowd) for pair in pairs}))  # fmt: skip

@@ -121,7 +121,7 @@ def size(count: float) -> str:
 
 def round_size(count: float) -> str:
     """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
-    return size(count).replace(".0", "")
+    return size(count).replace(".0", "") if count else "0"
 
 
 def duration(seconds: float) -> str:

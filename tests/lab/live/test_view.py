@@ -96,6 +96,7 @@ def test_nothing_is_sent_to_figures_that_the_page_does_not_have_yet(tmp_path: Pa
     draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
     view.refresh()
     assert drawn(view) == []
+    assert "5 of 100" in texts(view)  # the list waits for nothing
     view._front.shown = True  # says the page
     assert drawn(view) == ["BSP, dense"]
 

@@ -46,6 +46,18 @@ def test_no_text_is_outside_and_panels_have_room_for_their_headings(tmp_path: Pa
     assert (upper[0] - lower[1]) * figure.layout.height > 25
 
 
+def test_a_heading_too_long_for_a_column_is_in_several_lines(tmp_path: Path):
+    results = [handmade.bsp(tmp_path), handmade.asp(tmp_path)]
+    wide, narrow = timeline(results, 0.0, 6.0), timeline(results, 0.0, 6.0, width="column")
+    assert drawn.outside(narrow) == []
+    assert headings(narrow)[0].partition("   ")[0] == headings(wide)[0].partition("   ")[0]
+    words = headings(wide)[0].partition("   ")[2]
+    assert "   " not in headings(narrow)[0]
+    assert words in " ".join(drawn.texts(narrow)[::-1])
+    upper, lower = narrow.layout.yaxis.domain, narrow.layout.yaxis2.domain
+    assert (upper[0] - lower[1]) * narrow.layout.height > 50
+
+
 def test_bar_lies_in_its_workers_lane_at_its_time(tmp_path: Path):
     figure = timeline(handmade.bsp(tmp_path), 0.0, 10.6)
     assert bars(figure, "compute") == [(0, 0.0, 1.0), (0, 5.1, 8.8), (1, 0.0, 3.0), (1, 5.2, 6.2)]

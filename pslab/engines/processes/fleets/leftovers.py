@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 from typing import Any
 
-#: Once the process has hung up: until nobody writes there any more.
-REMOVE = 'cat; while rm -rf "$0"; sleep 1; [ -e "$0" ]; do :; done'
+#: Once the process has hung up: until nobody has a file open there any more, who could make the folder again.
+REMOVE = 'cat; while rm -rf "$0"; sleep 1; ls -l /proc/[0-9]*/fd 2>&1 | grep -qF "$0" || [ -e "$0" ]; do :; done'
 _lines: list[Any] = []  # which end with this process
 
 

@@ -68,7 +68,8 @@ def bars(
                 page.add(rank, column, *_bar(each, name, at, 0.94 * step, look, _label(part, names, each)))
                 page.write_in(rank, column, cell(each, name, brief=True), _end(each, name, shown), at, xanchor="left",
                               xshift=4, font={"size": TYPE if group is None else SMALL})  # fmt: skip
-    keys = [Key(table.word(group, member), colours[repr([member])], "box") for member in members] if group else []
+    kind = "markers" if {*ys} <= {*METRICS} else "box"
+    keys = [Key(table.word(group, member), colours[repr([member])], kind) for member in members] if group else []
     shown_as = headline(map(bare, ys.values()), (), [*names, *sides])
     return page.finish(words_of(title) or shown_as, [*table.caption, *notes], keys)
 
@@ -115,7 +116,7 @@ def _bar(
         common["error_x"] = {"array": [high - value], "arrayminus": [value - low], "symmetric": False, "thickness": 1.0,
                              "width": 2.5, "color": EDGE}  # fmt: skip
     if name in METRICS:
-        return [go.Scatter(mode="markers", marker={**look.mark(7), "symbol": "circle"}, **common)]
+        return [go.Scatter(mode="markers", marker=look.mark(7), **common)]
     return [go.Bar(width=wide, marker={"color": look.colour, "line": {"width": 0}}, **common)]
 
 

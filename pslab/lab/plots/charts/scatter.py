@@ -15,7 +15,7 @@ from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, missi
 from pslab.lab.plots.labels import plain
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, shared_looks, words_of
-from pslab.lab.plots.page.theme import BEHIND, DASHES, Look
+from pslab.lab.plots.page.theme import BACK, DASHES
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last
@@ -70,7 +70,7 @@ def points(
         how = {"joined": joined, "marked": marked, "bars": True, "steps": join == "steps"}
         pairs = [(x_, y_) for x_ in xs for y_ in ys]
         drawn.append(Curve(
-            table.label(key), Look(BEHIND) if back else look, ... if back and one else key.get(facet or ""),
+            table.label(key), BACK if back else look, ... if back and one else key.get(facet or ""),
             key.get(row or ""), back, "", {pair: _points(own, *pair, x_axes, y_axes, aside) for pair in pairs},
             {pair: _unreached(own, *pair, x_axes, y_axes, aside) for pair in pairs}, how))  # fmt: skip
     facets = [value for value in table.levels(facet) if not (one and value == behind)]

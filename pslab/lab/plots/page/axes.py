@@ -12,6 +12,7 @@ import numpy as np
 from pslab.lab.plots.labels import plain
 from pslab.lab.plots.page.theme import TYPE
 
+END = 0.95  # of an axis: a tick from here on
 WIDE = {**dict.fromkeys("iljI|.,:;'! \u00a0\u202ftf()[]/-", 0.3), **dict.fromkeys("mwMW%@—✖…", 0.9)}  # of the type size
 
 
@@ -54,6 +55,12 @@ class Axis:
         if self.log:
             value = math.log10(value) if value > 0 else low
         return (value - low) / ((high - low) or 1.0)
+
+    @property
+    def last_px(self) -> float:
+        """The room to the right of an x axis for the half of a tick label at its end, which plotly hides without it."""
+        shown = [text for at, text in self.ticks if not self.bare and self.share(at) > END]
+        return max((text_px(text) / 2 for text in shown), default=0.0)
 
     @property
     def ticks_px(self) -> float:

@@ -23,7 +23,7 @@ from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, te
 
 GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; between a panel and what belongs to it
 HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
-TITLE_ROW = 16.0  # px
+TITLE_ROW, TICK = 16.0, 34.0  # px: a line of the title; from one of plotly's own ticks on x to the next
 FEW = 4  # curves of a panel: from here on bands are paler
 
 
@@ -34,7 +34,7 @@ class Page:
     Args:
         heads, sides: headings of columns, or of all panels, row by row; and of rows; none if empty.
         heights: px of the panels of each row; the usual ones if empty.
-        lines_above: a line over the panels of each row, from the left.
+        lines_above: a line over the panels of each row, from the left; three spaces are where it may break first.
         blank: places without a panel, in the last row.
     """
 
@@ -123,7 +123,8 @@ class _Layout:
                       for column in range(self.columns)]  # fmt: skip
         self.y_room = [self._beside(column) if own else 0.0 for column, own in enumerate(self.own_y)]
         self.names_px = names.labels_px([key.label for row in ends for key, _ in row])
-        right = EDGE + NEAR + (ROW if any(page.sides) else 0) + (NEAR + self.names_px if self.names_px else 0)
+        beside = (ROW if any(page.sides) else 0) + (NEAR + self.names_px if self.names_px else 0)
+        right = EDGE + max(NEAR + beside, *(line[-1].last_px for line in page.xs), 0.0)
         gaps = GAP * (self.columns - 1) + sum(self.y_room)
         self.panel = (self.wide - EDGE - right - gaps) / self.columns
         self.lefts = [EDGE + sum(self.y_room[: column + 1]) + column * (self.panel + GAP)
@@ -131,8 +132,10 @@ class _Layout:
         self.x_room = [self._under(row) if own else 0.0 for row, own in enumerate(self.own_x)]
         heads = [wrapped(text, self.panel + GAP / 2) if text else [] for text in page.heads]
         self.heads = [heads[row * self.columns : (row + 1) * self.columns] for row in range(self.rows)]
-        above = ROW if page.lines_above else 0
-        over = [above + ROW * max(map(len, own), default=0) + (3 if any(own) else 0) for own in self.heads]
+        self.above = [_lines_above(text, self.wide - EDGE - self.lefts[0]) for text in page.lines_above]
+        self.above += [[]] * (self.rows - len(self.above))
+        over = [ROW * (len(lines) + max(map(len, own), default=0)) + (3 if any(own) else 0)
+                for lines, own in zip(self.above, self.heads, strict=True)]  # fmt: skip
         self.tops = [EDGE + (TITLE_ROW * len(self.title) + 6 if self.title else 4) + over[0]]
         for row in range(1, self.rows):
             self.tops.append(self.tops[-1] + page.heights[row - 1] + self.x_room[row - 1] + GAP + over[row])
@@ -166,13 +169,14 @@ class _Layout:
                                   showlegend=bool(self.below))  # fmt: skip
         for rank, text in enumerate(self.title):
             self._write(f"<b>{text}</b>", EDGE, EDGE + 8 + TITLE_ROW * rank, size=TITLE, name="title")
-        for top, own in zip(self.tops, self.heads, strict=True):
-            above = top - 9 - (ROW if self.page.lines_above else 0)
+        for top, own, written in zip(self.tops, self.heads, self.above, strict=True):
+            above = top - 9 - ROW * len(written)
             for left, lines in zip(self.lefts, own, strict=False):
                 for rank, text in enumerate(reversed(lines)):
                     self._write(f"<b>{text}</b>", left + self.panel / 2, above - ROW * rank, "center")
-        for top, text in zip(self.tops, self.page.lines_above, strict=False):
-            self._write(text, self.lefts[0], top - 7)
+        for top, written in zip(self.tops, self.above, strict=True):
+            for rank, text in enumerate(reversed(written)):
+                self._write(text, self.lefts[0], top - 7 - ROW * rank)
         for row, text in enumerate(self.page.sides):
             middle = self.tops[row] + self.page.heights[row] / 2
             self._write(f"<b>{text}</b>", self.wide - EDGE - 5, middle, "center", angle=90)
@@ -200,7 +204,9 @@ class _Layout:
             first = [each for line in grid for each in line].index(shown)
             texts = self._written(shown) if letter == "x" else [text for _, text in shown.ticks]
             ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts}
-            linked = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
+            linked: dict[str, Any] = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
+            if letter == "x":
+                linked["nticks"] = max(3, min(6, int(self.panel / TICK)))
             self.figure.update_layout({f"{letter}axis{rank + 1 if rank else ''}": {
                 "visible": (row, column) not in self.page.blank, "domain": domains[letter], "range": shown.range,
                 "type": "log" if shown.log else "linear", "fixedrange": shown.bare,
@@ -255,6 +261,12 @@ class _Layout:
                 text=text, x=x / self.wide, y=1 - y / self.high, xref="paper", yref="paper", xanchor=anchor,
                 yanchor="middle", showarrow=False, align="left", textangle=angle, name=name, borderpad=0,
                 font={"size": size, "color": INK})  # fmt: skip
+
+
+def _lines_above(text: str, width: float) -> list[str]:
+    """A line over a row of panels: whole, or its name and its words in lines of their own."""
+    head, _, words = text.partition("   ")
+    return [text] if text_px(text) <= width or not words else [head, *wrapped(words, width)]
 
 
 def paper(figure: go.Figure) -> go.Figure:

@@ -27,7 +27,7 @@ TYPE, SMALL, TITLE = 8 * PT, 7 * PT, 9 * PT
 LINE, MARK = 1.2 * PT, 4 * PT
 INK, PALE, GRID = "#222222", "#666666", "#E6E6E6"
 DARK, SEEN = "#111111", 3.0  # a dark page, and the contrast at which a line is seen on it (WCAG 2.2, 1.4.11)
-BEHIND = "#9A9A9A"  # the curve that stands behind the others of each panel
+BEHIND = "#9A9A9A"  # what stands behind the others
 FONT = "Inter, Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 
 #: Of names without a reserved colour; no policy has them.
@@ -84,6 +84,7 @@ class Look:
 
 
 SINGLE = Look(BEHIND, "2px,2.5px", "circle-open")  # the single machine beside several workers
+BACK = Look(BEHIND, marker="circle-open")  # the curve that stands behind the others of each panel
 NO_ORDERS: Mapping[str, Sequence[Any]] = MappingProxyType({})
 LEADING = ("sync", "prune", "rate", "order")  # which of several columns gives the colour, if it has reserved ones
 

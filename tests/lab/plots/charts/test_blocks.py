@@ -57,6 +57,15 @@ def test_groups_stand_together_with_a_legend(tmp_path: Path):
     assert len({trace.marker.color for trace in blocks(figure)}) == 2
 
 
+def test_grouped_marks_differ_in_shape_as_well_as_in_colour(tmp_path: Path):
+    found = results(tmp_path, prune=["none", "static:1%"], sync=["bsp", "asp"])
+    figure = plots.bars(found, "accuracy", by="prune", group="sync")
+    shapes = {trace.marker.color: trace.marker.symbol for trace in figure.data if trace.showlegend is not False}
+    assert len({*shapes.values()}) == len(shapes) == 2
+    drawn_as = {(trace.marker.color, trace.marker.symbol) for trace in figure.data if trace.showlegend is False}
+    assert drawn_as == {*shapes.items()}
+
+
 def test_rows_have_their_own_bars(tmp_path: Path):
     families = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:3"]}}
     figure = plots.bars(results(tmp_path, family=families), "seconds", by="prune", row="family")

@@ -41,6 +41,13 @@ def test_share_is_the_place_on_the_axis():
     assert Axis(low=1, high=100, log=True).share(0) == 0
 
 
+def test_the_last_tick_of_an_x_axis_has_room_for_its_label():
+    ticks = ((0.0, "0 B"), (3.0, "300 MB"))
+    assert Axis(low=0, high=3.1, ticks=ticks).last_px == text_px("300 MB") / 2
+    assert Axis(low=0, high=4, ticks=ticks).last_px == 0
+    assert categories(["a long name"]).last_px == 0
+
+
 def test_categories_have_a_place_each():
     shown = categories(["a", "b<br>c"], downwards=True)
     assert (shown.range, shown.ticks) == ([1.5, -0.5], ((0, "a"), (1, "b<br>c")))

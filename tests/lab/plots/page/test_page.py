@@ -135,6 +135,11 @@ def test_level_is_a_dotted_line_in_every_panel_of_that_axis():
     assert not outside.finish("t").layout.shapes
 
 
+def test_the_label_of_a_tick_at_the_right_end_lies_within_the_figure():
+    figure = Page([[Axis("bytes", 0, 3, ticks=((0.0, "0 B"), (3.0, "300 MB")))]], [[Y]]).finish("t")
+    assert figure.layout.width * (1 - figure.layout.xaxis.domain[1]) >= 19  # half of the label
+
+
 def test_long_lines_have_about_ten_markers():
     made = Page([[X]], [[Y]])
     made.add(0, 0, Line("long", looks([{"a": 1}])[0], range(200), range(200)))
