@@ -142,8 +142,8 @@ class Babbles(nn.Module):
 @pytest.mark.parametrize("server", [0, 1])
 def test_a_worker_that_sends_what_is_no_frame_ends_by_name_and_the_run_goes_on(server: int, beside: Conduct):
     """Whichever server it sends that to; the others cannot end the run before it does."""
-    run = tiny(model=partial(Babbles, server), workers=3, sync="ssp:3", pushes=60, fleet="loopback", on_death="continue",
-               servers=1 + server)  # fmt: skip
+    run = tiny(model=partial(Babbles, server), workers=3, sync="ssp:3", pushes=60, fleet="loopback",
+               on_death="continue", servers=1 + server)  # fmt: skip
     outcome = beside(run)
     (death,) = outcome.facts["deaths"]
     assert death["worker"] == 1
