@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pslab.config.run import Run
+from pslab.engines.processes.precedence import cores
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.disk.atomic_folder import free_bytes, in_bytes
 from pslab.lab.records.record import environment
@@ -64,7 +65,7 @@ def shortest_compute_s(workers: int, count: float, gradient_s: float, apply_s: f
 
 def usable_cores() -> float:
     """Cores that this process may use: by affinity, and by the container's quota."""
-    count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    count = float(cores())
     quota = _words(Path("/sys/fs/cgroup/cpu.max"))
     if len(quota) == 2 and quota[0].isdigit():
         count = min(count, int(quota[0]) / int(quota[1]))

@@ -21,6 +21,7 @@ from pslab.config.fleet import Fleet
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import SERVER, Seat, name
 from pslab.engines.processes.pool import Pool
+from pslab.engines.processes.precedence import cores
 from pslab.engines.processes.watch import COMPUTING
 
 PINGS = 200
@@ -88,7 +89,7 @@ def measured(workers: int, servers: Sequence[int], fleet: Fleet, heed: Callable[
         hosts = _reported(pool, everyone, heed)
         for number in (SERVER, *servers):
             pool.order(number, "serve")
-        ways, together_bit_s = list[Way](), 0.0
+        ways = list[Way]()
         for worker in range(workers):
             pool.order(worker, "alone")
             ways += [Way(worker, *each) for each in _reported(pool, [worker], heed)[worker]["ways"]]
@@ -122,7 +123,7 @@ class _Role:
 
         self.called, self.parent = name(seat.number), seat.parent
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        self.say(name=socket.gethostname(), cores=float(len(os.sched_getaffinity(0))), gpus=gpus,
+        self.say(name=socket.gethostname(), cores=float(cores()), gpus=gpus,
                  python=platform.python_version(), torch=torch.__version__,
                  apart_s=seat.apart[0], bound_s=seat.apart[1], port=seat.reach.port if seat.reach else 0)  # fmt: skip
 
