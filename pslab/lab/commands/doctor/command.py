@@ -7,6 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
+from pslab.errors import ConfigError
 from pslab.lab.commands.doctor import here
 from pslab.lab.commands.finding import PROBLEM, SIGNS, line
 
@@ -23,8 +24,10 @@ def main(options: argparse.Namespace) -> int:
     """Look at everything and report it; exit status 1 if there is a problem.
 
     Raises:
-        ConfigError: the cluster is none, or is this machine's shared memory.
+        ConfigError: the cluster is none, or is this machine's shared memory; there is a file to write and no cluster.
     """
+    if options.write and not options.cluster:
+        raise ConfigError("write", options.write, "is for what --cluster FILE, or --cluster loopback, predicts")
     findings = here.examine()
     if options.cluster:
         from pslab.lab.commands.doctor import hosts

@@ -100,6 +100,11 @@ def test_what_is_no_cluster_is_refused(tmp_path: Path):
         next(hosts.examine(str(tmp_path / "none.yaml")))
 
 
+def test_a_file_for_a_prediction_without_a_cluster_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "--write", str(tmp_path / "equal.yaml")]) == 2
+    assert "is for what --cluster FILE" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_prediction_of_a_real_fleet_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
