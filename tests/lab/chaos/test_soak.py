@@ -1,4 +1,4 @@
-"""What a soak measures: a slope by a linear fit, and descriptors."""
+"""What a soak measures: how memory grows by a linear fit, and descriptors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,34 @@ from pslab.lab.chaos import soak as soaks
 from pslab.lab.chaos.draw import drawn
 from pslab.lab.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still
 
+OWN = os.getpid()
+
+
+def sample(at: int, **mebibytes: float) -> tuple[float, dict[int, int], int, int]:
+    """One in a minute: of this process, and of p1, p2, ..."""
+    memory = {OWN if name == "own" else int(name[1:]): int(size * MIB) for name, size in mebibytes.items()}
+    return 60.0 * at, memory, 50, 7
+
 
 def test_the_slope_is_that_of_a_line_in_ten_minutes():
-    samples = Samples([(60.0 * at, int((100 + 0.3 * at) * MIB), 50, 7, 0) for at in range(20)])
-    assert samples.slope(1) == pytest.approx(3.0, abs=1e-3)
-    assert "+3.00 MiB in 10 minutes" in samples.words()
+    samples = Samples([sample(at, own=100 + 0.1 * at, p1=20 + 0.2 * at) for at in range(20)])
+    assert samples.slope() == pytest.approx(3.0, abs=1e-3)
+    assert samples.slope(1) == pytest.approx(2.0, abs=1e-3)
+    assert "in the 2 that were never replaced +3.00 MiB in 10 minutes (in the parent +1.00)" in samples.words()
     assert "50 to 50 in all processes, 50 at the end, 7 to 7 in the parent" in samples.words()
 
 
+def test_a_process_that_was_replaced_says_nothing_of_a_leak():
+    samples = Samples([sample(at, own=100, **{"p1" if at < 15 else "p2": 50 + 2 * at}) for at in range(20)])
+    assert samples.throughout() == [OWN]
+    assert samples.slope() == pytest.approx(0.0, abs=1e-6)
+
+
 def test_the_first_part_is_left_out():
-    rows = [(60.0 * at, (90 if at < 2 else 100) * MIB, 50, 7, 0) for at in range(10)]
-    assert Samples(rows).slope(1) == pytest.approx(0.0, abs=1e-6)
-    assert math.isnan(Samples(rows[:2]).slope(1))
+    rows = [sample(at, own=90 if at < 2 else 100, **{"p1" if at < 2 else "p2": 10}) for at in range(10)]
+    assert Samples(rows).throughout() == sorted([2, OWN])
+    assert Samples(rows).slope() == pytest.approx(0.0, abs=1e-6)
+    assert math.isnan(Samples(rows[:2]).slope())
 
 
 def test_descriptors_and_memory_of_a_process_are_counted():
