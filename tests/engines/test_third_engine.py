@@ -59,6 +59,9 @@ class Bytes:
     def attend(self) -> None:
         """Nothing falls due meanwhile."""
 
+    def keep(self) -> None:
+        """What is sent has been copied."""
+
     def run(self) -> torch.Tensor:
         self.clock.start()
         self.server.start()

@@ -150,6 +150,12 @@ class Job:
             return tuple(range(self.run.servers))
         return servers_of([part.size for part in self.parts], self.run.servers)
 
+    @property
+    def straight(self) -> bool:
+        """Whether whole weights are sent in the moment in which they are asked for: where memory is not shared they
+        need no copy, and are sent from where the server has them."""
+        return self.run.servers == 1 and self.cluster.free
+
     def beside(self, worker: int, index: int) -> bool:
         """Whether the server of a range stands on this worker's machine, so that nothing between them passes a link."""
         return self.cluster.colocated and self.server_of[index] == worker

@@ -286,6 +286,12 @@ class LocalServer:
         """Weights that have fallen due while the server was busy go out."""
         self._deliver(busy=True)
 
+    def keep(self) -> None:
+        """What a worker is slow to take is copied; where memory is shared it lies in a place of the worker's."""
+        for line in self.lines:
+            if line is not None:
+                line.keep()
+
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
         for worker, frame in self.links.collect(busy=busy):

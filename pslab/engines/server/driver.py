@@ -34,6 +34,9 @@ class Transport(Protocol):
     def attend(self) -> None:
         """Time has passed: deliver what is due meanwhile."""
 
+    def keep(self) -> None:
+        """The weights are about to change: what is still being sent of them is to arrive as it is now."""
+
 
 class ServerDriver:
     """One run at its server, until there is an `outcome`."""
@@ -210,6 +213,7 @@ class ServerDriver:
         rate, store = books.rate(step), self._store_of(index)
         own = self._dealt.get(led_by) if led_by is not None and self._store_of(led_by[1]) is store else None
         computing = books.computing(index) if self._joined else ()
+        self._transport.keep()
         store.hand(step, Work(rate, computing, self._dealt_with(step.pushes), own), self)
         if books.counted(step):
             self._snapshot_if_due()

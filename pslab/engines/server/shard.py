@@ -96,6 +96,8 @@ class TensorShard:
         entries = self._store.changed(pull.range, pull.version) if job.run.pull == "changed" else None
         if entries is not None:
             return self._write(pull, entries)
+        if job.straight and not self._arena.shared:
+            return WHOLE
         target = self._flat(in_turn(job.layout.arrivals[pull.worker], pull.iteration))
         for there, here in zip(part.views(target), part.views(self._store.weights), strict=True):
             there.copy_(here)

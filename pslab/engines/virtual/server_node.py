@@ -60,6 +60,9 @@ class ServerNode:
     def attend(self) -> None:
         """What is due is an event of its own."""
 
+    def keep(self) -> None:
+        """What is sent has been copied."""
+
     def _take(self, content: None, now: float) -> None:
         """Deal with the frames that are here, until one takes time; unless one that came at this instant has before."""
         if self.free_s > now:

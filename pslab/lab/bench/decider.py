@@ -108,6 +108,9 @@ class Packing:
     def attend(self) -> None:
         """Nothing is due meanwhile."""
 
+    def keep(self) -> None:
+        """There are no weights."""
+
 
 def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     """CPU seconds of one message at the server, of at least `count`, from a frame's bytes to those of the answer."""

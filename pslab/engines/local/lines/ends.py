@@ -40,7 +40,8 @@ def decider_line(job: Job, seat: Seat, worker: int, relay: Callable[[int, Frame]
     pipe = seat.pipes[worker]
     if seat.arena.shared:
         return Line(pipe)
-    line = Stream(pipe, Mirror(job, seat.arena, worker), TO_SERVER, waits=False, lease_s=job.run.lease_s)
+    mirror = Mirror(job, seat.arena, worker, serves=True)
+    line = Stream(pipe, mirror, TO_SERVER, waits=False, lease_s=job.run.lease_s)
     return Relayed(line, job.server_of, relay) if job.run.servers > 1 else line
 
 

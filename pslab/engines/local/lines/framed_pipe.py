@@ -83,6 +83,10 @@ class Line:
         self._rest = data[at:]
         return found
 
+    def keep(self) -> None:
+        """Let what is still to be sent arrive as it is now, whatever becomes of the place where it lies. Here that is
+        sent at once."""
+
     def wait(self, since_s: float = math.inf) -> list[Frame]:
         """The next frames, at least one. Who has waited since an instant before this one says so: it may have been
         stopped between the two."""

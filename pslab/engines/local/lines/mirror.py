@@ -23,10 +23,12 @@ TO_WORKER = (Weights, Ack, Go, Stop)
 
 
 class Mirror:
-    """The places of one worker's messages, to or from one server, in a process's own arena."""
+    """The places of one worker's messages, to or from one server, in the arena of the worker's process, or of the
+    server's, if it `serves`."""
 
-    def __init__(self, job: Job, arena: Arena, worker: int, server: int = 0) -> None:
+    def __init__(self, job: Job, arena: Arena, worker: int, server: int = 0, *, serves: bool = False) -> None:
         self._job, self._arena, self._worker, self._server = job, arena, worker, server
+        self._in_place = job.layout.in_place or (serves and job.straight)
         said = job.layout.memories.get(SAID)
         self._said_bytes = 0 if said is None else said.entries * said.dtype.itemsize
         self._whole: dict[tuple[int, int], Places] = {}  # of (a buffer's offset, range)
@@ -61,7 +63,7 @@ class Mirror:
         if not size_bytes:
             return ()
         if size_bytes == WHOLE:
-            begin = layout.server if layout.in_place else in_turn(layout.arrivals[self._worker], iteration)
+            begin = layout.server if self._in_place else in_turn(layout.arrivals[self._worker], iteration)
         else:
             begin = in_turn(layout.down[self._worker], iteration)
         return self._of(index, begin, size_bytes) + self._told

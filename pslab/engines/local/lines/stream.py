@@ -51,6 +51,7 @@ class Stream(Line):
         self._stream, self._mirror, self._kinds, self._waits = self.descriptor, mirror, kinds, waits
         self._lease_s, self._took_s = lease_s, 0.0  # when the socket last took something of what did not fit at once
         self._to_send: deque[memoryview] = deque()
+        self._lent = False  # whether some of them may be places that others write to
         self._to_read: deque[memoryview] = deque()  # the places of what is still to come of a frame
         self._frame: Frame | None = None  # whose places these are
         self._found: list[Frame] = []
@@ -72,6 +73,7 @@ class Stream(Line):
         if self._mirror is not None:
             for message in frame:
                 to_send.extend(self._mirror.places(message))
+            self._lent = True
         self._write()
         if to_send and fits:
             self._took_s = time.monotonic()
@@ -83,6 +85,11 @@ class Stream(Line):
             if writable:
                 self._write()
         self._watch()
+
+    def keep(self) -> None:
+        if self._lent and self._to_send:
+            self._to_send = deque(memoryview(bytes(piece)) for piece in self._to_send)
+        self._lent = False
 
     def frames(self) -> list[Frame]:
         """The frames that are here; EOFError when the other end is gone, or has sent what is none, and everything

@@ -8,7 +8,7 @@ import pytest
 from mirrored import SIZE, Setup, pull, push, weights
 
 from pslab.engines.job.wire import WHOLE, Blocked, Diverged, Go, Stop, Taken
-from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER
+from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER, Mirror
 from pslab.errors import FrameError
 from pslab.protocol.messages import Ack
 
@@ -36,6 +36,14 @@ def test_whole_weights_are_those_of_the_server_where_workers_compute_on_them():
     assert setup.offsets(weights(WHOLE)) == [(setup.layout.arrivals[1][0], 4 * SIZE)]
     eager = Setup(sync="eager")
     assert eager.offsets(weights(WHOLE)) == [(eager.layout.arrivals[1][1], 4 * SIZE)]
+
+
+def test_a_server_sends_whole_weights_from_where_it_has_them_unless_something_may_come_between():
+    at_once, delayed = Setup(sync="asp"), Setup(sync="asp", cluster={"latency_s": 0.001})
+    for setup, own in ((at_once, True), (delayed, False)):
+        setup.mirror = Mirror(setup.job, setup.arena, 1, serves=True)
+        there = setup.layout.server if own else setup.layout.arrivals[1][0]
+        assert setup.offsets(weights(WHOLE)) == [(there, 4 * SIZE)]
 
 
 def test_requests_bring_the_keys_that_they_name():

@@ -113,6 +113,23 @@ def test_a_server_does_not_wait_for_who_does_not_read_and_both_may_send_at_once(
     assert torch.equal(ends.here.arena.tensor(0, SIZE, torch.float32), sent)
 
 
+def test_what_a_slow_reader_has_not_taken_arrives_as_it_was_when_its_place_is_about_to_change(ends: Ends):
+    narrow(ends)
+    sent, count = ends.fill(ends.there, 0, 5).clone(), 0
+    while not ends.server._to_send:
+        ends.server.send([weights(WHOLE, 0, count)])
+        count += 1
+    ends.server.keep()
+    ends.fill(ends.there, 0, 6)
+    server = threading.Thread(target=serve, args=(ends.server,))
+    server.start()
+    found: list[Frame] = []
+    while len(found) < count:
+        found += ends.heard(ends.worker)
+    server.join()
+    assert torch.equal(ends.here.arena.tensor(0, SIZE, torch.float32), sent)
+
+
 @pytest.mark.parametrize("lease_s", [0.0, 60.0])
 def test_who_reads_nothing_for_a_lease_is_dead(ends: Ends, lease_s: float):
     """So what waits for it in a server is no more than is sent within one."""
