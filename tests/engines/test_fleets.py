@@ -23,6 +23,7 @@ from pslab.engines.job.outcome import OnProgress, Outcome
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.processes import pool
 from pslab.engines.processes.fleets import loopback
+from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import ConfigError, WorkerDied
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
@@ -150,6 +151,16 @@ def test_a_worker_that_sends_what_is_no_frame_ends_by_name_and_the_run_goes_on(s
     assert death["how"].startswith("has sent what is no frame of this run: messages of 50462976 bytes; a frame has")
     assert outcome.facts["pushes"] == 60
     assert judged(run, outcome) == {"verdict": "valid"}
+
+
+def test_what_a_killed_worker_did_is_in_the_record(beside: Conduct):
+    """All but its last moments: nobody else has its memory."""
+    cluster = {"compute_s": 0.04, "faults": [{"what": "kill", "worker": 1, "iteration": 15}]}
+    run = tiny(workers=2, sync="asp", pushes=40, fleet="loopback", on_death="continue", cluster=cluster)
+    outcome = beside(run)
+    assert judged(run, outcome) == {"verdict": "valid"}
+    phases = outcome.phases[outcome.phases[:, PHASE_COLUMNS.index("worker")] == 1]
+    assert 1 < phases[:, PHASE_COLUMNS.index("iteration")].max() <= 15
 
 
 def ended(run: Run, number: int, by: int, beside: Conduct) -> Outcome:

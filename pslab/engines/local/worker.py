@@ -28,6 +28,8 @@ from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.pruning.pruner import NonFinite
 
+SHOW_S = 0.2  # real seconds after which the parent is to see what phases were noted, where it does not already
+
 
 class Stopped(Exception):
     """The server has ended the run."""
@@ -55,6 +57,7 @@ class LocalWorker(Evaluating):
         # how late it woke for weights: a computation that the cluster models begins when they came, and hides it
         self.hides, self.lag_s, self.late_s = job.cluster.modelled(job.run.workers) and not job.layered, 0.0, 0.0
         self.idle_since_s = math.inf  # it waits since then, though it may be kept from saying so
+        self.shown_s = time.monotonic()  # when the parent was last let see what phases were noted
 
     def now(self) -> float:
         """The instant at which it is, as far as the cluster is concerned."""
@@ -75,6 +78,7 @@ class LocalWorker(Evaluating):
             while True:
                 while iteration is not None:
                     iteration = self._compute(iteration)
+                self._show()
                 iteration = self._receive()
         except Stopped:
             self._last_message()
@@ -177,6 +181,12 @@ class LocalWorker(Evaluating):
     def _receive(self) -> int | None:
         """Wait for messages and deal with them; the iteration to be computed now, if any."""
         return self._deal_with(self._messages())
+
+    def _show(self) -> None:
+        """Let the parent see the phases now and then: what it has not seen is lost with this process."""
+        if not self.seat.arena.shared and time.monotonic() - self.shown_s > SHOW_S:
+            self.seat.show()
+            self.shown_s = time.monotonic()
 
     def _deal_with(self, messages: Frame) -> int | None:
         iteration = None
