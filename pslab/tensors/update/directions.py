@@ -107,7 +107,8 @@ class _Range:
 
     def factors(self, worker: int, lengths: np.ndarray, clamp: float) -> np.ndarray:
         """The factor of a worker's latest gradient, per layer."""
-        clamped: np.ndarray = np.minimum(lengths * self.latest[worker].weights, clamp)
+        with np.errstate(invalid="ignore"):  # of a run that diverges: no share of a length without end
+            clamped: np.ndarray = np.minimum(lengths * self.latest[worker].weights, clamp)
         return clamped
 
     def applied(self, vectors: Sequence[Vector], factors: Sequence[np.ndarray]) -> list[Vector]:

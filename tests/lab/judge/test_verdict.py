@@ -90,12 +90,15 @@ def test_a_loss_and_a_metric_of_ones_own_may_be_any_numbers():
     assert_invalid(judge(with_name, tables, outcome.facts), "has a loss of -")
 
 
-@pytest.mark.parametrize("sync", ["ssp:1", "asp"])
-def test_a_run_that_diverges_is_valid(sync):
-    wanted = tiny(engine="virtual", sync=sync, model=Diverges, cluster={"compute_s": 1.0})
+@pytest.mark.parametrize(("sync", "apply_s"), [("ssp:1", 0.0), ("asp", 0.0), ("asp", 0.4)])
+def test_a_run_that_diverges_is_valid(sync, apply_s):
+    """While a server is busy, too: it ends what it has begun."""
+    cluster = {"compute_s": 1.0, "apply_s": apply_s}
+    wanted = tiny(engine="virtual", sync=sync, workers=4, model=Diverges, cluster=cluster)
     outcome = execute(resolve(wanted), lambda news: None)
     tables = tables_of(wanted, outcome)[0]
     assert outcome.facts["outcome"] == "diverged"
+    assert (tables["arrivals"].seconds.max() > outcome.facts["seconds"]) == bool(apply_s)
     assert_valid(judge(wanted, tables, outcome.facts))
     lost = tables["pushes"].assign(loss=float("nan"))
     assert_invalid(judge(wanted, {**tables, "pushes": lost}, outcome.facts), "has a loss of nan")

@@ -128,7 +128,12 @@ def _same(result: Result, name: str, table: pd.DataFrame) -> bool:
 
 def _differing(facts: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[str]:
     """The facts that a manifest has otherwise."""
-    return [name for name, value in facts.items() if name not in MEASURED and manifest.get(name) != value]
+    return [name for name, value in facts.items() if name not in MEASURED and not _equal(value, manifest.get(name))]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """The same, or neither a number, as the largest weight of a run that diverged."""
+    return bool(one == other or (one != one and other != other))
 
 
 def _elsewhere(manifest: Mapping[str, Any]) -> str:

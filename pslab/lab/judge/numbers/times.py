@@ -89,8 +89,8 @@ def inside(n: Numbers) -> list[str]:
     """Nothing is dealt with, applied or answered after the run."""
     end_s, p, h = float(n.facts["seconds"]), n.phases, n.history
     found = list[str]()
-    # in virtual time, a server ends what it has begun before the time is up, or the weights that reached the target
-    if not n.modelled or n.facts["outcome"] not in ("seconds", "interrupted", "target"):
+    # in virtual time, a server ends what it has begun before the time is up, the target is reached or a worker diverges
+    if not n.modelled or n.facts["outcome"] not in ("seconds", "interrupted", "target", "diverged"):
         late = np.flatnonzero(h.arrivals.seconds > end_s + SLACK_S)
         found += report(late, lambda r: f"{h.arrivals.name(r)} came at {h.arrivals.seconds[r]:.6g} s, after the run")
         late = np.flatnonzero(h.seconds > end_s + SLACK_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def verified(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[in
 
 def test_a_true_virtual_record_passes_with_its_rerun(capsys, record):
     status, lines = verified(capsys, record.name[:6], "--results", record.parents[1])
+    assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], ["ok", "rerun"]])
+
+
+def test_a_run_that_diverged_has_the_same_bits_again_though_they_are_no_numbers(capsys, tmp_path):
+    swells = {"model": "tiny:Swells", "optimizer": "adam", "learning_rate": 1e6}
+    wanted = Run.of({**RUN, **swells, "engine": "virtual", "cluster": "lab"})
+    record = run(wanted, results=tmp_path, progress=False)
+    assert math.isnan(record.manifest["largest_weight"])
+    status, lines = verified(capsys, record.path.name, "--results", tmp_path)
     assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], ["ok", "rerun"]])
 
 
