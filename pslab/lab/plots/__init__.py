@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pslab.lab.plots.page.axes import Axis, axis
     from pslab.lab.plots.page.keys import Key
     from pslab.lab.plots.page.line import Line
-    from pslab.lab.plots.page.page import Page, caption_of, heading_of, paper
+    from pslab.lab.plots.page.page import Page
+    from pslab.lab.plots.page.paper import caption_of, heading_of, paper
     from pslab.lab.plots.page.theme import Look, looks
 
 __all__ = [
@@ -30,7 +31,7 @@ _PLACES = {
     "curves": "accuracy", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
     "dots": "charts.dots", "server_states": "charts.states", "show": "charts.tables", "time_budget": "budget",
     "timeline": "lanes",
-    "caption_of": "page.page", "heading_of": "page.page", "paper": "page.page", "name": "labels",
+    "caption_of": "page.paper", "heading_of": "page.paper", "paper": "page.paper", "name": "labels",
     # for figures that no primitive draws
     "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "axis": "page.axes", "Key": "page.keys",
     "Look": "page.theme", "looks": "page.theme",

@@ -23,7 +23,7 @@ import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
 from pslab.errors import Unwritable
-from pslab.lab.plots.page.page import caption_of, heading_of, paper
+from pslab.lab.plots.page.paper import caption_of, heading_of, paper
 from pslab.lab.plots.page.theme import FONT, PALE
 
 FORMATS = ("png", "svg", "pdf")

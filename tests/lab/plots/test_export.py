@@ -15,7 +15,8 @@ import pytest
 from pslab.errors import ExportError
 from pslab.lab.plots import export
 from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.page import Page, heading_of
+from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.paper import heading_of
 
 
 def figure_of(title: str = "a title") -> go.Figure:

@@ -7,7 +7,6 @@ domain of each axis is computed from the room that ticks, titles and names need.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,7 @@ from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, te
 GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; between a panel and what belongs to it
 HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
 TITLE_ROW, TICK = 16.0, 34.0  # px: a line of the title; from one of plotly's own ticks on x to the next
+NARROW = 96.0  # px (1 in): panels beside others are not made narrower by names at their side
 FEW = 4  # curves of a panel: from here on bands are paler
 
 
@@ -88,11 +88,12 @@ class Page:
             self.add(row, column, *(trace for line in found for trace in traces(line, 0.09 if most >= FEW else 0.15)))
         ends = [self._ends(row) for row in range(len(self.xs))] if keys is None else []
         below = {key.label: key for row in ends for key, _ in row} if keys is None else {key.label: key for key in keys}
-        if all(len(row) <= names.MOST for row in ends):
-            below = {} if keys is None else below
-        else:
+        if any(len(row) > names.MOST for row in ends):
             ends = []
-        _Layout(self, title, ends, list(below.values())).draw()
+        layout = _Layout(self, title, ends, [] if ends else list(below.values()))
+        if ends and len(self.xs[0]) > 1 and layout.panel < NARROW:  # the names would leave the panels no room
+            layout = _Layout(self, title, [], list(below.values()))
+        layout.draw()
         return self.figure.update_layout(meta={"caption": [line for line in caption if line]})
 
     def _ends(self, row: int) -> list[tuple[Key, float]]:
@@ -144,14 +145,26 @@ class _Layout:
 
     def _under(self, row: int) -> float:
         """The room for ticks and title of the x axes."""
-        axes = self.page.xs[row]
-        lines = max((text.count("<br>") + 1 for each in axes for text in self._written(each)), default=1)
-        return 6 + ROW * lines + (ROW + 2 if any(each.title for each in axes) else 0)
+        ticks = [(turned, text) for turned, texts in map(self._written, self.page.xs[row]) for text in texts]
+        room = [text_px(text) if turned else ROW * (text.count("<br>") + 1) for turned, text in ticks]
+        lines = max(map(len, self._titles_under(row)))
+        return 6 + max(room, default=ROW) + (ROW * lines + 2 if lines else 0)
 
-    def _written(self, shown: Axis) -> list[str]:
-        """The tick labels of an x axis; names are wrapped at the width of their places."""
-        width = self.panel / max(1, len(shown.ticks)) - 4
-        return ["<br>".join(wrapped(text, width)) if shown.bare else text for _, text in shown.ticks]
+    def _written(self, shown: Axis) -> tuple[bool, list[str]]:
+        """The tick labels of an x axis; names are wrapped at the width of their places, or turned if they are wider."""
+        texts = [text for _, text in shown.ticks]
+        place = self.panel / max(1, len(texts)) - 4
+        rows = [wrapped(text, place) if shown.bare else [text] for text in texts]
+        if shown.bare and any(text_px(line) > place + 4 for row in rows for line in row):
+            return True, texts
+        return False, ["<br>".join(row) for row in rows]
+
+    def _titles_under(self, row: int) -> list[list[str]]:
+        """The title under all panels that share it, or one under each, in lines."""
+        titles = [each.title for each in self.page.xs[row]]
+        shared = len({*titles}) == 1
+        width = self.wide - 2 * EDGE if shared else self.panel + GAP / 2
+        return [wrapped(text, width) if text else [] for text in (titles[:1] if shared else titles)]
 
     def _beside(self, column: int) -> float:
         axes = [line[column] for line in self.page.ys]
@@ -202,8 +215,8 @@ class _Layout:
                                   ("y", self.page.ys, self.own_y[column])):  # fmt: skip
             shown = grid[row][column]
             first = [each for line in grid for each in line].index(shown)
-            texts = self._written(shown) if letter == "x" else [text for _, text in shown.ticks]
-            ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts}
+            turned, texts = self._written(shown) if letter == "x" else (False, [text for _, text in shown.ticks])
+            ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts, "tickangle": -90 if turned else 0}
             linked: dict[str, Any] = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
             if letter == "x":
                 linked["nticks"] = max(3, min(6, int(self.panel / TICK)))
@@ -215,15 +228,14 @@ class _Layout:
 
     def _name_x(self) -> None:
         """Titles once for all panels that share them."""
-        for row, axes in enumerate(self.page.xs):
-            under = self.tops[row] + self.page.heights[row] + self.x_room[row] - 8
-            if not self.own_x[row]:
-                continue
-            if len({each.title for each in axes}) == 1:
-                self._write(axes[0].title, (self.lefts[0] + self.lefts[-1] + self.panel) / 2, under, "center")
-            else:
-                for left, each in zip(self.lefts, axes, strict=True):
-                    self._write(each.title, left + self.panel / 2, under, "center")
+        for row in filter(self.own_x.__getitem__, range(self.rows)):
+            titles, bottom = self._titles_under(row), self.tops[row] + self.page.heights[row] + self.x_room[row]
+            first = bottom - 8 - ROW * (max(map(len, titles)) - 1)
+            middles = [left + self.panel / 2 for left in self.lefts]
+            middles = middles if len(titles) > 1 else [sum(middles) / len(middles)]
+            for middle, lines in zip(middles, titles, strict=True):
+                for rank, text in enumerate(lines):
+                    self._write(text, middle, first + ROW * rank, "center")
 
     def _name_y(self) -> None:
         bottom = self.tops[-1] + self.page.heights[-1]
@@ -267,34 +279,3 @@ def _lines_above(text: str, width: float) -> list[str]:
     """A line over a row of panels: whole, or its name and its words in lines of their own."""
     head, _, words = text.partition("   ")
     return [text] if text_px(text) <= width or not words else [head, *wrapped(words, width)]
-
-
-def paper(figure: go.Figure) -> go.Figure:
-    """A copy for a paper, which has its words under the figure: without the title, type of 7 and 8 pt, as wide as one
-    column or two (`width` of what draws it). `heading_of` and `caption_of` are its caption.
-    """
-    made = go.Figure(figure)
-    titles = [note for note in made.layout.annotations if note.name == "title"]
-    if not titles:
-        return made
-    height, cut = float(made.layout.height), TITLE_ROW * len(titles) + 2
-    made.layout.annotations = [note for note in made.layout.annotations if note.name != "title"]
-    for shown in made.select_yaxes():
-        shown.domain = [end * height / (height - cut) for end in shown.domain]
-    for note in made.layout.annotations:
-        if note.yref == "paper":
-            note.y *= height / (height - cut)
-    if made.layout.legend.y is not None:
-        made.layout.legend.y *= height / (height - cut)
-    return made.update_layout(height=height - cut)
-
-
-def heading_of(figure: go.Figure) -> str:
-    """The sentence over a figure; "" if there is none."""
-    lines = [note.text for note in figure.layout.annotations if note.name == "title"]
-    return re.sub(r"<[^>]*>", "", " ".join(lines or [figure.layout.title.text or ""]))
-
-
-def caption_of(figure: go.Figure) -> list[str]:
-    """The lines of a figure's caption."""
-    return list((figure.layout.meta or {}).get("caption", []))

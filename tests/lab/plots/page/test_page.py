@@ -5,9 +5,10 @@ from __future__ import annotations
 import drawn
 import pytest
 
-from pslab.lab.plots.page.axes import Axis, categories
+from pslab.lab.plots.page.axes import Axis, categories, text_px
 from pslab.lab.plots.page.line import Line
-from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, Page, caption_of, paper
+from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, NARROW, Page
+from pslab.lab.plots.page.paper import caption_of, paper
 from pslab.lab.plots.page.theme import WIDTHS, looks
 
 X, Y = Axis("training time (s)", 0, 10), Axis("test accuracy (%)", 40, 100)
@@ -51,8 +52,6 @@ def test_panels_have_their_heights():
 @pytest.mark.parametrize(("rows", "columns", "names"), [(1, 1, 1), (1, 2, 5), (3, 3, 4), (2, 4, 9), (1, 1, 12)])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_text_is_outside_the_figure(rows: int, columns: int, names: int, width: str):
-    if width == "column" and columns > 2:
-        pytest.skip("too many panels for a column")
     made = page(rows, columns, names, heads=["a policy with bounds"] * columns, sides=["row"] * rows, width=width)
     figure = made.finish("A title that is so long that it needs a second line in a column, and says it all")
     assert drawn.outside(figure) == []
@@ -110,6 +109,33 @@ def test_many_names_are_in_a_legend_below():
     figure = page(2, 2, names=6).finish("t")
     assert drawn.legend(figure) == [f"policy {rank}" for rank in range(6)]
     assert figure.layout.legend.y * figure.layout.height < figure.layout.height - box(figure, 3)[3] - 20
+
+
+def test_two_panels_of_one_column_have_their_names_below():
+    figure = page(1, 2, names=3, width="column").finish("t")
+    assert drawn.legend(figure) == ["policy 0", "policy 1", "policy 2"]
+    assert box(figure)[1] - box(figure)[0] > NARROW
+    assert not page(1, 2, names=3).finish("t").layout.showlegend
+
+
+def test_titles_of_neighbouring_panels_do_not_run_into_each_other():
+    iteration = Axis("iteration (4 pushes, 256 samples)", 0, 10)
+    figure = Page([[iteration, X]], [[Y, Y]], width="column").finish("t")
+    rows = [note for note in figure.layout.annotations if note.text in f"{iteration.title} {X.title}"]
+    assert " ".join(note.text for note in rows) == f"{iteration.title} {X.title}"
+    ends = [(note.x * 336 - text_px(note.text) / 2, note.x * 336 + text_px(note.text) / 2) for note in rows]
+    assert max(end for _, end in ends[:-1]) < ends[-1][0]
+    assert len({note.y for note in rows[:-1]}) == len(rows) - 1 >= 2
+    assert drawn.outside(figure) == []
+
+
+def test_names_of_places_that_are_too_narrow_are_turned_and_have_room():
+    sizes = categories(["40\u202f000", "1\u202f000\u202f000", "16\u202f000\u202f000"], "keys")
+    figure = Page([[sizes, sizes]], [[Y, Y]], width="column", heights=[60]).finish("t")
+    assert figure.layout.xaxis.tickangle == figure.layout.xaxis2.tickangle == -90
+    title = next(note for note in figure.layout.annotations if note.text == "keys")
+    assert (1 - title.y) * figure.layout.height - box(figure)[3] > text_px("16\u202f000\u202f000")
+    assert Page([[sizes, sizes]], [[Y, Y]]).finish("t").layout.xaxis.tickangle == 0
 
 
 def test_bands_are_paler_where_they_are_many():
