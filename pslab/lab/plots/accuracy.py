@@ -29,7 +29,7 @@ class Quantity(NamedTuple):
 
     title: str
     factor: float = 1.0
-    form: Callable[[float], str] | None = None
+    form: Callable[[float, float], str] | None = None
     words: str = ""
     turns_log: bool = False
 

@@ -111,17 +111,25 @@ def bits(rate: float) -> str:
     return f"{rate / size:g}{SPACE}{unit}"
 
 
-def size(count: float) -> str:
-    """Bytes: ``12345678`` -> ``"12.3 MB"``."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= step:
-            return f"{count / step:.1f}{SPACE}{unit}"
-    return f"{count:.0f}{SPACE}B"
+def size(count: float, most: float = 0.0) -> str:
+    """Bytes: ``12345678`` -> ``"12.3 MB"``; beside a larger number in its unit, so that both can be compared."""
+    unit, step = _byte_unit(count, most)
+    shown = count / step
+    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 1 else f"{shown:.2g}"
+    return f"{digits}{SPACE}{unit}"
 
 
-def round_size(count: float) -> str:
+def round_size(count: float, most: float = 0.0) -> str:
     """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
-    return size(count).replace(".0", "") if count else "0"
+    unit, step = _byte_unit(count, most)
+    return f"{plain(round(count / step, 9))}{SPACE}{unit}" if count else "0"
+
+
+def _byte_unit(count: float, most: float) -> tuple[str, float]:
+    """The unit of the larger one, but for less than a thousandth of it."""
+    led = most if most <= 1000 * count else count
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    return next(((unit, step) for unit, step in units if max(led, count) >= step), ("B", 1.0))
 
 
 def duration(seconds: float) -> str:

@@ -89,6 +89,10 @@ def test_sizes_have_units(count: float, words: str):
     assert size(count).replace("\u00a0", " ") == words
 
 
+def test_a_size_beside_a_larger_one_has_its_unit_unless_nothing_would_be_left_of_it():
+    assert [size(count, 7e9).replace("\u00a0", " ") for count in (7e9, 8.1e8, 5e5)] == ["7.0 GB", "0.81 GB", "500.0 kB"]
+
+
 def test_cluster_is_described_with_its_presets_fields():
     words = cluster_name({"preset": "lab", "slow": {2: 3.0}}).replace("\u00a0", " ")
     assert words == ("1 Gbit/s per worker, full duplex, 500 µs latency, 10 Gbit/s at the server, computation 20 ms "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,7 @@ import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import as_results
 from pslab.lab.plots.charts.tables import METRIC, Data, Table, Titled, bare, cell, tabled, titled, unit_of
-from pslab.lab.plots.labels import SPACE
+from pslab.lab.plots.labels import SPACE, plain
 from pslab.lab.plots.page.axes import Axis, categories, fitting, text_px
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
@@ -100,7 +101,8 @@ def _bar_axis(table: Table, name: str, title: str, room: float) -> Axis:
     if not known:
         return Axis(title, low, end, ticks=((0.0, "0"),))
     tick = unit_of(name, table.metric).tick
-    return Axis(title, low, end, ticks=fitting(low, high, room * (high - low) / (end - low), tick))
+    written = partial(tick, most=high) if tick else plain
+    return Axis(title, low, end, ticks=fitting(low, high, room * (high - low) / (end - low), written))
 
 
 def _bar(

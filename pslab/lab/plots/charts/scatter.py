@@ -100,11 +100,10 @@ def _x_axis(table: Table, name: str, title: str, ys: Iterable[str], log: str) ->
 def _y_axis(table: Table, name: str, title: str, log: bool) -> Axis:
     unit = unit_of(name, table.metric)
     ends = [f"{name}{end}" for end in ("", "_low", "_high") if f"{name}{end}" in table.frame]
-    written = unit.tick if unit.tick is not plain else None
     values = [unit.factor * value for end in ends for value in table.frame[end]]
     finite = [value for value in values if math.isfinite(value)]
     zero = bool(finite) and 0 <= min(finite) < FAR_APART * max(finite)
-    shown = axis(values, title, log=log, zero=zero, form=written, pad=0.05)
+    shown = axis(values, title, log=log, zero=zero, form=unit.tick, pad=0.05)
     if not _some_missing(table, name):
         return shown
     low, high = shown.range

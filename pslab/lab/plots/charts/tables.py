@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
@@ -38,21 +39,23 @@ def _digits(value: float) -> str:
 class Unit(NamedTuple):
     """How the values of a unit are written."""
 
-    form: Callable[[float], str]
+    form: Callable[..., str]
     title: str = ""  #: behind an axis' title
     factor: float = 1.0  #: of what is drawn
-    tick: Callable[[float], str] = plain
+    beside: Callable[..., str] | None = None  #: the form of a value beside larger ones
+    tick: Callable[..., str] | None = None  #: ... and of a tick, if it has a unit of its own
 
 
 UNITS: dict[str, Unit] = {
     "s": Unit(lambda v: f"{_digits(v)}{SPACE}s", " (s)"),
-    "B": Unit(size, tick=round_size),
+    "B": Unit(size, beside=size, tick=round_size),
     "share": Unit(lambda v: f"{100 * v:.1f}{SPACE}%", " (%)", 100),
     "accuracy": Unit(lambda v: f"{100 * v:.2f}{SPACE}%", " (%)", 100),
     "pushes/s": Unit(lambda v: f"{_digits(v)}/s"),
     "": Unit(_digits),
 }
 METRIC = "(metric)"  # in a row: the metric of its runs
+LARGEST = "(largest)"  # in a row: the largest value of each column, whose unit all are written in
 
 
 def unit_of(column: str, metric: Metric) -> Unit:
@@ -111,6 +114,7 @@ class Table:
     caption: Sequence[str]
     orders: Mapping[str, Sequence[Any]]  #: column -> all values that it may have, which give each its look
     metric: Metric = ACCURACY
+    largest: Mapping[str, float] = field(default_factory=dict)  #: of a measure, in all panels
 
     def levels(self, column: str | None) -> list[Any]:
         """A column's values in their order."""
@@ -123,7 +127,7 @@ class Table:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each row."""
-        return [{METRIC: self.metric, **{str(column): value for column, value in row.items()}}
+        return [{METRIC: self.metric, LARGEST: self.largest, **{str(column): value for column, value in row.items()}}
                 for row in self.frame.to_dict("records")]  # fmt: skip
 
     def where(self, **values: Any) -> Table:
@@ -177,7 +181,7 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     frame = frame.iloc[order].reset_index(drop=True)
     words = {column: _words(column, crowd) for column in columns}
     lines = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    return Table(frame, names, words, goal, lines, crowd.orders, metric_in(crowd, values))
+    return Table(frame, names, words, goal, lines, crowd.orders, metric_in(crowd, values), largest(frame, values))
 
 
 def numeric(values: Iterable[Any]) -> bool:
@@ -206,7 +210,14 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
     words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
     orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
     return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders,
-                 metric_in(data, values))  # fmt: skip
+                 metric_in(data, values), largest(frame, values))  # fmt: skip
+
+
+def largest(frame: pd.DataFrame, values: Iterable[str]) -> dict[str, float]:
+    """The largest median of each measure that has a unit to choose."""
+    chosen = [value for value in values if value in MEASURES and UNITS.get(MEASURES[value].unit, UNITS[""]).beside]
+    return {value: max((each for each in frame[value].tolist() if math.isfinite(each)), default=0.0)
+            for value in chosen}  # fmt: skip
 
 
 def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
@@ -229,7 +240,7 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     if not measures:
         return _styled(table, caption)
     goal, metric = table.attrs.get("goal"), table.attrs.get("metric", ACCURACY)
-    rows = [{METRIC: metric, **row} for row in table.to_dict("records")]
+    rows = [{METRIC: metric, LARGEST: largest(table, measures), **row} for row in table.to_dict("records")]
     shown = pd.DataFrame({bare(title_of(column, goal, metric)): [cell(row, column) for row in rows]
                           for column in measures}, index=_named(table))  # fmt: skip
     for column, words in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
@@ -246,7 +257,8 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
 
 def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
     """One entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
-    form, value = unit_of(column, row.get(METRIC, ACCURACY)).form, row[column]
+    unit, value = unit_of(column, row.get(METRIC, ACCURACY)), row[column]
+    form = unit.form if unit.beside is None else partial(unit.beside, most=row.get(LARGEST, {}).get(column, value))
     low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
     missed = missing(row, column)
     few = f" ({row['reached']} of {row['seeds']}{'' if brief else ' seeds'})" if missed and row["reached"] else ""

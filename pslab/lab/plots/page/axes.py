@@ -72,25 +72,26 @@ class Axis:
 
 def axis(
     values: Iterable[float], title: str = "", *, log: bool = False, zero: bool = False, pad: float = 0.03,
-    form: Callable[[float], str] | None = None,
+    form: Callable[[float, float], str] | None = None,
 ) -> Axis:  # fmt: skip
     """An axis for these values; those that are not positive have no place on a logarithmic one.
 
     Args:
         zero: whether it starts at 0.
         pad: room at its ends, as a share of its length.
-        form: how a tick is written; plotly's own ticks if None.
+        form: how a tick is written beside the largest value; plotly's own ticks if None.
     """
     found = np.array([value for value in values if math.isfinite(value) and (value > 0 or not log)], dtype=float)
     low, high = (float(found.min()), float(found.max())) if len(found) else (1.0, 10.0)
     if log:
         room = (high / low) ** pad if high > low else 2.0
         low, high = low / room, high * room
-        return Axis(title, low, high, True, tuple((tick, (form or plain)(tick)) for tick in decades(low, high)))
+        ticks = tuple((tick, form(tick, high) if form else plain(tick)) for tick in decades(low, high))
+        return Axis(title, low, high, True, ticks)
     low = min(low, 0.0) if zero else low
     room = pad * ((high - low) or abs(high) or 1.0)
     low, high = low - (0.0 if zero and low == 0 else room), high + room
-    return Axis(title, low, high, ticks=tuple((tick, form(tick)) for tick in nice(low, high)) if form else ())
+    return Axis(title, low, high, ticks=tuple((tick, form(tick, high)) for tick in nice(low, high)) if form else ())
 
 
 def categories(names: Sequence[str], title: str = "", *, downwards: bool = False) -> Axis:

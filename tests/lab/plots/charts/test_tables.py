@@ -50,6 +50,12 @@ def test_cell_has_unit_and_range(row: dict, column: str, full: str, brief: str):
     assert words(cell(row, column, brief=True)) == brief
 
 
+def test_sizes_of_one_column_have_one_unit():
+    frame = pd.DataFrame({"sync": ["bsp", "asp"], "bytes_to_goal": [2.1e9, 340e6]})
+    rows = tabled(frame, "sync", [], ["bytes_to_goal"], None).rows
+    assert [words(cell(row, "bytes_to_goal")) for row in rows] == ["2.1 GB", "0.34 GB"]
+
+
 def test_titles_name_measure_goal_and_unit():
     assert words(title_of("seconds_to_goal", 0.97)) == "time to 97 % (s)"
     assert title_of("accuracy", None) == "final accuracy (%)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pslab.lab.plots.labels import round_size
 from pslab.lab.plots.page.axes import Axis, axis, categories, decades, nice, text_px, wrapped
 
 
@@ -62,3 +63,10 @@ def test_text_is_wrapped_at_its_width():
     assert wrapped("one two three", text_px("one two")) == ["one two", "three"]
     assert wrapped("unbreakable", 3) == ["unbreakable"]
     assert text_px("<b>iii</b>") == text_px("iii") < text_px("WWW")
+
+
+def test_sizes_on_one_axis_have_one_unit():
+    linear = axis([0, 1.2e9], zero=True, form=round_size)
+    assert [text.replace("\u00a0", " ") for _, text in linear.ticks] == ["0", "0.25 GB", "0.5 GB", "0.75 GB", "1 GB"]
+    powers = axis([3e7, 2e10], log=True, form=round_size)
+    assert [text.replace("\u00a0", " ") for _, text in powers.ticks] == ["0.1 GB", "1 GB", "10 GB"]
