@@ -24,6 +24,7 @@ from pslab.config.table import ROWS, Row
 from pslab.lab.commands.list import Entry, entries, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
+EACH = "15_each_policy"  # the notebook with a figure of every policy
 KINDS = {"sync": "Synchronization", "prune": "Pruning", "rate": "Rates", "order": "Request orders"}
 #: Texts that are not in docs/, and their pages.
 TEXTS = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "results/README.md": "records.md",
@@ -61,7 +62,7 @@ def generated() -> dict[str, Callable[[], str]]:
     texts = {page: lambda path=path: linked((ROOT / path).read_text(), path) for path, page in TEXTS.items()}
     studies = {f"studies/{path.stem}.md": lambda path=path: study(path) for path in notebooks()}
     policies = {f"policies/{kind}/{name}.md": lambda each=each: policy(each) for (kind, name), each in listed().items()}
-    return {**texts, **studies, **policies, "fields.md": fields}
+    return {**texts, **studies, **policies, "fields.md": fields, "gallery.md": gallery}
 
 
 def navigation(nav: list[Any]) -> list[Any]:
@@ -134,6 +135,11 @@ def policy(entry: Entry) -> str:
     example, lines = row.example or row.name, [f"# {entry.name}", "", f"**{entry.what}.**", ""]
     lines += [f"Source: {entry.source}.", ""] if entry.source else []
     lines += [text, ""] if text else []
+    own = f"{EACH}-{entry.kind}-{entry.name}"
+    if own in figures(EACH):
+        lines += [f"![{own}](../../figures/{own}.svg)", "", f"*From [{EACH}](../../studies/{EACH}.md).*", ""]
+    else:
+        lines += [f"*`pslab figures --only {EACH}` draws its curve, and `make site` shows it here.*", ""]
     lines += ["## Use", "", "```sh", entry.command]
     lines += [f"pslab check {row.small or example}"] if entry.kind == "sync" else []
     lines += ["```", "", "```python", f'Run({entry.kind}="{example}")', "```", ""]
@@ -142,7 +148,7 @@ def policy(entry: Entry) -> str:
     if found := [path for path in notebooks() if studies(path, entry)]:
         lines += ["## In the studies", "", *(f"- [{path.stem}](../../studies/{path.stem}.md): {question(path)}"
                                              for path in found), ""]  # fmt: skip
-        drawn = [name for path in found for name in figures(path.stem) if shows(name, row)]
+        drawn = [name for path in found if path.stem != EACH for name in figures(path.stem) if shows(name, row)]
         lines += [f"![{name}](../../figures/{name}.svg)\n" for name in drawn[:1]]
     return "\n".join([*lines, "## The rule", "", f"From `{entry.file}`:", "", "```python", code(row.load()), "```", ""])
 
@@ -173,6 +179,26 @@ def figures(stem: str) -> list[str]:
     """The figures of a notebook and its variants that there are, accuracy first."""
     found = [path.stem for path in sorted((results() / "figures").glob(f"{stem}-*.svg"))]
     return sorted(found, key=lambda name: not name.endswith("-accuracy"))
+
+
+def gallery() -> str:
+    """The page of all figures that there are, study by study."""
+    about = ("Every figure here was drawn on the machine that built these pages, from records that `pslab verify` "
+             "checks; `make figures-all` draws all of them. A figure leads to its study.")  # fmt: skip
+    lines = ["# Gallery", "", about, ""]
+    for path in notebooks():
+        if names := figures(path.stem):
+            images = (f"[![{title(name)}](figures/{name}.svg){{ loading=lazy }}](studies/{path.stem}.md)"
+                      for name in names)  # fmt: skip
+            lines += [f"## {question(path)}", "", '<div class="gallery" markdown>', *images, "</div>", ""]
+    return "\n".join(lines if len(lines) > 4 else [*lines, "Nothing is drawn yet."])
+
+
+def title(name: str) -> str:
+    """What a figure shows: the first line of its caption."""
+    text = results() / "figures" / f"{name}.txt"
+    words = text.read_text().partition("\n")[0] if text.is_file() else name
+    return re.sub(r"[\[\]\"<>]", "", words)
 
 
 def shows(name: str, row: Row) -> bool:
@@ -211,21 +237,20 @@ def study(path: Path) -> str:
         if each.cell_type == "markdown":
             lines += [linked(each.source, f"notebooks/{path.name}"), ""]
         else:
-            lines += ["```python", each.source, "```", "", *outputs(path.stem, each)]
+            lines += ["```python", each.source, "```", "", *outputs(each)]
         if not number:
             lines += [f"*The notebook `notebooks/{path.name}`, {how}.*", ""]
     return "\n".join(lines)
 
 
-def outputs(stem: str, each: Any) -> Iterator[str]:
-    """What a cell has shown: its saved figures as images; tables, claims and captions as they are."""
+def outputs(each: Any) -> Iterator[str]:
+    """What a cell has shown: its saved figures, which their captions name, as images; tables, claims and captions."""
     for output in each.get("outputs", []):
         html = "".join(output.get("data", {}).get("text/html", ""))
-        if "application/vnd.plotly.v1+json" in output.get("data", {}):
-            for name in re.findall(r"save\(\s*\"([\w-]+)\"", each.source):
-                if (results() / "figures" / f"{stem}-{name}.svg").is_file():
-                    yield from (f"![{name}](../figures/{stem}-{name}.svg)", "")
-        elif html and "<script" not in html:
+        if html and "application/vnd.plotly.v1+json" not in output.data and "<script" not in html:
+            for name in re.findall(r"<p id='([\w.-]+)'", html):
+                if (results() / "figures" / f"{name}.svg").is_file():
+                    yield from (f"![{name}](../figures/{name}.svg)", "")
             yield from ("<div class=\"output\">" + re.sub(r"\s*\n\s*", " ", html) + "</div>", "")
 
 

@@ -21,6 +21,7 @@ from pslab.config.spec import build
 from pslab.lab import plots
 from pslab.lab.bench.command import SECTIONS
 from pslab.lab.commands.figures import chosen
+from pslab.lab.studies.parameters import of_notebook
 
 ROOT = Path(__file__).parent.parent
 VERDICTS = ("Held", "Held in part", "Not held", "Not tried")
@@ -118,6 +119,36 @@ def test_a_policy_has_a_figure_that_shows_it(tmp_path, monkeypatch):
         assert [link for link in SITE.links(page) if link.endswith(".svg")] == [f"../../figures/{name}.svg"]
 
 
+CAPTION = "<p id='00_tour-accuracy'>\n\n  a caption</p>"
+
+
+def test_a_policy_has_a_figure_of_its_own_or_says_how_to_draw_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    row = SITE.listed()["prune", "none"]
+    assert "`pslab figures --only 15_each_policy` draws its curve" in SITE.policy(row)
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "15_each_policy-prune-none.svg").write_text("<svg/>")
+    assert "![15_each_policy-prune-none](../../figures/15_each_policy-prune-none.svg)" in SITE.policy(row)
+
+
+def test_every_policy_is_drawn_by_itself():
+    drawn = of_notebook(ROOT / "notebooks" / f"{SITE.EACH}.ipynb")
+    names = {kind: [name.partition(":")[0] for name in each] for kind, each in drawn["policies"].items()}
+    names["order"] = drawn["orders"]
+    listed = {kind: [name for known, name in SITE.listed() if known == kind] for kind in SITE.KINDS}
+    assert {kind: sorted(each) for kind, each in names.items()} == {kind: sorted(each) for kind, each in listed.items()}
+
+
+def test_the_gallery_has_every_figure_with_what_it_shows(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    assert SITE.gallery().endswith("Nothing is drawn yet.")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
+    (tmp_path / "figures" / "00_tour-accuracy.txt").write_text('"Accuracy" [in time]\nmore')
+    assert "[![Accuracy in time](figures/00_tour-accuracy.svg)" in SITE.gallery()
+    assert SITE.links(SITE.gallery())[-1] == "studies/00_tour.md"
+
+
 def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(tmp_path, monkeypatch):
     import nbformat
 
@@ -128,14 +159,18 @@ def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_i
     executed.cells[-2].source += " "
     folder = tmp_path / "notebooks"
     folder.mkdir()
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
     for words, seen in ((" ", False), ("", True)):
         executed.cells[-2].source = executed.cells[-2].source.rstrip() + words
         for cell in executed.cells:
             if cell.cell_type == "code":
-                cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": "<p>\n\n  a caption</p>"})]
+                cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": CAPTION})]
         nbformat.write(executed, folder / path.name)
         SITE.cells.cache_clear()
-        assert ("<p> a caption</p>" in SITE.study(path)) == seen
+        page = SITE.study(path)
+        assert ("<p id='00_tour-accuracy'> a caption</p>" in page) == seen
+        assert ("![00_tour-accuracy](../figures/00_tour-accuracy.svg)" in page) == seen
     SITE.cells.cache_clear()
 
 

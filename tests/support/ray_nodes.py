@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from pslab.engines.processes.fleets.ray import HEALTH
+from pslab.engines.processes.fleets.ray import OWN
 
 
 class Nodes:
@@ -18,7 +18,7 @@ class Nodes:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH}
+        head = {"num_cpus": 0, **OWN}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self._cluster.address
         self.raylets, self._fallen = list[int](), set[int]()
@@ -35,9 +35,7 @@ class Nodes:
 
     def of(self, process: Any) -> int:
         """The raylet of the node on which a process of the fleet is."""
-        from ray._private.state import actors
-
-        number = actors(process._actor._actor_id.hex())["Pid"]
+        number = number_of(process)
         return next(raylet for raylet in self.raylets if number in family(raylet))
 
     def signal(self, raylet: int, by: int) -> None:
@@ -55,6 +53,13 @@ class Nodes:
         for raylet in [*self.raylets, *self._fallen]:
             self.signal(raylet, signal.SIGKILL)
         self._cluster.shutdown()
+
+
+def number_of(process: Any) -> int:
+    """The pid of a process of the fleet."""
+    from ray._private.state import actors
+
+    return int(actors(process._actor._actor_id.hex())["Pid"])
 
 
 def family(process: int) -> list[int]:

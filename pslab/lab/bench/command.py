@@ -23,7 +23,7 @@ SECTIONS = {
     "mnist": "to 98 % of MNIST, beside one process",
     "zipline": "ZipLine's variants, beside their published times",
     "startup": "spawning workers, and a second run in the same pool",
-    "fleets": "a dense round without shared memory, beside raw TCP",
+    "fleets": "a dense round without shared memory, beside raw TCP, and Ray's own parameter server (needs Ray)",
     "scale": "many workers and servers, of whom one decides, in virtual time; a model of 10^9 parameters",
 }
 BESIDE = {"fleets": "rounds:over_fleets"}  # sections that another one's module has

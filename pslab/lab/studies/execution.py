@@ -36,7 +36,7 @@ def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
     """
     from pslab.lab.plots.export import replace
 
-    begun_s, before = time.monotonic(), entry.figures
+    begun_s, before, code = time.monotonic(), entry.figures, entry.made((), ())["code"]
     draft = entry.executed.with_name(f".{entry.name}.partial.ipynb")
     entry.executed.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pslab-kernel-") as place:
@@ -54,6 +54,7 @@ def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
             watch.stop()
             draft.unlink(missing_ok=True)
         stamp = entry.stamp_of(journal.entries(written), time.monotonic() - begun_s)
+        stamp["made"]["code"] = code  # which somebody may have changed meanwhile
     replace(entry.executed, content)
     replace(entry.stamped, (json.dumps(stamp, indent=1, sort_keys=True) + "\n").encode())
     vars(entry).pop("stamp", None)  # it was read before

@@ -41,14 +41,14 @@ def save(name: str, figure: go.Figure, *, images: bool = False) -> None:
     export.write(figure, full, default_results() / "figures", images)
     journal.note(figure=full)
     if kernel() is not None:
-        _show(figure)
+        _show(full, figure)
 
 
-def _show(figure: go.Figure) -> None:
+def _show(name: str, figure: go.Figure) -> None:
     from IPython import display
 
     from pslab.lab.plots import caption_of
 
     shown: Any = display  # IPython's functions have no types
     lines = "<br>".join(map(html.escape, caption_of(figure)))
-    shown.display(figure, shown.HTML(f"<p style='max-width:687px;font-size:small;opacity:.7'>{lines}</p>"))
+    shown.display(figure, shown.HTML(f"<p id='{name}' style='max-width:687px;font-size:small;opacity:.7'>{lines}</p>"))

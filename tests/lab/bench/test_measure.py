@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 
 import pytest
 import torch
 
 from pslab.__main__ import main
-from pslab.lab.bench import command, peers
+from pslab.lab.bench import command, peers, ray_example
 from pslab.lab.bench.flat import exchange
 from pslab.lab.bench.measure import Row, alternated, interleaved
 from pslab.lab.bench.sections import mnist, rounds, startup, training
@@ -57,6 +58,28 @@ def test_a_round_of_the_local_engine_is_measured(sync):
 
 def test_a_round_without_shared_memory_is_measured(small_pool):
     assert 0 < rounds.pslab_round(256, 1, "ssp:0", 5, "loopback") < math.inf
+
+
+@pytest.mark.slow
+def test_every_gradient_of_rays_example_is_applied_once():
+    pytest.importorskip("ray")
+    ray, before = ray_example.load_ray(), ray_example.build_model("mlp", 0).state_dict()
+    ray.init(address="local", include_dashboard=False, num_cpus=4)
+    example = ray_example.Example(2, "mlp")
+    assert 0 < example.asynchronous(10) < math.inf
+    assert 0 < example.synchronous(5) < math.inf
+    after = ray.get(example._server.get_weights.remote())
+    steps = {name: (before[name] - after[name]).mean().item() / ray_example.RATE for name in before}
+    example.close()
+    ray.shutdown()
+    assert steps == pytest.approx(dict.fromkeys(before, 2 * 10 + 2 * 5), rel=0.01)
+
+
+def test_without_ray_its_example_is_left_out_and_said_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(rounds, "FLEET_ROUNDS", {})
+    assert rounds.over_fleets(quick=True) == []
+    assert "pip install 'pslab[ray]'" in capsys.readouterr().out
 
 
 def test_ranges_partition_a_flat_model():

@@ -212,6 +212,19 @@ def test_prose_is_no_reason_to_execute_a_notebook_again(bench: Bench, first: Cal
     assert bench.executed == []
 
 
+def test_a_notebook_that_is_changed_while_it_is_executed_is_executed_again(bench: Bench):
+    def changes(*arguments: Any) -> None:
+        bench.kernel(*arguments)
+        bench.write("two", code="sweep(other)")
+
+    bench.monkeypatch.setattr(execution, "_papermill", changes)
+    done = []
+    for _ in range(3):
+        assert bench("--only", "two") == 0
+        done += bench.executed
+    assert done == ["two", "two"]  # the second time it is already what it becomes
+
+
 @pytest.mark.parametrize("change", ["code", "record", "package", "semantics", "stamp", "figure", "notebook", "lost"])
 def test_what_a_figure_was_made_of_is_watched(
     bench: Bench, first: Callable[..., int], monkeypatch: pytest.MonkeyPatch, change: str

@@ -24,12 +24,13 @@ START_LIMIT_S = 120.0  # in which the cluster finds room for processes, and star
 KILLED_LIMIT_S = 4.0  # after which an actor that was killed is not waited for: its host may be gone
 MOVED_LIMIT_S = 10.0  # in which Ray finds room elsewhere for what was on a host that is gone
 LOOK_S = 0.1  # between two looks at which actors have ended
-#: Of a cluster that is started here: a frozen host is noticed within 6 s, and not after a minute.
-HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_timeout_ms": 1000,
-          "health_check_failure_threshold": 3}  # fmt: skip
+#: A cluster that is started here: a frozen host is noticed within 6 s, and not after a minute.
+HEALTH = {"initial_delay_ms": 1000, "period_ms": 1000, "timeout_ms": 1000, "failure_threshold": 3}
+OWN = {"include_dashboard": False, "_system_config": {f"health_check_{name}": value for name, value in HEALTH.items()}}
 
 
-def _ray() -> Any:
+def load_ray() -> Any:
+    """The package, as it is wanted here; StartFailed without it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -43,7 +44,7 @@ class RayFleet(LoopbackFleet):
 
     def __init__(self, children: int, fleet: Fleet) -> None:
         super().__init__(children, fleet)
-        self._ray, self._fleet, self._processes = _ray(), fleet, list[RayProcess]()
+        self._ray, self._fleet, self._processes = load_ray(), fleet, list[RayProcess]()
         self._over = threading.Event()
         try:
             self._join()
@@ -57,13 +58,13 @@ class RayFleet(LoopbackFleet):
         ray, address = self._ray, self._fleet.address
         if ray.is_initialized():  # the user's own, or that of a pool before
             return
-        own = {"include_dashboard": False, "_system_config": HEALTH}
-        started: dict[str, Any] = {**own, "_temp_dir": passing_folder("pslab-ray-")} if address == "local" else {}
+        started: dict[str, Any] = {**OWN, "_temp_dir": passing_folder("pslab-ray-")} if address == "local" else {}
         try:
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
             problem = "is there one? `ray start --head` begins it, address: local starts one for this process"
-            raise StartFailed(f"no Ray cluster answers at {address} ({error}): {problem}") from error
+            missing = f"no Ray cluster answers at {address} ({error}): {problem}"
+            raise StartFailed(f"no Ray cluster starts here: {error}" if started else missing) from error
 
     def _reserve(self) -> Any:
         """Room for the server, and for all others together or so many on a host."""
@@ -113,11 +114,10 @@ class RayFleet(LoopbackFleet):
 
     def _place(self, number: int) -> tuple[Any, Any]:
         """A new actor, and what is there once it has begun."""
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
         fleet, many = self._fleet, self._fleet.workers_per_node or 1
         bundle = 0 if number == SERVER else 1 + number // many
-        place = PlacementGroupSchedulingStrategy(self._reserved, placement_group_bundle_index=bundle)
+        within = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+        place = within(self._reserved, placement_group_bundle_index=bundle)
         cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
         actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0,
                                                  scheduling_strategy=place).remote()  # fmt: skip

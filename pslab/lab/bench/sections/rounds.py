@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pslab.engines.local.engine import execute
+from pslab.engines.processes import pool
+from pslab.engines.processes.fleets.ray import load_ray
+from pslab.errors import StartFailed
 from pslab.lab.bench.flat import exchange
 from pslab.lab.bench.measure import Row, alternated, copy_s
 from pslab.lab.bench.peers import Peers, peers
+from pslab.lab.bench.ray_example import Example
 
 SMALL, MLP, LARGE = 256, 932_352, 25_000_000  # parameters: 1 KB; the thesis's MLP; 25 million
 ROUNDS = {SMALL: 2000, MLP: 300, LARGE: 12}
@@ -16,6 +22,8 @@ SECTION = "1 dense round"
 FLEETS = "10 a dense round without shared memory"
 FLEET_ROUNDS = {9_250: 2000, MLP: 200, LARGE: 10}  # 37 KB, 3.7 MB, 100 MB
 FLEET_BARS = {9_250: 2.0, MLP: 1.5, LARGE: 1.1}
+RAY = {"place": "ray", "address": "local", "worker_cpus": 0.1, "server_cpus": 0.1}  # few cores do for all actors
+RAY_ROUNDS, RAY_BAR = 50, 1 / 2.5
 
 
 def rows(quick: bool) -> list[Row]:
@@ -44,10 +52,35 @@ def over_fleets(quick: bool) -> list[Row]:
                 row = Row(FLEETS, f"{4e-6 * size:.2g} MB, W={workers}: loopback", 1e3 * seconds["loopback"], "ms",
                           "raw TCP", seconds["loopback"] / seconds["raw TCP"], FLEET_BARS[size])  # fmt: skip
                 found.append(row)
+    try:
+        load_ray()
+    except StartFailed as error:
+        print(f"  left out: what Ray's own parameter server takes beside; {error}")
+        return found
+    return [*found, *beside_ray(RAY_ROUNDS, 3 if quick else 7)]
+
+
+def beside_ray(rounds: int, repeats: int) -> list[Row]:
+    """The processes of a Ray cluster, beside Ray's own example of a parameter server on the same cluster."""
+    found = []
+    for workers in (2, 4):
+        pslab_round(MLP, workers, "asp", 1, RAY)  # it starts the cluster
+        example = Example(workers, "mlp")
+        theirs = {"asp": example.asynchronous, "ssp:0": example.synchronous}
+        for sync, other in theirs.items():
+            seconds = alternated({"pslab": lambda: pslab_round(MLP, workers, sync, rounds, RAY),  # noqa: B023
+                                  "Ray": lambda: other(rounds)}, repeats)  # noqa: B023  # fmt: skip
+            ours, others = (workers / seconds[name] for name in ("pslab", "Ray"))
+            found.append(Row(FLEETS, f"{4e-6 * MLP:.2g} MB, W={workers}, {sync}: Ray actors", 1e3 * seconds["pslab"],
+                             "ms", f"Ray's example, {other.__name__}", others / ours, RAY_BAR,
+                             f"{ours:.0f} and {others:.0f} iterations/s, {ours / others:.2f} times"))  # fmt: skip
+        example.close()
+    pool.release()
+    load_ray().shutdown()
     return found
 
 
-def pslab_round(size: int, workers: int, sync: str, rounds: int, fleet: str = "local") -> float:
+def pslab_round(size: int, workers: int, sync: str, rounds: int, fleet: Any = "local") -> float:
     """Seconds per round of the local engine, including its protocol and its records."""
     experiment = exchange(size, workers=workers, sync=sync, pushes=rounds * workers, fleet=fleet)
     return float(execute(experiment, lambda news: None).facts["seconds"]) / rounds

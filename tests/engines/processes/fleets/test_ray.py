@@ -5,18 +5,23 @@ from __future__ import annotations
 import ast
 import os
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from processes import using, wait_for_end
+from ray_nodes import number_of
 from tiny import tiny
 
 import pslab
+from pslab.config.fleet import Fleet
 from pslab.engines.execute import execute
 from pslab.engines.processes import pool
+from pslab.engines.processes.fleets import ray as fleets
 from pslab.errors import StartFailed
 from pslab.lab.runs.resolve import resolve
 
@@ -46,6 +51,19 @@ def test_without_ray_a_run_says_how_to_get_it(monkeypatch):
         execute(resolve(tiny(workers=1, fleet="ray")), lambda news: None)
 
 
+@pytest.mark.parametrize(("address", "advised"), [("local", False), ("auto", True), ("head:6379", True)])
+def test_only_who_joins_a_cluster_is_told_how_to_begin_one(monkeypatch, tmp_path, address, advised):
+    def init(**given: object):
+        raise ConnectionError("no way")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, is_initialized=lambda: False))
+    monkeypatch.setattr(fleets, "passing_folder", lambda prefix: str(tmp_path))
+    with pytest.raises(StartFailed, match="no way") as error:
+        fleets.RayFleet(1, Fleet("ray", address))
+    assert ("ray start --head" in str(error.value)) == advised
+    assert (address in str(error.value)) == advised
+
+
 @pytest.fixture(scope="module")
 def ray():
     found = pytest.importorskip("ray")
@@ -61,21 +79,27 @@ def test_a_run_on_a_ray_cluster_has_the_bits_of_one_here(ray, fields):
     np.testing.assert_array_equal(here.weights, there.weights)
 
 
+def killed_by_the_system(process):
+    os.kill(number_of(process), signal.SIGKILL)
+
+
 @pytest.mark.slow
-def test_a_killed_worker_of_a_ray_cluster_is_replaced_and_changes_no_bit(ray):
+@pytest.mark.parametrize("kill", [fleets.RayProcess.kill, killed_by_the_system])
+def test_a_killed_worker_of_a_ray_cluster_is_replaced_and_changes_no_bit(ray, kill):
     fields = {"sync": "bsp", "workers": 2, "pushes": 200, "on_death": "restart", "lease_s": 5.0,
               "cluster": {"compute_s": 0.02}}  # fmt: skip
     here = execute(resolve(tiny(**fields)), lambda news: None)
     pool.release()
     killed = []
 
-    def kill(news):
+    def look(news):
         if news.get("pushes", 0) >= 40 and not killed:
             killed.append(1)
-            pool._kept.processes[1].kill()
+            kill(pool._kept.processes[1])
 
-    there = execute(resolve(tiny(**fields, fleet=HERE)), kill)
-    assert [life["worker"] for life in there.facts["lives"]] == [1]
+    there = execute(resolve(tiny(**fields, fleet=HERE)), look)
+    (life,) = there.facts["lives"]
+    assert (life["worker"], life["joined"]) == (1, life["iteration"])
     np.testing.assert_array_equal(here.weights, there.weights)
 
 
