@@ -14,6 +14,15 @@ from pslab.lab.studies.batch import PLAN
 
 SHARED = "share/pslab/"  # where a wheel puts them: see data-files in pyproject.toml
 KEPT = ("notebooks/*.ipynb", f"notebooks/{PLAN}", "data/README.md", "data/MNIST/raw/*.gz")
+NEXT = """  pslab figures --only 02_first_study   a first finding, in about a minute
+  pslab lab                             JupyterLab; 00_tour is the place to begin
+  pslab new-study NAME                  a notebook of your own"""
+README = f"""# Studies with pslab
+
+The notebooks and MNIST as they came with pslab; `results/` gets the records and figures. Here, in a shell:
+
+{NEXT.replace("  pslab", "    pslab")}
+"""
 
 
 def add(verbs: Any) -> None:
@@ -36,13 +45,11 @@ def main(options: argparse.Namespace) -> int:
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, place / name)
         (place / "results").mkdir()
+        (place / "README.md").write_text(README)
     except OSError as error:
         raise Unwritable(f"{place} could not be laid out: {error}") from error
     studies = sum(name.endswith(".ipynb") for name in found)
-    print(f"{studies} notebooks and MNIST are in {place}; go there, and then\n"
-          "  pslab figures --only 02_first_study   a first finding, in about a minute\n"
-          "  pslab lab                             JupyterLab; 00_tour is the place to begin\n"
-          "  pslab new-study NAME                  a notebook of your own")  # fmt: skip
+    print(f"{studies} notebooks and MNIST are in {place}; go there, and then\n{NEXT}")
     return 0
 
 

@@ -28,7 +28,11 @@ def test_a_working_copy_is_whole_and_its_notebooks_are_planned(
 ):
     place = tmp_path / "mine" / "lab"
     assert main(["init", str(place)]) == 0
-    assert f"are in {place}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"are in {place}" in said
+    commands = [line.strip() for line in said.splitlines() if line.startswith("  pslab ")]
+    kept = (place / "README.md").read_text().splitlines()
+    assert [line.strip() for line in kept if line.startswith("    pslab ")] == commands != []
     for kind in ("notebooks/*.ipynb", "notebooks/batch.yaml", "data/MNIST/raw/*.gz"):
         there = {path.name: content(path) for path in ROOT.glob(kind)}
         assert there == {path.name: content(path) for path in place.glob(kind)} != {}
