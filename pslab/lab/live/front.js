@@ -64,7 +64,7 @@ export default {
     let end = null, frame = 0;
     const begin = () => {
       const view = el.closest(".pslab-live");
-      // before its own a figure's element holds an empty one, without ticks, which loses what is sent to it
+      // a figure that has its axes hears what it is sent; before that it would be lost
       const drawn = view?.isConnected ? [...view.querySelectorAll(".js-plotly-plot")].filter(isDrawn) : [];
       if (drawn.length >= FIGURES) end = follow(view, model);
       else frame = requestAnimationFrame(begin);

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -40,7 +39,6 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType({
     "pushes": 937, "cluster": "lab", "seed": 0, "pull": "changed",
 })  # fmt: skip
 PERIOD_S = 0.25
-PATIENCE_S = 10.0  # with a page that does not say that it has the figures
 RUNS_SHOWN = 3  # with their workers
 STATES = {QUEUED: "queued", FINISHED: "finished", INTERRUPTED: "interrupted, kept", LOST: "ended without a record",
           SILENT: "silent"}  # fmt: skip
@@ -160,7 +158,7 @@ class Live:
         self.figure, self.strips = live_figure.curves(), live_figure.strips()
         self._workers = widgets.VBox([self.strips]).add_class("pslab-workers")
         buttons = widgets.HBox([self._start, self._stop, self._clear])
-        self._front, self._displayed_s = Front(), 0.0
+        self._front = Front()
         self._front.observe(lambda _: self.refresh(), ["dark", "shown"])
         shown = [self._front, self._controls.box, buttons, self._message, self._list, self.figure, self._workers]
         self.box = widgets.VBox(shown).add_class("pslab-live")
@@ -183,7 +181,8 @@ class Live:
         state = [self._front.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
         self._clear.disabled = len(tracks) == len(self._watcher.under_way)
         if changed or state != self._drawn or running is not None:
-            ready = self._front.shown or time.monotonic() > self._displayed_s + PATIENCE_S
+            # sent to a page that is not ready, a curve would be lost for good: the next message has only what changed
+            ready = self._front.shown
             self._show(tracks, ready, redraw=ready and state != self._drawn)
             self._drawn = state if ready else None
 
@@ -227,7 +226,7 @@ class Live:
         from IPython.display import display
 
         if self.live:
-            self._front.shown, self._displayed_s = False, time.monotonic()
+            self._front.shown = False
         display(self.box if self.live else self.figure)  # type: ignore[no-untyped-call]
         if self.live:
             if Live._newest is not None:
