@@ -9,6 +9,8 @@ const isDark = (preferred) => {
   return vscodeThemeKind ? !vscodeThemeKind.includes("light") : preferred.matches;
 };
 
+const isDrawn = (figure) => figure.querySelector(".xtick") !== null;
+
 /** A pressed button is said to be pressed, a wrong value to be wrong, and the title of a row names its group. */
 const describe = (view, id) => {
   for (const button of view.querySelectorAll(".widget-toggle-button"))
@@ -62,8 +64,9 @@ export default {
     let end = null, frame = 0;
     const begin = () => {
       const view = el.closest(".pslab-live");
-      const drawn = view?.isConnected && view.querySelectorAll(".js-plotly-plot .main-svg:first-child").length;
-      if (drawn >= FIGURES) end = follow(view, model);
+      // before its own a figure's element holds an empty one, without ticks, which loses what is sent to it
+      const drawn = view?.isConnected ? [...view.querySelectorAll(".js-plotly-plot")].filter(isDrawn) : [];
+      if (drawn.length >= FIGURES) end = follow(view, model);
       else frame = requestAnimationFrame(begin);
     };
     begin();
