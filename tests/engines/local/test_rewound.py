@@ -249,11 +249,11 @@ def test_no_checkpoint_is_one_of_a_run_that_is_over():
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(24, "too many open files")])
 def test_what_a_run_had_is_kept_if_it_ends_while_it_goes_back(monkeypatch, error):
-    def spawn_one(self, number, lines):
+    def begin(self, numbers):
         raise error
 
     monkeypatch.setattr(pool.Pool, "renew", lambda self, workers, renew=pool.Pool.renew: (
-        monkeypatch.setattr(pool.Pool, "_spawn_one", spawn_one), renew(self, workers)))  # fmt: skip
+        monkeypatch.setattr(pool.Pool, "_begin", begin), renew(self, workers)))  # fmt: skip
     wanted = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000)
     with pytest.raises(Interrupted if error is KeyboardInterrupt else StartFailed) as found:
         execute(resolve(wanted), kill_server())

@@ -48,7 +48,7 @@ BUGS: dict[str, tuple[Edits, str, int, str]] = {
     "a barrier that ends with every push": (
         ((BSP, "if not event.moved:", "if not pushes:"),), "bsp", 24, "the policy claims a barrier"),
     "a push is applied twice": (
-        ((SERVER, "tuple(part.held.pop(name) for name in names)", "2 * tuple(part.held[name] for name in names)"),),
+        ((SERVER, "tuple([held.pop(name) for name in names])", "2 * tuple([held[name] for name in names])"),),
         "asp", 24, "is applied twice: as push 1 and as push 2"),
     "every third push is dropped": (
         ((SSP, "return state, (Apply(worker, iteration), *starts)",
@@ -86,6 +86,12 @@ def judged(folder: Path, edits: Edits, sync: str, pushes: int) -> Verdict:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return recorded(load(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_can_still_be_put_in(bug):
+    for file, old, _ in BUGS[bug][0]:
+        assert (PACKAGE / file).read_text().count(old) == 1, old
 
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.slow] * (bug not in FEW)) for bug in BUGS])

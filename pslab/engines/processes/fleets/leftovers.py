@@ -1,4 +1,4 @@
-"""A folder that is not there for longer than this process, however that ends."""
+"""A folder, and processes that know of it, which are not there for longer than this process, however that ends."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import subprocess
 import tempfile
 from typing import Any
 
-#: Once the process has hung up: until nobody has a file open there any more, who could make the folder again.
-REMOVE = 'cat; while rm -rf "$0"; sleep 1; ls -l /proc/[0-9]*/fd 2>&1 | grep -qF "$0" || [ -e "$0" ]; do :; done'
+#: Once the process has hung up: end whoever was told of the folder or has a file open there, and could make it again.
+#: Ray's agents, and workers that were being started, would otherwise look for their node for up to a minute.
+REMOVE = """cat
+ended=.
+while [ "$ended" ] || [ -e "$0" ]; do
+    ended=
+    for each in $(find /proc/[0-9]*/fd -lname "$0*"; grep -lF "$0" /proc/[0-9]*/cmdline); do
+        each=${each#/proc/}
+        each=${each%%/*}
+        [ "$each" != $$ ] && kill -9 "$each" && ended=$each
+    done
+    rm -rf "$0"
+    sleep 1
+done 2> /dev/null"""
 _lines: list[Any] = []  # which end with this process
 
 
 def passing_folder(prefix: str) -> str:
-    """A new one; a shell waits for the end of this process, and removes it."""
+    """A new one; a shell waits for the end of this process, ends those that use the folder, and removes it."""
     found = tempfile.mkdtemp(prefix=prefix)
     _lines.append(subprocess.Popen(["sh", "-c", REMOVE, found], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                    start_new_session=True))  # fmt: skip

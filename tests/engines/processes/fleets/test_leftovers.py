@@ -7,23 +7,32 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from processes import using, wait_for_end
 
 SCRIPT = """
-import os, signal
+import os, signal, subprocess, sys
 from pslab.engines.processes.fleets.leftovers import passing_folder
 found = passing_folder("pslab-test-")
-open(found + "/log", "w").close()
+with open(found + "/log", "w") as log:
+    if "used" in sys.argv:
+        subprocess.Popen(["sleep", "60"], stdout=log)
+        told = [sys.executable, "-c", "import time; time.sleep(60)", found]
+        subprocess.Popen(told, stdout=subprocess.DEVNULL)
 print(found, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_passing_folder_is_gone_with_its_process_also_if_that_is_killed(tmp_path: Path):
+@pytest.mark.parametrize("used", [[], ["used"]])
+def test_a_passing_folder_and_who_uses_it_are_gone_with_its_process_also_if_that_is_killed(
+    tmp_path: Path, used: list[str]
+):
     given = {**os.environ, "TMPDIR": str(tmp_path)}
-    killed = subprocess.run([sys.executable, "-c", SCRIPT], env=given, capture_output=True, text=True, check=False)
+    killed = subprocess.run([sys.executable, "-c", SCRIPT, *used], env=given, stdout=subprocess.PIPE, text=True,
+                            check=False)  # fmt: skip
     folder = killed.stdout.strip()
     assert folder.startswith(str(tmp_path))
     for process in using(folder):
         wait_for_end(process)
-    assert not Path(folder).exists()
+    assert (using(folder), Path(folder).exists()) == ([], False)
