@@ -23,6 +23,7 @@ from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, te
 GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; between a panel and what belongs to it
 HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
 TITLE_ROW, TICK = 16.0, 34.0  # px: a line of the title; from one of plotly's own ticks on x to the next
+VEIL = "rgba(255,255,255,0.8)"  # behind letters that curves may cross
 NARROW = 96.0  # px (1 in): panels beside others are not made narrower by names at their side
 FEW = 4  # curves of a panel: from here on bands are paler
 
@@ -75,7 +76,7 @@ class Page:
                                   exclude_empty_subplots=False)  # fmt: skip
             if label and (row, column) == places[0]:
                 self.write_in(row, column, label, 0, y, xref="x domain", xanchor="left", yanchor="bottom", xshift=2,
-                              font={"size": SMALL, "color": PALE})  # fmt: skip
+                              font={"size": SMALL, "color": PALE}, bgcolor=VEIL, borderpad=0)  # fmt: skip
 
     def write_in(self, row: int, column: int, text: str, x: Any, y: Any, **how: Any) -> None:
         """A text in a panel, at its coordinates."""
