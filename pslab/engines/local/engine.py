@@ -110,7 +110,7 @@ class _LocalRun(Rehearsing):
             self.preparation_s = time.monotonic() - start_s
             self._follow()
             if not self._to_be_repeated():
-                self.evaluate(self.unevaluated, self.workers - self.lost)
+                self.evaluate(self.workers - self.lost)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:
@@ -323,7 +323,7 @@ class _LocalRun(Rehearsing):
         self.hear_out(self.all, lambda: not self._ending - self.pool.ended.keys(), until_s)
         if evaluating and self.worked:
             with contextlib.suppress(RunError):
-                self.evaluate(self.unevaluated[::-1], self.worked, until_s)  # the last one first
+                self.evaluate(self.worked, until_s, last_first=True)
         outcome = self._outcome()
         if self._under_way or self.busy or self.pool.ended:
             pools.release(kill=True)

@@ -141,18 +141,18 @@ class Coordinator:
         self.pool.snapshots.show(index * size_bytes, size_bytes, to=number)
         self.pool.order(number, "evaluate", index, device)
 
-    def evaluate(self, todo: Iterable[int], numbers: Iterable[int], until_s: float = math.inf) -> None:
-        """Evaluate snapshots of a run that stands still, on as many idle processes as there are cores.
+    def evaluate(self, numbers: Iterable[int], until_s: float = math.inf, *, last_first: bool = False) -> None:
+        """Evaluate the snapshots of a run that stands still, on as many idle processes as there are cores.
 
         None is begun after `until_s`, and none is waited for longer than EVALUATION_LIMIT_S beyond that.
 
         Raises:
             WorkerDied: all of these processes are gone. And what `Pool.reports` raises.
         """
-        wanted, able = list(todo), set(numbers)
+        able = set(numbers)
         while time.monotonic() < until_s + EVALUATION_LIMIT_S:
             here = sorted(able - self.pool.ended.keys())[: max(1, os.cpu_count() or 1)]
-            left = [index for index in wanted if index in self.unevaluated] if time.monotonic() < until_s else []
+            left = sorted(self.unevaluated, reverse=last_first) if time.monotonic() < until_s else []
             if not here and (left or self.busy):
                 errors = (error for number, error in self.pool.ended.items() if number in able)
                 raise next(errors, StartFailed("no process is left that could evaluate the snapshots"))

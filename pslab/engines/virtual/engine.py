@@ -98,7 +98,7 @@ class _VirtualRun(Coordinator):
             self.turning_s = self.keeper.turned_s
             pushes = self._close(simulator)
             self.hosts.settle(math.inf)
-            self.evaluate(self.unevaluated, self.hosts.numbers)
+            self.evaluate(self.hosts.numbers)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:
@@ -119,7 +119,7 @@ class _VirtualRun(Coordinator):
         if simulator is None or simulator.driver.outcome or simulator.driver.copying:
             return
         if self.keeper.due(pushes := simulator.pushes):
-            self.evaluate(self.unevaluated, self.hosts.numbers)  # then no checkpoint needs the weights of a snapshot
+            self.evaluate(self.hosts.numbers)  # then no checkpoint needs the weights of a snapshot
             self.keeper.keep(pushes, self._state)
 
     def _state(self) -> dict[str, Any]:
@@ -129,8 +129,8 @@ class _VirtualRun(Coordinator):
     def _stop_at_target(self) -> None:
         """A snapshot is evaluated at its instant, so where a run stops does not depend on the machine."""
         target = self.run.target_accuracy
-        if target is not None and self.simulator is not None and (todo := self.unevaluated):
-            self.evaluate(todo, self.hosts.numbers)
+        if target is not None and self.simulator is not None and self.unevaluated:
+            self.evaluate(self.hosts.numbers)
             if metric_of(self.run).reaches(self.evaluated[max(self.snapshots)][0], target):
                 self.simulator.driver.end("target", self.snapshots[max(self.snapshots)][1])
 
@@ -145,7 +145,7 @@ class _VirtualRun(Coordinator):
             pushes = self._close(simulator)
             with contextlib.suppress(RunError):  # there is one already
                 if settled := self.hosts.settle(until_s):
-                    self.evaluate(self.unevaluated[::-1], self.hosts.numbers, until_s)  # the last one first
+                    self.evaluate(self.hosts.numbers, until_s, last_first=True)
             outcome = self._outcome(simulator, pushes)
         if outcome is None or not settled or self.busy:
             pools.release(kill=True)

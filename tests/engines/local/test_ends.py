@@ -13,6 +13,7 @@ from sabotage import Sabotaged, SabotagedServer, dying, once
 from tiny import Raises, tiny
 
 from pslab.engines.execute import STARTS, execute
+from pslab.engines.local.engine import _LocalRun
 from pslab.errors import WorkerDied
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.sync.bsp import BSP
@@ -77,6 +78,32 @@ def test_what_a_dead_evaluator_has_not_evaluated_workers_do_at_the_end(undisturb
     assert facts["deaths"] == []
     with pytest.raises(WorkerDied, match=r"evaluator is gone \(exit code 9\)"):
         conduct(model=DiesBeside, evaluate="beside")
+
+
+class DiesBehind(Raises):
+    """A model whose first evaluation beside two workers ends that process once somebody writes to a pipe."""
+
+    def __init__(self, pipe):
+        super().__init__()
+        self.pipe = pipe
+
+    def forward(self, x):
+        if not self.training and multiprocessing.current_process().name == "pslab-worker 2":
+            os.close(os.open(self.pipe, os.O_RDONLY))  # until it is opened for writing
+            os._exit(9)
+        return self.net(x)
+
+
+def test_what_an_evaluator_was_evaluating_when_the_run_ended_workers_do_if_it_dies(tmp_path, undisturbed, monkeypatch):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    evaluate = _LocalRun.evaluate
+
+    def kills_first(self, *args, **options):
+        with open(pipe, "r+b", buffering=0):  # which waits for nobody
+            evaluate(self, *args, **options)
+
+    monkeypatch.setattr(_LocalRun, "evaluate", kills_first)
+    same(conduct(model=partial(DiesBehind, pipe), evaluate="beside", on_death="continue", lease_s=30), undisturbed)
 
 
 class DiesAtOnce(BSP):
