@@ -56,7 +56,7 @@ def test_what_the_system_does_not_have_is_a_failed_start_that_leaves_nothing(
 ):
     resource_tracker.ensure_running()  # multiprocessing's own, which stay
     forkserver.ensure_running()
-    before, children = descriptors(), set(multiprocessing.active_children())
+    children, before = set(multiprocessing.active_children()), descriptors()
     with monkeypatch.context() as patch:
         breaking(patch, owner, name, count, error)
         with pytest.raises(StartFailed, match=words) as held:  # a notebook keeps the last error, and its frames
