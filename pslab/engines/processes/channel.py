@@ -16,6 +16,8 @@ import numpy as np
 from pslab.tensors.workload.torchvision_ops import with_operators
 
 ALIVE = "alive"  # the kind of report of a process that waits on purpose
+TRAVELS = ("What a notebook itself defines travels to every host; a module does not: install it on each one, or put "
+           "its folder into PYTHONPATH before Ray starts there")  # fmt: skip
 NO_TABLE = np.empty((0, 0))
 
 
@@ -48,11 +50,23 @@ def order_plain(pipe: Connection, verb: str, argument: Any) -> None:
 
 def await_order(pipe: Connection) -> tuple[str, Any]:
     """The child's next order; EOFError when the parent has closed the pipe."""
-    message = pipe.recv_bytes()
+    return read_order(pipe.recv_bytes())
+
+
+def read_order(message: bytes) -> tuple[str, Any]:
+    """An order, as it came.
+
+    Raises:
+        ImportError: this process, perhaps on another host, lacks a module that the parent has. And what the user's
+            objects raise.
+    """
     if message.startswith(b"["):  # which no pickle does
         verb, argument = json.loads(message)
-    else:
+        return str(verb), argument
+    try:
         verb, argument = with_operators(partial(cloudpickle.loads, message))  # perhaps a torchvision model
+    except ImportError as error:
+        raise type(error)(f"{error}, which the notebook imports. {TRAVELS}") from None
     return str(verb), argument
 
 

@@ -135,7 +135,7 @@ def main(seat: Seat) -> None:
     threading.Thread(target=_die_with_parent, args=(seat.parent,), daemon=True).start()
     import torch
 
-    from pslab.engines.processes.channel import ALIVE, await_order, report
+    from pslab.engines.processes.channel import ALIVE, read_order, report
     from pslab.tensors.selection import compiling
 
     torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
@@ -145,10 +145,11 @@ def main(seat: Seat) -> None:
     role: Any = None
     while True:
         try:
-            verb, arguments = await_order(seat.parent)
+            message = seat.parent.recv_bytes()
         except (EOFError, OSError):
             return
         try:
+            verb, arguments = read_order(message)
             if verb == "start":
                 role, (make, *given) = None, arguments
                 _give_memory_back()

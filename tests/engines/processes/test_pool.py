@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib
 import mmap
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ import pytest
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import pool
 from pslab.engines.processes.watch import PREPARING
-from pslab.errors import StartFailed, WorkerDied
+from pslab.errors import StartFailed, WorkerDied, WorkerFailed
 
 
 def breaking(monkeypatch, owner, name, count, error):
@@ -183,6 +184,21 @@ def test_who_waits_on_purpose_is_alive_and_has_reported_nothing(own_pool, monkey
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
+class Elsewhere:
+    """An object of a module that a child does not find."""
+
+    def __reduce__(self):
+        return importlib.import_module, ("module_of_another_host",)
+
+
+def test_who_lacks_a_module_of_the_notebook_says_which_and_what_to_do(own_pool):
+    own_pool.start(0, Elsewhere())
+    with pytest.raises(WorkerFailed, match=r"No module named 'module_of_another_host', .* install it on each one"):
+        reports(own_pool, 0)
+    own_pool.start(0, lambda seat: None)  # and it is there for the next run
+    assert reports(own_pool, 0)[0].kind == "prepared"
+
+
 def test_what_a_role_leaves_is_given_back_when_the_next_one_comes(own_pool):
     """Also where its objects hold each other, and however long nothing else would collect them."""
 

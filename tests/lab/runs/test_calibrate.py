@@ -57,7 +57,9 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def test_a_twin_differs_in_engine_and_cluster_alone(twins: Results):
     for one, other in zip(twins[:2], twins[2:], strict=True):
         assert other.run.but(engine="local", cluster=one.run.cluster).digest == one.run.digest
-        assert resolve_cluster(other.run.cluster).select_s > 0
+        cluster = resolve_cluster(other.run.cluster)
+        assert (cluster.compute_s, cluster.slow) == (0.004, {0: 3.0})
+        assert cluster.select_s > 0
 
 
 def test_a_twin_applies_the_same_gradients_where_the_order_is_the_policys(twins: Results):
@@ -66,8 +68,7 @@ def test_a_twin_applies_the_same_gradients_where_the_order_is_the_policys(twins:
 
 def test_a_twin_predicts_who_waits(twins: Results):
     table = summary(twins.where(engine="virtual"), by="sync", measures=["waiting", "iteration_s"])
-    assert table.waiting["bsp"] > 0.3
-    assert table.waiting["asp"] == 0
+    assert table.waiting["bsp"] > 0 == table.waiting["asp"]  # how much, depends on what the server's work took
     assert table.iteration_s["bsp"] > 0.012  # the slow worker's computation alone
     assert table.iteration_s["asp"] < table.iteration_s["bsp"]
 
@@ -83,9 +84,9 @@ def test_a_twin_is_charged_what_its_own_rule_optimizer_and_rate_took(fields, tmp
     twin = run(real.run.but(engine="virtual", cluster=calibrated(real)), results=tmp_path, progress=False)
     spent = twin.phases.assign(spent=twin.phases.end_s - twin.phases.begin_s).groupby("phase").spent.median()
     assert spent["apply"] == pytest.approx(real.manifest["costs"]["apply_s"])
-    ours = real.phases[(real.phases.phase == "select") & (real.phases.iteration >= 3)]
+    ours = real.phases[(real.phases.phase == "select") & (real.phases.iteration >= real.phases.iteration.max() // 2)]
     if real.run.prune != "none" or real.run.rate == "adagrad":
-        assert spent["select"] == pytest.approx(float((ours.end_s - ours.begin_s).mean()), rel=0.5)
+        assert spent["select"] == pytest.approx(float((ours.end_s - ours.begin_s).mean()))
 
 
 def test_a_virtual_run_has_measured_nothing(twins: Results):
