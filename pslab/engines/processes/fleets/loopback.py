@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateAr
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import PslabError, StartFailed
 
+KNOCK_LIMIT_S = 3.0  # in which who listens answers
 PULSE_S, BUSY = 0.25, 0.05  # a process that used so large a share of a core since computes
 
 
@@ -141,6 +143,16 @@ class LoopbackFleet:
     def close(self) -> None:
         """Nobody dials any more."""
         self._listener.close()
+
+
+def knock(address: str) -> None:
+    """Raise ConnectionError if nobody listens at this host:port; what is no such address is not looked at."""
+    host, colon, port = address.rpartition(":")
+    try:
+        if colon and port.isdigit():
+            socket.create_connection((host, int(port)), KNOCK_LIMIT_S).close()
+    except OSError as error:
+        raise ConnectionError(f"nobody listens at {address}: {error.strerror or error}") from None
 
 
 def _listening(pipe: Connection, number: int) -> Address:

@@ -17,7 +17,7 @@ from typing import Any
 from pslab.config.fleet import Fleet
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.leftovers import passing_folder
-from pslab.engines.processes.fleets.loopback import LoopbackFleet, Way, begin
+from pslab.engines.processes.fleets.loopback import LoopbackFleet, Way, begin, knock
 from pslab.errors import StartFailed
 
 START_LIMIT_S = 120.0  # in which the cluster finds room for processes, and starts them
@@ -44,10 +44,11 @@ class RayFleet(LoopbackFleet):
 
     def __init__(self, children: int, fleet: Fleet) -> None:
         super().__init__(children, fleet)
-        self._ray, self._fleet, self._processes = load_ray(), fleet, list[RayProcess]()
-        self._over = threading.Event()
+        self._ray, self._fleet, self._over = load_ray(), fleet, threading.Event()
+        self._processes = list[RayProcess]()
         try:
             self._join()
+            self._head = self._ray.get_runtime_context().gcs_address
             self._reserved = self._reserve()
         except BaseException:
             self.close()
@@ -57,9 +58,12 @@ class RayFleet(LoopbackFleet):
     def _join(self) -> None:
         ray, address = self._ray, self._fleet.address
         if ray.is_initialized():  # the user's own, or that of a pool before
-            return
+            with contextlib.suppress(ConnectionError):
+                return knock(ray.get_runtime_context().gcs_address)
+            ray.shutdown()  # else it ends this process a minute after the head
         started: dict[str, Any] = {**OWN, "_temp_dir": passing_folder("pslab-ray-")} if address == "local" else {}
         try:
+            knock(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
             ray.init(address=address, namespace="pslab", log_to_driver=False, **started)
         except Exception as error:
             problem = "is there one? `ray start --head` begins it, address: local starts one for this process"
@@ -71,10 +75,10 @@ class RayFleet(LoopbackFleet):
         fleet, many = self._fleet, self._fleet.workers_per_node or 1
         each = {"CPU": fleet.worker_cpus, "GPU": fleet.worker_gpus}
         hosts = [min(many, self._children - first) for first in range(0, self._children, many)]
-        wanted = [{"CPU": fleet.server_cpus}]
-        wanted += [{kind: count * share for kind, share in each.items() if share} for count in hosts]
+        workers = [{kind: count * share for kind, share in each.items() if share} for count in hosts]
         apart = "STRICT_SPREAD" if fleet.workers_per_node else "SPREAD" if fleet.servers_apart else "PACK"
-        found = self._ray.util.placement_group([bundle or {"CPU": 0.001} for bundle in wanted], strategy=apart)
+        wanted = [bundle or {"CPU": 0.001} for bundle in ({"CPU": fleet.server_cpus}, *workers)]
+        found = self._ray.util.placement_group(wanted, strategy=apart)
         if not found.wait(START_LIMIT_S):
             self._ray.util.remove_placement_group(found)
             has = {kind: count for kind, count in self._ray.cluster_resources().items() if kind in ("CPU", "GPU")}
@@ -83,8 +87,9 @@ class RayFleet(LoopbackFleet):
         return found
 
     def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
-        hosts, until_s = self._hosts(), time.monotonic() + START_LIMIT_S
-        placing, found = dict[int, Any](), dict[int, Any]()
+        knock(self._head)  # Ray would look for it for minutes
+        hosts, found, until_s = self._hosts(), dict[int, Any](), time.monotonic() + START_LIMIT_S
+        placing = dict[int, Any]()
         while missing := [number for number in numbers if number not in found]:
             placing = {number: placing.get(number) or self._place(number) for number in missing}
             self._over.wait(LOOK_S)
@@ -114,13 +119,12 @@ class RayFleet(LoopbackFleet):
 
     def _place(self, number: int) -> tuple[Any, Any]:
         """A new actor, and what is there once it has begun."""
-        fleet, many = self._fleet, self._fleet.workers_per_node or 1
-        bundle = 0 if number == SERVER else 1 + number // many
+        fleet = self._fleet
+        bundle = 0 if number == SERVER else 1 + number // (fleet.workers_per_node or 1)
         within = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
         place = within(self._reserved, placement_group_bundle_index=bundle)
         cpus, gpus = (fleet.server_cpus, 0.0) if number == SERVER else (fleet.worker_cpus, fleet.worker_gpus)
-        actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, max_restarts=0, max_task_retries=0,
-                                                 scheduling_strategy=place).remote()  # fmt: skip
+        actor = self._ray.remote(_Actor).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy=place).remote()
         return actor, actor.begun.remote()
 
     def _look(self) -> None:
@@ -128,25 +132,22 @@ class RayFleet(LoopbackFleet):
         while not self._over.wait(LOOK_S):
             for process in self._processes:
                 process.look()
-            self._processes = [process for process in self._processes if process.is_alive()]
 
     def close(self) -> None:
         """Nobody dials any more, and the resources are free."""
         self._over.set()
         super().close()
-        if getattr(self, "_reserved", None) is not None:
-            with contextlib.suppress(Exception):  # the cluster may be gone
-                self._ray.util.remove_placement_group(self._reserved)
+        with contextlib.suppress(Exception):  # the cluster may be gone, or nothing was reserved
+            knock(self._head)
+            self._ray.util.remove_placement_group(self._reserved)
 
 
 class RayProcess:
     """An actor, as multiprocessing shows a process; `pid` is none of this machine's."""
 
-    pid = -1
-
     def __init__(self, ray: Any, actor: Any, serving: Any) -> None:
         self._ray, self._actor, self._serving = ray, actor, serving
-        self._looking, self._ended, self._until_s = threading.Lock(), False, math.inf
+        self.pid, self._looking, self._ended, self._until_s = -1, threading.Lock(), False, math.inf
         self.sentinel, self._here = os.pipe()  # that can be read once it has ended
         self.exitcode: int | None = None
 
@@ -160,8 +161,7 @@ class RayProcess:
                     return
                 self._ray.get(self._serving)
                 self.exitcode = 0
-            self.exitcode = 1 if self.exitcode is None else self.exitcode
-            self._ended = True
+            self.exitcode, self._ended = 1 if self.exitcode is None else self.exitcode, True
             os.close(self._here)
 
     def is_alive(self) -> bool:

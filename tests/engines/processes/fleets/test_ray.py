@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -58,10 +60,66 @@ def test_only_who_joins_a_cluster_is_told_how_to_begin_one(monkeypatch, tmp_path
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, is_initialized=lambda: False))
     monkeypatch.setattr(fleets, "passing_folder", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(fleets, "knock", lambda address: None)
     with pytest.raises(StartFailed, match="no way") as error:
         fleets.RayFleet(1, Fleet("ray", address))
     assert ("ray start --head" in str(error.value)) == advised
     assert (address in str(error.value)) == advised
+
+
+class Cluster:
+    """What Ray is to a fleet, with a head that may die: Ray itself would look for it for minutes."""
+
+    def __init__(self) -> None:
+        self.head, self.calls = socket.create_server(("127.0.0.1", 0)), []
+        self.gcs_address = f"127.0.0.1:{self.head.getsockname()[1]}"
+        self.util = SimpleNamespace(placement_group=lambda wanted, strategy: SimpleNamespace(wait=lambda limit_s: True),
+                                    remove_placement_group=lambda group: self.calls.append("remove"))
+
+    def is_initialized(self) -> bool:
+        return self.calls.count("init") > self.calls.count("shutdown")
+
+    def init(self, **given: object) -> None:
+        self.calls.append("init")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+    def get_runtime_context(self) -> Cluster:
+        return self
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    found = Cluster()
+    monkeypatch.setitem(sys.modules, "ray", found)
+    yield found
+    found.head.close()
+
+
+def test_a_cluster_whose_head_is_gone_is_left_and_not_asked_for_anything(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(fleets, "passing_folder", lambda prefix: str(tmp_path))
+    first = fleets.RayFleet(1, Fleet("ray", cluster.gcs_address))
+    fleets.RayFleet(1, Fleet("ray", cluster.gcs_address)).close()
+    assert cluster.calls == ["init", "remove"]
+    cluster.head.close()
+    with pytest.raises(ConnectionError, match=f"nobody listens at {cluster.gcs_address}: Connection refused"):
+        first._launched([0])
+    first.close()
+    assert cluster.calls == ["init", "remove"]
+    with pytest.raises(StartFailed, match=f"nobody listens at {cluster.gcs_address}.* `ray start --head` begins it"):
+        fleets.RayFleet(1, Fleet("ray", cluster.gcs_address))
+    assert cluster.calls == ["init", "remove", "shutdown"]
+    with contextlib.closing(fleets.RayFleet(1, Fleet("ray", "local"))):
+        assert cluster.calls == ["init", "remove", "shutdown", "init"]
+
+
+def test_the_address_of_the_environment_is_knocked_at_too(cluster, monkeypatch):
+    cluster.head.close()
+    monkeypatch.setenv("RAY_ADDRESS", cluster.gcs_address)
+    with pytest.raises(StartFailed, match=f"nobody listens at {cluster.gcs_address}"):
+        fleets.RayFleet(1, Fleet("ray", "auto"))
+    assert not cluster.calls
 
 
 @pytest.fixture(scope="module")
