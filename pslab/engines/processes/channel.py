@@ -16,8 +16,8 @@ import numpy as np
 from pslab.tensors.workload.torchvision_ops import with_operators
 
 ALIVE = "alive"  # the kind of report of a process that waits on purpose
-TRAVELS = ("What a notebook itself defines travels to every host; a module does not: install it on each one, or put "
-           "its folder into PYTHONPATH before Ray starts there")  # fmt: skip
+TRAVELS = ("What a notebook defines travels to every host, a module does not: each one needs it, installed or in the "
+           "same folder")  # fmt: skip
 NO_TABLE = np.empty((0, 0))
 
 

@@ -12,6 +12,7 @@ import multiprocessing as mp
 import os
 import select
 import signal
+import sys
 import threading
 import traceback
 from functools import partial
@@ -128,8 +129,9 @@ class Seat(NamedTuple):
 def main(seat: Seat) -> None:
     """Serve orders until the parent closes the pipe or is gone.
 
-    `start` is given a callable and its arguments: called with the seat before them it makes the role, and "prepared"
-    is reported. Every other order names a method of the role, and gives its arguments.
+    `look_in` is given folders of modules. `start` is given a callable and its arguments: called with the seat before
+    them it makes the role, and "prepared" is reported. Every other order names a method of the role, and gives its
+    arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
     threading.Thread(target=_die_with_parent, args=(seat.parent,), daemon=True).start()
@@ -150,7 +152,9 @@ def main(seat: Seat) -> None:
             return
         try:
             verb, arguments = read_order(message)
-            if verb == "start":
+            if verb == "look_in":
+                sys.path += [folder for folder in arguments if folder not in sys.path]
+            elif verb == "start":
                 role, (make, *given) = None, arguments
                 _give_memory_back()
                 role = make(seat, *given)

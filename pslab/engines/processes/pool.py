@@ -18,7 +18,7 @@ from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
-from pslab.engines.processes.spawn import limit
+from pslab.engines.processes.spawn import limit, own_folders
 from pslab.engines.processes.watch import STOPPED, WAITING, Phases, Watch
 from pslab.errors import RunError, StartFailed, WorkerDied, WorkerFailed, ended
 from pslab.tensors.workload.data import Dataset
@@ -85,6 +85,7 @@ class Pool:
         Messages name the child as the role's attribute `called` says: ``"host {}"``.
         """
         self._names[number] = str(getattr(role, "called", name(number))).format(number)
+        self.order_plain(number, "look_in", *own_folders())  # a notebook may have added one since
         self.order(number, "start", role, *arguments)
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import multiprocessing as mp
+import os
 import resource
 import signal
 import sys
@@ -46,6 +47,12 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+def own_folders() -> list[str]:
+    """Where this process looks for modules beside its environment: there a child looks too, and one on another host."""
+    known = (sys.prefix, sys.base_prefix)
+    return [folder for folder in map(os.path.abspath, sys.path) if not folder.startswith(known)]
 
 
 @contextlib.contextmanager

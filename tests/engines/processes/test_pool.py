@@ -193,9 +193,16 @@ class Elsewhere:
 
 def test_who_lacks_a_module_of_the_notebook_says_which_and_what_to_do(own_pool):
     own_pool.start(0, Elsewhere())
-    with pytest.raises(WorkerFailed, match=r"No module named 'module_of_another_host', .* install it on each one"):
+    with pytest.raises(WorkerFailed, match=r"No module named 'module_of_another_host', .* each one needs it"):
         reports(own_pool, 0)
     own_pool.start(0, lambda seat: None)  # and it is there for the next run
+    assert reports(own_pool, 0)[0].kind == "prepared"
+
+
+def test_a_folder_of_modules_that_a_notebook_adds_later_is_looked_in(own_pool, monkeypatch, tmp_path):
+    (tmp_path / "module_of_a_user.py").write_text("def role(seat):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own_pool.start(0, importlib.import_module("module_of_a_user").role)
     assert reports(own_pool, 0)[0].kind == "prepared"
 
 
