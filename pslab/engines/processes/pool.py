@@ -288,6 +288,8 @@ def acquire(workers: int, heed: Callable[[], None] = lambda: None, fleet: Fleet 
         release(kill=not _kept.alive)
     if _kept is None:
         _kept = Pool(workers, heed, fleet)
+        atexit.unregister(release)
+        atexit.register(release, kill=True)  # nothing is under way that could be lost; and before Ray, if there is one
     return _kept
 
 
@@ -297,6 +299,3 @@ def release(*, kill: bool = False) -> None:
     if _kept is not None:
         pool, _kept = _kept, None
         pool.close(kill=kill)
-
-
-atexit.register(release, kill=True)  # nothing is under way that could be lost

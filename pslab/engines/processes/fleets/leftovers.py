@@ -15,7 +15,7 @@ while [ "$ended" ] || [ -e "$0" ]; do
     for each in $(find /proc/[0-9]*/fd -lname "$0*"; grep -lF "$0" /proc/[0-9]*/cmdline); do
         each=${each#/proc/}
         each=${each%%/*}
-        [ "$each" != $$ ] && kill -9 "$each" && ended=$each
+        [ "$each" != $$ ] && [ "$each" != $PPID ] && kill -9 "$each" && ended=$each
     done
     rm -rf "$0"
     sleep 1

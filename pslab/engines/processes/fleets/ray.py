@@ -32,6 +32,7 @@ OWN = {"include_dashboard": False, "_system_config": {f"health_check_{name}": va
 def load_ray() -> Any:
     """The package, as it is wanted here; StartFailed without it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # else what is asked after its end begins another cluster
     try:
         import ray
     except ImportError as error:
@@ -44,8 +45,7 @@ class RayFleet(LoopbackFleet):
 
     def __init__(self, children: int, fleet: Fleet) -> None:
         super().__init__(children, fleet)
-        self._ray, self._fleet, self._over = load_ray(), fleet, threading.Event()
-        self._processes = list[RayProcess]()
+        self._ray, self._fleet, self._over, self._processes = load_ray(), fleet, threading.Event(), list[RayProcess]()
         try:
             self._join()
             self._head = self._ray.get_runtime_context().gcs_address
@@ -129,7 +129,7 @@ class RayFleet(LoopbackFleet):
 
     def _look(self) -> None:
         """Notice which actors have ended, so that whoever waits for their sentinels wakes."""
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(LOOK_S) and self._ray.is_initialized():
             for process in self._processes:
                 process.look()
 

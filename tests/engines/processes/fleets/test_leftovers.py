@@ -36,3 +36,16 @@ def test_a_passing_folder_and_who_uses_it_are_gone_with_its_process_also_if_that
     for process in using(folder):
         wait_for_end(process)
     assert (using(folder), Path(folder).exists()) == ([], False)
+
+
+ENDING = """
+from pslab.engines.processes.fleets import leftovers
+log = open(leftovers.passing_folder("pslab-test-") + "/log", "w")
+leftovers._lines[0].communicate()  # hangs up, and waits for the shell's end
+"""
+
+
+def test_a_process_that_is_ending_is_not_killed_for_what_it_has_open_there(tmp_path: Path):
+    given = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", ENDING], env=given, check=False)
+    assert (ended.returncode, list(tmp_path.iterdir())) == (0, [])

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -159,6 +160,23 @@ def test_a_killed_worker_of_a_ray_cluster_is_replaced_and_changes_no_bit(ray, ki
     (life,) = there.facts["lives"]
     assert (life["worker"], life["joined"]) == (1, life["iteration"])
     np.testing.assert_array_equal(here.weights, there.weights)
+
+
+SCRIPT = """
+from tiny import tiny
+from pslab.engines.execute import execute
+from pslab.lab.runs.resolve import resolve
+execute(resolve(tiny(workers=1, fleet={here!r})), lambda news: None)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_ends_well_and_begins_no_other_cluster_then():
+    pytest.importorskip("ray")
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = subprocess.run([sys.executable, "-c", SCRIPT.format(here=HERE)], env=given, stderr=subprocess.PIPE,
+                            text=True, check=False)  # fmt: skip
+    assert (script.returncode, script.stderr.count("Started a local Ray instance")) == (0, 1), script.stderr
 
 
 @pytest.mark.slow
