@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import pytest
 from tiny import tiny
 from whole import ended_after
 
+from pslab.engines.local.recovery.disk import Disk
+from pslab.engines.local.recovery.generations import newest
 from pslab.lab.runs.run import run
 
+LONG_S = 60.0
 SUPPORT = Path(__file__).parents[2] / "support"
 FIELDS: dict[str, Any] = {"sync": "bsp", "prune": "static:5%", "pull": "changed", "on_death": "restart", "workers": 2,
                           "pushes": 160, "checkpoint_every": 20}  # fmt: skip
@@ -44,6 +48,27 @@ def test_under_a_barrier_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
     assert found.pushes.seconds.is_monotonic_increasing
     assert found.accuracy[["pushes", "accuracy", "loss"]].equals(undisturbed.accuracy[["pushes", "accuracy", "loss"]])
     assert not (tmp_path / "checkpoints" / found.digest).exists()
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_a_checkpoint_is_kept_once_all_snapshots_before_it_are_known(tmp_path, monkeypatch, servers):
+    """The parent is busy until the servers have made nearly all checkpoints, and then hears of the first one."""
+    fields, keep, waited = {**FIELDS, "servers": servers}, Disk.keep, []
+
+    def busy(self, pushes, problem):
+        until_s = time.monotonic() + LONG_S
+        while not waited and newest(self._servers).facts["pushes"] < 120:
+            assert time.monotonic() < until_s
+        waited.append(pushes)
+        keep(self, pushes, problem)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Disk, "keep", busy)
+        interrupted(patched, tmp_path, 1, **fields)
+    found = run(tiny(**fields), results=tmp_path, progress=False)
+    assert found.manifest["resumed"][0]["pushes"] >= 120
+    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
+    assert found.accuracy.pushes.tolist() == list(range(0, 168, 8))
 
 
 class Alternating:

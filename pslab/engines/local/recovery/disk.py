@@ -62,8 +62,12 @@ class Disk:
         """The servers have kept a checkpoint after so many pushes, or one says why not: if one is due here, too, it
         goes to the disk."""
         self._owner.recovery.problem = problem or self._owner.recovery.problem
-        if not problem and self.keeper.due(pushes) and (found := newest(self._servers)) is not None:
+        if not problem and self.keeper.due(pushes) and (found := newest(self._servers, self._known)) is not None:
             self.keeper.keep(found.facts["pushes"], lambda: self._state(found.parts))
+
+    def _known(self, facts: Mapping[str, Any]) -> bool:
+        """Whether this process has heard of all snapshots before a checkpoint: on a busy machine a server is ahead."""
+        return self._owner.snapshots.keys() >= set(range(facts["snapshots"]))
 
     def resume(self) -> int:
         """Lay the newest checkpoint ready for servers that go on from it: its number there; 0 if there is none."""

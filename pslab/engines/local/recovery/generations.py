@@ -9,7 +9,7 @@ newest that it has numbered every part is there.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pslab.engines.job.checkpoint.file import pack, unpack
@@ -79,8 +79,11 @@ class Checkpoint(NamedTuple):
     parts: list[bytes]  #: of each server, that one's first
 
 
-def newest(each: Sequence[Generations]) -> Checkpoint | None:
-    """The newest checkpoint of which every server's part is whole; they are given in their order."""
+def newest(
+    each: Sequence[Generations], known: Callable[[Mapping[str, Any]], bool] = lambda facts: True
+) -> Checkpoint | None:
+    """The newest checkpoint of which every server's part is whole, and the facts are `known`; they are given in their
+    order."""
     for number in each[0].numbers():
         parts = [part for own in each if (part := own.read(number)) is not None]
         if len(parts) == len(each):
@@ -88,7 +91,8 @@ def newest(each: Sequence[Generations]) -> Checkpoint | None:
                 facts, *_ = [unpack(part)[0] for part in parts]
             except CheckpointError:
                 continue
-            return Checkpoint(number, facts, parts)
+            if known(facts):
+                return Checkpoint(number, facts, parts)
     return None
 
 
