@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -170,15 +171,24 @@ def kind_of(plain: Mapping[str, Any]) -> Kind:
 
 
 def taken_before(results: Path) -> dict[Kind, float]:
-    """Seconds of this machine that a push took, by kind: medians over the latest records."""
-    manifests = sorted((results / "runs").glob("[0-9a-f]*/manifest.json"), key=lambda path: -path.stat().st_mtime)
+    """Seconds of this machine that a push took, by kind: medians over the latest records that say it."""
+    manifests = sorted((results / "runs").glob("[0-9a-f]*/manifest.json"), key=_written_s, reverse=True)
     found: dict[Kind, list[float]] = {}
     for path in manifests[:LATEST]:
         with contextlib.suppress(Exception):  # whatever is wrong with a record is said where it is asked for
             manifest = json.loads(path.read_text())
-            wall_s = manifest.get("wall_s", manifest["seconds"])
-            found.setdefault(kind_of(manifest["run"]), []).append(wall_s / manifest["pushes"])
+            push_s = manifest.get("wall_s", manifest["seconds"]) / manifest["pushes"]
+            if 0 < push_s < math.inf:
+                found.setdefault(kind_of(manifest["run"]), []).append(push_s)
     return {kind: median(times) for kind, times in found.items()}
+
+
+def _written_s(path: Path) -> float:
+    """When a file was written; 0 if another process has moved it away meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _share(run: Run, news: Mapping[str, Any]) -> float:
