@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError, PslabError
+from pslab.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from pslab.engines.check.plan import check

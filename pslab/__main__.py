@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
 from pslab.errors import ConfigError, PslabError, nearest
+from pslab.version import __version__
 
 VERBS = {
     "run": "pslab.lab.commands.run",
@@ -42,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     verb = words[0] if words else ""
     try:
-        return _main(verb, words)
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_warn, verb)
+            return _main(verb, words)
     except SystemExit as ended:  # argparse has printed help, or what is wrong
         return int(ended.code or 0)
     except PslabError as error:
@@ -56,9 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
 
 
+def _warn(verb: str, message: Warning | str, *_: object) -> None:
+    """A warning as a person reads it: without the line of the source."""
+    print(f"pslab {verb}: {message}", file=sys.stderr)
+
+
 def _main(verb: str, words: list[str]) -> int:
     parser = argparse.ArgumentParser("pslab", description="A workbench for parameter-server training.")
-    parser.add_argument("--version", action="version", version=f"pslab {version('pslab')}")
+    parser.add_argument("--version", action="version", version=f"pslab {__version__}")
     parser.add_argument("--completion", action="store_true", default=argparse.SUPPRESS,  # no verb has this option
                         help="for bash and zsh: eval \"$(pslab --completion)\"")  # fmt: skip
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy
 import pytest
 
+import pslab
 from pslab.__main__ import PIPE_CLOSED, VERBS, main
 from pslab.config.run import FIELDS
 from pslab.errors import PslabError
@@ -15,7 +19,35 @@ from pslab.lab.commands.doctor import command as doctor
 
 def test_version(capsys: pytest.CaptureFixture):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("pslab ")
+    assert capsys.readouterr().out == f"pslab {pslab.__version__}\n"
+
+
+def test_a_package_that_is_only_on_the_path_works_as_an_installed_one(tmp_path: Path):
+    packages, checkout = tmp_path / "packages", tmp_path / "checkout"
+    for path in Path(numpy.__file__).parents[1].iterdir():
+        if "pslab" not in path.name and path.suffix != ".pth":
+            (packages / path.name).parent.mkdir(exist_ok=True)
+            (packages / path.name).symlink_to(path)
+    checkout.mkdir()
+    (checkout / "pslab").symlink_to(Path(pslab.__file__).parent)
+
+    code = ("import pslab.engines.processes.fleets.meeting as meeting, pslab.__main__ as pslab\n"
+            "pslab.main(['--version']); print(meeting.versions())\n"
+            "print(pslab.main('run --engine timing --cluster lab --pushes 4 --results .'.split()))")  # fmt: skip
+    paths = os.pathsep.join(map(str, (checkout, packages)))
+    ended = subprocess.run([sys.executable, "-S", "-c", code], env={**os.environ, "PYTHONPATH": paths}, cwd=tmp_path,
+                           capture_output=True, text=True, timeout=120)  # fmt: skip
+    version, versions, *_, status = ended.stdout.splitlines() or [ended.stderr]
+    assert version == f"pslab {pslab.__version__}"
+    assert f", {version}, " in versions
+    assert status == "0"
+
+
+def test_a_warning_is_one_line_without_the_place_in_the_source(tmp_path: Path, capsys: pytest.CaptureFixture):
+    words = f"run --engine timing --pushes 4 --results {tmp_path}".split()
+    assert main(words) == 0
+    line = "pslab run: engine='timing' needs a modelled cluster, and none is named: it is cluster='lab'"
+    assert capsys.readouterr().err.splitlines()[0] == line
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"]])

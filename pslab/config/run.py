@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,8 @@ LATER = ("loss", "metric", "on_nonfinite", "partition", "servers", "placement", 
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
+FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time
+MODELLED = ("virtual", "timing")  # engines whose time is all modelled
 _PROCESS = os.urandom(4).hex()
 
 
@@ -93,8 +96,9 @@ class Run:
     target_accuracy: Annotated[float | None, "stop once the metric is as good: an accuracy from 0 to 1"] = None
     cluster: Annotated[
         str | Mapping[str, Any],
-        "a preset's name, or a mapping of Cluster's fields; or a file of real hosts, as cluster.yaml, or its content",
-    ] = "free"
+        "a preset's name (in virtual time, lab instead of free), or a mapping of Cluster's fields; or a file of real "
+        "hosts, as cluster.yaml, or its content",
+    ] = FREE
     engine: Annotated[str, OneOf(*ROWS["engine"]), "what executes the run"] = "local"
     fleet: Annotated[
         str | Mapping[str, Any],
@@ -135,6 +139,10 @@ class Run:
         if hosts.is_file(self.cluster):
             self._take(hosts.fields_of(self.cluster))
         check(self)
+        if self.engine in MODELLED and self.cluster == FREE:
+            words = f"engine={self.engine!r} needs a modelled cluster, and none is named: it is cluster={LAB!r}"
+            warnings.warn(words, stacklevel=4)
+            object.__setattr__(self, "cluster", LAB)
         Fleet.of(self.fleet)
         if isinstance(self.cluster, Mapping):
             object.__setattr__(self, "cluster", dict(self.cluster))

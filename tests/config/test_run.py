@@ -85,6 +85,17 @@ def test_a_run_shows_what_is_not_at_its_default_and_can_be_typed_again():
     assert repr(Run(sync=Policy(3))) == "Run(sync=Policy)"
 
 
+@pytest.mark.parametrize("engine", ["virtual", "timing"])
+def test_virtual_time_without_a_cluster_takes_lab_and_says_so(engine):
+    with pytest.warns(UserWarning, match=f"engine='{engine}' needs a modelled cluster.* cluster='lab'") as said:
+        run = Run(engine=engine)
+    assert said[0].filename == __file__
+    assert run == Run(engine=engine, cluster="lab")
+    assert run.digest == Run(engine=engine, cluster="lab").digest
+    assert Run.of(run.plain()) == run
+    assert Run(engine="local").cluster == "free"
+
+
 def test_an_unknown_field_is_refused_with_the_nearest():
     for make in (Run, Run().but):
         with pytest.raises(ConfigError, match=r"worker=3: Run has no such field; .* did you mean 'workers'"):

@@ -40,6 +40,7 @@ from pslab.lab.records import card
 from pslab.lab.records.disk import atomic_folder, journal
 from pslab.lab.records.disk.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 from pslab.lab.records.disk.live import LIVE
+from pslab.version import __version__
 
 TABLES = ("accuracy", "phases", "pushes", "arrivals")
 WEIGHTS = "weights.npy"
@@ -263,7 +264,7 @@ def find(run: Run, results: Path) -> Result | None:
 def environment() -> dict[str, Any]:
     """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`."""
     torch = sys.modules.get("torch")
-    return {"pslab": version("pslab"), "torch": version("torch"), "python": platform.python_version(),
+    return {"pslab": __version__, "torch": version("torch"), "python": platform.python_version(),
             "machine": platform.machine(), "cores": os.cpu_count(),
             "capability": None if torch is None else torch.backends.cpu.get_cpu_capability()}  # fmt: skip
 

@@ -39,7 +39,7 @@ def executed(monkeypatch):
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-                    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2))  # fmt: skip
+                    lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=4), each, max_size=2))
 FACTS = ("digest", "run", "seconds", "wall_s", "pushes", "verdict", "outcome", "emulation_ok", "environment", "sha256")
 
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from pslab.engines.processes.fleets.clocks import Offset, offset
 from pslab.errors import ConfigError, StartFailed
+from pslab.version import __version__
 
 Address = tuple[str, int]
 KEY_BYTES = NONCE_BYTES = 32
@@ -58,7 +59,7 @@ def new_key() -> bytes:
 def versions() -> str:
     """What has to be the same on both sides."""
     python = ".".join(platform.python_version_tuple()[:2])
-    return f"Python {python}, pslab {version('pslab')}, torch {version('torch')}, wire {WIRE}"
+    return f"Python {python}, pslab {__version__}, torch {version('torch')}, wire {WIRE}"
 
 
 def address_in(network: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Iterator
-from importlib.metadata import distribution
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ def files() -> Iterator[tuple[str, Path]]:
         for pattern in KEPT:
             yield from ((path.relative_to(sources).as_posix(), path) for path in sorted(sources.glob(pattern)))
         return
-    for file in distribution("pslab").files or ():
-        _, shared, name = file.as_posix().partition(SHARED)
-        if shared:
-            yield name, Path(str(file.locate()))
+    for installed in distributions(name="pslab"):  # none, if the package was only put on the path
+        for file in installed.files or ():
+            _, shared, name = file.as_posix().partition(SHARED)
+            if shared:
+                yield name, Path(str(file.locate()))

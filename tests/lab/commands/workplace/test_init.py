@@ -59,12 +59,12 @@ def test_of_a_wheel_the_files_are_taken_that_it_has_installed(tmp_path: Path, mo
     installed = SimpleNamespace(files=list(map(importlib.metadata.PackagePath, names)))
     for file in installed.files:
         file.dist = importlib.metadata.PathDistribution(site / "pslab.dist-info")
-    monkeypatch.setattr(init, "distribution", lambda name: installed)
+    monkeypatch.setattr(init, "distributions", lambda name: [installed])
     monkeypatch.setattr(init, "__file__", str(site / "pslab" / "lab" / "commands" / "workplace" / "init.py"))
     ((name, file),) = init.files()
     assert name == "notebooks/00_tour.ipynb"
     assert file.resolve() == (tmp_path / "share" / "pslab" / name).resolve()
-    installed.files = []
+    monkeypatch.setattr(init, "distributions", lambda name: [])
     with pytest.raises(ConfigError, match="has no notebooks"):
         init.main(init_options(tmp_path / "new"))
 
