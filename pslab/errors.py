@@ -151,8 +151,8 @@ def ended(exit_code: int | None) -> str:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """The sentence that helps after an unknown name: all the names, and the one most like it."""
+    """The sentence that helps after an unknown name: the name most like it, then all the names."""
     names = sorted(allowed)
     close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"allowed: {', '.join(names)}{hint}"
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}allowed: {', '.join(names)}"

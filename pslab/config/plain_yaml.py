@@ -30,8 +30,14 @@ def load(text: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise Unreadable(str(error) or "it is nested too deeply") from None
+    except Unreadable:
+        raise
+    except RecursionError:
+        raise Unreadable("it is nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise Unreadable(str(error)) from None
+    except Exception as error:  # a scalar that looks like a date or a number, and is none
+        raise Unreadable(f"a value that looks like another type cannot be read ({error}): put it in quotes") from None
 
 
 def read(path: Path) -> Any:

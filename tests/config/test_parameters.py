@@ -37,7 +37,7 @@ class Some:
      ({"share": True}, "must be a number above"), ({"share": None}, "must be a number above"),
      ({"count": 0}, "must be a whole number of at least 1, or None"), ({"count": 2.0}, "must be a whole number"),
      ({"size": 0}, "must be a whole number of at least 1, or fit"), ({"size": "fitt"}, "at least 1, or fit"),
-     ({"mode": "eech"}, "allowed: each, frozen; did you mean 'each'?"), ({"mode": 3}, "allowed: each, frozen"),
+     ({"mode": "eech"}, "did you mean 'each'? allowed: each, frozen"), ({"mode": 3}, "allowed: each, frozen"),
      ({"masked": 1}, "must be on (True) or off (False)"), ({"percent": 100}, "of at least 0 and below 100"),
      ({"percent": math.inf}, "must be a number of"), ({"grid": 10}, "must be a whole number from -1 to 9"),
      ({"grid": 10**400}, "must be a whole number from -1 to 9"), ({"share": 10**400}, "must be a number above 0"),

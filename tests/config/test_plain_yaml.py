@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pslab.config.plain_yaml import Unreadable, load, read
 
@@ -25,6 +28,23 @@ def test_aliases_are_refused_before_they_grow():
 @pytest.mark.parametrize("text", ["[", "a: b: c", "!!python/object/apply:os.system [true]", "[" * 100_000])
 def test_what_is_no_plain_yaml_is_refused(text: str):
     with pytest.raises(Unreadable, match=r"\w"):
+        load(text)
+
+
+@pytest.mark.parametrize("text", [
+    "2026-13-45", "!!int ''", "0x_", "!!int 0b", "!!int _", "!!float ''", "!!timestamp x", "2026-02-30 25:00:00",
+    "!!bool x", "!!binary é", "1" * 5000, "- !!int {a: 1}", "{[a]: 1}", "!!set [a]", "!!omap x", "!!pairs {a: 1}",
+    "!!int ':'",
+])  # fmt: skip
+def test_a_scalar_that_looks_like_another_type_is_refused_as_unreadable(text: str):
+    with pytest.raises(Unreadable, match=r"\w"):
+        load(f"address: {text}")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(alphabet="-+.:_0123456789xXbBeEnN'\"[]{}!&*#,<=~ \n\t%int floatsmapz", max_size=24))
+def test_any_text_is_a_value_or_unreadable(text: str):
+    with contextlib.suppress(Unreadable):
         load(text)
 
 

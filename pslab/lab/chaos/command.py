@@ -28,9 +28,10 @@ def add(verbs: Any) -> None:
         "what must be. The seed, the number of a run and the commit say all: each violation comes with the command "
         "that repeats it.",
     )  # fmt: skip
+    default = ", ".join(f"{count} {engine}" for engine, count in RUNS.items())
     parser.add_argument("--seed", type=int, default=0, help="of the campaign")
     parser.add_argument("--first", type=int, default=0, help="number of the first run")
-    parser.add_argument("--runs", type=int, help=f"how many (default: {RUNS})")
+    parser.add_argument("--runs", type=int, help=f"how many (default: {default})")
     parser.add_argument("--engine", default="virtual", choices=ENGINES, help="virtual: no tensors; local: processes")
     parser.add_argument("--minutes", type=float, help="runs on real processes for so long, and how memory grows")
 

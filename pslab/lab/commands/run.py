@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,15 @@ from pslab.config.run import FIELDS, NAMED, Run
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "what is trained": ("model", "data", "loss", "metric", "batch_size", "optimizer", "learning_rate", "schedule",
+                        "dtype", "seed"),
+    "policies": ("sync", "prune", "rate", "push_weight", "ranges", "order", "pull", "codec", "partition", "placement"),
+    "where it runs": ("workers", "servers", "cluster", "engine", "fleet", "device", "dilation"),
+    "when it ends and what is kept": ("pushes", "seconds", "target_accuracy", "eval_every", "evaluate", "keep_weights"),
+    "faults": ("on_death", "on_nonfinite", "lease_s", "checkpoint_every"),
+}  # fmt: skip
+UNBROKEN = "\u00a0"  # stands for a space at which no line ends
 #: Values of fields that neither the table of names nor their own choices give one for, as they are typed.
 EXAMPLES = {
     "workers": "8", "servers": "2", "optimizer": "sgd:momentum=0.9", "learning_rate": "0.5", "push_weight": "1",
@@ -33,20 +43,32 @@ def example(name: str) -> str:
     return EXAMPLES.get(name) or next((word for word in field.choices if word != field.default), field.shown)
 
 
+class _Unbroken(argparse.HelpFormatter):
+    """Help whose examples stand on one line, to be copied."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        lines = textwrap.wrap(text, width, break_on_hyphens=False)
+        return [line.replace(UNBROKEN, " ") for line in lines]
+
+
 def add(verbs: Any) -> None:
     """The verb, and an option for each field of Run."""
     parser = verbs.add_parser(
-        "run", help="one run: pslab run --sync ssp:3 --prune static:1%%", description=(
+        "run", help="one run: pslab run --sync ssp:3 --prune static:1%%", formatter_class=_Unbroken,
+        usage="pslab run [--file YAML] [--results RESULTS] [--again] [--fresh] [--FIELD VALUE ...]", description=(
             "One run, from its record if it is there. Values are read as in a notebook; 'pslab list' shows the names."),
     )  # fmt: skip
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
     parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
     parser.add_argument("--fresh", action="store_true", help="from the beginning, and not from a checkpoint")
-    for name, field in FIELDS.items():
-        option, such_as = f"--{name.replace('_', '-')}", example(name)
-        words = f"{field.words}; for example {option} {such_as}".replace("%", "%%")
-        parser.add_argument(option, metavar=name.upper(), help=words)
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            option = f"--{name.replace('_', '-')}"
+            typed = f"{option} {example(name)}".replace(" ", UNBROKEN)
+            words = f"{FIELDS[name].words}; as {typed}".replace("%", "%%")
+            group.add_argument(option, metavar=name.upper(), help=words)
 
 
 def main(options: argparse.Namespace) -> int:

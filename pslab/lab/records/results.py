@@ -23,7 +23,7 @@ from pslab.lab.records.disk.atomic_folder import read_manifest
 from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, value_of
 from pslab.lab.records.record import FILES, Result, default_results, emulation_ok
 
-NEAREST = 5  # records that are named after an unknown digest
+NEAREST, LIKE = 5, 0.7  # records that are named after an unknown digest, and how much they have to be like it
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,12 @@ def load(name: Path | str, results: Path | str | None = None) -> Result:
     if not digests:
         raise ConfigError("record", name, f"there is no record in {place}")
     problem = f"{len(found)} digests start so" if found else f"no record in {place} has this digest; nearest"
-    near = found or sorted(digests, key=lambda digest: -_likeness(name.lower(), digest))
-    shown = "".join(f"\n  {digest}  {_run_in(place / digest)}" for digest in near[:NEAREST])
+    near = found or [digest for digest in digests if _likeness(name.lower(), digest) >= LIKE]
+    near = sorted(near, key=lambda digest: -_likeness(name.lower(), digest))[:NEAREST]
+    if not near:
+        problem = f"no record in {place} has this digest, or one like it; pslab.records() has all {len(digests)}"
+        raise ConfigError("record", name, problem)
+    shown = "".join(f"\n  {digest}  {_run_in(place / digest)}" for digest in near)
     raise ConfigError("record", name, f"{problem}:{shown}")
 
 

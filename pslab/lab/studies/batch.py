@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.config import plain_yaml
-from pslab.config.run import SEMANTICS
+from pslab.config.run import FIELDS, SEMANTICS
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.disk import journal
 from pslab.lab.records.disk.atomic_folder import MANIFEST, read_manifest
@@ -168,9 +169,28 @@ def plan(
         for name in own.keys() & given.keys():
             check_named(name, own[name], given[name])
         seconds, megabytes = item.get("takes") or (0.0, 0.0)
-        takes = (float(seconds), float(megabytes)) if seconds and not tiny and not given else None
+        times = work(own | values) / work(own | dict(item.get("set", {})))
+        takes = (seconds * times, megabytes * times) if seconds and not tiny else None
         found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results, takes))
     return found
+
+
+def work(values: Mapping[str, Any]) -> float:
+    """How much the runs of a notebook are, by its parameters: pushes, times the entries of each list.
+
+    It compares executions of one notebook: twice the seeds take twice as long, and so do twice the pushes.
+    """
+    return math.prod(_amount(name, value) for name, value in values.items())
+
+
+def _amount(name: str, value: Any) -> float:
+    if name == "pushes" and isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return sum(_amount("", each) for each in value) or 1.0
+    if isinstance(value, Mapping) and value and not set(value) & {*FIELDS, "preset"}:
+        return sum(_amount("", each) for each in value.values())
+    return 1.0
 
 
 def _name(item: Mapping[str, Any]) -> str:

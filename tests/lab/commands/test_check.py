@@ -73,12 +73,12 @@ def test_an_exploration_at_its_limit_is_unfinished(capsys):
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["spp:3"], "sync='spp:3': unknown name 'spp'; allowed: admm, asp, average, backup, bsp, downpour, dssp, "),
+    [(["spp:3"], "sync='spp:3': unknown name 'spp'; did you mean 'ssp'? allowed: admm, asp, average, backup, bsp, "),
      (["ssp"], "ssp needs staleness"), (["ssp:-1"], "staleness=-1: must be a whole number of at least 0"),
      (["nowhere.at.all:Policy"], "nowhere.at.all cannot be imported"),
      (["ownpolicies:NeverWait"], "did you mean 'NeverWaits'"), (["ownpolicies:NUMBER"], "has no window, initial, step"),
      (["ownpolicies:NeedsArgument"], "cannot be made without parameters"),
-     (["asp", "--faults", "kil"], "faults='kil': allowed: duplicate, kill, lose, rejoin, reorder; did you mean"),
+     (["asp", "--faults", "kil"], "faults='kil': did you mean 'kill'? allowed: duplicate, kill, lose, rejoin, reorder"),
      (["asp", "--workers", "0"], "workers=0: must be at least 1"), (["asp", "--ranges", "2,0"], "ranges=0"),
      (["asp", "--bound", "-1"], "bound=-1: must be 0 or more"),
      (["asp", "--iterations", "0"], "iterations=0: must be at least 1")],

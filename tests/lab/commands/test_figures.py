@@ -395,7 +395,7 @@ def test_an_interrupted_batch_says_so(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--only", "twoo"], "did you mean 'two'"),
-    (["--only", "two", "--set", "pushs=3"], "pushs=3: two has no such parameter; allowed: live, pushes, syncs; did"),
+    (["--only", "two", "--set", "pushs=3"], "pushs=3: two has no such parameter; did you mean 'pushes'? all"),
     (["--set", "wokers=3"], "none of the chosen notebooks has such parameter"),
     (["--set", "pushes"], "must be NAME=VALUE"),
     (["--set", "syncs=[1"], "not YAML"),
@@ -499,6 +499,17 @@ def test_runs_that_are_recorded_are_no_part_of_what_is_expected(bench: Bench, fi
     assert changed.expected_s() == 107.0
     shutil.rmtree(next((bench.results / "runs").iterdir()))
     assert entry.expected_s() == 107.0
+
+
+@pytest.mark.parametrize(("given", "times"), [
+    ({}, 1), ({"pushes": 16}, 2), ({"syncs": ["asp"] * 6}, 3), ({"pushes": 16, "syncs": ["asp"]}, 1),
+])  # fmt: skip
+def test_other_parameters_take_as_much_longer_as_there_is_more_to_run(bench: Bench, given: dict, times: int):
+    (bench.notebooks / "batch.yaml").write_text(LISTED)
+    own = plan(bench.notebooks, bench.results, only=["two"])[0]
+    assert own.takes is not None
+    (entry,) = plan(bench.notebooks, bench.results, only=["two"], given=given)
+    assert entry.takes == (own.takes[0] * times, own.takes[1] * times)
 
 
 def test_the_time_of_sweeps_is_kept_apart(bench: Bench):

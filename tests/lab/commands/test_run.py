@@ -31,9 +31,13 @@ def test_help_shows_the_example_of_each_field(capsys: pytest.CaptureFixture):
     verbs = argparse.ArgumentParser().add_subparsers()
     command.add(verbs)
     verbs.choices["run"].print_help()
-    words = " ".join(capsys.readouterr().out.split())
+    said = capsys.readouterr().out
     for name in FIELDS:
-        assert f"for example --{name.replace('_', '-')} {command.example(name)}" in words
+        assert f"--{name.replace('_', '-')} {command.example(name)}\n" in said  # on one line
+
+
+def test_help_has_each_field_in_one_group():
+    assert sorted(name for names in command.GROUPS.values() for name in names) == sorted(FIELDS)
 
 
 @pytest.mark.parametrize("dash", ["-", "_"])

@@ -167,9 +167,8 @@ def test_an_unknown_digest_lists_the_nearest_first(tmp_path: Path, two: dict[str
     wrong = digest[:5] + ("0" if digest[5] != "0" else "1") + digest[6:]
     with pytest.raises(ConfigError) as caught:
         load(wrong, tmp_path)
-    said = str(caught.value).splitlines()
-    assert said[1] == f"  {digest}  Run(workers=2, sync='asp', pushes=3)"
-    assert two["bsp"].digest in said[2]
+    assert str(caught.value).splitlines()[1] == f"  {digest}  Run(workers=2, sync='asp', pushes=3)"
+    assert two["bsp"].digest not in str(caught.value)
 
 
 def test_the_start_of_several_digests_lists_them(tmp_path: Path, two: dict[str, Result]):
@@ -179,9 +178,9 @@ def test_the_start_of_several_digests_lists_them(tmp_path: Path, two: dict[str, 
     assert two["asp"].digest in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "no/such/directory"])
-def test_a_name_without_a_record_is_refused(tmp_path: Path, two: dict[str, Result], name: str):
-    with pytest.raises(ConfigError, match="nearest"):
+@pytest.mark.parametrize("name", ["", "no/such/directory", "zzz"])
+def test_a_name_that_is_like_no_digest_is_refused_without_others(tmp_path: Path, two: dict[str, Result], name: str):
+    with pytest.raises(ConfigError, match=r"no record in .*/runs has this digest, or one like it; .* has all 2$"):
         load(name, tmp_path)
 
 
@@ -195,4 +194,4 @@ def test_an_incomplete_record_is_reported(tmp_path: Path, two: dict[str, Result]
     with pytest.raises(RecordError, match=r"phases\.csv missing"):
         load(two["asp"].digest, tmp_path)
     with pytest.raises(ConfigError, match=r"\(incomplete\)"):
-        load("zzzz", tmp_path)
+        load(two["asp"].digest[:8] + "zz", tmp_path)

@@ -54,7 +54,7 @@ def test_values_like_their_defaults_are_admitted(values: dict[str, Any]):
 
 
 @pytest.mark.parametrize(("values", "words"), [
-    ({"pushs": 3}, r"^pushs=3: 10_pruning has no such parameter; allowed: cluster, .*; did you mean 'pushes'\?$"),
+    ({"pushs": 3}, r"^pushs=3: 10_pruning has no such parameter; did you mean 'pushes'\? allowed: cluster, "),
     ({"syncs": "bsp"}, "syncs='bsp': must be a list with at least one entry, such as"),
     ({"syncs": []}, "at least one entry"),
     ({"syncs": [3]}, "syncs=3: must be a string, such as 'bsp'"),

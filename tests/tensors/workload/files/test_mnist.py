@@ -82,7 +82,7 @@ def test_packed_and_unpacked_files_are_read_and_read_again_when_they_change(smal
     ("text", "problem"),
     [("mnist:train=0", "train=0: must be a whole number from 1 to 60000"),
      ("mnist:test=10001", "test=10001: must be a whole number from 1 to 10000"),
-     ("mnist:trian=5", "has no parameter 'trian'; allowed: test, train; did you mean 'train'"),
+     ("mnist:trian=5", r"has no parameter 'trian'; did you mean 'train'\? allowed: test, train"),
      ("mnist:train=many", "cannot be read"), ("mnist:1,2,3", "got 3 values"),
      ("mnist:train=21,test=10", "holds 20 images, fewer than 21")],
 )  # fmt: skip
