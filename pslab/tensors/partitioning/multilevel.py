@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.tensors.partitioning.bisection import Lists, contracted, grown, matched, refined, transposed
-from pslab.tensors.partitioning.rules import moved
+from pslab.tensors.partitioning.rules import moved, relieve
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.sparse.rows import SparseRows
 
@@ -30,7 +30,7 @@ def partition(rows: SparseRows, weights: Array, workers: int, most: int, seed: i
     pins = contracted((rows.holders[0].astype(np.int64), rows.holders[1].astype(np.int64)), np.arange(len(rows)),
                       len(rows))  # fmt: skip
     _halve(pins, weights, np.arange(len(rows)), 0, workers, most, parts, chance)
-    _relieve(rows, parts, weights, workers, most)
+    relieve(parts, weights, workers, most)
     return moved(rows, parts, weights, workers, most, chance.permutation(len(rows)))
 
 
@@ -80,18 +80,3 @@ def _bisected(pins: Lists, weights: Array, limits: Array, least: int, chance: np
         best = best[group]
         refined(nets, pins, weights, best, limits)
     return best
-
-
-def _relieve(rows: SparseRows, parts: Array, weights: Array, workers: int, most: int) -> None:
-    """Where a worker holds too much, its lightest rows go to whoever holds the least: halving left no finer choice."""
-    load = np.bincount(parts, weights, minlength=workers).astype(np.int64)
-    for worker in np.flatnonzero(load > most).tolist():
-        own = np.flatnonzero(parts == worker)
-        for row in own[np.argsort(weights[own], kind="stable")].tolist():
-            if load[worker] <= most:
-                break
-            parts[row] = other = int(load.argmin())
-            load[worker] -= weights[row]
-            load[other] += weights[row]
-
-

@@ -1,7 +1,8 @@
 """Partitions of rows among workers: at random, in blocks, by moves, and greedily. Multilevel: a page of its own.
 
-Every rule gives each row to one worker, and none more than `capacity` of the weight; a row weighs its entries, unless
-it is said otherwise, since these are what a worker computes.
+Every rule gives each row to one worker. A row weighs its entries, unless rows are to be balanced, since the entries are
+what a worker computes. By moves and by levels no worker holds more than `capacity` of the weight; the other rules
+balance as well as they can.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pslab.tensors.sparse.rows import SparseRows
 
 Array = NDArray[Any]
 PASSES = 50  # over all rows; moves end long before
+TRIES = 100_000  # rows that are put to a worker in the search for a partition within the capacity
 
 
 def capacity(weights: Array, workers: int, epsilon: float) -> int:
@@ -59,7 +61,62 @@ def by_moves(rows: SparseRows, parts: Array, weights: Array, workers: int, most:
     the worker with the fewest new keys gains nothing where one key is in all rows.
     """
     order = numpy_generator(seed, "partition", "moves").permutation(len(rows))
+    parts = moved(rows, parts, weights, workers, most, order)
+    if not relieve(parts, weights, workers, most):
+        return parts
     return moved(rows, parts, weights, workers, most, order)
+
+
+def relieve(parts: Array, weights: Array, workers: int, most: int) -> bool:
+    """Bring every worker within its capacity, in place; whether there was anything to do.
+
+    The lightest rows of a worker that holds too much go to those that hold the least. Where that does not suffice, all
+    rows are put anew, whatever their keys.
+
+    Raises:
+        ConfigError: no such partition was found.
+    """
+    load = np.bincount(parts, weights, minlength=workers).astype(np.int64)
+    if load.max() <= most:
+        return False
+    for worker in np.flatnonzero(load > most).tolist():
+        own = np.flatnonzero(parts == worker)
+        for row in own[np.argsort(weights[own], kind="stable")].tolist():
+            other = int(load.argmin())
+            if load[worker] <= most or load[other] + weights[row] > most:
+                break
+            parts[row] = other
+            load[worker] -= weights[row]
+            load[other] += weights[row]
+    if load.max() > most:
+        parts[:] = _packed(weights, workers, most)
+    return True
+
+
+def _packed(weights: Array, workers: int, most: int) -> Array:
+    """A partition within the capacity: the heaviest row first, to the fullest worker that can take it; where a row fits
+    nowhere, the last choice is taken back."""
+    order = np.argsort(-weights, kind="stable").tolist()
+    load, parts = [0] * workers, np.empty(len(weights), np.int64)
+    choices: list[list[int]] = []  # of each row that was put: the workers that are still to be tried, the next one last
+    for _ in range(TRIES + len(order)):
+        if len(choices) == len(order):
+            return parts
+        weight = int(weights[order[len(choices)]])
+        fits = {load[worker]: worker for worker in range(workers) if load[worker] + weight <= most}  # equal ones once
+        choices.append([fits[held] for held in sorted(fits)])
+        while choices and not choices[-1]:
+            choices.pop()
+            if choices:
+                row = order[len(choices) - 1]
+                load[parts[row]] -= int(weights[row])
+        if not choices:
+            break
+        row = order[len(choices) - 1]
+        parts[row] = worker = choices[-1].pop()
+        load[worker] += int(weights[row])
+    problem = f"no partition was found in which each of {workers} workers holds at most {most}: allow a larger epsilon"
+    raise ConfigError("workers", workers, f"{problem}, use fewer workers, or rule='random'")
 
 
 def moved(rows: SparseRows, parts: Array, weights: Array, workers: int, most: int, order: Array) -> Array:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pslab.errors import ConfigError
 from pslab.tensors.codec.frames import Entries, encode
@@ -191,7 +194,7 @@ def test_vertices_are_matched_with_whom_they_share_most():
 
 def test_a_worker_that_holds_too_much_gives_its_lightest_rows_away():
     parts = np.zeros(4, np.int64)
-    multilevel._relieve(FOUR, parts, ONES, 2, 2)
+    rules.relieve(parts, ONES, 2, 2)
     assert sorted(parts.tolist()) == [0, 0, 1, 1]
 
 
@@ -262,3 +265,35 @@ def test_what_each_server_exchanges_follows_from_the_keys_that_it_has():
 
 def test_a_servers_keys_follow_each_other_in_their_old_order():
     assert placement.renumbered(np.array([1, 0, 1, 0])).tolist() == [2, 0, 3, 1]
+
+
+# --- capacity ----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def few_rows(draw):
+    """A handful of rows, workers, and an ε, of which some leave no choice but one."""
+    key_count, count = draw(st.integers(2, 11)), draw(st.integers(2, 8))
+    keys = draw(st.lists(st.sets(st.integers(0, key_count - 1), min_size=1), min_size=count, max_size=count))
+    pairs = [(np.array(sorted(each)), np.ones(len(each))) for each in keys]
+    rows = rows_of("few", key_count, pairs, np.zeros(count), np.zeros(count, bool))
+    return rows, draw(st.integers(1, min(count, 4))), draw(st.sampled_from([0.0, 0.03, 0.2]))
+
+
+@pytest.mark.parametrize("rule", ["moves", "multilevel"])
+@settings(max_examples=150, deadline=None)
+@given(asked=few_rows())
+def test_no_worker_holds_more_than_its_capacity_wherever_that_can_be(rule, asked):
+    rows, workers, epsilon = asked
+    weights = rows.entries_of
+    try:
+        most = rules.capacity(weights, workers, epsilon)
+    except ConfigError:
+        return
+    each = itertools.product(range(workers), repeat=len(rows))
+    if any(np.bincount(parts, weights, minlength=workers).max() <= most for parts in each):
+        parts = partition(rows, workers, rule, epsilon=epsilon)
+        assert np.bincount(parts, weights, minlength=workers).max() <= most
+    else:
+        with pytest.raises(ConfigError, match=f"each of {workers} workers holds at most {most}: allow a larger eps"):
+            partition(rows, workers, rule, epsilon=epsilon)
