@@ -107,13 +107,19 @@ class Entry:
         return not (place / MANIFEST).is_file() or emulation_ok(read_manifest(place, ()))
 
     def expected_s(self) -> float | None:
-        """What the last execution took, without its runs if they are recorded; the first time what such ones take."""
+        """What the last execution took, less the runs that are recorded, and for as many runs as its parameters ask for
+        now; before the first execution what batch.yaml says.
+        """
         made = self.stamp.get("made")
         if not made:
             return self.takes[0] if self.takes else None
-        recorded = all(_file(self.results / name / "manifest.json") != MISSING for name in made["records"])
-        same = recorded and made["parameters"] == self.made((), ())["parameters"]
-        return float(self.stamp["drawing_s"]) + (0.0 if same else float(self.stamp["swept_s"]))
+        if made["parameters"] == self.made((), ())["parameters"]:
+            missing = [name for name in made["records"] if _file(self.results / name / MANIFEST) == MISSING]
+            share = len(missing) / max(1, len(made["records"]))
+        else:
+            own = of_notebook(self.source)
+            share = work(own | dict(self.values)) / work(own | made["parameters"])
+        return float(self.stamp["drawing_s"]) + share * float(self.stamp["swept_s"])
 
     def stamp_of(self, found: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
         """The stamp of an execution that left this journal and took so long."""
