@@ -6,7 +6,7 @@ A process owes a report while it prepares, rehearses, computes, evaluates or ser
 - CPU time used since it was last looked at, or that it wants a core, or waits for a disk: who computes cannot report.
 
 Who gives none of them for a lease is dead: stopped, deadlocked, or waiting for what never comes. Who waits on purpose,
-for a modelled computation to end, reports "alive" a few times in each lease. The server reports all the time, and all
+for a modelled computation to end, or does little at a time, reports "alive" a few times in each lease. The server reports all the time, and all
 others wait for it: that it computes is a sign of its life for MUTE_S and not for ever, since a policy may loop. Who
 sends may wait for one that does not read, who is found after a lease: only after another one it is dead itself.
 
