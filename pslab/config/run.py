@@ -32,6 +32,7 @@ NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "
 # younger than some records: at their defaults nothing names them
 LATER = ("loss", "metric", "on_nonfinite", "partition", "servers", "placement", "fleet")
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
+ROUNDS = ("bsp", "local", "average", "admm")  # policies whose steps are rounds; an object says so by `rounds`
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time
@@ -50,7 +51,8 @@ class Run:
     """One experiment.
 
     The budget and the x-axis count accepted pushes over all workers; an iteration is pushes / workers. The run stops
-    at whichever of `pushes`, `seconds` and `target_accuracy` comes first.
+    at whichever of `pushes`, `seconds` and `target_accuracy` comes first. Where a step is a round of all workers its
+    weights are those after the last round that the budget holds whole; several ranges or servers stop there.
 
     Raises:
         ConfigError: an unknown field, one of the wrong type, or an impossible value. What names stand for
@@ -212,8 +214,20 @@ class Run:
         """
         named = {name: _sources(name, getattr(self, name)) for name in USERS}
         read = {name: files for name, files in named.items() if files}
-        newer = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}  # only these changed
+        # only these changed under the same semantics
+        newer = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}
+        newer |= {"whole rounds": 1} if self._ended_torn else {}
         return digest_of({"semantics": SEMANTICS, **newer, **self.plain(), **({"sources": read} if read else {})})
+
+    @property
+    def _ended_torn(self) -> bool:
+        """Whether some of several ranges, or servers, could end a round ahead of others, before rounds ended whole."""
+        name = split(self.sync)[0] if isinstance(self.sync, str) else ""
+        several = self.ranges != "whole" or self.servers > 1
+        moves = {"leave", "join", "faults"} & set(() if isinstance(self.cluster, str) else self.cluster)
+        even = name == "bsp" and not moves and self.pushes is not None and self.pushes % self.workers == 0
+        return several and self.pushes is not None and not even and (
+            name in ROUNDS or bool(getattr(self.sync, "rounds", False)))  # fmt: skip
 
     @cached_property
     def _objects(self) -> dict[str, tuple[str, str]]:

@@ -184,6 +184,17 @@ class Server(OfPolicy):
         part = self.ranges[index]
         return tuple(w for w, clock in part.clocks.items() if clock == part.window.base)
 
+    def spent(self, budget: int | None) -> bool:
+        """Whether a run with a budget of so many gradients is over.
+
+        One range ends with its last whole round, and the pushes that have come for the next one. Several ranges would
+        end in different rounds, as messages happen to come: so no round begins whose last push the budget lacks.
+        """
+        if budget is None or not self.traits.rounds or len(self.scopes) == 1:
+            return budget is not None and self.gradients >= budget
+        others = (len(self.workers) - 1) * self.traits.gradients(self.ranges[0].window.base)
+        return self.gradients + others >= budget and all(part.at_rest for part in self.ranges)
+
     def _pull(self, scope: Scope, part: Range, pull: Pull, now: float) -> list[Effect]:
         if pull.iteration < part.clocks[pull.worker]:
             return [Refuse(pull, "late pull")]

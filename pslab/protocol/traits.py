@@ -20,6 +20,7 @@ class Sync(Protocol):
     have more attributes, each of which `Traits` has with its default:
 
     barrier            True: weights change only while no worker computes, so workers may read them in place
+    rounds             True: a step is a round, a push of every worker. A run with a budget ends with whole rounds
     whole              True: one decision for all ranges. The policy hears of a push or a pull when all ranges have it
     eager              True: workers ask for the weights of the next iteration as they start to compute one
     rmw                of an eager policy, False: workers do not add their own pushes to weights that lack them
@@ -78,6 +79,7 @@ class Traits:
 
     window: int | None = None  #: length of the window of valid iterations
     barrier: bool = False  #: weights change only while no worker computes
+    rounds: bool = False  #: a step is a push of every worker
     whole: bool = False  #: one decision for all ranges
     eager: bool = False  #: workers ask for the next weights as they start to compute
     reads_own: bool = False  #: read my writes: eager workers add their own pushes that their weights lack
@@ -107,6 +109,7 @@ def traits_of(sync: Sync) -> Traits:
     return Traits(
         window=sync.window,
         barrier=bool(getattr(sync, "barrier", False)),
+        rounds=bool(getattr(sync, "rounds", False)),
         whole=bool(getattr(sync, "whole", False)),
         eager=eager,
         reads_own=eager and bool(getattr(sync, "rmw", True)),

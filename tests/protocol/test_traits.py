@@ -12,17 +12,17 @@ from pslab.config.table import ROWS
 from pslab.protocol.traits import Traits, always, one_each, traits_of
 
 EXPECTED = {
-    "bsp": Traits(1, barrier=True),
+    "bsp": Traits(1, barrier=True, rounds=True),
     "ssp": Traits(4),
     "asp": Traits(),
     "backup": Traits(whole=True),
     "dssp": Traits(16, whole=True, plans=True),
     "elastic": Traits(whole=True, plans=True),
     "eager": Traits(eager=True, reads_own=True),
-    "local": Traits(1, method="average"),  # and it accumulates gradients
-    "average": Traits(1),  # until it is sized
+    "local": Traits(1, rounds=True, method="average"),  # and it accumulates gradients
+    "average": Traits(1, rounds=True),  # until it is sized
     "downpour": Traits(method="replica"),
-    "admm": Traits(1, method="consensus", changes=True, repeats=True),
+    "admm": Traits(1, rounds=True, method="consensus", changes=True, repeats=True),
 }
 
 

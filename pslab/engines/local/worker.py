@@ -14,9 +14,8 @@ from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
 from pslab.engines.local.lines.ends import worker_line
 from pslab.engines.local.lines.framed_pipe import ready
 from pslab.engines.local.pace import rehearsed
-from pslab.engines.processes.channel import ALIVE, report
+from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import Seat
-from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.rows import Rows
@@ -53,7 +52,7 @@ class LocalWorker(Evaluating):
         self.layers_s: list[list[float]] = []
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
-        self.clock = WallClock()
+        self.clock, self.life = WallClock(), LifeSigns(seat.parent, job.run.lease_s)
         # how late it woke for weights: a computation that the cluster models begins when they came, and hides it
         self.hides, self.lag_s, self.late_s = job.cluster.modelled(job.run.workers) and not job.layered, 0.0, 0.0
         self.idle_since_s = math.inf  # it waits since then, though it may be kept from saying so
@@ -168,13 +167,11 @@ class LocalWorker(Evaluating):
 
     def _hold_until(self, end_s: float) -> None:
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
-        sign_s = self.job.run.lease_s / LOOKS
         while (left_s := end_s - self.clock.now()) > 0:
-            if ready((self.line.descriptor,), min(sign_s, self.clock.real_s(left_s)), spin_s=0.0):
+            self.life.give()
+            if ready((self.line.descriptor,), min(self.life.period_s, self.clock.real_s(left_s)), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
                 self.lag_s = 0.0  # so nothing was delayed, however late it was read
-            elif self.clock.real_s(left_s) > sign_s:
-                report(self.seat.parent, ALIVE)
 
     # --- receiving ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+import time
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
+from pslab.engines.processes.watch import LOOKS
 from pslab.tensors.workload.torchvision_ops import with_operators
 
 ALIVE = "alive"  # the kind of report of a process that waits on purpose
@@ -75,6 +77,20 @@ def report(pipe: Connection, kind: str, body: dict[str, Any] | None = None, tabl
     rows = NO_TABLE if table is None else np.ascontiguousarray(table, dtype=np.float64)
     head = json.dumps({"kind": kind, "body": body or {}, "shape": rows.shape}).encode()
     pipe.send_bytes(len(head).to_bytes(4, "little") + head + rows.tobytes())
+
+
+class LifeSigns:
+    """The reports "alive" of a process that waits on purpose, or does little between two waits: one each eighth of a
+    lease, however often `give` is called, and whatever the process reads meanwhile."""
+
+    def __init__(self, parent: Connection, lease_s: float) -> None:
+        self._parent, self.period_s, self._given_s = parent, lease_s / LOOKS, time.monotonic()
+
+    def give(self) -> None:
+        """Report it, if that is due."""
+        if (now := time.monotonic()) - self._given_s >= self.period_s:
+            report(self._parent, ALIVE)
+            self._given_s = now
 
 
 def await_report(pipe: Connection) -> Report:

@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pslab.engines.job.shared_memory import Arena
 
 
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 SERVER = -1  # the number of the process to which all others have a line; they count from 0
 
 
@@ -134,6 +136,7 @@ def main(seat: Seat) -> None:
     arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
+    _die_with_fork_server()
     threading.Thread(target=_die_with_parent, args=(seat.parent,), daemon=True).start()
     import torch
 
@@ -175,6 +178,22 @@ def _give_memory_back() -> None:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _die_with_fork_server() -> None:
+    """Let the kernel kill this process where the fork server ends, as the thread beside it cannot while C code keeps
+    the interpreter's lock. Linux alone does it; a process that no fork server has started has that thread alone.
+
+    The fork server ends with the notebook's process, unless another one holds the pipe by which it knows: each child
+    is handed it, to start others, which none of these does.
+    """
+    server: Any = getattr(forkserver, "_forkserver", None)
+    if (alive := getattr(server, "_forkserver_alive_fd", None)) is None:
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.close(alive)
+        server._forkserver_alive_fd = None
 
 
 def _die_with_parent(pipe: Connection) -> None:

@@ -1,10 +1,12 @@
 """What every child needs, imported once by the fork server, which has nothing else: children start in milliseconds.
 
-A fork server whose parent is killed meanwhile must not live for the seconds that this takes.
+A fork server whose parent is killed meanwhile must not live for the seconds that this takes, nor for those that it
+takes to take torch down: children that cannot end by themselves end with it.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 
@@ -26,3 +28,4 @@ try:
 finally:  # no other thread may run when it forks
     _imported.set()
     _watcher.join()
+atexit.register(os._exit, 0)  # before all that torch has registered

@@ -6,9 +6,10 @@ A process owes a report while it prepares, rehearses, computes, evaluates or ser
 - CPU time used since it was last looked at, or that it wants a core, or waits for a disk: who computes cannot report.
 
 Who gives none of them for a lease is dead: stopped, deadlocked, or waiting for what never comes. Who waits on purpose,
-for a modelled computation to end, reports "alive" a few times in each lease. The server reports all the time, and all
-others wait for it: that it computes is a sign of its life for MUTE_S and not for ever, since a policy may loop. Who
-sends may wait for one that does not read, who is found after a lease: only after another one it is dead itself.
+for a modelled computation to end, or does little at a time, reports "alive" a few times in each lease. The server
+reports all the time, and all others wait for it: that it computes is a sign of its life for MUTE_S and not for ever,
+since a policy may loop. Who sends may wait for one that does not read, who is found after a lease: only after another
+one it is dead itself.
 
 A long gradient or evaluation is therefore never taken for dead, nor is one that loops for ever: an interrupt ends it.
 Only Linux says what a process does (/proc); elsewhere a lease must be longer than the longest gradient.

@@ -69,6 +69,7 @@ class ServerDriver:
     def start(self) -> None:
         """The run starts: the initial weights are to be evaluated, too."""
         self._ledger.snapshot_if_due(0, 0.0)
+        self._end_if_spent()
 
     @property
     def copying(self) -> bool:
@@ -116,6 +117,7 @@ class ServerDriver:
                 self._dealt.pop((worker, index), None)
                 self._answered.pop((worker, index), None)
             self._perform(self.machine.leave(worker, now))
+            self._end_if_spent()
 
     def join(self, worker: int, now: float) -> int:
         """A worker joins, new or back: the iteration that it may ask for."""
@@ -166,10 +168,13 @@ class ServerDriver:
         if not (effects and type(effects[0]) is Refuse):
             self._dealt[key] = [now, now]
         self._perform(effects, key)
-        if self._budget is not None and self.machine.gradients >= self._budget:
-            self.end("budget", self._clock.now())
-        elif self._shard.converged:
+        self._end_if_spent()
+        if self._shard.converged and not self.outcome:
             self.end("converged", self._clock.now())
+
+    def _end_if_spent(self) -> None:
+        if self.machine.spent(self._budget) and not self.outcome:
+            self.end("budget", self._clock.now())
 
     def _pull(self, pull: Pull) -> None:
         """A request is answered once: the place where its weights lie is one that the worker computes on by now."""

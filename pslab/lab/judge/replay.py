@@ -31,7 +31,7 @@ def replay(history: History, sync: Any, budget: int | None, facts: Mapping[str, 
     arrivals = history.arrivals
     try:
         again = _Replay(history, Server(sorted(arrivals.present), arrivals.ranges, sync))
-        again.run(budget, facts.get("refused", 0) - bool(facts.get("diverged")))
+        again.run(budget, facts.get("refused", 0) - bool(facts.get("diverged")), str(facts["outcome"]))
         again.compare_counts(facts)
     except Other as other:
         return str(other)
@@ -55,8 +55,8 @@ class _Replay:
     held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: ... -> version that its worker named
     parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
 
-    def run(self, budget: int | None, refused: int) -> None:
-        """Hand in everything that arrived.
+    def run(self, budget: int | None, refused: int, ended: str) -> None:
+        """Hand in everything that arrived, in a run that ended so.
 
         Raises:
             Other: what follows from it was not recorded.
@@ -77,7 +77,7 @@ class _Replay:
                     self._started(worker, index, iteration, version)
                     self._named(worker, index, iteration, version)
                 self._perform(effects, now, until_s)
-                over = budget is not None and server.gradients >= budget
+                over = server.spent(budget)
             elif kind == "pull":
                 if version or worker not in a.replaced:  # a new process has none
                     self._named(worker, index, iteration - 1, version)
@@ -90,6 +90,8 @@ class _Replay:
                 raise Other(f"worker {worker} joins with iteration {iteration}; it is to join with {joined}")
             if self.refused > refused:
                 raise Other(f"{a.name(at)} is refused: {self.reason}")
+        if ended == "budget" and not server.spent(budget):
+            raise Other(f"the run stopped at its budget of {budget} pushes after {server.gradients}")
         if self.row < self.history.size:
             raise Other(f"{self.history.name(self.row)} was applied; the policy does not apply it")
 

@@ -145,8 +145,6 @@ class _Judgement:
     def _stop(self, sync: Any) -> list[str]:
         """The run stopped where its stop rule says; how many pushes that took, a replay counts."""
         run, seconds, outcome, found = self.run, self.facts["seconds"], self.facts["outcome"], list[str]()
-        if outcome == "budget" and self.facts["accepted"] < (run.pushes or np.inf):
-            found.append(f"the run stopped at its budget of {run.pushes} pushes after {self.facts['accepted']}")
         if outcome == "seconds" and not seconds >= (run.seconds or np.inf) - SLACK_S:
             found.append(f"the run stopped for its time of {run.seconds} s after {seconds:.6g} s")
         if outcome == "target" and not self._reached():

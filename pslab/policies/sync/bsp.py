@@ -18,6 +18,7 @@ class BSP:
     """
 
     barrier: ClassVar[bool] = True
+    rounds: ClassVar[bool] = True
 
     @property
     def window(self) -> int:

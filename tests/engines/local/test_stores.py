@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from multiprocessing import Pipe
 from typing import Any
 
@@ -22,6 +23,8 @@ from pslab.engines.local.stores.line import StoreLine
 from pslab.engines.local.stores.order import frame_of, order_of
 from pslab.engines.local.stores.role import LocalStore, StoreRole
 from pslab.engines.processes import pool as pools
+from pslab.engines.processes.channel import ALIVE
+from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Work
 from pslab.errors import WorkerDied
@@ -104,6 +107,22 @@ def test_a_part_is_kept_once_it_is_out_of_its_process():
     seat.parent.late = False  # type: ignore[attr-defined]
     store._turn()
     assert line.frames() == [[Kept(7)]]
+
+
+def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch: pytest.MonkeyPatch):
+    """Orders come closer together than its signs of life, and take no CPU time that the system counts."""
+    job, seat, line = seated()
+    now_s, store = time.monotonic(), LocalStore(seat, job, StoreRole(1, 2))
+    for turn in range(4 * LOOKS):
+        monkeypatch.setattr(time, "monotonic", lambda now_s=now_s + turn * job.run.lease_s / LOOKS / 2: now_s)
+        line.send(frame_of(Forget(0), Work()))
+        store._turn()
+    assert {said.kind for said in seat.parent.reports()} == {ALIVE}  # type: ignore[attr-defined]
+
+
+def test_a_server_is_not_dead_where_its_messages_come_closer_together_than_its_signs_of_life():
+    wanted = tiny(workers=1, servers=2, sync="asp", pushes=40, lease_s=0.5, cluster={"compute_s": 0.05}, eval_every=40)
+    assert execute(resolve(wanted), lambda news: None).facts["pushes"] == 40
 
 
 class Counting:

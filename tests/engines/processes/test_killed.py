@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
 import uuid
@@ -39,6 +41,15 @@ MOMENTS = [
     ("pslab.lab.records.record:publish", 1),
 ]
 FEW = [MOMENTS[19]]
+BUSY = """from functools import partial
+from pathlib import Path
+from sabotage import Sabotaged, in_c_code
+from tiny import tiny
+from pslab.lab.runs.run import run
+place = Path({place!r})
+model = partial(Sabotaged, place / "marker", partial(in_c_code, place / "begun"))
+run(tiny(model=model, fleet={fleet!r}, pushes=200), results=place, progress=False)
+"""
 
 
 def kill_and_look(tmp_path: Path, where: str, count: int) -> None:
@@ -61,6 +72,26 @@ def kill_and_look(tmp_path: Path, where: str, count: int) -> None:
 @pytest.mark.parametrize(("where", "count"), FEW)
 def test_a_killed_parent_leaves_nothing(tmp_path, where, count):
     kill_and_look(tmp_path, where, count)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd_open and /proc")
+@pytest.mark.parametrize("fleet", ["local", pytest.param("loopback", marks=pytest.mark.slow)])
+def test_a_worker_in_c_code_that_never_returns_ends_with_its_killed_parent(tmp_path, fleet):
+    token, begun = uuid.uuid4().hex, tmp_path / "begun"
+    os.mkfifo(begun)
+    environment = {**os.environ, "PSLAB_TOKEN": token, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    parent = subprocess.Popen([sys.executable, "-c", BUSY.format(place=str(tmp_path), fleet=fleet)], env=environment)
+    pipe = os.open(begun, os.O_RDONLY | os.O_NONBLOCK)
+    assert select.select([pipe], [], [], 60)[0]
+    os.close(pipe)
+    parent.kill()
+    parent.wait()
+    for process in sorted(living(token), reverse=True):  # the oldest one ends behind all others
+        wait_for_end(process)
+    left = living(token)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert left == []
 
 
 @pytest.mark.slow

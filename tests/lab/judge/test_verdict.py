@@ -190,13 +190,13 @@ def test_a_round_of_local_steps_may_exceed_the_budget():
     ("sync", "changes", "words"),
     [("ssp:1", {"accepted": 31}, "counts 31 pushes as accepted; what arrived makes 30"),
      ("ssp:1", {"accepted": 34}, "counts 34 pushes as accepted; what arrived makes 30"),
-     ("ssp:1", {"accepted": 29}, "stopped at its budget of 30 pushes after 29"),
+     ("ssp:1", {"accepted": 29}, "counts 29 pushes as accepted; what arrived makes 30"),
      ("ssp:1", {"pushes": 29}, "counts 29 pushes as applied; what arrived makes 30"),
      ("ssp:1", {"outcome": "seconds"}, "the run stopped for its time of None s"),
      ("ssp:1", {"outcome": "target"}, "the run stopped for its target, accuracy None"),
      ("ssp:1", {"outcome": "stalled"}, "the run stalled"),
      ("local:3", {"accepted": 33}, "counts 33 pushes as accepted; what arrived makes 30"),
-     ("local:3", {"accepted": 29}, "stopped at its budget of 30 pushes after 29"),
+     ("local:3", {"accepted": 29}, "counts 29 pushes as accepted; what arrived makes 30"),
      ("local:3", {"pushes": 9}, "counts 9 pushes as applied; what arrived makes 27"),
      ("local:3", {"accepted": 37}, "counts 37 pushes as accepted; what arrived makes 30"),
      ("asp", {"dropped": 2}, "counts 2 pushes as dropped; what arrived makes 0"),
@@ -210,6 +210,11 @@ def test_counts_and_stop_rules_are_judged(sync, changes, words):
 def test_more_pushes_than_the_budget_are_found():
     wanted, tables, facts = fresh("ssp:1")
     assert_invalid(judge(wanted.but(pushes=29), tables, facts), "after the budget of 29 pushes was used up")
+
+
+def test_fewer_pushes_than_the_budget_are_found():
+    wanted, tables, facts = fresh("ssp:1")
+    assert_invalid(judge(wanted.but(pushes=31), tables, facts), "stopped at its budget of 31 pushes after 30")
 
 
 def test_a_stop_at_a_target_needs_the_accuracy():

@@ -16,9 +16,8 @@ from pslab.engines.local.lines.ends import order_line, store_line
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
 from pslab.engines.local.recovery.generations import Keeping
 from pslab.engines.local.stores.order import order_of
-from pslab.engines.processes.channel import ALIVE, report
+from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import Seat
-from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.ledger import copy_held, show_held
 from pslab.engines.server.shard import TensorShard
@@ -59,6 +58,7 @@ class LocalStore:
         self._workers: dict[int, Line] = {}  # which bring and get the numbers, where memory is not shared
         self._whose: dict[int, int] = {}  # of each of these lines
         self._over = False  # whether the decider has said so
+        self._life = LifeSigns(seat.parent, job.run.lease_s)
         self._keeps = 0  # the checkpoint whose part is not yet out of this process
 
     def run(self, dilation: float) -> None:
@@ -80,10 +80,10 @@ class LocalStore:
             raise
 
     def _turn(self) -> None:
-        """Wait for something to do, and do it; who waits says now and then that it lives."""
-        patience_s = LOOK_S if self._keeps else self._job.run.lease_s / LOOKS
-        sources = ready([self._line.descriptor, *self._whose], patience_s, spin_s=self._spin_s)
-        for source in sources:
+        """Wait for something to do, and do it. What is done may take less CPU time than the system counts."""
+        self._life.give()
+        patience_s = LOOK_S if self._keeps else self._life.period_s
+        for source in ready([self._line.descriptor, *self._whose], patience_s, spin_s=self._spin_s):
             if source == self._line.descriptor:
                 self._obey()
             elif source in self._whose:
@@ -91,8 +91,6 @@ class LocalStore:
         if self._keeps and self._seat.shown:
             self._tell([Kept(self._keeps)])
             self._keeps = 0
-        elif not sources and not self._keeps:
-            report(self._seat.parent, ALIVE)
 
     def _obey(self) -> None:
         """Do what the decider says, or pass weights on to a worker."""

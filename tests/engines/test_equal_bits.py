@@ -1,0 +1,88 @@
+"""Rounds of all workers leave the same bits in virtual time, in real processes and over streams, however a run is cut
+into ranges, servers and a budget."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tiny import tiny
+from whole import conduct
+
+from pslab.config.run import SEMANTICS, Run, digest_of
+from pslab.engines.execute import execute
+from pslab.engines.job.outcome import Outcome
+from pslab.lab.judge.tables import tables_of
+from pslab.lab.runs.resolve import resolve
+
+LINKS = {"compute_s": 1e-3, "bandwidth_bit_s": 1e8, "server_bandwidth_bit_s": 2e8, "latency_s": 1e-4}
+
+
+def drawn(seed: int) -> dict[str, Any]:
+    """The fields of a run whose step is a round."""
+    draw = random.Random(seed)
+    sync = draw.choice(["bsp", "bsp", "local:3", "admm:2,rho=0.5"])
+    sparse, workers = sync == "bsp" and draw.random() < 0.5, draw.randint(2, 4)
+    ranges = draw.choice(["whole", "layers", "layers:200", "layers:400"]) if sync == "bsp" else "whole"
+    servers = 1 if sync.startswith("admm") else draw.randint(1, 2 if ranges == "layers" else 3)
+    return {
+        "sync": sync, "workers": workers, "seed": seed, "pushes": draw.randint(1, 30),
+        "ranges": ranges, "servers": servers,
+        "prune": "static:5%" if sparse else "none", "pull": draw.choice(["whole", "changed"]) if sparse else "whole",
+        "optimizer": draw.choice(["sgd", "sgd:momentum=0.5"]) if sync == "bsp" else "sgd", "learning_rate": 0.05,
+        "eval_every": 10**6,
+    }  # fmt: skip
+
+
+def problem(seed: int, fleet: str, fields: dict[str, Any]) -> str:
+    """How a run on these processes differs from virtual time, or is not valid."""
+    wanted = tiny(**fields, fleet=fleet)  # as fast as they are: no bit depends on when something comes
+    expected = conduct(tiny(**fields, engine="virtual", cluster={**LINKS, "slow": {0: 1.0 + seed % 3}}))[0]
+    found = execute(resolve(wanted), lambda news: None)
+    facts = tables_of(wanted, found)[2]
+    same = found.weights.tobytes() == expected.weights.tobytes() and counts(found) == counts(expected)
+    return "" if same and facts["verdict"] != "invalid" else f"{seed}: {facts.get('violations')} {fields}"
+
+
+def counts(outcome: Outcome) -> list[Any]:
+    return [outcome.facts[name] for name in ("outcome", "pushes", "accepted")]
+
+
+@pytest.mark.parametrize("seeds", [range(6), *(pytest.param(range(first, first + 38), marks=pytest.mark.slow)
+                                               for first in range(6, 196, 38))], ids=str)  # fmt: skip
+@pytest.mark.parametrize("fleet", ["local", "loopback"])
+def test_rounds_leave_the_same_bits_on_every_engine(fleet: str, seeds: range):
+    assert list(filter(None, (problem(seed, fleet, drawn(seed)) for seed in seeds))) == []
+
+
+@pytest.mark.parametrize("pushes", range(1, 9))
+@pytest.mark.parametrize("fields", [{"ranges": "layers"}, {"servers": 2}, {"servers": 2, "sync": "local:2"}],
+                         ids=str)  # fmt: skip
+def test_several_ranges_end_with_the_last_round_that_the_budget_holds(fields: dict[str, Any], pushes: int):
+    whole = {name: value for name, value in fields.items() if name == "sync"}
+    run = {"engine": "virtual", "workers": 3, "pushes": pushes, "cluster": {**LINKS, "slow": {1: 2.0}}}
+    expected, found = conduct(tiny(**run, **whole))[0], conduct(tiny(**run, **fields))[0]
+    assert found.weights.tobytes() == expected.weights.tobytes()
+    assert found.facts["pushes"] == found.facts["accepted"] == expected.facts["pushes"]
+    verdict = tables_of(tiny(**run, **fields), found)[2]["verdict"]
+    assert verdict == ("valid" if found.facts["pushes"] else "unknown")
+
+
+def test_where_a_worker_leaves_and_joins_the_end_is_a_whole_round():
+    cluster = {**LINKS, "leave": {1: 0.02}, "join": {1: 0.06}}
+    for pushes in range(60, 64):
+        wanted = tiny(engine="virtual", workers=3, ranges="layers", pushes=pushes, cluster=cluster, on_death="continue")
+        facts = tables_of(wanted, conduct(wanted)[0])[2]
+        assert (facts["verdict"], facts["outcome"], facts["accepted"]) == ("valid", "budget", facts["pushes"])
+
+
+@pytest.mark.parametrize(("fields", "named_anew"), [
+    ({"ranges": "layers", "pushes": 41}, True), ({"servers": 2, "pushes": 41}, True), ({"pushes": 41}, False),
+    ({"ranges": "layers"}, False), ({"ranges": "layers", "sync": "asp", "pushes": 41}, False),
+    ({"ranges": "layers", "sync": "local:2"}, True), ({"ranges": "layers", "cluster": {"leave": {1: 1.0}}}, True),
+    ({"ranges": "layers", "pushes": None, "seconds": 1.0}, False),
+], ids=str)  # fmt: skip
+def test_only_runs_that_could_end_in_a_torn_round_have_new_names(fields: dict[str, Any], named_anew: bool):
+    run = Run.of({"pushes": 40, **fields})
+    assert (run.digest != digest_of({"semantics": SEMANTICS, **run.plain()})) is named_anew
