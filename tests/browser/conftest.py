@@ -84,6 +84,14 @@ class Lab:
         with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:
             assert answer.status == 201
 
+    def end_kernel(self, notebook: str) -> None:
+        """End the session of a notebook, with its kernel."""
+        with urllib.request.urlopen(f"{self.url}/api/sessions", timeout=START_LIMIT_S) as answer:
+            (number,) = [each["id"] for each in json.load(answer) if each["path"] == notebook]
+        request = urllib.request.Request(f"{self.url}/api/sessions/{number}", method="DELETE")
+        with urllib.request.urlopen(request, timeout=START_LIMIT_S) as answer:
+            assert answer.status == 204
+
     def close(self) -> None:
         self.process.terminate()
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pslab.lab.records.results import load
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LIMIT_MS = 90_000
+ROOT = Path(__file__).parents[2]
 CELL = """
 from pslab.lab.live.view import Live
 view = Live(sync=["bsp"], workers=4, pushes=4000, learning_rate=0.2, cluster={"preset": "lab", "compute_s": 0.01},
@@ -35,11 +38,16 @@ def page(lab: Any, browser: Any) -> Any:
     return opened(lab, browser, "live.ipynb", CELL)
 
 
-def opened(lab: Any, browser: Any, name: str, cell: str) -> Any:
-    """A notebook of one cell, which is run."""
-    notebook: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip())])
+def written(lab: Any, name: str, *cells: str) -> None:
+    """A notebook of these cells."""
+    notebook: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, lab.notebooks / name)
+
+
+def opened(lab: Any, browser: Any, name: str, *cells: str) -> Any:
+    """The page of a notebook of these cells, which are run."""
+    written(lab, name, *cells)
     browser.open(lab, name)
     browser.run_all_cells()
     return browser.page
@@ -56,14 +64,14 @@ def test_it_starts_grows_obeys_and_stops(page: Any, browser: Any, lab: Any, tmp_
     expect(start).to_be_enabled(timeout=LIMIT_MS)
     expect(stop).to_be_disabled()
     start.click()
-    expect(page.locator(".pslab-workers").first).to_contain_text("worker 3", timeout=LIMIT_MS)
+    expect(page.locator(".pslab-strips")).to_contain_text("worker 3", timeout=LIMIT_MS)
     line = page.locator(LINE).first
     expect(line).to_be_attached(timeout=LIMIT_MS)
     before = line.get_attribute("d")
     expect(line).not_to_have_attribute("d", before or "", timeout=LIMIT_MS)  # the curve grows
     expect(start).to_be_disabled()
     stop.click()
-    expect(page.locator(".pslab-runs")).to_contain_text("interrupted, kept", timeout=LIMIT_MS)
+    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("interrupted, kept", timeout=LIMIT_MS)
     expect(start).to_be_enabled(timeout=LIMIT_MS)
     (kept,) = lab.results.glob("interrupted/*")
     assert load(kept).run.sync == "bsp"
@@ -74,12 +82,158 @@ def test_it_starts_grows_obeys_and_stops(page: Any, browser: Any, lab: Any, tmp_
     pushes.fill("120")
     pushes.press("Tab")
     start.click()
-    expect(page.locator(".pslab-runs")).to_contain_text("finished", timeout=LIMIT_MS)
+    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("finished", timeout=LIMIT_MS)
     (finished,) = lab.results.glob("runs/[!.]*")
     run = load(finished).run
     assert (run.sync, run.pushes, run.learning_rate, run.evaluate) == ("asp", 120, 0.2, "beside")
     page.locator(".pslab-live").screenshot(path=str(tmp_path / "live.png"))
     assert browser.complaints == []
+
+
+# -- pages that come, go, and are slow -------------------------------------------------------------
+
+SHORT = """
+from pslab.lab.live.view import Live
+view = Live(sync=["bsp"], workers=2, pushes={pushes}, cluster="free", batch_size=16, results={place!r},
+            model="tiny:net", data="tiny:digits")
+view.start()
+view
+"""
+
+
+def lines(page: Any, view: int = 0) -> Any:
+    return page.locator(".pslab-live").nth(view).locator(".js-plotly-plot .scatterlayer path.js-line")
+
+
+def run_again(page: Any) -> None:
+    page.locator(".jp-CodeCell .cm-content").first.click()
+    page.keyboard.press("Control+Enter")
+
+
+def test_a_page_that_is_slow_draws_what_comes_late(lab: Any, browser: Any, tmp_path: Path):
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=LIMIT_MS)
+    page = browser.page
+    written(lab, "slow.ipynb", SHORT.format(pushes=60, place=str(tmp_path)))
+    browser.open(lab, "slow.ipynb")
+    slow = page.context.new_cdp_session(page)
+    slow.send("Emulation.setCPUThrottlingRate", {"rate": 20})  # a module of some megabytes takes seconds to load
+    run_again(page)
+    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("finished")
+    expect(lines(page)).to_have_count(2)
+    slow.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    expect(page.locator(".pslab-live .ytitle").first).to_have_text("test accuracy (%)")
+    late = "page: [anywidget] Failed to initialize model."  # it says so after two seconds, and draws nevertheless
+    assert {*browser.complaints} <= {late}
+
+
+def test_a_page_that_is_loaded_again_has_its_view_and_a_cell_that_is_run_again_has_a_new_one(
+    lab: Any, browser: Any, tmp_path: Path
+):
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=LIMIT_MS)
+    page = opened(lab, browser, "again.ipynb", SHORT.format(pushes=60, place=str(tmp_path)))
+    expect(page.locator(".pslab-live .pslab-runs")).to_contain_text("finished")
+    expect(lines(page)).to_have_count(2)
+    expect(page.get_by_text("ended with its kernel")).to_be_hidden()
+    page.keyboard.press("Control+s")
+    saved = lab.notebooks / "again.ipynb"
+    page.wait_for_function("() => !document.querySelector('.lm-TabBar-tab.jp-mod-dirty, .jp-mod-dirty')")
+    assert "ended with its kernel" in saved.read_text()
+
+    page.goto(f"{lab.url}/lab/tree/again.ipynb")
+    expect(lines(page)).to_have_count(2)
+    expect(page.get_by_text("ended with its kernel")).to_be_hidden()
+    button(page, "ASP").click()
+    button(page, "Start").click()
+    expect(lines(page)).to_have_count(4)
+    run_again(page)
+    expect(button(page, "BSP")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".pslab-live .pslab-runs tbody tr")).to_have_count(1)
+    expect(lines(page)).to_have_count(2)
+    assert browser.complaints == []
+
+    lab.end_kernel("again.ipynb")
+    page.goto(f"{lab.url}/lab/tree/again.ipynb?reset")
+    gone = page.get_by_text("ended with its kernel")
+    expect(gone).to_be_visible()
+    expect(page.locator(".pslab-runs")).to_contain_text("finished")
+
+
+def test_two_views_of_a_notebook_both_follow_its_runs(lab: Any, browser: Any, tmp_path: Path):
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=LIMIT_MS)
+    watching = f"second = Live(results={str(tmp_path)!r})\nsecond"
+    page = opened(lab, browser, "two.ipynb", SHORT.format(pushes=3000, place=str(tmp_path)), watching)
+    tables = page.locator(".pslab-live .pslab-runs")
+    expect(tables).to_have_count(2)
+    for view in (0, 1):
+        expect(tables.nth(view)).to_contain_text("of 3000")
+        expect(lines(page, view)).to_have_count(2)
+        expect(tables.nth(view)).not_to_contain_text("elsewhere")
+    for view in (0, 1):
+        before = lines(page, view).first.get_attribute("d")
+        expect(lines(page, view).first).not_to_have_attribute("d", before)
+    button(page, "Stop").last.click()
+    for view in (0, 1):
+        expect(tables.nth(view)).to_contain_text("interrupted, kept")
+    assert browser.complaints == []
+
+
+FOREIGN = """
+import sys
+from pathlib import Path
+from pslab.config.run import Run
+from pslab.lab.records.record import Draft
+for line in sys.stdin:
+    run = Run(workers=int(line), pushes=400, seed=41, sync="asp", model="mlp:8")
+    draft = Draft(run, Path({place!r}))
+    busy = {{"doing": "computing", "for": [], "iteration": 20}}
+    for pushes in (0, 40, 80):
+        draft.note({{"index": pushes, "pushes": pushes, "seconds": pushes / 40, "accuracy": pushes / 100, "loss": 1.0}})
+        draft.note({{"pushes": pushes, "seconds": pushes / 40, "workers": [busy] * int(line)}})
+    print("written", flush=True)
+"""
+
+
+def test_own_runs_stand_first_and_those_of_others_are_folded(lab: Any, browser: Any, tmp_path: Path):
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=LIMIT_MS)
+    foreign = subprocess.Popen([sys.executable, "-c", FOREIGN.format(place=str(tmp_path))], cwd=ROOT, text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    try:
+        for workers in (12, 3, 5):
+            print(workers, file=foreign.stdin, flush=True)
+            assert foreign.stdout.readline() == "written\n"
+        page = opened(lab, browser, "beside.ipynb", SHORT.format(pushes=60, place=str(tmp_path)))
+        rows = page.locator(".pslab-live .pslab-runs tbody tr")
+        expect(rows).to_have_count(1)
+        expect(rows.first).to_contain_text("BSP, dense")
+        fold = page.get_by_role("button", name="3 runs started elsewhere, 3 of them under way")
+        expect(fold).to_have_attribute("aria-pressed", "false")
+        expect(lines(page)).to_have_count(2)
+        fold.click()
+        expect(rows).to_have_count(4)
+        expect(rows.first).to_contain_text("BSP")
+        expect(rows.last).to_contain_text("ASP")
+        expect(rows.last).to_contain_text("started elsewhere")
+        expect(lines(page)).to_have_count(8)
+        names = page.locator(".pslab-live .js-plotly-plot").last.locator(".ytick text")
+        expect(names).to_have_count(20)  # a row for each worker, and each is named
+        for theme, letters, grid in (("dark", "224, 224, 224", "58, 58, 58"), ("light", "34, 34, 34", "")):
+            page.emulate_media(color_scheme=theme)
+            for figure in page.locator(".pslab-live .js-plotly-plot").all():
+                expect(figure.locator("text").first).to_have_css("fill", f"rgb({letters})")
+            if grid:
+                expect(page.locator(".pslab-live .ygrid").first).to_have_css("stroke", f"rgb({grid})")
+            page.locator(".pslab-live").screenshot(path=str(tmp_path / f"beside-{theme}.png"))
+        assert browser.complaints == []
+    finally:
+        foreign.communicate(timeout=30)
 
 
 # -- how it looks ----------------------------------------------------------------------------------

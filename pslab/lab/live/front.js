@@ -1,6 +1,23 @@
-// What only a page can know or say: its theme, and what its controls are to readers who do not see them.
+// What only a page can do for a live view: draw its figures, know its theme, and say what its controls are to readers who
+// do not see them.
 
-const FIGURES = 2;
+const FIGURES = ["curves", "strips"];
+const CONFIG = { displaylogo: false, displayModeBar: false };
+
+/** plotly.js, which a page loads once; after a failure it may be tried again. */
+const plotly = (library) =>
+  (window.pslabPlotly ??= (async () => {
+    const url = URL.createObjectURL(new Blob([library.get("source")], { type: "text/javascript" }));
+    try {
+      await import(url);
+      return window.Plotly;
+    } catch (error) {
+      delete window.pslabPlotly;
+      throw error;
+    } finally {
+      URL.revokeObjectURL(url);
+    }
+  })());
 
 /** Whether the page is dark: what JupyterLab or VS Code say, else what the reader prefers. */
 const isDark = (preferred) => {
@@ -8,8 +25,6 @@ const isDark = (preferred) => {
   if (jpThemeLight) return jpThemeLight === "false";
   return vscodeThemeKind ? !vscodeThemeKind.includes("light") : preferred.matches;
 };
-
-const isDrawn = (figure) => figure.querySelector(".xtick") !== null;
 
 /** A pressed button is said to be pressed, a wrong value to be wrong, and the title of a row names its group. */
 const describe = (view, id) => {
@@ -25,54 +40,99 @@ const describe = (view, id) => {
   });
 };
 
-/** What follows a view, from when it stands in the page; the answer ends it. */
-const follow = (view, model) => {
-  const preferred = matchMedia("(prefers-color-scheme: dark)");
+/** Draw the figures that a page is to show, now and whenever they change; the answer ends it. */
+const draw = (page, Plotly, el) => {
+  const places = {}, drawn = {};
+  for (const name of FIGURES) {
+    places[name] = el.appendChild(document.createElement("div"));
+    places[name].classList.add(`pslab-${name}`);
+  }
+  let frame = 0;
   const paint = () => {
+    frame = 0;  // of many changes between two frames the last one is drawn
+    for (const name of FIGURES) {
+      const text = page.get(name), place = places[name];
+      if (drawn[name] === text) continue;
+      drawn[name] = text;
+      place.style.display = text ? "" : "none";
+      if (!text) continue;
+      const { data, layout } = JSON.parse(text);
+      Plotly.react(place, data, layout, CONFIG).catch((error) => console.error(error));
+    }
+  };
+  const change = () => (frame ||= requestAnimationFrame(paint));
+  page.on(FIGURES.map((name) => `change:${name}`).join(" "), change);
+  // a cell becomes narrow without the window, too
+  const sizes = new ResizeObserver(() => {
+    for (const place of Object.values(places)) if (place.offsetWidth && place.data) Plotly.Plots.resize(place);
+  });
+  sizes.observe(el);
+  paint();
+  return () => {
+    cancelAnimationFrame(frame);
+    page.off(null, change);
+    sizes.disconnect();
+    Object.values(places).forEach((place) => Plotly.purge(place));
+  };
+};
+
+/** What follows a view in its page; the answer ends it. */
+const follow = (view, page) => {
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  const tell = () => {
     const dark = isDark(preferred);
     view.classList.toggle("pslab-dark", dark);
-    model.set({ dark, shown: true });
-    model.save_changes();
+    page.set({ dark, shown: true });
+    page.save_changes();
   };
-  const themes = new MutationObserver(paint);
+  const themes = new MutationObserver(tell);
   themes.observe(document.body, { attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind"] });
-  preferred.addEventListener("change", paint);
+  preferred.addEventListener("change", tell);
 
   const id = `pslab-${crypto.randomUUID?.() ?? Math.random()}`;
   const controls = new MutationObserver(() => describe(view, id));
   controls.observe(view, { subtree: true, childList: true, attributeFilter: ["class"] });
 
-  // plotly follows the window alone, but a sidebar makes a cell narrow as well; and a figure whose height was changed
-  // has kept the width that it had then
-  const fit = () => {
-    for (const { layout } of view.querySelectorAll(".js-plotly-plot")) delete layout?.width;
-    window.dispatchEvent(new Event("resize"));
-  };
-  const sizes = new ResizeObserver(() => requestAnimationFrame(fit));
-  sizes.observe(view);
-
-  paint();
+  tell();
   describe(view, id);
   return () => {
-    preferred.removeEventListener("change", paint);
-    [themes, controls, sizes].forEach((each) => each.disconnect());
+    preferred.removeEventListener("change", tell);
+    [themes, controls].forEach((each) => each.disconnect());
   };
 };
 
-export default {
-  render({ model, el }) {
-    let end = null, frame = 0;
-    const begin = () => {
-      const view = el.closest(".pslab-live");
-      // a figure that has its axes hears what it is sent; before that it would be lost
-      const drawn = view?.isConnected ? [...view.querySelectorAll(".js-plotly-plot")].filter(isDrawn) : [];
-      if (drawn.length >= FIGURES) end = follow(view, model);
-      else frame = requestAnimationFrame(begin);
-    };
-    begin();
-    return () => {
-      cancelAnimationFrame(frame);
-      end?.();
-    };
-  },
+/** When an element stands in the page. */
+const connected = async (el) => {
+  while (!el.isConnected) await new Promise((done) => setTimeout(done, 50));
+};
+
+export default () => {
+  let views = 0;  // of one view, in this page
+  return {
+    render({ model, el }) {
+      const ends = [];
+      let ended = false, page = null;
+      const begin = async () => {
+        const of = (name) => model.widget_manager.get_model(model.get(name).replace("IPY_MODEL_", ""));
+        page = await of("page");
+        await connected(el);
+        if (ended) return;
+        views += 1;
+        ends.push(follow(el.closest(".pslab-live"), page), () => (views -= 1));
+        const Plotly = await plotly(await of("library"));
+        if (!ended) ends.push(draw(page, Plotly, el));
+      };
+      begin().catch((error) => {
+        el.textContent = `The figures cannot be drawn in this page: ${error.message}. Run the cell again.`;
+        console.error(error);
+      });
+      return () => {
+        ended = true;
+        ends.forEach((end) => end());
+        if (!page || views) return;
+        page.set({ shown: false });
+        page.save_changes();
+      };
+    },
+  };
 };

@@ -1,23 +1,52 @@
-"""What only the page knows of a live view, and what only the page can do for it."""
+"""The part of a live view that runs in the page: it draws the figures, and says what only a page knows."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import anywidget
+import ipywidgets as widgets
 import traitlets
+from plotly.offline import get_plotlyjs
 
 HERE = Path(__file__).parent
 
 
-class Front(anywidget.AnyWidget):
-    """An invisible part of a view, whose code runs in the page.
+class Library(widgets.Widget):  # type: ignore[misc]
+    """plotly.js; a kernel sends it to a page once."""
 
-    It tells whether the page is dark, says which buttons are pressed to those who cannot see it, and lets the figures
-    follow the width of their cell.
+    source = traitlets.Bytes().tag(sync=True)
+
+
+class Page(widgets.Widget):  # type: ignore[misc]
+    """What the page is to draw, and what it says of itself.
+
+    A figure is here as a whole, so that a page draws it whenever it comes: late, or once more after a reload. This is a
+    plain model and no part of `Front`, because anywidget drops all messages to a model whose module took more than two
+    seconds to load.
     """
+
+    curves = traitlets.Unicode().tag(sync=True)  #: a figure as JSON
+    strips = traitlets.Unicode().tag(sync=True)  #: the same; "" if there is nothing to show
+    dark = traitlets.Bool(False).tag(sync=True)
+    shown = traitlets.Bool(True).tag(sync=True)  #: False once the last page that showed it has removed it
+
+
+@cache
+def library() -> Library:
+    """The one of this process."""
+    return Library(source=get_plotlyjs().encode())
+
+
+class Front(anywidget.AnyWidget):
+    """The figures of a view, drawn in the page by front.js; it also tells readers who do not see the buttons which of
+    them are pressed."""
 
     _esm = HERE / "front.js"
     _css = HERE / "front.css"
-    dark = traitlets.Bool(False).tag(sync=True)
-    shown = traitlets.Bool(True).tag(sync=True)  # False until a page has its figures: what they are sent before is lost
+    page = traitlets.Instance(Page).tag(sync=True, **widgets.widget_serialization)
+    library = traitlets.Instance(Library).tag(sync=True, **widgets.widget_serialization)
+
+    def __init__(self) -> None:
+        super().__init__(page=Page(), library=library())

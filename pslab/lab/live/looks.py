@@ -70,12 +70,13 @@ class Session:
         self._looks: dict[str, Look] = {}  # by digest
 
     def names(self, tracks: Sequence[Track]) -> list[Named]:
-        """Label and look of each run: the label has what differs among these, and the seed where seeds differ."""
+        """Label and look of each run: its policy, what else differs among these, and the seed where seeds differ."""
         runs = Runs([track.run.but(evaluate="after", eval_every=None) for track in tracks])
         columns, seeds = runs.differing(), len({run.seed for run in runs}) > 1
+        shown = columns if "sync" in columns or not columns else ["sync", *columns]
         self._lead = self._lead or next((name for name in LEADING if name in columns), "sync" if tracks else "")
-        keys = [{column: value_of(run, {}, column) for column in columns} for run in runs]
-        labels = [label_of(key, columns, run) + (f", seed {run.seed}" if seeds else "")
+        keys = [{column: value_of(run, {}, column) for column in shown} for run in runs]
+        labels = [label_of(key, shown, run) + (f", seed {run.seed}" if seeds else "")
                   for key, run in zip(keys, runs, strict=True)]  # fmt: skip
         self._take(tracks)
         return [Named(label, self._looks[track.digest]) for label, track in zip(labels, tracks, strict=True)]

@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.plots.marks import marks
 from pslab.lab.records import record
-from pslab.lab.records.disk.live import LIVE, Live, drafts
+from pslab.lab.records.disk.live import LIVE, Live, drafts, written_here
 from pslab.lab.records.results import load
 
 SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
@@ -54,6 +54,7 @@ class Track:
     workers: list[deque[Doing]] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None  #: of the complete record, if it exists
+    here: bool = True  #: whether this process executes it, or asked for it
 
     def take(self, news: dict[str, Any]) -> None:
         """One line of a draft. A run that begins again starts from nothing."""
@@ -157,7 +158,7 @@ class Watcher:
             news = draft.live.news()
             for line in news:
                 self._take(draft, line)
-        except (ValueError, KeyError, TypeError):  # another version's, perhaps
+        except Exception:  # another version's, perhaps
             self._unreadable.add(path)
             del self._drafts[path]
             return False
@@ -174,7 +175,7 @@ class Watcher:
 
     def _take(self, draft: _Draft, line: dict[str, Any]) -> None:
         if "digest" in line:
-            draft.track = Track(Run.of(line["run"]), line["digest"])
+            draft.track = Track(Run.of(line["run"]), line["digest"], here=written_here(draft.live.path.parent))
             self.tracks.pop(line["digest"], None)  # run anew: the newest last
             self.tracks[line["digest"]] = draft.track
         elif draft.track is not None:

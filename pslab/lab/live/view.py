@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
 
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, Run
-from pslab.errors import ConfigError, PslabError
+from pslab.errors import ConfigError, PslabError, in_a_sentence
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
 from pslab.lab.live.front import Front
@@ -43,6 +43,7 @@ RUNS_SHOWN = 3  # with their workers
 STATES = {QUEUED: "queued", FINISHED: "finished", INTERRUPTED: "interrupted, kept", LOST: "ended without a record",
           SILENT: "silent"}  # fmt: skip
 DASH = "–"
+GONE = "This live view ended with its kernel: run the cell again to get it back. What is recorded is not run again."
 
 
 class Live:
@@ -60,8 +61,6 @@ class Live:
         ConfigError: what Run refuses.
     """
 
-    _newest: ClassVar[asyncio.Task[None] | None] = None  # follows the runs; earlier views keep what they show
-
     def __init__(
         self, run: Run | None = None, *, sync: Any = None, prune: Any = None, live: bool | None = None,
         results: Path | str | None = None, **fields: Any,
@@ -77,8 +76,10 @@ class Live:
         self._watcher, self._session = Watcher(self.place), Session()
         self._background: Background | None = None
         self._runs: list[Run] = []
-        self._own: set[str] = set()  # digests of all runs that were started here
-        self._error = ""
+        self._own: set[str] = set()  # digests of all runs that were started in this view
+        self._error = self._broken = ""
+        self._following: asyncio.Task[None] | None = None
+        self._kept: Any = None  # a second output of the cell, which stays in the notebook's file
         self._drawn: object = None
         self._settled: Background | None = None  # whose runs' records have been looked for
         self._results: list[Result] = []
@@ -140,13 +141,15 @@ class Live:
         return self._error
 
     def refresh(self) -> None:
-        """Read the records, and bring the view up to date."""
+        """Read the records, and bring the view up to date; what keeps it from being drawn is said in it."""
         if not self.live:
             return
         try:
             self._refresh()
-        except (PslabError, OSError) as error:  # records may vanish under a view
-            self._show_error(str(error), "")
+            self._broken = ""
+        except Exception as error:  # records may vanish under a view, or hold what cannot be drawn
+            self._broken = f"This view cannot be drawn as it is: {in_a_sentence(error)}"
+        self._say()
 
     # --- the view -------------------------------------------------------------------------------------------------
 
@@ -154,13 +157,14 @@ class Live:
         self._start = _button("Start", "run what is chosen, one after another", self.start, "primary")
         self._stop = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
         self._clear = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
+        self._others = widgets.ToggleButton(layout={"width": "auto", "display": "none"})
+        self._others.observe(lambda _: self.refresh(), "value")
         self._message, self._list = widgets.HTML(), widgets.HTML()
-        self.figure, self.strips = live_figure.curves(), live_figure.strips()
-        self._workers = widgets.VBox([self.strips]).add_class("pslab-workers")
-        buttons = widgets.HBox([self._start, self._stop, self._clear])
         self._front = Front()
-        self._front.observe(lambda _: self.refresh(), ["dark", "shown"])
-        shown = [self._front, self._controls.box, buttons, self._message, self._list, self.figure, self._workers]
+        self._page = self._front.page
+        self._page.observe(lambda _: self.refresh(), ["dark", "shown"])
+        buttons = widgets.HBox([self._start, self._stop, self._clear])
+        shown = [self._controls.box, buttons, self._message, self._list, self._others, self._front]
         self.box = widgets.VBox(shown).add_class("pslab-live")
         self.refresh()
 
@@ -173,46 +177,69 @@ class Live:
         if own is not None and own.error and not self._error:
             self._show_error(own.error, own.field)
         self._start.disabled, self._stop.disabled = running is not None, running is None or running.stopping
-        note = own.note if own is not None and own.note else ""
-        if running is not None:
-            note = "stopping …" if running.stopping else "" if self._watcher.under_way else "starting the processes …"
-        self._message.value = _message(self._error, note)
         tracks = self._shown()
-        state = [self._front.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
-        self._clear.disabled = len(tracks) == len(self._watcher.under_way)
+        self._clear.disabled = len(self._watcher.tracks) == len(self._watcher.under_way)
+        state = [self._page.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
         if changed or state != self._drawn or running is not None:
-            # sent to a page that is not ready, a curve would be lost for good: the next message has only what changed
-            ready = self._front.shown
-            self._show(tracks, ready, redraw=ready and state != self._drawn)
-            self._drawn = state if ready else None
+            self._show(tracks, redraw=state != self._drawn)
+            self._drawn = state
 
     def _shown(self) -> list[Track]:
-        """The runs that were seen, in the order in which they started, and the chosen ones that have not started."""
+        """What this notebook runs and has run in the order in which it started, then what it is to run; and what
+        others run, if that is wanted or all there is."""
         seen = self._watcher.tracks
         queued = self._runs if current() is not None and current() is self._background else []
         later = [Track(run, run.digest, QUEUED) for run in queued if run.digest not in seen]
-        return [*seen.values(), *later][-live_figure.SLOTS :]
+        own = [*(track for track in seen.values() if self._is_own(track)), *later][-live_figure.SLOTS :]
+        others = [track for track in seen.values() if not self._is_own(track)][-live_figure.SLOTS :]
+        running = sum(track.state == UNDER_WAY for track in others)
+        self._others.layout.display = None if own and others else "none"
+        self._others.description = f"{len(others)} runs started elsewhere, {running} of them under way"
+        return own + others if self._others.value or not own else own
 
-    def _show(self, tracks: Sequence[Track], ready: bool, redraw: bool) -> None:
+    def _is_own(self, track: Track) -> bool:
+        return track.here or track.digest in self._own
+
+    def _show(self, tracks: Sequence[Track], redraw: bool) -> None:
         named = dict(zip((track.digest for track in tracks), self._session.names(tracks), strict=True))
-        ground = DARK_PAGE if self._front.dark else LIGHT_PAGE
-        working = [t for t in self._watcher.under_way if t.digest in named and t.workers][-RUNS_SHOWN:]
-        if ready and (working or redraw or self.strips.data[0].visible):
-            live_figure.draw_strips(self.strips, working, [named[track.digest] for track in working], ground)
-            self._workers.layout.display = None if working else "none"
-        rows = [_row(track, named[track.digest].label, track.digest in self._own) for track in tracks]
+        ground = DARK_PAGE if self._page.dark else LIGHT_PAGE
+        rows = [_row(track, named[track.digest].label, self._is_own(track)) for track in tracks]
         with pd.option_context("display.max_colwidth", None):
             table = pd.DataFrame(rows).to_html(index=False, border=0, justify="left",
                                                classes="pslab-runs")  # fmt: skip
-        self._list.value = table + _notes(tracks) if rows else ""
+        self._list.value = f"<style>.{self._gone} {{ display: none; }}</style>{table + _notes(tracks) if rows else ''}"
+        working = [track for track in tracks if track.state == UNDER_WAY and track.workers][-RUNS_SHOWN:]
+        self.strips = live_figure.strips(working, [named[track.digest] for track in working], ground)
+        self._page.strips = self.strips.to_json() if working else ""
         if redraw:
-            live_figure.draw(self.figure, tracks, list(named.values()), ground)
+            self.figure = live_figure.curves(tracks, list(named.values()), ground)
+            self._page.curves = self.figure.to_json()
+            if self._kept is not None:
+                self._kept.update(self._afterwards())
+
+    @property
+    def _gone(self) -> str:
+        """The class of what is hidden while this view lives."""
+        return f"pslab-gone-{self._front.model_id}"
+
+    def _afterwards(self) -> Any:
+        """What a page shows whose kernel no longer has this view."""
+        from IPython.display import HTML
+
+        table = self._list.value.partition("</style>")[2]
+        return HTML(f'<div class="{self._gone}"><p>{GONE}</p>{table}</div>')  # type: ignore[no-untyped-call]
 
     def _show_error(self, error: str, field: str) -> None:
         self._error = error
         self._controls.mark(field)
-        if self.live:
-            self._message.value = _message(error, "")
+
+    def _say(self) -> None:
+        """What is wrong, and what is being done."""
+        running, own = current(), self._background
+        note = own.note if own is not None and own.note else ""
+        if running is not None:
+            note = "stopping …" if running.stopping else "" if self._watcher.under_way else "starting the processes …"
+        self._message.value = _message([self._error, self._broken], note)
 
     def _execute(self, runs: list[Run]) -> None:
         """Without a front end: the runs, here and now."""
@@ -225,19 +252,20 @@ class Live:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        if self.live:
-            self._front.shown = False
         display(self.box if self.live else self.figure)  # type: ignore[no-untyped-call]
         if self.live:
-            if Live._newest is not None:
-                Live._newest.cancel()
+            self._kept = display(self._afterwards(), display_id=True)  # type: ignore[no-untyped-call]
+            if self._following is not None:
+                self._following.cancel()
             with contextlib.suppress(RuntimeError):  # no event loop: a script calls refresh or wait
-                Live._newest = asyncio.get_running_loop().create_task(_follow(weakref.ref(self)))
+                self._following = asyncio.get_running_loop().create_task(_follow(weakref.ref(self)))
 
 
 async def _follow(view: weakref.ref[Live]) -> None:
+    """Refresh a view for as long as a page shows it."""
     while (shown := view()) is not None:
-        shown.refresh()
+        if shown._page.shown:
+            shown.refresh()
         del shown
         await asyncio.sleep(PERIOD_S)
 
@@ -248,10 +276,10 @@ def _button(name: str, tooltip: str, call: Callable[[], None], style: str) -> wi
     return button
 
 
-def _message(error: str, note: str) -> str:
-    """An error, and a note."""
-    wrong = f'<span role="alert" class="pslab-error">{escape(error)}</span>' if error else ""
-    return "<br>".join(filter(None, (wrong, escape(note))))
+def _message(errors: Sequence[str], note: str) -> str:
+    """Errors, and a note."""
+    wrong = [f'<span role="alert" class="pslab-error">{escape(error)}</span>' for error in errors if error]
+    return "<br>".join(filter(None, (*wrong, escape(note))))
 
 
 def _far(track: Track) -> str:

@@ -64,4 +64,5 @@ def test_a_label_says_what_differs_and_the_seed_where_seeds_do():
     assert [named.label for named in session.names(tracks(sync=["bsp"]))] == ["BSP, dense"]
     assert [named.label for named in session.names(tracks(sync=["bsp", "asp"]))] == ["BSP", "ASP"]
     assert session.names(tracks(seed=[0, 1]))[1].label.endswith(", seed 1")
+    assert [named.label for named in session.names(tracks(workers=[2, 4]))] == ["BSP, 2 workers", "BSP, 4 workers"]
     assert session.names([]) == []

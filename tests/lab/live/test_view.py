@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
 import subprocess
 import sys
-import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +22,11 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.live import figure as live_figure
+from pslab.lab.live import view as live_view
 from pslab.lab.live.controls import WRONG
 from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
-from pslab.lab.live.view import Live, _notes, _row, has_front_end
+from pslab.lab.live.view import Live, _follow, _notes, _row, has_front_end
 from pslab.lab.plots.page.theme import Look
 from pslab.lab.records.record import Draft, find
 from pslab.lab.runs.background import current
@@ -40,7 +44,17 @@ def _nothing_stays_under_way() -> Iterator[None]:
 
 
 def drawn(view: Live) -> list[str]:
-    return [trace.name for trace in view.figure.data[: live_figure.SLOTS] if trace.visible]
+    """The curves that the page has, against pushes; those against seconds are the same."""
+    names = [trace["name"] for trace in json.loads(view._page.curves)["data"]]
+    assert names[: len(names) // 2] == names[len(names) // 2 :]
+    return names[: len(names) // 2]
+
+
+def foreign(run: Run, place: Path) -> Draft:
+    """What another process writes."""
+    draft = Draft(run, place)
+    draft.path = draft.path.rename(draft.path.with_name(draft.path.name.replace(f".{os.getpid()}.", ".1.")))
+    return draft
 
 
 def texts(view: Live) -> str:
@@ -68,7 +82,7 @@ def test_start_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     assert colours == [ROWS["sync"]["bsp"].colour, ROWS["sync"]["asp"].colour]
     first = results[0].accuracy
     assert list(view.figure.data[0].x) == list(first.pushes / 4)
-    assert list(view.figure.data[live_figure.SLOTS].x) == list(first.seconds)
+    assert list(view.figure.data[2].x) == list(first.seconds)
     assert texts(view).count("finished") == 2
     assert (view._start.disabled, view._stop.disabled) == (False, True)
 
@@ -80,42 +94,85 @@ def test_a_dark_page_has_light_lines_and_letters(tmp_path: Path):
     draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
     view.refresh()
     for ground in (LIGHT_PAGE, DARK_PAGE, LIGHT_PAGE):
-        view._front.dark = ground.is_dark
-        for shown in (view.figure, view.strips):
-            assert shown.layout.template.layout.font.color == ground.template.layout.font.color
-            assert shown.layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"
+        view._page.dark = ground.is_dark
+        for sent in (view._page.curves, view._page.strips):
+            layout = json.loads(sent)["layout"]["template"]["layout"]
+            assert layout["font"]["color"] == ground.template.layout.font.color
+            assert layout["paper_bgcolor"] == "rgba(0,0,0,0)"
         assert view.strips.data[0].marker.color == ground.doing["computing"]
         bsp = Look(ROWS["sync"]["bsp"].colour)
         assert view.figure.data[0].line.color == (bsp.dark if ground.is_dark else bsp).colour
 
 
-def test_nothing_is_sent_to_figures_that_the_page_does_not_have_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("IPython.display.display", lambda _: None)
+def test_a_page_has_all_there_is_whenever_it_comes(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
-    view._ipython_display_()
+    assert drawn(view) == []
     draft = Draft(Run(workers=2, pushes=100), tmp_path)
-    draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
-    view.refresh()
-    assert drawn(view) == []
-    assert "5 of 100" in texts(view)  # the list waits for nothing
-    with monkeypatch.context() as later:  # on a busy machine the page takes a minute, or more
-        later.setattr("time.monotonic", lambda now=time.monotonic: now() + 1000)
+    for pushes in (0, 5, 10):
+        draft.note({"index": pushes, "pushes": pushes, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
         view.refresh()
-    assert drawn(view) == []
-    view._front.shown = True  # says the page
+    (curve, _) = json.loads(view._page.get_state()["curves"])["data"]
+    assert (curve["name"], curve["x"]) == ("BSP, dense", [0.0, 2.5, 5.0])
+
+
+def test_a_view_that_no_page_shows_any_more_waits_for_one(tmp_path: Path):
+    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+
+    async def watch() -> None:
+        following = asyncio.get_running_loop().create_task(_follow(weakref.ref(view)))
+        view._page.shown = False
+        Draft(Run(workers=2, pushes=100), tmp_path).note({"pushes": 8, "seconds": 1.0})
+        await asyncio.sleep(0)
+        assert "8 of 100" not in texts(view)
+        view._page.shown = True
+        assert "8 of 100" in texts(view)
+        following.cancel()
+
+    asyncio.run(watch())
+
+
+def test_a_view_survives_whatever_cannot_be_drawn_and_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+
+    def refuse(*_: Any) -> go.Figure:
+        raise ValueError("Invalid value\nof a marker")
+
+    draft = Draft(Run(workers=2, pushes=100), tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr(live_figure, "curves", refuse)
+        draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
+        view.refresh()
+        view.refresh()
+    assert "cannot be drawn as it is: ValueError: Invalid value<" in texts(view)
+    view.refresh()
+    assert "cannot be drawn" not in texts(view)
     assert drawn(view) == ["BSP, dense"]
+
+
+def test_a_view_that_cannot_be_drawn_is_followed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    view, asked = Live(sync=["bsp"], live=True, results=tmp_path, **TINY), []
+
+    def poll() -> bool:
+        asked.append(len(asked))
+        raise StopIteration if len(asked) < 3 else asyncio.CancelledError
+
+    monkeypatch.setattr(live_view, "PERIOD_S", 0)
+    monkeypatch.setattr(view._watcher, "poll", poll)
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_follow(weakref.ref(view)))
+    assert asked == [0, 1, 2]
 
 
 def test_strips_are_shown_while_a_worker_is_under_way(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
-    assert view._workers.layout.display == "none"
+    assert view._page.strips == ""
     draft = Draft(Run(workers=2, pushes=100), tmp_path)
     draft.note({"pushes": 8, "seconds": 1.0, "workers": [{"doing": "computing", "for": [], "iteration": 3}]})
     view.refresh()
-    assert view._workers.layout.display is None
+    assert "worker 0" in view._page.strips
     draft.drop()
     view.refresh()
-    assert view._workers.layout.display == "none"
+    assert view._page.strips == ""
 
 
 def test_controls_make_the_next_runs(tmp_path: Path):
@@ -171,7 +228,7 @@ def test_wrong_arguments_are_refused_at_once(tmp_path: Path):
 
 def test_runs_of_others_are_shown_and_listed(tmp_path: Path):
     view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
-    draft = Draft(Run(workers=2, sync="ssp:1", pushes=100), tmp_path)
+    draft = foreign(Run(workers=2, sync="ssp:1", pushes=100), tmp_path)
     doing = [{"doing": "waiting", "for": [1], "iteration": 5}, {"doing": "computing", "for": [], "iteration": 3}]
     draft.note({"pushes": 8, "seconds": 1.0, "workers": doing})
     for pushes, accuracy in ((0, 0.1), (5, 0.6)):
@@ -189,6 +246,25 @@ def test_runs_of_others_are_shown_and_listed(tmp_path: Path):
     assert "ended without a record" in texts(view)
     view.clear()
     assert drawn(view) == []
+
+
+def test_own_runs_come_first_and_those_of_others_under_one_line(tmp_path: Path):
+    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+    point = {"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0}
+    for seed in (41, 42):
+        foreign(Run(model="mlp:8", seed=seed, pushes=100), tmp_path).note(point)
+    view.refresh()
+    assert len(drawn(view)) == 2  # there is nothing else to be seen
+    assert view._others.layout.display == "none"
+    Draft(Run(model="cnn", sync="asp", pushes=100), tmp_path).note(point)  # by another view of this notebook
+    view.refresh()
+    assert drawn(view) == ["ASP, dense"]
+    assert "elsewhere" not in texts(view)
+    assert view._others.layout.display is None
+    assert view._others.description == "2 runs started elsewhere, 2 of them under way"
+    view._others.value = True
+    assert [name.partition(",")[0] for name in drawn(view)] == ["ASP", "BSP", "BSP"]
+    assert texts(view).count("started elsewhere") == 2
 
 
 def test_policy_object_has_a_chip(tmp_path: Path):
@@ -222,9 +298,7 @@ def track(**fields: Any) -> Track:
 
 
 def strips(*tracks: Track) -> Any:
-    shown = live_figure.strips()
-    live_figure.draw_strips(shown, tracks, Session().names(tracks))
-    return shown
+    return live_figure.strips(tracks, Session().names(tracks))
 
 
 def test_strip_ends_now_and_names_whom_a_worker_waits_for():
@@ -239,6 +313,11 @@ def test_strip_ends_now_and_names_whom_a_worker_waits_for():
 def test_stretch_of_waiting_without_room_has_no_text():
     kept = [Doing("waiting", (10, 11, 12), 1), Doing("computing", (), 1)]
     assert [text for *_, text in live_figure.stretches(kept)] == ["", ""]
+
+
+def test_each_strip_has_its_name():
+    kept = deque([Doing("computing", (), 0)])
+    assert strips(track(workers=[kept] * 12)).layout.yaxis.dtick == 1  # plotly leaves out every second one else
 
 
 def test_many_workers_are_counted():
@@ -277,10 +356,9 @@ def test_an_emulation_that_was_not_kept_is_marked_in_the_list():
 
 
 def test_an_emulation_that_was_not_kept_is_marked_at_its_curve():
-    shown = live_figure.curves()
     points = [Point(0, 0.0, 0.1, 1.0), Point(5, 1.0, 0.5, 1.0)]
     tracks = [track(state=FINISHED, points=points, manifest={"emulation_ok": False})]
-    live_figure.draw(shown, tracks, Session().names(tracks))
+    shown = live_figure.curves(tracks, Session().names(tracks))
     assert shown.data[0].name.endswith("*")
 
 

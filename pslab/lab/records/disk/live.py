@@ -38,6 +38,11 @@ def drafts(results: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path / LIVE).stat().st_ctime)
 
 
+def written_here(draft: Path) -> bool:
+    """Whether this process writes it."""
+    return f".{platform.node()}.{os.getpid()}." in draft.name
+
+
 def clean(results: Path) -> None:
     """Remove the drafts of processes on this machine that have ended."""
     for draft in (results / "runs").glob(f".*.{platform.node()}.*.*"):
