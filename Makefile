@@ -21,7 +21,7 @@ test: .venv/.ready  ## style, types, layers, tests
 test-all: .venv/.ready  ## and the long ones
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "slow or not slow"
 
-lab: .venv/.ready  ## JupyterLab on the notebooks, which are saved without outputs
+lab: .venv/.ready  ## JupyterLab on the notebooks; git gets them without outputs
 	$(BIN)/python -m pslab lab
 
 docs: .venv/.ready  ## the page of policies, from the table of names
@@ -36,6 +36,7 @@ site: .venv/.ready  ## the documentation as pages, in results/site
 	@echo "setting up .venv: a minute or a few, depending on the network"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -c "from pslab.lab.commands.workplace.lab import *; keep_outputs_out_of_git(SOURCES)"
 	@touch $@
 
 clean:  ## everything that can be made again, but the records

@@ -83,7 +83,9 @@ def _main(verb: str, words: list[str]) -> int:
         print(f"pslab: unknown verb {verb!r}; {nearest(verb, VERBS)}", file=sys.stderr)
         return 2
     options, unknown = parser.parse_known_args(words)
-    if unknown:
+    if unknown and "unknown" in options:
+        options.unknown = unknown  # this verb hands them on
+    elif unknown:
         name = unknown[0].lstrip("-").partition("=")[0].replace("_", "-")
         raise ConfigError("option", unknown[0], nearest(name, (option.replace("_", "-") for option in vars(options))))
     status: int = import_module(VERBS[verb]).main(options)
