@@ -18,7 +18,7 @@ class Scope:
         self.indices = indices  # of its ranges
         self.complete = complete  # counts pushes that all its ranges have; None if it is one range, with its own window
         self.state = state  # the policy's
-        self.reading: list[int] = []  # ranges whose weights are being read, once per reply; state PULL if not empty
+        self.reading: dict[int, int] = {}  # ranges whose weights are being read: by how many; state PULL if not empty
 
 
 class Range:

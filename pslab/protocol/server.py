@@ -119,13 +119,18 @@ class Server(OfPolicy):
         scope = self.scopes[self.scope_of[index]]
         if index not in scope.reading:
             raise ProtocolError(f"range {index} is not answering a pull")
-        scope.reading.remove(index)
+        if scope.reading[index] == 1:
+            del scope.reading[index]
+        else:
+            scope.reading[index] -= 1
         effects: list[Effect] = []
         for each in scope.indices:
             part = self.ranges[each]
-            while part.deferred and not scope.reading:
-                message, now = part.deferred.pop(0)
-                effects += self._push(scope, part, message, now)
+            taken = 0
+            while taken < len(part.deferred) and not scope.reading:
+                effects += self._push(scope, part, *part.deferred[taken])
+                taken += 1
+            del part.deferred[:taken]
         return effects
 
     def leave(self, worker: int, now: float) -> list[Effect]:
@@ -272,7 +277,7 @@ class Server(OfPolicy):
     ) -> Effect:
         part = self.ranges[index]
         if isinstance(decision, Start):
-            scope.reading.append(index)
+            scope.reading[index] = scope.reading.get(index, 0) + 1
             return self._reply(part, index, event, decision)
         if scope.reading:
             raise ProtocolError(f"{self.sync}: {decision} while weights are being read; apply before starting")
