@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from pslab.config.parameters import Bounds, check
-from pslab.policies.sync.ssp import Entry, Waiting, listed, more, without
+from pslab.policies.sync.ssp import Waiting, without
 from pslab.protocol.messages import Aggregate, Asked, Decisions, Drop, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
 #: (workers that compute in this round, pushes of this round, workers that wait for its end)
-Round = tuple[frozenset[int], tuple[Entry, ...], Waiting]
+Round = tuple[frozenset[int], Waiting, Waiting]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Backup:
         computing, pushes, waiting = state
         match event:
             case Asked(worker, iteration) if (worker, iteration - 1) in pushes:
-                return (computing, pushes, more(waiting, (worker, iteration))), ()
+                return (computing, pushes, (*waiting, (worker, iteration))), ()
             case Asked(worker, iteration):  # a late or new worker, or the last of its round
                 return (computing | {worker}, pushes, waiting), (Start(worker, iteration),)
             case Pushed(worker, iteration) if worker not in computing:
@@ -52,7 +52,6 @@ class Backup:
                 computing, waiting = computing - {worker}, without(waiting, worker)
         if not pushes or len(pushes) < clocks.members - self.spare:
             return (computing, pushes, waiting), ()
-        asked = listed(waiting)
-        starts = tuple(Start(worker, iteration) for worker, iteration in asked)
+        starts = tuple(Start(worker, iteration) for worker, iteration in waiting)
         # in the workers' order: a sum of floats depends on it
-        return (frozenset(worker for worker, _ in asked), (), ()), (Aggregate(tuple(sorted(pushes))), *starts)
+        return (frozenset(worker for worker, _ in waiting), (), ()), (Aggregate(tuple(sorted(pushes))), *starts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pslab.policies.sync.ssp import Waiting, listed, more, release, without
+from pslab.policies.sync.ssp import Waiting, release, without
 from pslab.protocol.messages import Aggregate, Asked, Decisions, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
@@ -36,14 +36,14 @@ class BSP:
             case Asked(worker, iteration) if iteration <= clocks.base:
                 return state, (Start(worker, iteration),)
             case Asked(worker, iteration):
-                return (pushes, more(waiting, (worker, iteration))), ()
+                return (pushes, (*waiting, (worker, iteration))), ()
             case Pushed(worker, iteration):
-                pushes = more(pushes, (worker, iteration))
+                pushes += ((worker, iteration),)
             case Left(worker):
                 waiting = without(waiting, worker)
         if not event.moved:
             return (pushes, waiting), ()
         waiting, starts = release(waiting, clocks, 0)
-        # in the workers' order: a sum of floats depends on it; none if the last worker left before its push
-        step = (Aggregate(tuple(sorted(listed(pushes)))),) if pushes else ()
+        # in the workers' order: a sum of floats depends on it
+        step = (Aggregate(tuple(sorted(pushes))),) if pushes else ()  # none if the last worker left before its push
         return ((), waiting), (*step, *starts)

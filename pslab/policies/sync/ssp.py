@@ -9,38 +9,19 @@ from pslab.config.parameters import Bounds, check
 from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Start, SyncEvent
 from pslab.protocol.window import Window
 
-Entry = tuple[int, int]  # (worker, the iteration that it asked for, or pushed)
-# in the order in which they came. A state is a value: in chunks, one more entry does not copy all that were there
-Waiting = tuple[tuple[Entry, ...], ...]
-CHUNK = 32
-
-
-def more(waiting: Waiting, entry: Entry) -> Waiting:
-    """One more, behind all others."""
-    if waiting and len(waiting[-1]) < CHUNK:
-        return (*waiting[:-1], (*waiting[-1], entry))
-    return (*waiting, (entry,))
-
-
-def listed(waiting: Waiting) -> list[Entry]:
-    """All of them, in their order."""
-    return [entry for chunk in waiting for entry in chunk]
+Waiting = tuple[tuple[int, int], ...]  # (worker, the iteration that it asked for)
 
 
 def release(waiting: Waiting, clocks: Window, staleness: int) -> tuple[Waiting, Decisions]:
     """Start the waiting workers that are now at most `staleness` iterations ahead of the slowest."""
-    entries, bound = listed(waiting), clocks.base + staleness
-    starts = tuple(Start(worker, iteration) for worker, iteration in entries if iteration <= bound)
-    return _chunks([entry for entry in entries if entry[1] > bound]), starts
+    bound = clocks.base + staleness
+    starts = tuple(Start(worker, iteration) for worker, iteration in waiting if iteration <= bound)
+    return tuple(entry for entry in waiting if entry[1] > bound), starts
 
 
 def without(waiting: Waiting, worker: int) -> Waiting:
     """The waiting workers without one that left."""
-    return _chunks([entry for entry in listed(waiting) if entry[0] != worker])
-
-
-def _chunks(entries: list[Entry]) -> Waiting:
-    return tuple(tuple(entries[at : at + CHUNK]) for at in range(0, len(entries), CHUNK))
+    return tuple(entry for entry in waiting if entry[0] != worker)
 
 
 @dataclass(frozen=True)
@@ -67,7 +48,7 @@ class SSP:
             case Asked(worker, iteration) if iteration <= clocks.base + self.staleness:
                 return state, (Start(worker, iteration),)
             case Asked(worker, iteration):
-                return more(state, (worker, iteration)), ()
+                return (*state, (worker, iteration)), ()
             case Pushed(worker, iteration):
                 state, starts = release(state, clocks, self.staleness) if event.moved else (state, ())
                 return state, (Apply(worker, iteration), *starts)
