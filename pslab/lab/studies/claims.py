@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import math
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pslab.errors import ConfigError
 from pslab.lab.records.disk import journal
 from pslab.lab.records.record import Result
-from pslab.lab.records.summary import emulation_ok
+from pslab.lab.records.summary import diverged, emulation_ok
 
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -25,11 +26,12 @@ class Claim:
     bounds: str
     holds: bool | None
     why: str = ""  #: why it is not judged
+    basis: str = ""  #: how many seeds it is of, and how many runs diverged
 
     @property
     def title(self) -> str | None:
-        """The sentence if it holds: a figure's title states no finding that its data does not show."""
-        return self.text if self.holds else None
+        """The sentence with its basis if it holds: a figure's title states no finding that its data does not show."""
+        return self.text + (f" ({self.basis})" if self.basis else "") if self.holds else None
 
     def __repr__(self) -> str:
         if self.holds is None:
@@ -57,7 +59,8 @@ def claim(
 
     What does not hold is printed in red on stderr, and makes `python -m pslab figures` fail; nothing is raised. A claim
     is not judged where `given` is false (parameters for which it is not made), or where the machine did not keep up
-    with the emulation of one of `results`. A value that is not a number holds nowhere.
+    with the emulation of one of `results`. A value that is not a number holds nowhere. As a title it says how many
+    seeds `results` have, and how many of them diverged.
 
     Raises:
         ConfigError: no bound: then it would hold whatever the value is.
@@ -67,14 +70,25 @@ def claim(
     bounds = " and ".join([*([f"at least {at_least:g}"] if at_least is not None else []),
                            *([f"at most {at_most:g}"] if at_most is not None else [])])  # fmt: skip
     low, high = -math.inf if at_least is None else at_least, math.inf if at_most is None else at_most
-    value, why = float(value), ""
+    value, why, found = float(value), "", list(results)
     if not given:
         why = "it is made for other parameters"
-    elif not all(map(emulation_ok, results)):
+    elif not all(map(emulation_ok, found)):
         why = "the machine did not keep up with the emulated cluster"
     holds = None if why else low <= value <= high
-    made = Claim(text.format(value=value), value, bounds, holds, why)
+    made = Claim(text.format(value=value), value, bounds, holds, why, basis(found))
     journal.note(claim={"text": made.text, "value": value, "bounds": bounds, "holds": holds, "why": why})
     if holds is False:
         print(f"{RED}{made!r}{PLAIN}", file=sys.stderr)
     return made
+
+
+def basis(results: Sequence[Result]) -> str:
+    """What a sentence about these results rests on: ``"5 seeds"``, ``"1–5 seeds, 2 of 40 runs diverged"``."""
+    if not results:
+        return ""
+    own = {result.run.digest: result for result in results}.values()  # one may have several places
+    counts = {*Counter(result.run.but(seed=0).digest for result in own).values()}
+    words = "one seed" if counts == {1} else f"{'–'.join(map(str, sorted({min(counts), max(counts)})))} seeds"
+    lost = sum(map(diverged, own))
+    return words + (f", {lost} of {len(own)} runs diverged" if lost else "")

@@ -49,6 +49,15 @@ def test_other_parameters_and_broken_emulations_are_not_judged(tmp_path: Path, c
     assert claim(TEXT, 9.0, at_most=1, results=[good]).holds is False
 
 
+def test_a_title_says_how_many_seeds_it_rests_on_and_which_runs_diverged(tmp_path: Path):
+    bsp = [handmade.curve(tmp_path, Run(pushes=4, seed=seed), [0.1, 0.2]) for seed in range(3)]
+    asp = handmade.curve(tmp_path, Run(pushes=4, sync="asp"), [0.1], outcome="diverged")
+    said = {1: bsp[:1], 3: [*bsp, bsp[0]], 4: [*bsp, asp]}
+    titles = [claim(TEXT, 0.5, at_most=1, results=results).title for results in said.values()]
+    assert titles == [f"it takes 0.50 of the time ({words})"
+                      for words in ("one seed", "3 seeds", "1–3 seeds, 1 of 4 runs diverged")]  # fmt: skip
+
+
 def test_a_claim_without_a_bound_is_refused():
     with pytest.raises(ConfigError, match="needs a bound"):
         claim(TEXT, 0.5)
