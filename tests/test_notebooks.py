@@ -74,6 +74,28 @@ def test_a_claim_and_a_table_are_the_last_value_of_their_cell(path: Path):
             assert called is None or ast.unparse(called) not in ("claim", "plots.show"), ast.unparse(node)
 
 
+MOST_SEEN = ("00_tour", "02_first_study", "10_pruning", "20_sync_policies")  # by `make quick` and `make figures`
+UNTITLED = ("rates", "targets", "bytes", "timeline", "states")  # of 20_sync_policies: they state no finding
+
+
+def calls(path: Path, name: str) -> list[ast.Call]:
+    """The calls of a function in a notebook's code."""
+    trees = [ast.parse(source) for source in code_cells(path)]
+    return [node for tree in trees for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == name]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOST_SEEN)
+def test_the_most_seen_figures_state_a_finding_that_their_records_show(name: str):
+    path = FOLDER / f"{name}.ipynb"
+    for call in calls(path, "save"):
+        (figure,) = (node for node in call.args[1:] if isinstance(node, (ast.Call, ast.IfExp)))
+        if name != "20_sync_policies" or ast.literal_eval(call.args[0]) not in UNTITLED:
+            assert "title=" in ast.unparse(figure) or "time_budget" in ast.unparse(figure), ast.unparse(call.args[0])
+    for call in calls(path, "claim"):  # so that its title says how many seeds it rests on
+        assert "results" in {keyword.arg for keyword in call.keywords}, ast.unparse(call.args[0])
+
+
 # -- executed --------------------------------------------------------------------------------------
 
 
