@@ -16,7 +16,7 @@ from typing import Any
 
 import pslab
 from pslab.config.fleet import fields_of, is_file
-from pslab.config.run import FIELDS, Run
+from pslab.config.run import FIELDS, LAB, Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS, ROWS, find
 from pslab.errors import ConfigError, nearest
@@ -169,7 +169,7 @@ def _check_value(name: str, default: Any, value: Any) -> None:
         return
     if name in FIELDS and _fits(name, default):
         if not _fits(name, value):
-            Run.of({name: value})  # says what is wrong
+            _alone(name, value)  # says what is wrong
         return
     kind = type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -186,10 +186,15 @@ def _check_value(name: str, default: Any, value: Any) -> None:
 def _fits(name: str, value: Any) -> bool:
     """Whether Run takes it in this field."""
     try:
-        Run.of({name: value})
+        _alone(name, value)
     except ConfigError as error:
         return error.field != name
     return True
+
+
+def _alone(name: str, value: Any) -> None:
+    """One field of Run; the notebook has a cluster for virtual time, whatever this value is."""
+    Run.of({"cluster": LAB, name: value})
 
 
 def _declares(cell: str) -> bool:

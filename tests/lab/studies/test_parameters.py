@@ -73,6 +73,11 @@ def test_other_values_are_refused(values: dict[str, Any], words: str):
         check("10_pruning", NAMES, values)
 
 
+def test_virtual_time_as_a_parameter_says_nothing_of_the_cluster_that_the_notebook_has(recwarn: pytest.WarningsRecorder):
+    check("10_pruning", {"engine": "local", "cluster": "straggler"}, {"engine": "virtual"})
+    assert [str(each.message) for each in recwarn] == []
+
+
 DEFAULTS = {"policies": ["bsp", "ssp:3"], "families": {"static": ["static:1%"], "none": []}, "model": "mlp",
             "small": {"model": "mlp:8", "pushes": 3}, "network": "MLP", "both": "constant", "live": None}  # fmt: skip
 
