@@ -73,7 +73,7 @@ def test_other_values_are_refused(values: dict[str, Any], words: str):
         check("10_pruning", NAMES, values)
 
 
-def test_virtual_time_as_a_parameter_says_nothing_of_the_cluster_that_the_notebook_has(recwarn: pytest.WarningsRecorder):
+def test_virtual_time_as_a_parameter_does_not_warn_of_the_cluster(recwarn: pytest.WarningsRecorder):
     check("10_pruning", {"engine": "local", "cluster": "straggler"}, {"engine": "virtual"})
     assert [str(each.message) for each in recwarn] == []
 
