@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pslab.config import parameters
 from pslab.config.cluster import COSTS, PRESETS, cluster_fields
 from pslab.config.metric import ACCURACY, metric_of
+from pslab.config.run import FIELDS as PARAMETERS
 from pslab.config.run import Run
 from pslab.config.spec import build, split
 from pslab.config.table import KINDS, find
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from pslab.lab.records.record import Result
 
 SPACE = "\u00a0"  # between a number and its unit
+DASH = "–"
+BRIEF = 48  # letters of a cluster in words; one that takes more goes by the name of its preset
+#: What a field is that is None.
+UNSET = {"push_weight": "push weight 1/W", "pushes": "no limit of pushes", "seconds": "no limit of time",
+         "target_accuracy": "no target", "eval_every": "evaluated 20 times",
+         "checkpoint_every": "checkpoints as needed"}  # fmt: skip
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s")
 
 
@@ -32,11 +39,18 @@ NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s")
 
 def name(field: str, value: object) -> str:
     """One value of a field of Run, or of any other axis, in words: ``"ssp:3"`` -> ``"SSP, s = 3"``."""
+    if absent(value):
+        return UNSET.get(field, DASH)
+    if field in PARAMETERS and isinstance(value, str) and not {str, object} & {*PARAMETERS[field].kinds}:
+        return value  # a name that the grid gave to a number
     if field in KINDS and (not isinstance(value, str) or field in FIELDS):
         return policy(field, value)
-    if field in FIELDS and value is not None:
-        return FIELDS[field](value)
-    return plain(value)
+    return f"seed {value}" if field == "seed" else FIELDS[field](value) if field in FIELDS else plain(value)
+
+
+def absent(value: object) -> bool:
+    """Whether this is None, or the NaN that a table of numbers makes of it."""
+    return value is None or value != value
 
 
 def plain(value: object) -> str:
@@ -173,7 +187,14 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
 
 
 def _cluster(value: Any) -> str:
-    return value if isinstance(value, str) and value not in PRESETS else cluster_name(value)
+    """A cluster in words; one that takes many goes by the name of its preset, which the caption explains."""
+    fields = {"preset": value} if isinstance(value, str) else dict(value)
+    if fields.get("preset", "free") not in PRESETS:
+        return str(value)
+    words, preset = cluster_name(value), fields.pop("preset", "free")
+    if len(words) <= BRIEF or preset == "free":
+        return words
+    return ", ".join([f"cluster {preset}", *cluster_words(fields)])
 
 
 #: The words for a value of each field of Run; a label has them in this order.
@@ -222,13 +243,13 @@ FIELDS: dict[str, Callable[[Any], str]] = {
 def column_name(field: str, value: Any, run: Run) -> str:
     """A column's value in words, given a run that has it there. A name that the grid gave to a value stays as it is."""
     own = getattr(run, field, None)
+    if field in PARAMETERS and value != parameters.plain(own):
+        return plain(value)
     if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
         return metric.goal(value)
     if field == "push_weight" and value is None:
         return "" if averages(run) else "push weight 1/W"
-    if isinstance(own, str) and value != own:
-        return str(value)
-    return name(field, value if own is None or isinstance(own, (bool, int, float)) else own)
+    return name(field, own if field in PARAMETERS else value)
 
 
 def averages(run: Run) -> bool:
@@ -277,6 +298,9 @@ def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = 
     if common or "cluster" not in varied:
         every = "all clusters" if "cluster" in varied else "cluster"
         lines.append(f"{every}: {', '.join(common) or 'not emulated'}")
+    by_name = {_cluster(run.cluster): run for run in crowd if "cluster" in varied}
+    lines += [f"{preset}: {', '.join(word for word in cluster_words(run.cluster, run.engine) if word not in shared)}"
+              for preset, run in by_name.items() if preset in {f"cluster {each}" for each in PRESETS}]  # fmt: skip
     if len(crowd) < len(runs):
         lines.append("single machine: the same computation, no network")
     return lines

@@ -249,8 +249,23 @@ def summary(
     """
     found = results if isinstance(results, Results) else Results(results)
     wanted = tuple(measures) if measures is not None else WITHOUT_GOAL if goal is None else TO_GOAL
-    names, runs = columns_of(found, by), [result.run for result in found]
-    rows, keys = [], []
+    names, rows = columns_of(found, by), reduced(found, by, goal, wanted)
+    keys = [key for key, _ in rows]
+    index = (
+        pd.MultiIndex.from_tuples(keys, names=names)
+        if len(names) > 1
+        else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
+    )
+    table = pd.DataFrame([row for _, row in rows], index=index)
+    table.attrs |= {"goal": goal, "metric": metric_among(found, wanted)}
+    return table
+
+
+def reduced(
+    found: Results, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]]
+) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The rows of `summary`: the values of `by`, and what its columns say of them."""
+    runs, rows = [result.run for result in found], []
     for key, group in groups(found, by).items():
         row: dict[str, Any] = {"seeds": len(group)}
         if goal is not None:
@@ -259,20 +274,12 @@ def summary(
                 "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
         if any(recovered(result.manifest) for result in found):
             row["recovered"] = sum(bool(recovered(result.manifest)) for result in group)
-        for each in wanted:
+        for each in measures:
             name = each if isinstance(each, str) else each.__name__
-            reduced = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))
-            row |= dict(zip((name, f"{name}_low", f"{name}_high"), reduced, strict=True))
-        rows.append(row)
-        keys.append(key)
-    index = (
-        pd.MultiIndex.from_tuples(keys, names=names)
-        if len(names) > 1
-        else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
-    )
-    table = pd.DataFrame(rows, index=index)
-    table.attrs |= {"goal": goal, "metric": metric_among(found, wanted)}
-    return table
+            values = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))
+            row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+        rows.append((key, row))
+    return rows
 
 
 def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any]) -> tuple[float, float, float]:

@@ -14,19 +14,18 @@ import pandas as pd
 from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.accuracy import apart, as_results, own_columns
-from pslab.lab.plots.labels import SPACE, caption, column_name, name, plain, round_size, size
+from pslab.lab.plots.labels import DASH, SPACE, absent, caption, column_name, name, plain, round_size, size
 from pslab.lab.plots.marks import notes_of
 from pslab.lab.plots.page.panels import COLUMNS, Names, listed
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import MEASURES, METRICS, metric_among, over_seeds, summary
+from pslab.lab.records.summary import MEASURES, METRICS, metric_among, over_seeds, reduced
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 Data = Result | Iterable[Result] | pd.DataFrame
 Titled = Names | Mapping[str, str]  # columns, perhaps with a title each
-DASH = "–"
 
 
 def _digits(value: float) -> str:
@@ -135,7 +134,7 @@ class Table:
         frame = self.frame
         for column, value in values.items():
             own = frame[column]
-            frame = frame[own.isna() if value is None or value != value else own == value]
+            frame = frame[own.isna() if value is None else own == value]
         return dataclasses.replace(self, frame=frame)
 
     def heads(self, column: str | None) -> list[str]:
@@ -143,9 +142,11 @@ class Table:
         return [self.word(column, value) for value in self.levels(column)] if column is not None else []
 
     def places(self, column: str) -> list[Any]:
-        """A column's values as places on an axis: numbers in their order, others in the grid's."""
+        """A column's values as places on an axis: numbers in their order, before them what has none; others in the
+        grid's."""
         values = self.levels(column)
-        return sorted(values) if numeric(values) else values
+        known = [value for value in values if value is not None]
+        return [*[None] * (len(known) < len(values)), *sorted(known)] if numeric(known) else values
 
     def place_names(self, column: str) -> list[str]:
         """... and how they are written there: the title of the axis says what a number is."""
@@ -174,11 +175,14 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     crowd, _ = apart(found)
     names = own_columns(crowd, by, places)
     columns = list(dict.fromkeys([*names, *places]))
-    frame = summary(crowd, by=columns, goal=goal, measures=list(values)).reset_index()
-    orders = {column: [*map(repr, crowd.levels(column))] for column in columns}
-    rows = frame[columns].to_dict("records")
-    order = sorted(range(len(rows)), key=lambda at: [orders[name].index(repr(rows[at][name])) for name in columns])
-    frame = frame.iloc[order].reset_index(drop=True)
+    for twice in {*columns} & {*values}:
+        raise ConfigError("column", twice, "is both what is drawn and what it is drawn by: give the axis of the grid "
+                                           f"another name, as in grid(base, my_{twice}={{name: fields}})")  # fmt: skip
+    levels = [crowd.levels(column) for column in columns]
+    found_at = {tuple(map(list.index, levels, key)): row for key, row in reduced(crowd, columns, goal, list(values))}
+    rows = [{**dict(zip(columns, map(list.__getitem__, levels, at), strict=True)), **found_at[at]}
+            for at in sorted(found_at)]  # fmt: skip
+    frame = _keyed(pd.DataFrame(rows, columns=None if rows else [*columns, *values]), columns, rows)
     words = {column: _words(column, crowd) for column in columns}
     lines = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
     return Table(frame, names, words, goal, lines, crowd.orders, metric_in(crowd, values), largest(frame, values))
@@ -187,6 +191,12 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
 def numeric(values: Iterable[Any]) -> bool:
     """Whether all of them are numbers."""
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
+def _keyed(frame: pd.DataFrame, columns: Sequence[str], rows: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
+    """The frame with these columns as objects, as the rows have them: a column of numbers would make None a NaN."""
+    return frame.assign(**{column: pd.Series([None if absent(row[column]) else row[column] for row in rows],
+                                             dtype=object, index=frame.index) for column in columns})  # fmt: skip
 
 
 def _words(column: str, results: Results) -> dict[str, str]:
@@ -207,8 +217,9 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
         row = frame[frame.duplicated(columns)].to_dict("records")[0]
         same = ", ".join(f"{column}={row[column]!r}" for column in columns)
         raise ConfigError("by", columns, f"several rows have {same}: name what they differ in, or a column seed")
-    words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
     orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
+    frame = _keyed(frame, columns, frame[columns].to_dict("records"))
+    words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
     return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders,
                  metric_in(data, values), largest(frame, values))  # fmt: skip
 
