@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.labels import SPACE, caption, column_name, round_size, size
+from pslab.lab.plots.labels import caption, column_name
 from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.panels import (
@@ -33,6 +33,7 @@ from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
 from pslab.lab.records.times.intervals import records
+from pslab.lab.records.units import SPACE, round_size, size
 
 
 class Quantity(NamedTuple):

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from pslab.errors import ConfigError
 from pslab.lab.plots import lanes
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import SPACE, caption, name
+from pslab.lab.plots.labels import caption, name
 from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories
 from pslab.lab.plots.page.keys import Key
@@ -24,6 +24,7 @@ from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import groups
 from pslab.lab.records.times.intervals import ACTIVITIES, NOBODY, budget, records
+from pslab.lab.records.units import SPACE
 
 WORDS = {**lanes.WORDS, "gap": "not measured"}
 WORKER = "worker"

@@ -19,13 +19,13 @@ from pslab.config.spec import build, split
 from pslab.config.table import KINDS, find
 from pslab.errors import ConfigError
 from pslab.lab.records.results import single
+from pslab.lab.records.units import DASH, plain
+from pslab.lab.records.units import SPACE as SPACE
 from pslab.protocol.server import first_step
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
 
-SPACE = "\u00a0"  # between a number and its unit
-DASH = "–"
 BRIEF = 48  # letters of a cluster in words; one that takes more goes by the name of its preset
 #: What a field is that is None.
 UNSET = {"push_weight": "push weight 1/W", "pushes": "no limit of pushes", "seconds": "no limit of time",
@@ -51,16 +51,6 @@ def name(field: str, value: object) -> str:
 def absent(value: object) -> bool:
     """Whether this is None, or the NaN that a table of numbers makes of it."""
     return value is None or value != value
-
-
-def plain(value: object) -> str:
-    """A value that has no words of its own; a number with its thousands apart."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, (int, float)):
-        whole = abs(value) >= 1000 and float(value).is_integer()
-        return f"{value:,.0f}".replace(",", "\u202f") if whole else f"{value:g}"
-    return str(value)
 
 
 def policy(kind: str, value: object) -> str:
@@ -123,27 +113,6 @@ def bits(rate: float) -> str:
     """``1e9`` -> ``"1 Gbit/s"``."""
     unit, size = next((u for u in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)) if rate >= u[1]), ("bit/s", 1.0))
     return f"{rate / size:g}{SPACE}{unit}"
-
-
-def size(count: float, most: float = 0.0) -> str:
-    """Bytes: ``12345678`` -> ``"12.3 MB"``; beside a larger number in its unit, so that both can be compared."""
-    unit, step = _byte_unit(count, most)
-    shown = count / step
-    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 1 else f"{shown:.2g}"
-    return f"{digits}{SPACE}{unit}"
-
-
-def round_size(count: float, most: float = 0.0) -> str:
-    """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
-    unit, step = _byte_unit(count, most)
-    return f"{plain(round(count / step, 9))}{SPACE}{unit}" if count else "0"
-
-
-def _byte_unit(count: float, most: float) -> tuple[str, float]:
-    """The unit of the larger one, but for less than a thousandth of it."""
-    led = most if most <= 1000 * count else count
-    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-    return next(((unit, step) for unit, step in units if max(led, count) >= step), ("B", 1.0))
 
 
 def duration(seconds: float) -> str:

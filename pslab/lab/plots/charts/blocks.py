@@ -11,14 +11,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import as_results
-from pslab.lab.plots.charts.tables import METRIC, Data, Table, Titled, bare, cell, tabled, titled, unit_of
-from pslab.lab.plots.labels import SPACE, plain
+from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, tabled, titled
 from pslab.lab.plots.page.axes import NAMED, Axis, categories, fitting, text_px
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import GAP, Page
 from pslab.lab.plots.page.panels import Names, grid_of, headline, in_rows, shared_looks, words_of
 from pslab.lab.plots.page.theme import SMALL, TYPE, WIDTHS, Look, ink, ramp
-from pslab.lab.records.summary import METRICS, higher
+from pslab.lab.records.summary import METRIC, METRICS, cell, higher, unit_of
+from pslab.lab.records.units import SPACE, plain
 
 EDGE = "#6E6E6E"  # of ranges: seen on dark bars, too
 BAR, GROUPED, AROUND = 13.0, 9.0, 6.0  # px: a bar; one of several in a place; between places

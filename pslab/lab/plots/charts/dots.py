@@ -11,13 +11,14 @@ import plotly.graph_objects as go
 
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.accuracy import as_results
-from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, tabled, titled
-from pslab.lab.plots.labels import plain
+from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, tabled, titled
 from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories, decades, fitting
 from pslab.lab.plots.page.keys import GLYPH, Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, headline, words_of
 from pslab.lab.plots.page.theme import PALE, SMALL, WIDTHS, Look, plain_look
+from pslab.lab.records.summary import cell
+from pslab.lab.records.units import plain
 
 ROW, MARK = 9.0, 6.5  # px: the height of a mark's own line; a mark
 FAR = 4.0  # from the least to the largest: then the axis is logarithmic

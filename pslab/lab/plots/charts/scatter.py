@@ -11,11 +11,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import apart, as_results
-from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, missing, numeric, tabled, titled, unit_of
-from pslab.lab.plots.labels import plain
+from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, numeric, tabled, titled
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
 from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, shared_looks, spread, words_of
 from pslab.lab.plots.page.theme import BACK, DASHES
+from pslab.lab.records.summary import cell, missing, unit_of
+from pslab.lab.records.units import plain
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last

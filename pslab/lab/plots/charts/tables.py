@@ -3,65 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.accuracy import apart, as_results, own_columns
-from pslab.lab.plots.labels import DASH, SPACE, absent, caption, column_name, name, plain, round_size, size
+from pslab.lab.plots.labels import absent, caption, column_name, name
 from pslab.lab.plots.marks import notes_of
 from pslab.lab.plots.page.panels import COLUMNS, Names, listed
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import MEASURES, METRICS, metric_among, over_seeds, reduced
+from pslab.lab.records.summary import (
+    LARGEST,
+    MEASURES,
+    METRIC,
+    METRICS,
+    cell,
+    facts_of,
+    largest,
+    metric_among,
+    over_seeds,
+    reduced,
+    unit_of,
+)
+from pslab.lab.records.units import DASH, SPACE, digits, plain
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 Data = Result | Iterable[Result] | pd.DataFrame
 Titled = Names | Mapping[str, str]  # columns, perhaps with a title each
-
-
-def _digits(value: float) -> str:
-    """Three digits, or all before the point."""
-    if abs(value) >= 100 or float(value).is_integer():
-        return plain(round(value))
-    return f"{value:#.3g}"
-
-
-class Unit(NamedTuple):
-    """How the values of a unit are written."""
-
-    form: Callable[..., str]
-    title: str = ""  #: behind an axis' title
-    factor: float = 1.0  #: of what is drawn
-    beside: Callable[..., str] | None = None  #: the form of a value beside larger ones
-    tick: Callable[..., str] | None = None  #: ... and of a tick, if it has a unit of its own
-
-
-UNITS: dict[str, Unit] = {
-    "s": Unit(lambda v: f"{_digits(v)}{SPACE}s", " (s)"),
-    "B": Unit(size, beside=size, tick=round_size),
-    "share": Unit(lambda v: f"{100 * v:.1f}{SPACE}%", " (%)", 100),
-    "accuracy": Unit(lambda v: f"{100 * v:.2f}{SPACE}%", " (%)", 100),
-    "pushes/s": Unit(lambda v: f"{_digits(v)}/s"),
-    "": Unit(_digits),
-}
-METRIC = "(metric)"  # in a row: the metric of its runs
-LARGEST = "(largest)"  # in a row: the largest value of each column, whose unit all are written in
-
-
-def unit_of(column: str, metric: Metric) -> Unit:
-    """How the values of a column are drawn and written, where runs have this metric."""
-    if column in METRICS:
-        return UNITS["accuracy" if metric.share else ""]
-    return UNITS.get(MEASURES[column].unit if column in MEASURES else "", UNITS[""])
 
 
 def title_of(column: str, goal: float | None, metric: Metric = ACCURACY) -> str:
@@ -224,13 +199,6 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
                  metric_in(data, values), largest(frame, values))  # fmt: skip
 
 
-def largest(frame: pd.DataFrame, values: Iterable[str]) -> dict[str, float]:
-    """The largest median of each measure that has a unit to choose."""
-    chosen = [value for value in values if value in MEASURES and UNITS.get(MEASURES[value].unit, UNITS[""]).beside]
-    return {value: max((each for each in frame[value].tolist() if math.isfinite(each)), default=0.0)
-            for value in chosen}  # fmt: skip
-
-
 def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
     rows = []
     for _, own in frame.groupby(list(columns), sort=False, dropna=False) if columns else [((), frame)]:
@@ -250,8 +218,7 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     measures = [column for column in table.columns if f"{column}_low" in table and column in MEASURES]
     if not measures:
         return _styled(table, caption)
-    goal, metric = table.attrs.get("goal"), table.attrs.get("metric", ACCURACY)
-    rows = [{METRIC: metric, LARGEST: largest(table, measures), **row} for row in table.to_dict("records")]
+    goal, metric, rows = table.attrs.get("goal"), table.attrs.get("metric", ACCURACY), facts_of(table)
     shown = pd.DataFrame({bare(title_of(column, goal, metric)): [cell(row, column) for row in rows]
                           for column in measures}, index=_named(table))  # fmt: skip
     for column, words in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
@@ -266,28 +233,6 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     return _styled(shown, caption or ranges)
 
 
-def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
-    """One entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
-    unit, value = unit_of(column, row.get(METRIC, ACCURACY)), row[column]
-    form = unit.form if unit.beside is None else partial(unit.beside, most=row.get(LARGEST, {}).get(column, value))
-    low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
-    missed = missing(row, column)
-    few = f" ({row['reached']} of {row['seeds']}{'' if brief else ' seeds'})" if missed and row["reached"] else ""
-    if not math.isfinite(value):
-        return f"not reached{few}" if missed else DASH
-    if brief:
-        return form(value) + few
-    if row.get("seeds", 1) == 1 or form(low) == form(high):
-        return form(value)
-    return f"{form(value)} ({form(low)} to {form(high) if math.isfinite(high) else 'never'})"
-
-
-def missing(row: Mapping[Any, Any], column: str) -> bool:
-    """Whether some of the seeds never reach the goal that this value is about."""
-    to_goal = column in MEASURES and MEASURES[column].to_goal
-    return bool(to_goal and row.get("reached", 0) < row.get("seeds", 0))
-
-
 def _named(table: pd.DataFrame) -> pd.Index[Any]:
     columns = [str(column or "") for column in table.index.names]
     rows = [key if isinstance(key, tuple) else (key,) for key in table.index]
@@ -298,7 +243,7 @@ def _named(table: pd.DataFrame) -> pd.Index[Any]:
 
 
 def _styled(table: pd.DataFrame, caption: str | None) -> Styler:
-    styler = table.style.format(lambda v: _digits(v) if isinstance(v, float) else plain(v), na_rep=DASH)
+    styler = table.style.format(lambda v: digits(v) if isinstance(v, float) else plain(v), na_rep=DASH)
     styler = styler.set_table_styles([{"selector": where, "props": f"text-align: {side}"}
                                       for where, side in (("th, caption", "left"), ("td", "right"))])
     return styler.set_caption(caption) if caption else styler

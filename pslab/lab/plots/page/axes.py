@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from pslab.lab.plots.labels import plain
 from pslab.lab.plots.page.theme import TYPE
+from pslab.lab.records.units import plain
 
 END = 0.95  # of an axis: a tick from here on
 ROW = 14.0  # px: a line of type

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pslab.lab.plots.labels import round_size
 from pslab.lab.plots.page.axes import Axis, axis, categories, decades, nice, text_px, wrapped
+from pslab.lab.records.units import round_size
 
 
 @pytest.mark.parametrize(("low", "high", "ticks"), [
