@@ -13,15 +13,27 @@ import plotly.graph_objects as go
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.labels import SPACE, caption, column_name, round_size, size
+from pslab.lab.plots.labels import caption, column_name
 from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis, axis
-from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, listed, shared_looks, words_of
+from pslab.lab.plots.page.panels import (
+    Curve,
+    Names,
+    cells,
+    compose,
+    grey,
+    headline,
+    listed,
+    shared_looks,
+    spread,
+    words_of,
+)
 from pslab.lab.plots.page.theme import BACK, SINGLE
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
 from pslab.lab.records.times.intervals import records
+from pslab.lab.records.units import SPACE, round_size, size
 
 
 class Quantity(NamedTuple):
@@ -73,7 +85,7 @@ def curves(
 
     Args:
         x, y: names of QUANTITIES; one may be a list: a panel for each.
-        by: the columns whose values get a curve each; "label": what differs.
+        by: the columns whose values get a curve each; "label": what differs, in panels where one would be crowded.
         facet, row: columns whose values get a panel each, side by side and one under the other.
         behind: the value of `by` whose curve stands grey behind the others, in each panel where facet is by.
         banded: the same runs in virtual time over several seeds: thin, in their curves' colours, with their bands.
@@ -95,6 +107,7 @@ def curves(
     metric = one_metric(result.run for result in found) if "accuracy" in {*xs, *ys} else ACCURACY
     crowd, alone = apart(found)
     pairs = [(x_, y_) for x_ in xs for y_ in ys]
+    facet, row = spread(crowd, by, facet, row, (), 2 - (len(xs) > 1) - (len(ys) > 1) - bool(facet) - bool(row))
     panels = [*filter(None, (facet, row))]
     names, shown = own_columns(crowd, by, panels), columns_of(crowd, by, *panels)
     named_panels = {word: each for word, each in (("facet", facet), ("row", row)) if each is not None}
@@ -156,7 +169,13 @@ def as_results(results: Result | Iterable[Result]) -> Results:
 
 
 def apart(results: Results) -> tuple[Results, Results]:
-    """The runs of several workers, and the single machine beside them."""
+    """The runs of several workers, and the single machine beside them.
+
+    Raises:
+        ConfigError: there is no run.
+    """
+    if not len(results):
+        raise ConfigError("results", 0, "there is no run to draw")
     runs = [result.run for result in results]
     return (results.keep(lambda run, place: not single(run, runs)), results.keep(lambda run, place: single(run, runs)))
 
@@ -207,8 +226,10 @@ def _density(result: Result, pushes: np.ndarray) -> np.ndarray:
 
 
 def _band(group: Sequence[Result], x: str, y: str, crowd: Results) -> pd.DataFrame:
-    """Median, low and high over the seeds that did not diverge, at every x that all of them reach."""
-    parts = [_series(result, x, y, crowd).dropna() for result in sound(group)]
+    """Median, low and high over the seeds that did not diverge, at every x that all of them reach; nothing of runs
+    that have no evaluation."""
+    found = [_series(result, x, y, crowd).dropna() for result in sound(group)]
+    parts = [part for part in found if len(part)] or found[:1]
     if len(parts) == 1:
         return parts[0].assign(low=parts[0].y, high=parts[0].y)
     first, last = max(part.x.iloc[0] for part in parts), min(part.x.iloc[-1] for part in parts)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from pslab.errors import ConfigError
 from pslab.lab.plots import lanes
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import SPACE, caption, name
+from pslab.lab.plots.labels import caption, name
 from pslab.lab.plots.marks import marks, notes_of
-from pslab.lab.plots.page.axes import Axis, axis
+from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories
 from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, headline, words_of
@@ -22,6 +24,7 @@ from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import groups
 from pslab.lab.records.times.intervals import ACTIVITIES, NOBODY, budget, records
+from pslab.lab.records.units import SPACE
 
 WORDS = {**lanes.WORDS, "gap": "not measured"}
 WORKER = "worker"
@@ -63,6 +66,9 @@ def time_budget(
         panels[label] = pd.concat([panels[label], places]) if label in panels else places
     for group in groups(alone, "label").values() if len(alone) and not sides else ():
         panels["single machine" + marks(group)] = _spent(group, per_iteration, None)
+    panels = {label: table for label, table in panels.items() if table.seconds.sum() > 0}
+    if not panels:
+        raise ConfigError("results", len(found), "no worker of these runs did anything: there is no time to show")
     return _drawn(panels, found, [*names, *sides], words_of(title), per_iteration, notes, width, summed=not sides)
 
 
@@ -93,7 +99,7 @@ def _drawn(
     places = [list(dict.fromkeys(table.place)) for table in panels.values()]
     lane = min(LANE[1], max(LANE[0], HEIGHT / sum(map(len, places))))
     headings = [f"<b>{label}</b>" + (f"   {_said(table)}" if summed else "") for label, table in panels.items()]
-    page = Page([[x]] * len(panels), [[_lanes(own, lane)] for own in places], width=width,
+    page = Page([[x]] * len(panels), [[_lanes(own, lane, NAMED * WIDTHS[width])] for own in places], width=width,
                 heights=[lane * len(own) + 4 for own in places], lines_above=headings)  # fmt: skip
     shown: dict[str, None] = {}
     room = (ROOM * x.high / WIDTHS[width], 0.86 * lane >= ROOM)
@@ -115,11 +121,11 @@ def _drawn(
     return page.finish(title or headline([what], (), columns), lines, keys)
 
 
-def _lanes(places: Sequence[str], lane: float) -> Axis:
+def _lanes(places: Sequence[str], lane: float, widest: float) -> Axis:
     """A lane for each place, the first one above; as many have their names as there is room for."""
     every = math.ceil(11 / lane)
-    ticks = tuple((rank, place) for rank, place in enumerate(places) if rank % every == 0)
-    return Axis("", len(places) - 0.5, -0.5, ticks=ticks, bare=True)
+    shown = categories(places, downwards=True, widest=widest)
+    return replace(shown, ticks=tuple(tick for tick in shown.ticks if tick[0] % every == 0))
 
 
 def _said(table: pd.DataFrame) -> str:

@@ -13,17 +13,24 @@ from typing import TYPE_CHECKING, Any
 from pslab.config import parameters
 from pslab.config.cluster import COSTS, PRESETS, cluster_fields
 from pslab.config.metric import ACCURACY, metric_of
+from pslab.config.run import FIELDS as PARAMETERS
 from pslab.config.run import Run
 from pslab.config.spec import build, split
 from pslab.config.table import KINDS, find
 from pslab.errors import ConfigError
 from pslab.lab.records.results import single
+from pslab.lab.records.units import DASH, plain
+from pslab.lab.records.units import SPACE as SPACE
 from pslab.protocol.server import first_step
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
 
-SPACE = "\u00a0"  # between a number and its unit
+BRIEF = 48  # letters of a cluster in words; one that takes more goes by the name of its preset
+#: What a field is that is None.
+UNSET = {"push_weight": "push weight 1/W", "pushes": "no limit of pushes", "seconds": "no limit of time",
+         "target_accuracy": "no target", "eval_every": "evaluated 20 times",
+         "checkpoint_every": "checkpoints as needed"}  # fmt: skip
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s")
 
 
@@ -32,21 +39,18 @@ NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s")
 
 def name(field: str, value: object) -> str:
     """One value of a field of Run, or of any other axis, in words: ``"ssp:3"`` -> ``"SSP, s = 3"``."""
+    if absent(value):
+        return UNSET.get(field, DASH)
+    if field in PARAMETERS and isinstance(value, str) and not {str, object} & {*PARAMETERS[field].kinds}:
+        return value  # a name that the grid gave to a number
     if field in KINDS and (not isinstance(value, str) or field in FIELDS):
         return policy(field, value)
-    if field in FIELDS and value is not None:
-        return FIELDS[field](value)
-    return plain(value)
+    return f"seed {value}" if field == "seed" else FIELDS[field](value) if field in FIELDS else plain(value)
 
 
-def plain(value: object) -> str:
-    """A value that has no words of its own; a number with its thousands apart."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, (int, float)):
-        whole = abs(value) >= 1000 and float(value).is_integer()
-        return f"{value:,.0f}".replace(",", "\u202f") if whole else f"{value:g}"
-    return str(value)
+def absent(value: object) -> bool:
+    """Whether this is None, or the NaN that a table of numbers makes of it."""
+    return value is None or value != value
 
 
 def policy(kind: str, value: object) -> str:
@@ -111,27 +115,6 @@ def bits(rate: float) -> str:
     return f"{rate / size:g}{SPACE}{unit}"
 
 
-def size(count: float, most: float = 0.0) -> str:
-    """Bytes: ``12345678`` -> ``"12.3 MB"``; beside a larger number in its unit, so that both can be compared."""
-    unit, step = _byte_unit(count, most)
-    shown = count / step
-    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 1 else f"{shown:.2g}"
-    return f"{digits}{SPACE}{unit}"
-
-
-def round_size(count: float, most: float = 0.0) -> str:
-    """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
-    unit, step = _byte_unit(count, most)
-    return f"{plain(round(count / step, 9))}{SPACE}{unit}" if count else "0"
-
-
-def _byte_unit(count: float, most: float) -> tuple[str, float]:
-    """The unit of the larger one, but for less than a thousandth of it."""
-    led = most if most <= 1000 * count else count
-    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-    return next(((unit, step) for unit, step in units if max(led, count) >= step), ("B", 1.0))
-
-
 def duration(seconds: float) -> str:
     """``0.0005`` -> ``"0.5 ms"``."""
     unit, size = next((u for u in (("s", 1.0), ("ms", 1e-3)) if seconds >= u[1]), ("µs", 1e-6))
@@ -173,7 +156,14 @@ def cluster_words(cluster: str | Mapping[str, Any], engine: str = "local") -> li
 
 
 def _cluster(value: Any) -> str:
-    return value if isinstance(value, str) and value not in PRESETS else cluster_name(value)
+    """A cluster in words; one that takes many goes by the name of its preset, which the caption explains."""
+    fields = {"preset": value} if isinstance(value, str) else dict(value)
+    if fields.get("preset", "free") not in PRESETS:
+        return str(value)
+    words, preset = cluster_name(value), fields.pop("preset", "free")
+    if len(words) <= BRIEF or preset == "free":
+        return words
+    return ", ".join([f"cluster {preset}", *cluster_words(fields)])
 
 
 #: The words for a value of each field of Run; a label has them in this order.
@@ -222,13 +212,13 @@ FIELDS: dict[str, Callable[[Any], str]] = {
 def column_name(field: str, value: Any, run: Run) -> str:
     """A column's value in words, given a run that has it there. A name that the grid gave to a value stays as it is."""
     own = getattr(run, field, None)
+    if field in PARAMETERS and value != parameters.plain(own):
+        return plain(value)
     if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
         return metric.goal(value)
     if field == "push_weight" and value is None:
         return "" if averages(run) else "push weight 1/W"
-    if isinstance(own, str) and value != own:
-        return str(value)
-    return name(field, value if own is None or isinstance(own, (bool, int, float)) else own)
+    return name(field, own if field in PARAMETERS else value)
 
 
 def averages(run: Run) -> bool:
@@ -277,6 +267,9 @@ def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = 
     if common or "cluster" not in varied:
         every = "all clusters" if "cluster" in varied else "cluster"
         lines.append(f"{every}: {', '.join(common) or 'not emulated'}")
+    by_name = {_cluster(run.cluster): run for run in crowd if "cluster" in varied}
+    lines += [f"{preset}: {', '.join(word for word in cluster_words(run.cluster, run.engine) if word not in shared)}"
+              for preset, run in by_name.items() if preset in {f"cluster {each}" for each in PRESETS}]  # fmt: skip
     if len(crowd) < len(runs):
         lines.append("single machine: the same computation, no network")
     return lines

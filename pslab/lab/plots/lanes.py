@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import SPACE, caption
+from pslab.lab.plots.labels import caption
 from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.keys import Key
@@ -23,6 +23,7 @@ from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, i
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import groups
 from pslab.lab.records.times import intervals
+from pslab.lab.records.units import SPACE
 
 LANE, HEIGHT = (4.5, 22.0), 620.0  # px: the thinnest and the tallest lane; what the lanes of all panels share
 MARGIN = 64.0  # px left of the lanes, and right

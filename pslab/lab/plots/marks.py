@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from pslab.lab.plots.labels import SPACE
 from pslab.lab.records.card import MARKS
+from pslab.lab.records.units import SPACE
 
 
 class Recorded(Protocol):

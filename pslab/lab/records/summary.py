@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +25,7 @@ from pslab.lab.records.places import key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.times.intervals import lead, waiting
+from pslab.lab.records.units import DASH, UNITS, Unit, plain
 
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state
 By = str | Sequence[str]
@@ -119,7 +122,10 @@ MEASURES: Mapping[str, Measure] = MappingProxyType({
     "bytes_down": Measure("bytes pulled", "B", _total("bytes_down"), exchange=True),
     "network_bytes": Measure("bytes across the network", "B", lambda r, _: _crossed(r), exchange=True),
 })  # fmt: skip
+TEN = 10  # columns that a summary prints
 METRICS = ("accuracy", "best_accuracy")  # measures that are the run's metric, whatever that is
+METRIC = "(metric)"  # in a row: the metric of its runs
+LARGEST = "(largest)"  # in a row: the largest value of each column, whose unit all are written in
 TO_GOAL = ("seconds_to_goal", "pushes_to_goal", "bytes_to_goal", "accuracy", "waiting")
 WITHOUT_GOAL = ("accuracy", "seconds", "rate", "waiting", "staleness")
 
@@ -234,7 +240,7 @@ def sound(results: Iterable[Result]) -> list[Result]:
 def summary(
     results: Result | Iterable[Result], *, by: By = "label", goal: float | None = None,
     measures: Sequence[str | Callable[[Result], float]] | None = None,
-) -> pd.DataFrame:  # fmt: skip
+) -> Summary:  # fmt: skip
     """A row for each group of runs that differ in the seed alone, indexed by the raw values of `by`.
 
     Columns: seeds, reached (with a goal), diverged, emulation_ok, dilation (the largest), recovered (runs that went on
@@ -242,15 +248,30 @@ def summary(
     result is a measure of the function's name. A median to the
     goal is NaN unless more than half of the seeds get there. Diverged seeds count in no accuracy, unless all diverged;
     seeds whose emulation was not kept count in nothing that is about seconds. `accuracy` is the runs' metric, whatever
-    that is. `attrs` has the goal and the metric.
+    that is. `attrs` has the goal and the metric. Printed, it is what a person reads: see Summary.
 
     Raises:
         ConfigError: a group whose runs differ in more than the seed, an unknown column or measure, several metrics.
     """
     found = results if isinstance(results, Results) else Results(results)
     wanted = tuple(measures) if measures is not None else WITHOUT_GOAL if goal is None else TO_GOAL
-    names, runs = columns_of(found, by), [result.run for result in found]
-    rows, keys = [], []
+    names, rows = columns_of(found, by), reduced(found, by, goal, wanted)
+    keys = [key for key, _ in rows]
+    index = (
+        pd.MultiIndex.from_tuples(keys, names=names)
+        if len(names) > 1
+        else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
+    )
+    table = Summary([row for _, row in rows], index=index)
+    table.attrs |= {"goal": goal, "metric": metric_among(found, wanted)}
+    return table
+
+
+def reduced(
+    found: Results, by: By, goal: float | None, measures: Sequence[str | Callable[[Result], float]]
+) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The rows of `summary`: the values of `by`, and what its columns say of them."""
+    runs, rows = [result.run for result in found], []
     for key, group in groups(found, by).items():
         row: dict[str, Any] = {"seeds": len(group)}
         if goal is not None:
@@ -259,20 +280,12 @@ def summary(
                 "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
         if any(recovered(result.manifest) for result in found):
             row["recovered"] = sum(bool(recovered(result.manifest)) for result in group)
-        for each in wanted:
+        for each in measures:
             name = each if isinstance(each, str) else each.__name__
-            reduced = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))
-            row |= dict(zip((name, f"{name}_low", f"{name}_high"), reduced, strict=True))
-        rows.append(row)
-        keys.append(key)
-    index = (
-        pd.MultiIndex.from_tuples(keys, names=names)
-        if len(names) > 1
-        else (pd.Index([key[0] if key else "all" for key in keys], name=names[0] if names else None, dtype=object))
-    )
-    table = pd.DataFrame(rows, index=index)
-    table.attrs |= {"goal": goal, "metric": metric_among(found, wanted)}
-    return table
+            values = _reduced(group, each, goal, runs) if isinstance(each, str) else over_seeds(map(each, group))
+            row |= dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+        rows.append((key, row))
+    return rows
 
 
 def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any]) -> tuple[float, float, float]:
@@ -282,3 +295,85 @@ def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any])
     if name in MEASURES and MEASURES[name].of_seconds:
         chosen = list(filter(emulation_ok, chosen))
     return over_seeds(measured(result, name, goal) for result in chosen)
+
+
+# -- for people ------------------------------------------------------------------------------------
+
+
+class Summary(pd.DataFrame):
+    """The table of `summary`. It has all columns; what it prints are its measures with units, in the order in which
+    they were asked for, a range where there are several seeds, and of the other columns those that say something."""
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:  # what is made of it prints itself
+        return pd.DataFrame
+
+    def __repr__(self) -> str:
+        return "\n".join([self.read().to_string(line_width=get_terminal_size().columns), *self._more()])
+
+    def _repr_html_(self) -> str:
+        return self.read().to_html() + "".join(f"<p>{line}</p>" for line in self._more())
+
+    def read(self) -> pd.DataFrame:
+        """What it prints, at most TEN columns."""
+        rows = facts_of(self)
+        shown = {column: [cell(row, column) for row in rows] for column in asked(self)}
+        return pd.DataFrame({**shown, **telling(self)}, index=self.index).iloc[:, :TEN]
+
+    def _more(self) -> list[str]:
+        names = [*asked(self), *telling(self)][TEN:]
+        return [f"and {', '.join(names)}: all are columns of the frame"] if names else []
+
+
+def asked(table: pd.DataFrame) -> list[str]:
+    """The measures of a summary."""
+    return [column for column in table.columns if f"{column}_low" in table]
+
+
+def telling(table: pd.DataFrame) -> dict[str, list[str]]:
+    """The other columns of a summary that say something, in words."""
+    dull = {"seeds": 1, "diverged": 0, "emulation_ok": True, "dilation": 1.0, "recovered": 0}
+    names = [name for name, usual in dull.items() if name in table and (table[name] != usual).any()]
+    return {name: [plain(value) for value in table[name].tolist()] for name in names}
+
+
+def facts_of(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    """The rows of a summary for `cell`."""
+    metric, most = table.attrs.get("metric", ACCURACY), largest(table, asked(table))
+    return [{METRIC: metric, LARGEST: most, **row} for row in table.to_dict("records")]
+
+
+def unit_of(column: str, metric: Metric) -> Unit:
+    """How the values of a column are drawn and written, where runs have this metric."""
+    if column in METRICS:
+        return UNITS["accuracy" if metric.share else ""]
+    return UNITS.get(MEASURES[column].unit if column in MEASURES else "", UNITS[""])
+
+
+def largest(frame: pd.DataFrame, values: Iterable[str]) -> dict[str, float]:
+    """The largest median of each measure that has a unit to choose."""
+    chosen = [value for value in values if value in MEASURES and UNITS.get(MEASURES[value].unit, UNITS[""]).beside]
+    return {value: max((each for each in frame[value].tolist() if math.isfinite(each)), default=0.0)
+            for value in chosen}  # fmt: skip
+
+
+def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
+    """One entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
+    unit, value = unit_of(column, row.get(METRIC, ACCURACY)), row[column]
+    form = unit.form if unit.beside is None else partial(unit.beside, most=row.get(LARGEST, {}).get(column, value))
+    low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
+    missed = missing(row, column)
+    few = f" ({row['reached']} of {row['seeds']}{'' if brief else ' seeds'})" if missed and row["reached"] else ""
+    if not math.isfinite(value):
+        return f"not reached{few}" if missed else DASH
+    if brief:
+        return form(value) + few
+    if row.get("seeds", 1) == 1 or form(low) == form(high):
+        return form(value)
+    return f"{form(value)} ({form(low)} to {form(high) if math.isfinite(high) else 'never'})"
+
+
+def missing(row: Mapping[Any, Any], column: str) -> bool:
+    """Whether some of the seeds never reach the goal that this value is about."""
+    to_goal = column in MEASURES and MEASURES[column].to_goal
+    return bool(to_goal and row.get("reached", 0) < row.get("seeds", 0))

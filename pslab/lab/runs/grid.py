@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,14 @@ from pslab.lab.runs.run import sweep
 
 NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "overhead_s", "bandwidth_at",
            "colocated")  # fmt: skip
+REFUSED = ("raise", "drop")
 
 
-def grid(base: Run, **axes: Any) -> Runs:
+class Refused(UserWarning):
+    """Combinations of a grid that no run can have were left out."""
+
+
+def grid(base: Run, *, refused: str = "raise", **axes: Any) -> Runs:
     """A run for each combination; the last axis changes fastest, and equal runs are one run with several places.
 
     An axis is a field of Run with a list of values or with {name: value}; or a new name with {name: fields}, where a
@@ -28,11 +34,18 @@ def grid(base: Run, **axes: Any) -> Runs:
         grid(base, sync=["bsp", "asp"], seed=[0, 1])
         grid(base, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
 
+    Args:
+        refused: what becomes of a combination that no run can have, such as dense gradients in a codec of sparse ones:
+            raise, here or when the sweep begins; drop it, with a warning that lists each with its reason.
+
     Raises:
-        ConfigError: an axis without values or with an unknown field, or what Run refuses.
+        ConfigError: an axis without values or with an unknown field, or what Run refuses; with drop, nothing is left.
     """
+    if refused not in REFUSED:
+        raise ConfigError("refused", refused, nearest(str(refused), REFUSED))
     named = {name: _entries(name, values) for name, values in axes.items()}
     pairs: list[tuple[Run, list[Place]]] = []
+    dropped: dict[str, list[str]] = {}  # why -> which
     for chosen in combinations({name: list(entries) for name, entries in named.items()}):
         place = {name: plain(entry) for name, entry in chosen.items()}
         fields: dict[str, Any] = {}
@@ -42,8 +55,42 @@ def grid(base: Run, **axes: Any) -> Runs:
                 given = {**given, "cluster": _over(fields.get("cluster", base.cluster), given["cluster"])}
             fields |= given
         for values in combinations({name: listed(value) for name, value in fields.items()}):
-            pairs.append((base.but(**values), [place]))
+            try:
+                pairs.append((base.but(**values) if refused == "raise" else _possible(base.but(**values)), [place]))
+            except ConfigError as error:
+                if refused == "raise":
+                    raise
+                words = ", ".join(f"{name} {plain(value)}" for name, value in {**place, **values}.items())
+                dropped.setdefault(str(error), []).append(words)
+    if dropped:
+        _say(dropped, pairs)
     return Runs(*merged(pairs), {name: [plain(entry) for entry in entries] for name, entries in named.items()})
+
+
+def _possible(run: Run) -> Run:
+    """The run, if it can be executed.
+
+    Raises:
+        ConfigError: what a sweep would refuse.
+    """
+    from pslab.lab.runs.resolve import resolve  # with torch, which other grids do without
+
+    resolve(run)
+    return run
+
+
+def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
+    """Warn of what was left out: a line for each reason, and under it the combinations.
+
+    Raises:
+        ConfigError: nothing is left.
+    """
+    count = sum(map(len, dropped.values()))
+    lines = [line for why, which in dropped.items() for line in (why, *(f"  {words}" for words in which))]
+    told = "\n".join([f"{count} of {count + len(kept)} combinations are refused:", *lines])
+    if not kept:
+        raise ConfigError("refused", "drop", f"nothing is left: {told}")
+    warnings.warn(told, Refused, stacklevel=3)
 
 
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
@@ -55,7 +102,8 @@ def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
             _check_fields(name, values, fields)
         return {entry: dict(fields) for entry, fields in values.items()}
     if name not in FIELDS:
-        problem = f"Run has no such field; {nearest(name, FIELDS)}; an axis of another name maps names to fields"
+        known = nearest(name, [*FIELDS, "refused"])
+        problem = f"Run has no such field; {known}; an axis of another name maps names to fields"
         raise ConfigError(name, values, problem)
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not len(values):
         raise ConfigError(name, values, "must be a list with at least one entry, such as [0], or map names to values")

@@ -133,7 +133,8 @@ def test_caption_leaves_out_what_the_figure_shows_and_what_differs(tmp_path: Pat
 def test_caption_of_different_clusters_says_what_they_share(tmp_path: Path):
     text = told(results(tmp_path, Run(cluster="lab", pushes=8), Run(cluster="lab-slow-net", pushes=8)))
     assert "\nall clusters: full duplex, 500 µs latency, computation 20 ms" in text
-    assert "Gbit/s per worker" not in text
+    assert "\ncluster lab: 1 Gbit/s per worker" in text
+    assert "full duplex" not in text.partition("\ncluster lab")[2]
 
 
 def test_caption_without_tensors_omits_what_plays_no_part(tmp_path: Path):

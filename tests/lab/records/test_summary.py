@@ -271,3 +271,41 @@ def test_best_over_two_fields_and_by_another_measure(tmp_path: Path):
     assert (highest.run.sync, highest.run.learning_rate) == ("bsp", 0.1)
     with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
         best(results, over="learnign_rate", goal=0.9)
+
+
+# -- printed ---------------------------------------------------------------------------------------
+
+
+def lots(folder: Path, seeds: int = 1) -> Results:
+    runs = grid(Run(pushes=8000, engine="virtual"), sync=["bsp", "asp"], seed=list(range(seeds)))
+    return runs.finished([handmade.curve(folder, run, [0.1, 0.5, 0.95], seconds=[0, 1, 2.0 + run.seed])
+                          for run in runs])  # fmt: skip
+
+
+def test_printed_summary_begins_with_what_was_asked_in_units_and_without_ranges_of_one_seed(tmp_path: Path):
+    table = summary(lots(tmp_path), by="sync", goal=0.9)
+    head, _, bsp, *_ = repr(table).splitlines()
+    assert head.split() == ["seconds_to_goal", "pushes_to_goal", "bytes_to_goal", "accuracy", "waiting"]
+    assert bsp.replace("\u00a0", " ").split("  ")[0] == "bsp"
+    for words in ("2 s", "1.0 MB", "95.00 %"):
+        assert words in bsp.replace("\u00a0", " ")
+    assert "to" not in bsp
+    assert "1.0\u00a0MB" in table._repr_html_()
+    assert {"seeds", "reached", "seconds_to_goal_low", "bytes_to_goal_high", "emulation_ok"} < {*table}
+    assert table.seconds_to_goal.tolist() == [2.0, 2.0]
+
+
+def test_printed_summary_of_several_seeds_has_their_ranges_and_number(tmp_path: Path):
+    text = repr(summary(lots(tmp_path, 3), by="sync", goal=0.9)).replace("\u00a0", " ")
+    assert "3 s (2 s to 4 s)" in text
+    assert "seeds" in text
+
+
+def test_printed_summary_has_ten_columns_and_names_the_others(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    table = summary(lots(tmp_path), goal=0.9, measures=[*summaries.MEASURES])
+    assert len(table.read().columns) == 10
+    assert "..." not in repr(table)
+    assert f"{[*summaries.MEASURES][10]}, " in repr(table).splitlines()[-1]
+    assert max(map(len, repr(table).splitlines()[:-1])) <= 60
+    assert type(table[["seconds"]]) is pd.DataFrame

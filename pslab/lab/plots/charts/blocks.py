@@ -11,14 +11,14 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import as_results
-from pslab.lab.plots.charts.tables import METRIC, Data, Table, Titled, bare, cell, tabled, titled, unit_of
-from pslab.lab.plots.labels import SPACE, plain
-from pslab.lab.plots.page.axes import Axis, categories, fitting, text_px
+from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, tabled, titled
+from pslab.lab.plots.page.axes import NAMED, Axis, categories, fitting, text_px
 from pslab.lab.plots.page.keys import Key
-from pslab.lab.plots.page.page import Page
-from pslab.lab.plots.page.panels import Names, headline, shared_looks, words_of
+from pslab.lab.plots.page.page import GAP, Page
+from pslab.lab.plots.page.panels import Names, grid_of, headline, in_rows, shared_looks, words_of
 from pslab.lab.plots.page.theme import SMALL, TYPE, WIDTHS, Look, ink, ramp
-from pslab.lab.records.summary import METRICS, higher
+from pslab.lab.records.summary import METRIC, METRICS, cell, higher, unit_of
+from pslab.lab.records.units import SPACE, plain
 
 EDGE = "#6E6E6E"  # of ranges: seen on dark bars, too
 BAR, GROUPED, AROUND = 13.0, 9.0, 6.0  # px: a bar; one of several in a place; between places
@@ -56,10 +56,11 @@ def bars(
     labels = [list(dict.fromkeys(_label(part, names, each) for each in part.rows)) for part in parts]
     members = table.levels(group) or [None]
     block = BAR if group is None else GROUPED * len(members)
-    room = (WIDTHS[width] - max(text_px(text) for own in labels for text in own) - 30) / len(ys)
+    lanes = [categories(own, downwards=True, widest=NAMED * WIDTHS[width]) for own in labels]
+    room = (WIDTHS[width] - max((own.ticks_px for own in lanes), default=0.0) - 30) / len(ys)
     x_axes = [_bar_axis(table, name, words, room) for name, words in ys.items()]
-    page = Page([x_axes] * len(parts), [[categories(own, downwards=True)] * len(ys) for own in labels], (),
-                table.heads(row), width, [len(own) * (block + AROUND) + 4 for own in labels])  # fmt: skip
+    page = Page([x_axes] * len(parts), [[own] * len(ys) for own in lanes], (), table.heads(row), width,
+                [len(own) * (block + AROUND) + 4 for own in labels])  # fmt: skip
     for rank, (part, own) in enumerate(zip(parts, labels, strict=True)):
         for each in part.rows:
             step = block / (block + AROUND) / len(members)
@@ -144,37 +145,49 @@ def heat(
     (x_name, x_words), (y_name, y_words), (name, words) = (
         next(iter(titled(each, goal, data).items())) for each in (x, y, value))
     table = tabled(data, [x_name, y_name], [*filter(None, (facet,))], [name], goal)
-    x_axis, y_axis = (categories(table.place_names(column), text)
-                      for column, text in ((x_name, x_words), (y_name, y_words)))  # fmt: skip
+    x_axis, y_axis = (categories(table.place_names(column), text, widest=widest) for column, text, widest
+                      in ((x_name, x_words, 0.0), (y_name, y_words, NAMED * WIDTHS[width])))  # fmt: skip
     parts = [table.where(**{facet: each}) for each in table.levels(facet)] if facet else [table]
-    page = Page([[x_axis] * len(parts)], [[y_axis] * len(parts)], table.heads(facet), (), width,
-                [CELL * len(table.places(y_name))])  # fmt: skip
-    more = higher(name, table.metric)
-    for column, part in enumerate(parts):
+    more, count = higher(name, table.metric), len(table.places(x_name))
+    widest = max((text_px(_text(row, name)) for row in table.rows), default=0.0) + 8
+    room = WIDTHS[width] - y_axis.ticks_px - 50
+    rows = in_rows(parts, min(len(parts), max(1, int(room / (count * widest + GAP)))))
+    turned = room / len(rows[0]) - GAP < count * widest
+    page = grid_of([[x_axis] * len(line) for line in rows], [[y_axis] * len(line) for line in rows],
+                   table.heads(facet), (), width)  # fmt: skip
+    page.heights = [max(CELL, widest * turned) * len(table.places(y_name))] * len(rows)
+    for rank, part in enumerate(parts):
+        at = divmod(rank, len(rows[0]))
         best = part.frame[name].max() if more else part.frame[name].min()
         for row in part.rows:
             place = table.places(x_name).index(row[x_name]), table.places(y_name).index(row[y_name])
-            _cell(page, column, row, name, place, best / row[name] if more else row[name] / best, palest)
+            less, many = (row[name], best) if more else (best, row[name])
+            times = 1.0 if less == many else many / less if less else math.inf
+            _cell(page, at, row, name, place, times, palest, turned)
     lines = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
     shown_as = headline([bare(words)], (), [y_name, x_name, *filter(None, (facet,))])
     return page.finish(words_of(title) or shown_as, [*lines, *notes], ())
 
 
 def _cell(
-    page: Page, column: int, row: Mapping[str, Any], name: str, at: tuple[int, int], times: float, palest: float
-) -> None:
+    page: Page, panel: tuple[int, int], row: Mapping[str, Any], name: str, at: tuple[int, int], times: float,
+    palest: float, turned: bool,
+) -> None:  # fmt: skip
     """One cell, so many times as far as the best."""
     known, (x, y) = math.isfinite(times), at
     colour = ramp([BEST, WORST], min(1.0, (times - 1) / (palest - 1))) if known else "#FFFFFF"
     best = known and times <= 1 + 1e-12
-    text = cell(row, name, brief=True).replace(f"{SPACE}s", "").replace(" (", "<br>(").replace("not reached", "–")
-    page.figure.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, row=1, col=column + 1,
-                          fillcolor=colour, layer="below", line={"width": 2.2 if best else 0, "color": FRAME},
-                          exclude_empty_subplots=False)  # fmt: skip
-    page.add(0, column, go.Scatter(
+    text = _text(row, name)
+    page.figure.add_shape(type="rect", x0=x - 0.48, x1=x + 0.48, y0=y - 0.47, y1=y + 0.47, fillcolor=colour,
+                          line={"width": 2.2 if best else 0, "color": FRAME}, layer="below", row=panel[0] + 1,
+                          col=panel[1] + 1, exclude_empty_subplots=False)  # fmt: skip
+    page.add(*panel, go.Scatter(
         x=[x], y=[y], mode="markers", marker={"size": CELL / 2, "opacity": 0}, showlegend=False, name=name,
         hovertemplate=f"{cell(row, name)}" + (f", {times:.2f} times the best" if known else "") + "<extra></extra>"))
-    page.write_in(0, column, f"<b>{text}</b>" if best else text, x, y,
+    page.write_in(*panel, f"<b>{text}</b>" if best else text, x, y, textangle=-90 if turned else 0,
                   font={"size": SMALL if "<br>" in text else TYPE, "color": ink(colour)})  # fmt: skip
 
 
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """What stands in a cell."""
+    return cell(row, name, brief=True).replace(f"{SPACE}s", "").replace(" (", "<br>(").replace("not reached", "–")

@@ -11,15 +11,16 @@ import plotly.graph_objects as go
 
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.accuracy import as_results
-from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, tabled, titled
-from pslab.lab.plots.labels import plain
-from pslab.lab.plots.page.axes import Axis, axis, categories, decades, fitting, text_px
+from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, tabled, titled
+from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories, decades, fitting
 from pslab.lab.plots.page.keys import GLYPH, Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, headline, words_of
-from pslab.lab.plots.page.theme import PALE, TYPE, WIDTHS, Look, plain_look
+from pslab.lab.plots.page.theme import PALE, SMALL, WIDTHS, Look, plain_look
+from pslab.lab.records.summary import cell
+from pslab.lab.records.units import plain
 
-ROW, MARK = 8.0, 6.5  # px: the height of a mark's own line; a mark
+ROW, MARK = 9.0, 6.5  # px: the height of a mark's own line; a mark
 FAR = 4.0  # from the least to the largest: then the axis is logarithmic
 MISSED, LEAST = "not reached", "the least"
 
@@ -69,25 +70,22 @@ def dots(
               for mark in _marks(row, _label(part, names, row), reference, ys)]
              for part, reference in zip(parts, references, strict=True)]  # fmt: skip
     looks = {words: plain_look(rank) for rank, words in enumerate(ys.values())}
-    room = (WIDTHS[width] - max(map(text_px, rows), default=0.0) - 2 * GLYPH) / len(parts)
+    lanes = categories(rows, downwards=True, widest=NAMED * WIDTHS[width])
+    room = (WIDTHS[width] - lanes.ticks_px - 2 * GLYPH) / len(parts)
     shown = _axis([end for own in marks for mark in own for end in mark.ends if mark.known], f"times {standard}", room)
     heights = [len(rows) * (ROW * len(ys) + 6)]
-    lanes = [categories(rows, downwards=True)] * len(parts)
-    page = Page([[shown] * len(parts)], [lanes], table.heads(facet), (), width, heights)
+    page = Page([[shown] * len(parts)], [[lanes] * len(parts)], table.heads(facet), (), width, heights)
     for column, own in enumerate(marks):
         page.figure.add_vline(x=1, line={"color": PALE, "width": 1, "dash": "2px,2px"}, row=1, col=column + 1,
                               exclude_empty_subplots=False)  # fmt: skip
-        for place, label in enumerate(rows):
-            missed = [mark for mark in own if mark.label == label and mark.words.startswith(MISSED)]
-            if missed:
-                words = ", ".join(dict.fromkeys(mark.words for mark in missed))
-                words += f": {', '.join(mark.measure for mark in missed)}" if len(missed) < len(ys) else ""
-                page.write_in(0, column, words, 0, place, xref="x domain", xanchor="left", xshift=4,
-                              font={"size": TYPE}, bgcolor="white", borderpad=0)  # fmt: skip
         for mark in own:
             aside = (list(looks).index(mark.measure) - (len(ys) - 1) / 2) / (len(ys) + 1)
+            look, at = looks[mark.measure], rows.index(mark.label) + aside
             if mark.known:
-                page.add(0, column, _drawn(mark, looks[mark.measure], rows.index(mark.label) + aside))
+                page.add(0, column, _drawn(mark, look, at))
+            else:  # in the colour of its measure
+                page.write_in(0, column, mark.words, 0, at, xref="x domain", xanchor="left", xshift=4,
+                              font={"size": SMALL, "color": look.colour})  # fmt: skip
     keys = [Key(words, look, "markers") for words, look in looks.items()]
     ones = [_said(head, standard, reference, ys)
             for head, reference in zip(table.heads(facet) or [""], references, strict=True)]  # fmt: skip

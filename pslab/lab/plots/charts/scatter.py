@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.accuracy import as_results
-from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, cell, missing, numeric, tabled, titled, unit_of
-from pslab.lab.plots.labels import plain
+from pslab.lab.plots.accuracy import apart, as_results
+from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, numeric, tabled, titled
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
-from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, shared_looks, words_of
+from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, shared_looks, spread, words_of
 from pslab.lab.plots.page.theme import BACK, DASHES
+from pslab.lab.records.summary import cell, missing, unit_of
+from pslab.lab.records.units import plain
 
 FEW = 8  # so many values on x, with ranges, have places of equal width
 DODGE, SPREAD = 0.08, 0.5  # of such a place: from one curve to the next; and from the first to the last
@@ -47,12 +48,18 @@ def points(
         ConfigError: an unknown column; points that differ in more than the seed.
     """
     data = data if isinstance(data, pd.DataFrame) else as_results(data)
-    xs, ys, panels = titled(x, goal, data), titled(y, goal, data), [*filter(None, (facet, row))]
+    xs, ys = titled(x, goal, data), titled(y, goal, data)
+    if not isinstance(data, pd.DataFrame):
+        free = 2 - (len(xs) > 1) - (len(ys) > 1) - bool(facet) - bool(row)
+        facet, row = spread(apart(data)[0], by, facet, row, list(xs), free)
+    panels = [*filter(None, (facet, row))]
     table = tabled(data, by, [*xs, *panels], list(ys), goal)
     columns = list(dict.fromkeys([*table.names, *panels]))
     keys = list({repr(key): key for key in ({name: each[name] for name in columns} for each in table.rows)}.values())
     one = facet is not None and {*table.names} <= {facet}  # each panel has its own curve, and its heading names it
     x_axes = {name: _x_axis(table, name, words, ys, log) for name, words in xs.items()}
+    at = {name: {repr(value): rank for rank, value in enumerate(table.places(name)) if shown.bare}
+          for name, shown in x_axes.items()}  # fmt: skip
     y_axes = {name: _y_axis(table, name, words, "y" in log) for name, words in ys.items()}
     curves = {repr([key[name] for name in table.names]): None for key in keys}
     drawn, dashes = [], dict[str, str]()  # the dashes are all that is seen of lines without markers
@@ -71,8 +78,8 @@ def points(
         pairs = [(x_, y_) for x_ in xs for y_ in ys]
         drawn.append(Curve(
             table.label(key), BACK if back else look, ... if back and one else key.get(facet or ""),
-            key.get(row or ""), back, "", {pair: _points(own, *pair, x_axes, y_axes, aside) for pair in pairs},
-            {pair: _unreached(own, *pair, x_axes, y_axes, aside) for pair in pairs}, how))  # fmt: skip
+            key.get(row or ""), back, "", {pair: _points(own, *pair, at[pair[0]], y_axes, aside) for pair in pairs},
+            {pair: _unreached(own, *pair, at[pair[0]], y_axes, aside) for pair in pairs}, how))  # fmt: skip
     facets = [value for value in table.levels(facet) if not (one and value == behind)]
     page = compose(drawn, cells(facets, table.levels(row), list(xs), list(ys)), x_axes, y_axes,
                    [table.word(facet or "", value) for value in facets], table.heads(row), width)  # fmt: skip
@@ -129,15 +136,8 @@ def _some_missing(table: Table, name: str) -> bool:
 # -- points ----------------------------------------------------------------------------------------
 
 
-def _at(own: Table, value: Any, x: str, shown: Axis, aside: float) -> float:
-    if not shown.bare:
-        return float(value)
-    name = plain(value) if numeric([value]) else own.word(x, value)
-    return [text for _, text in shown.ticks].index(name) + aside
-
-
 def _points(
-    own: Table, x: str, y: str, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis], aside: float
+    own: Table, x: str, y: str, places: Mapping[str, int], y_axes: Mapping[str, Axis], aside: float
 ) -> pd.DataFrame:
     """x, y, low, high and hover of one curve; the range of one that not all seeds reach ends above all others."""
     found, factor = [], unit_of(y, own.metric).factor
@@ -145,13 +145,17 @@ def _points(
         value, low, high = (factor * row.get(f"{y}{end}", row[y]) for end in ("", "_low", "_high"))
         highest = y_axes[y].ticks[-1][0] if missing(row, y) else value
         ends = [end if math.isfinite(end) else other for end, other in ((low, value), (high, highest))]
-        hover = f"{own.word(x, row[x])}: {cell(row, y)}"
-        found.append((_at(own, row[x], x, x_axes[x], aside), value, *ends, hover))
+        found.append((_at(row[x], places, aside), value, *ends, f"{own.word(x, row[x])}: {cell(row, y)}"))
     return pd.DataFrame(found, columns=["x", "y", "low", "high", "hover"]).sort_values("x", kind="stable")
 
 
 def _unreached(
-    own: Table, x: str, y: str, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis], aside: float
+    own: Table, x: str, y: str, places: Mapping[str, int], y_axes: Mapping[str, Axis], aside: float
 ) -> list[tuple[float, float]]:
     rows = [row for row in own.rows if missing(row, y) and not math.isfinite(row[y])]
-    return [(_at(own, row[x], x, x_axes[x], aside), y_axes[y].ticks[-1][0]) for row in rows]
+    return [(_at(row[x], places, aside), y_axes[y].ticks[-1][0]) for row in rows]
+
+
+def _at(value: Any, places: Mapping[str, int], aside: float) -> float:
+    """Where a value lies: at its place, if the axis has places of equal width."""
+    return places[repr(value)] + aside if places else float(value)

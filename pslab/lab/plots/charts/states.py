@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import SPACE, caption
+from pslab.lab.plots.labels import caption
 from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.keys import Key
@@ -21,6 +21,7 @@ from pslab.lab.records.record import Result
 from pslab.lab.records.summary import groups
 from pslab.lab.records.times.intervals import inside, window
 from pslab.lab.records.times.server_states import ALL, pulling, ranges_of
+from pslab.lab.records.units import SPACE
 
 LANE, HEIGHT, BAR = (10.0, 26.0), 460.0, 0.5  # px: the thinnest and the tallest lane, all of them; of a lane
 ITERATIONS = 3  # of the slowest worker, in the usual window

@@ -3,66 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.plots.accuracy import apart, as_results, own_columns
-from pslab.lab.plots.labels import SPACE, caption, column_name, name, plain, round_size, size
+from pslab.lab.plots.labels import absent, caption, column_name, name
 from pslab.lab.plots.marks import notes_of
 from pslab.lab.plots.page.panels import COLUMNS, Names, listed
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import MEASURES, METRICS, metric_among, over_seeds, summary
+from pslab.lab.records.summary import (
+    LARGEST,
+    MEASURES,
+    METRIC,
+    METRICS,
+    cell,
+    facts_of,
+    largest,
+    metric_among,
+    over_seeds,
+    reduced,
+    unit_of,
+)
+from pslab.lab.records.units import DASH, SPACE, digits, plain
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 Data = Result | Iterable[Result] | pd.DataFrame
 Titled = Names | Mapping[str, str]  # columns, perhaps with a title each
-DASH = "–"
-
-
-def _digits(value: float) -> str:
-    """Three digits, or all before the point."""
-    if abs(value) >= 100 or float(value).is_integer():
-        return plain(round(value))
-    return f"{value:#.3g}"
-
-
-class Unit(NamedTuple):
-    """How the values of a unit are written."""
-
-    form: Callable[..., str]
-    title: str = ""  #: behind an axis' title
-    factor: float = 1.0  #: of what is drawn
-    beside: Callable[..., str] | None = None  #: the form of a value beside larger ones
-    tick: Callable[..., str] | None = None  #: ... and of a tick, if it has a unit of its own
-
-
-UNITS: dict[str, Unit] = {
-    "s": Unit(lambda v: f"{_digits(v)}{SPACE}s", " (s)"),
-    "B": Unit(size, beside=size, tick=round_size),
-    "share": Unit(lambda v: f"{100 * v:.1f}{SPACE}%", " (%)", 100),
-    "accuracy": Unit(lambda v: f"{100 * v:.2f}{SPACE}%", " (%)", 100),
-    "pushes/s": Unit(lambda v: f"{_digits(v)}/s"),
-    "": Unit(_digits),
-}
-METRIC = "(metric)"  # in a row: the metric of its runs
-LARGEST = "(largest)"  # in a row: the largest value of each column, whose unit all are written in
-
-
-def unit_of(column: str, metric: Metric) -> Unit:
-    """How the values of a column are drawn and written, where runs have this metric."""
-    if column in METRICS:
-        return UNITS["accuracy" if metric.share else ""]
-    return UNITS.get(MEASURES[column].unit if column in MEASURES else "", UNITS[""])
 
 
 def title_of(column: str, goal: float | None, metric: Metric = ACCURACY) -> str:
@@ -135,7 +109,7 @@ class Table:
         frame = self.frame
         for column, value in values.items():
             own = frame[column]
-            frame = frame[own.isna() if value is None or value != value else own == value]
+            frame = frame[own.isna() if value is None else own == value]
         return dataclasses.replace(self, frame=frame)
 
     def heads(self, column: str | None) -> list[str]:
@@ -143,9 +117,11 @@ class Table:
         return [self.word(column, value) for value in self.levels(column)] if column is not None else []
 
     def places(self, column: str) -> list[Any]:
-        """A column's values as places on an axis: numbers in their order, others in the grid's."""
+        """A column's values as places on an axis: numbers in their order, before them what has none; others in the
+        grid's."""
         values = self.levels(column)
-        return sorted(values) if numeric(values) else values
+        known = [value for value in values if value is not None]
+        return [*[None] * (len(known) < len(values)), *sorted(known)] if numeric(known) else values
 
     def place_names(self, column: str) -> list[str]:
         """... and how they are written there: the title of the axis says what a number is."""
@@ -174,11 +150,14 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     crowd, _ = apart(found)
     names = own_columns(crowd, by, places)
     columns = list(dict.fromkeys([*names, *places]))
-    frame = summary(crowd, by=columns, goal=goal, measures=list(values)).reset_index()
-    orders = {column: [*map(repr, crowd.levels(column))] for column in columns}
-    rows = frame[columns].to_dict("records")
-    order = sorted(range(len(rows)), key=lambda at: [orders[name].index(repr(rows[at][name])) for name in columns])
-    frame = frame.iloc[order].reset_index(drop=True)
+    for twice in {*columns} & {*values}:
+        raise ConfigError("column", twice, "is both what is drawn and what it is drawn by: give the axis of the grid "
+                                           f"another name, as in grid(base, my_{twice}={{name: fields}})")  # fmt: skip
+    levels = [crowd.levels(column) for column in columns]
+    found_at = {tuple(map(list.index, levels, key)): row for key, row in reduced(crowd, columns, goal, list(values))}
+    rows = [{**dict(zip(columns, map(list.__getitem__, levels, at), strict=True)), **found_at[at]}
+            for at in sorted(found_at)]  # fmt: skip
+    frame = _keyed(pd.DataFrame(rows, columns=None if rows else [*columns, *values]), columns, rows)
     words = {column: _words(column, crowd) for column in columns}
     lines = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
     return Table(frame, names, words, goal, lines, crowd.orders, metric_in(crowd, values), largest(frame, values))
@@ -187,6 +166,12 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
 def numeric(values: Iterable[Any]) -> bool:
     """Whether all of them are numbers."""
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
+def _keyed(frame: pd.DataFrame, columns: Sequence[str], rows: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
+    """The frame with these columns as objects, as the rows have them: a column of numbers would make None a NaN."""
+    return frame.assign(**{column: pd.Series([None if absent(row[column]) else row[column] for row in rows],
+                                             dtype=object, index=frame.index) for column in columns})  # fmt: skip
 
 
 def _words(column: str, results: Results) -> dict[str, str]:
@@ -207,17 +192,11 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
         row = frame[frame.duplicated(columns)].to_dict("records")[0]
         same = ", ".join(f"{column}={row[column]!r}" for column in columns)
         raise ConfigError("by", columns, f"several rows have {same}: name what they differ in, or a column seed")
-    words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
     orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
+    frame = _keyed(frame, columns, frame[columns].to_dict("records"))
+    words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
     return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders,
                  metric_in(data, values), largest(frame, values))  # fmt: skip
-
-
-def largest(frame: pd.DataFrame, values: Iterable[str]) -> dict[str, float]:
-    """The largest median of each measure that has a unit to choose."""
-    chosen = [value for value in values if value in MEASURES and UNITS.get(MEASURES[value].unit, UNITS[""]).beside]
-    return {value: max((each for each in frame[value].tolist() if math.isfinite(each)), default=0.0)
-            for value in chosen}  # fmt: skip
 
 
 def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
@@ -239,8 +218,7 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     measures = [column for column in table.columns if f"{column}_low" in table and column in MEASURES]
     if not measures:
         return _styled(table, caption)
-    goal, metric = table.attrs.get("goal"), table.attrs.get("metric", ACCURACY)
-    rows = [{METRIC: metric, LARGEST: largest(table, measures), **row} for row in table.to_dict("records")]
+    goal, metric, rows = table.attrs.get("goal"), table.attrs.get("metric", ACCURACY), facts_of(table)
     shown = pd.DataFrame({bare(title_of(column, goal, metric)): [cell(row, column) for row in rows]
                           for column in measures}, index=_named(table))  # fmt: skip
     for column, words in (("diverged", "diverged"), ("emulation_ok", "emulation kept")):
@@ -255,28 +233,6 @@ def show(table: pd.DataFrame, caption: str | None = None) -> Styler:
     return _styled(shown, caption or ranges)
 
 
-def cell(row: Mapping[Any, Any], column: str, brief: bool = False) -> str:
-    """One entry: the median, and the range over seeds where there are several; in brief, how many reach the goal."""
-    unit, value = unit_of(column, row.get(METRIC, ACCURACY)), row[column]
-    form = unit.form if unit.beside is None else partial(unit.beside, most=row.get(LARGEST, {}).get(column, value))
-    low, high = row.get(f"{column}_low", value), row.get(f"{column}_high", value)
-    missed = missing(row, column)
-    few = f" ({row['reached']} of {row['seeds']}{'' if brief else ' seeds'})" if missed and row["reached"] else ""
-    if not math.isfinite(value):
-        return f"not reached{few}" if missed else DASH
-    if brief:
-        return form(value) + few
-    if row.get("seeds", 1) == 1 or form(low) == form(high):
-        return form(value)
-    return f"{form(value)} ({form(low)} to {form(high) if math.isfinite(high) else 'never'})"
-
-
-def missing(row: Mapping[Any, Any], column: str) -> bool:
-    """Whether some of the seeds never reach the goal that this value is about."""
-    to_goal = column in MEASURES and MEASURES[column].to_goal
-    return bool(to_goal and row.get("reached", 0) < row.get("seeds", 0))
-
-
 def _named(table: pd.DataFrame) -> pd.Index[Any]:
     columns = [str(column or "") for column in table.index.names]
     rows = [key if isinstance(key, tuple) else (key,) for key in table.index]
@@ -287,7 +243,7 @@ def _named(table: pd.DataFrame) -> pd.Index[Any]:
 
 
 def _styled(table: pd.DataFrame, caption: str | None) -> Styler:
-    styler = table.style.format(lambda v: _digits(v) if isinstance(v, float) else plain(v), na_rep=DASH)
+    styler = table.style.format(lambda v: digits(v) if isinstance(v, float) else plain(v), na_rep=DASH)
     styler = styler.set_table_styles([{"selector": where, "props": f"text-align: {side}"}
                                       for where, side in (("th, caption", "left"), ("td", "right"))])
     return styler.set_caption(caption) if caption else styler

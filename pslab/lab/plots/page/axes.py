@@ -6,13 +6,16 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from pslab.lab.plots.labels import plain
 from pslab.lab.plots.page.theme import TYPE
+from pslab.lab.records.units import plain
 
 END = 0.95  # of an axis: a tick from here on
+ROW = 14.0  # px: a line of type
+NAMED, NAME_LINES = 0.4, 6  # of the page: what names on a y axis take at most, and in how many lines
 WIDE = {**dict.fromkeys("iljI|.,:;'! \u00a0\u202ftf()[]/-", 0.3), **dict.fromkeys("mwMW%@—✖…", 0.9)}  # of the type size
 
 
@@ -22,15 +25,29 @@ def text_px(text: str, size: float = TYPE) -> float:
     return 1.02 * size * sum(WIDE.get(sign, 0.69 if sign.isupper() else 0.556) for sign in signs)
 
 
-def wrapped(text: str, width: float, size: float = TYPE) -> list[str]:
-    """The text in lines of at most so many px, where words allow it."""
+def wrapped(text: str, width: float, size: float = TYPE, most: int = 0) -> list[str]:
+    """The text in lines of at most so many px; a word that is wider is broken, and what is beyond `most` lines left
+    out."""
     lines: list[str] = []
     for word in text.split(" "):
         if lines and text_px(f"{lines[-1]} {word}", size) <= width:
             lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
+            continue
+        while len(begin := _begin(word, width, size)) < len(word):
+            lines.append(begin)
+            word = word[len(begin) :]
+        lines.append(word)
+    if not 0 < most < len(lines):
+        return lines
+    return [*lines[: most - 1], _begin(lines[most - 1], width - text_px("…", size), size) + "…"]
+
+
+def _begin(word: str, width: float, size: float) -> str:
+    """As many letters as fit, at least one."""
+    count = len(word)
+    while count > 1 and text_px(word[:count], size) > width:
+        count -= 1
+    return word[:count]
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,13 @@ class Axis:
         """The room to the right of an x axis for the half of a tick label at its end, which plotly hides without it."""
         shown = [text for at, text in self.ticks if not self.bare and self.share(at) > END]
         return max((text_px(text) / 2 for text in shown), default=0.0)
+
+    @property
+    def names_px(self) -> float:
+        """The height of a y axis at which names in several lines do not touch; 0 where each is one line."""
+        lines, places = [text.count("<br>") + 1 for _, text in self.ticks], sorted(at for at, _ in self.ticks)
+        nearest = min((high - low for low, high in pairwise(places)), default=1.0)
+        return (max(lines) * ROW + 3) * abs(self.high - self.low) / nearest if max(lines, default=1) > 1 else 0.0
 
     @property
     def ticks_px(self) -> float:
@@ -94,10 +118,11 @@ def axis(
     return Axis(title, low, high, ticks=tuple((tick, form(tick, high)) for tick in nice(low, high)) if form else ())
 
 
-def categories(names: Sequence[str], title: str = "", *, downwards: bool = False) -> Axis:
-    """An axis on which each name has a place: 0, 1, ..."""
+def categories(names: Sequence[str], title: str = "", *, downwards: bool = False, widest: float = 0.0) -> Axis:
+    """An axis on which each name has a place: 0, 1, ...; in lines of at most so many px, if that is given."""
     ends = (len(names) - 0.5, -0.5) if downwards else (-0.5, len(names) - 0.5)
-    return Axis(title, *ends, ticks=tuple(enumerate(names)), bare=True)
+    shown = ["<br>".join(wrapped(text, widest, most=NAME_LINES)) if widest else text for text in names]
+    return Axis(title, *ends, ticks=tuple(enumerate(shown)), bare=True)
 
 
 def nice(low: float, high: float, count: int = 5) -> list[float]:

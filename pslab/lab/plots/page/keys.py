@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from pslab.lab.plots.page.axes import text_px, wrapped
+from pslab.lab.plots.page.axes import ROW, text_px, wrapped
 from pslab.lab.plots.page.theme import MARK, PALE, TYPE, Look
 
 MOST = 5  # names of a row of panels that stand at the ends of its curves
 GLYPH, LABEL = 24.0, 108.0  # px: the sample beside such a name, and the name's widest line
-ROW, ENTRY = 14.0, 19.0  # px: a line of type; of a legend
+ENTRY, GAP = 19.0, 42.0  # px: a line of a legend; the sample of a name in it, and what is free around
 BEYOND = 5.0  # px by which names may stand above or below their panel
 BARE = {"showgrid": False, "showline": False, "showticklabels": False, "ticks": "", "fixedrange": True}
 
@@ -47,6 +46,11 @@ def labels_px(labels: Sequence[str]) -> float:
     return GLYPH + max(text_px(line) for label in labels for line in lines_of(label)) if labels else 0.0
 
 
+def fit_beside(keys: Sequence[tuple[Key, float]], height: float) -> bool:
+    """Whether such names stand beside a panel of this height without touching."""
+    return len(keys) <= MOST and sum(ROW * len(lines_of(key.label)) for key, _ in keys) <= height + 2 * BEYOND
+
+
 def beside(keys: Sequence[tuple[Key, float]], height: float) -> list[tuple[Key, float]]:
     """Names with the share of the panel's height at which their curves end -> with px from its upper edge."""
     ordered = sorted(keys, key=lambda pair: -pair[1])
@@ -65,15 +69,26 @@ def samples(keys: Sequence[tuple[Key, float]], axes: tuple[str, str]) -> list[go
 
 
 def legend_room(keys: Sequence[Key], width: float) -> tuple[float, float]:
-    """The height of a legend, and the width of one name in it."""
-    text = max((text_px(key.label) for key in keys), default=0.0) + 6
-    columns = max(1, int(width / (text + 42)))
-    return (8 + ENTRY * math.ceil(len(keys) / columns) if keys else 0.0), text
+    """The height of a legend, and the width of one name in it, which is wrapped where it is wider than the page."""
+    names = [in_legend(key.label, width) for key in keys]
+    text = max((text_px(line) for name in names for line in name.split("<br>")), default=0.0) + 6
+    columns = max(1, int(width / (text + GAP)))
+    rows = [names[first : first + columns] for first in range(0, len(names), columns)]
+    height = sum(ENTRY + ROW * max(name.count("<br>") for name in row) for row in rows)
+    return (8 + height if keys else 0.0), text
 
 
-def legend(keys: Sequence[Key], left: float, top: float, name_px: float) -> tuple[list[go.Scatter], dict[str, Any]]:
+def in_legend(label: str, width: float) -> str:
+    """A name as it stands in a legend of this width."""
+    return "<br>".join(wrapped(label, width - GAP - 6, most=3))
+
+
+def legend(
+    keys: Sequence[Key], left: float, top: float, name_px: float, width: float
+) -> tuple[list[go.Scatter], dict[str, Any]]:
     """Its samples, and its place in shares of the figure."""
-    shown = [go.Scatter(x=[None], y=[None], name=key.label, legendgroup=key.label, **key.sample) for key in keys]
+    shown = [go.Scatter(x=[None], y=[None], name=in_legend(key.label, width), legendgroup=key.label, **key.sample)
+             for key in keys]  # fmt: skip
     place = {"orientation": "h", "xref": "container", "x": left, "xanchor": "left", "yref": "container", "y": top,
              "yanchor": "top", "itemwidth": 30, "tracegroupgap": 0, "entrywidth": name_px, "entrywidthmode": "pixels",
              "font": {"size": TYPE}, "bgcolor": "rgba(0,0,0,0)"}  # fmt: skip

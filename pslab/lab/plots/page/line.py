@@ -65,7 +65,7 @@ def traces(line: Line, opacity: float) -> list[go.Scatter]:
             cliponaxis=False, hovertemplate=f"<b>{line.label}</b><br>diverged here<extra></extra>", **common,
         ))  # fmt: skip
     if line.sign and len(x):
-        found.append(go.Scatter(x=x[-1:], y=y[-1:], mode="text", text=[line.sign], textposition="top center",
+        found.append(go.Scatter(x=x[-1:], y=y[-1:], mode="text", text=[line.sign], textposition="top left",
                                 hoverinfo="skip", cliponaxis=False, **common))  # fmt: skip
     return found
 

@@ -7,6 +7,7 @@ domain of each axis is computed from the room that ticks, titles and names need.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from pslab.lab.plots.page import keys as names
-from pslab.lab.plots.page.axes import Axis, text_px, wrapped
-from pslab.lab.plots.page.keys import GLYPH, ROW, Key
+from pslab.lab.plots.page.axes import NAME_LINES, ROW, Axis, text_px, wrapped
+from pslab.lab.plots.page.keys import GLYPH, Key
 from pslab.lab.plots.page.line import Line, traces
 from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, template
 
@@ -24,6 +25,7 @@ GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; be
 HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
 TITLE_ROW, TICK = 16.0, 34.0  # px: a line of the title; from one of plotly's own ticks on x to the next
 VEIL = "rgba(255,255,255,0.8)"  # behind letters that curves may cross
+HEAD_LINES, TURNED = 4, 120.0  # of a heading; px: the length of a turned name on x
 NARROW = 96.0  # px (1 in): panels beside others are not made narrower by names at their side
 FEW = 4  # curves of a panel: from here on bands are paler
 
@@ -49,14 +51,15 @@ class Page:
     lines_above: Sequence[str] = ()
     figure: go.Figure = field(init=False)
     lines: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
+    notes: list[dict[str, Any]] = field(default_factory=list)  #: texts, which plotly takes all at once
 
     def __post_init__(self) -> None:
         self.figure = make_subplots(len(self.xs), len(self.xs[0]))
         if not self.heights:
             self.heights = [HEIGHT if len(self.xs) == 1 else FACET] * len(self.xs)
-        if any(text_px(text) > height for text, height in zip(self.sides, self.heights, strict=False)):
-            self.lines_above = [f"<b>{text}</b>" for text in self.sides]  # too long to be turned
-            self.sides = ()
+        named = [max(0.0, *(each.names_px for each in line)) for line in self.ys]
+        self.heights = [max(pair) for pair in zip(self.heights, named, strict=True)]
+        self.lines_above = self.lines_above or [f"<b>{text}</b>" for text in self.sides]
 
     def add(self, row: int, column: int, *drawn: Any) -> None:
         """Lines, or plotly's traces, of the panel in this row and column, from 0."""
@@ -79,17 +82,26 @@ class Page:
                               font={"size": SMALL, "color": PALE}, bgcolor=VEIL, borderpad=0)  # fmt: skip
 
     def write_in(self, row: int, column: int, text: str, x: Any, y: Any, **how: Any) -> None:
-        """A text in a panel, at its coordinates."""
-        self.figure.add_annotation(text=text, x=x, y=y, showarrow=False, row=row + 1, col=column + 1, **how)
+        """A text in a panel, at its coordinates; `xref` may be "x domain"."""
+        rank = row * len(self.xs[0]) + column + 1
+        x_name, y_name = (f"{letter}{rank if rank > 1 else ''}" for letter in "xy")
+        domain = " domain" * how.pop("xref", "").endswith("domain")
+        self.notes.append({"text": text, "x": x, "y": y, "showarrow": False, "xref": x_name + domain, "yref": y_name,
+                           **how})  # fmt: skip
 
     def finish(self, title: str, caption: Iterable[str] = (), keys: Sequence[Key] | None = None) -> go.Figure:
         """Everything in its place. `keys` are the legend's; None: the lines' own, at their ends if they are few."""
         most = max(map(len, self.lines.values()), default=0)
         for (row, column), found in self.lines.items():
             self.add(row, column, *(trace for line in found for trace in traces(line, 0.09 if most >= FEW else 0.15)))
+        drawn = {trace.xaxis or "x" for trace in self.figure.data}
+        for rank in range(len(self.xs) * len(self.xs[0])):  # plotly draws no axes of a panel that has nothing in it
+            place = divmod(rank, len(self.xs[0]))
+            if place not in self.blank and f"x{rank + 1 if rank else ''}" not in drawn:
+                self.add(*place, go.Scatter(x=[None], y=[None], showlegend=False, hoverinfo="skip"))
         ends = [self._ends(row) for row in range(len(self.xs))] if keys is None else []
         below = {key.label: key for row in ends for key, _ in row} if keys is None else {key.label: key for key in keys}
-        if any(len(row) > names.MOST for row in ends):
+        if not all(map(names.fit_beside, ends, self.heights)):
             ends = []
         layout = _Layout(self, title, ends, [] if ends else list(below.values()))
         if ends and len(self.xs[0]) > 1 and layout.panel < NARROW:  # the names would leave the panels no room
@@ -117,6 +129,7 @@ class _Layout:
         self, page: Page, title: str, ends: Sequence[Sequence[tuple[Key, float]]], below: Sequence[Key]
     ) -> None:
         self.page, self.figure, self.ends, self.below = page, page.figure, ends, below
+        self.layout: dict[str, Any] = {}  # handed to plotly at once: it takes as long for a part as for all of it
         self.rows, self.columns = len(page.xs), len(page.xs[0])
         self.wide = float(WIDTHS[page.width])
         self.title = wrapped(title, self.wide - 2 * EDGE, 1.06 * TITLE) if title else []
@@ -125,14 +138,14 @@ class _Layout:
                       for column in range(self.columns)]  # fmt: skip
         self.y_room = [self._beside(column) if own else 0.0 for column, own in enumerate(self.own_y)]
         self.names_px = names.labels_px([key.label for row in ends for key, _ in row])
-        beside = (ROW if any(page.sides) else 0) + (NEAR + self.names_px if self.names_px else 0)
-        right = EDGE + max(NEAR + beside, *(line[-1].last_px for line in page.xs), 0.0)
+        beside = NEAR + self.names_px if self.names_px else 0.0
+        right = EDGE + max(NEAR + beside, *(line[-1].last_px for line in page.xs))
         gaps = GAP * (self.columns - 1) + sum(self.y_room)
         self.panel = (self.wide - EDGE - right - gaps) / self.columns
         self.lefts = [EDGE + sum(self.y_room[: column + 1]) + column * (self.panel + GAP)
                       for column in range(self.columns)]  # fmt: skip
         self.x_room = [self._under(row) if own else 0.0 for row, own in enumerate(self.own_x)]
-        heads = [wrapped(text, self.panel + GAP / 2) if text else [] for text in page.heads]
+        heads = [wrapped(text, self.panel + GAP / 2, most=HEAD_LINES) if text else [] for text in page.heads]
         self.heads = [heads[row * self.columns : (row + 1) * self.columns] for row in range(self.rows)]
         self.above = [_lines_above(text, self.wide - EDGE - self.lefts[0]) for text in page.lines_above]
         self.above += [[]] * (self.rows - len(self.above))
@@ -147,7 +160,8 @@ class _Layout:
     def _under(self, row: int) -> float:
         """The room for ticks and title of the x axes."""
         ticks = [(turned, text) for turned, texts in map(self._written, self.page.xs[row]) for text in texts]
-        room = [text_px(text) if turned else ROW * (text.count("<br>") + 1) for turned, text in ticks]
+        room = [max(map(text_px, text.split("<br>"))) if turned else ROW * (text.count("<br>") + 1)
+                for turned, text in ticks]  # fmt: skip
         lines = max(map(len, self._titles_under(row)))
         return 6 + max(room, default=ROW) + (ROW * lines + 2 if lines else 0)
 
@@ -155,10 +169,11 @@ class _Layout:
         """The tick labels of an x axis; names are wrapped at the width of their places, or turned if they are wider."""
         texts = [text for _, text in shown.ticks]
         place = self.panel / max(1, len(texts)) - 4
-        rows = [wrapped(text, place) if shown.bare else [text] for text in texts]
-        if shown.bare and any(text_px(line) > place + 4 for row in rows for line in row):
-            return True, texts
-        return False, ["<br>".join(row) for row in rows]
+        if not shown.bare:
+            return False, texts
+        turned = any(text_px(word) > place + 4 for text in texts for word in text.split(" "))
+        width, most = (TURNED, max(1, int((place + 4) / ROW))) if turned else (place, NAME_LINES)
+        return turned, ["<br>".join(wrapped(text, width, most=most)) for text in texts]
 
     def _titles_under(self, row: int) -> list[list[str]]:
         """The title under all panels that share it, or one under each, in lines."""
@@ -179,8 +194,6 @@ class _Layout:
         return wrapped(titles[row], max(1.15 * sum(heights), 80.0))
 
     def draw(self) -> None:
-        self.figure.update_layout(template=template(), width=round(self.wide), height=round(self.high),
-                                  showlegend=bool(self.below))  # fmt: skip
         for rank, text in enumerate(self.title):
             self._write(f"<b>{text}</b>", EDGE, EDGE + 8 + TITLE_ROW * rank, size=TITLE, name="title")
         for top, own, written in zip(self.tops, self.heads, self.above, strict=True):
@@ -191,9 +204,6 @@ class _Layout:
         for top, written in zip(self.tops, self.above, strict=True):
             for rank, text in enumerate(reversed(written)):
                 self._write(text, self.lefts[0], top - 7 - ROW * rank)
-        for row, text in enumerate(self.page.sides):
-            middle = self.tops[row] + self.page.heights[row] / 2
-            self._write(f"<b>{text}</b>", self.wide - EDGE - 5, middle, "center", angle=90)
         for row in range(self.rows):
             for column in range(self.columns):
                 self._place(row, column)
@@ -203,8 +213,12 @@ class _Layout:
             self._write_names(row, names.beside(found, self.page.heights[row]))
         if self.below:
             top = (self.legend_px + 2) / self.high
-            shown, place = names.legend(self.below, EDGE / self.wide, top, self.name_px)
-            self.figure.add_traces(shown).update_layout(legend=place)
+            shown, place = names.legend(self.below, EDGE / self.wide, top, self.name_px, self.wide - 2 * EDGE)
+            self.figure.add_traces(shown)
+            self.layout["legend"] = place
+        self.figure.update_layout(self.layout, template=template(), width=round(self.wide), height=round(self.high),
+                                  showlegend=bool(self.below),
+                                  annotations=self.page.notes)  # fmt: skip
 
     def _place(self, row: int, column: int) -> None:
         """The axes of one panel; equal ones are zoomed together."""
@@ -221,11 +235,11 @@ class _Layout:
             linked: dict[str, Any] = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
             if letter == "x":
                 linked["nticks"] = max(3, min(6, int(self.panel / TICK)))
-            self.figure.update_layout({f"{letter}axis{rank + 1 if rank else ''}": {
+            self.layout[f"{letter}axis{rank + 1 if rank else ''}"] = {
                 "visible": (row, column) not in self.page.blank, "domain": domains[letter], "range": shown.range,
                 "type": "log" if shown.log else "linear", "fixedrange": shown.bare,
                 "showgrid": not shown.bare, "ticks": "" if shown.bare else "outside", "showticklabels": own, **linked,
-                "ticklabelstandoff": 3 if shown.bare else 0, **(ticks if shown.ticks else {})}})  # fmt: skip
+                "ticklabelstandoff": 3 if shown.bare else 0, **(ticks if shown.ticks else {})}  # fmt: skip
 
     def _name_x(self) -> None:
         """Titles once for all panels that share them."""
@@ -255,11 +269,11 @@ class _Layout:
         """On axes of their own, right of the panels: one over them would take the pointer from them."""
         left, top, height = self.lefts[-1] + self.panel + NEAR, self.tops[row], self.page.heights[row]
         rank = self.rows * self.columns + 1 + row
-        self.figure.update_layout({
+        self.layout |= {
             f"xaxis{rank}": {"domain": [left / self.wide, (left + self.names_px) / self.wide], "anchor": f"y{rank}",
                              "range": [0, self.names_px], **names.BARE},
             f"yaxis{rank}": {"domain": [1 - (top + height + NEAR) / self.high, 1 - (top - NEAR) / self.high],
-                             "range": [height + NEAR, -NEAR], "anchor": f"x{rank}", **names.BARE}})  # fmt: skip
+                             "range": [height + NEAR, -NEAR], "anchor": f"x{rank}", **names.BARE}}  # fmt: skip
         self.figure.add_traces(names.samples(found, (f"x{rank}", f"y{rank}")))
         for key, centre in found:
             self._write("<br>".join(names.lines_of(key.label)), left + GLYPH, top + centre)
@@ -270,13 +284,16 @@ class _Layout:
     ) -> None:  # fmt: skip
         """A text with its middle at this place."""
         if text:
-            self.figure.add_annotation(
-                text=text, x=x / self.wide, y=1 - y / self.high, xref="paper", yref="paper", xanchor=anchor,
-                yanchor="middle", showarrow=False, align="left", textangle=angle, name=name, borderpad=0,
-                font={"size": size, "color": INK})  # fmt: skip
+            self.page.notes.append({
+                "text": text, "x": x / self.wide, "y": 1 - y / self.high, "xref": "paper", "yref": "paper",
+                "xanchor": anchor, "yanchor": "middle", "showarrow": False, "align": "left", "textangle": angle,
+                "name": name, "borderpad": 0, "font": {"size": size, "color": INK}})  # fmt: skip
 
 
 def _lines_above(text: str, width: float) -> list[str]:
-    """A line over a row of panels: whole, or its name and its words in lines of their own."""
+    """A line over a row of panels: whole, or its name, in a tag, and its words in lines of their own."""
+    if text_px(text) <= width:
+        return [text]
     head, _, words = text.partition("   ")
-    return [text] if text_px(text) <= width or not words else [head, *wrapped(words, width)]
+    tag, name, end = re.fullmatch(r"(<[^>]*>|)(.*?)(</b>|)", head).groups()  # type: ignore[union-attr]
+    return [*(f"{tag}{line}{end}" for line in wrapped(name, width)), *(wrapped(words, width) if words else ())]

@@ -13,7 +13,10 @@ from pslab.errors import ConfigError
 from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.line import Line
 from pslab.lab.plots.page.page import Page
-from pslab.lab.plots.page.theme import Look, looks
+from pslab.lab.plots.page.theme import LEADING, Look, looks
+from pslab.lab.records.places import key_of
+from pslab.lab.records.results import Results
+from pslab.lab.records.summary import columns_of
 
 Names = str | Sequence[str]
 T = TypeVar("T")
@@ -21,6 +24,7 @@ COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "rate": "l
            "order": "request order", "learning_rate": "learning rate", "push_weight": "push weight"}  # fmt: skip
 
 
+CROWD = 12  # curves that a reader tells apart in one panel
 WRAP = 4  # facets side by side; more take several rows where there is no column for rows
 
 
@@ -73,6 +77,29 @@ def in_rows(values: Sequence[T], most: int) -> list[list[T]]:
     """In rows of at most so many, about equally long."""
     side_by_side = math.ceil(len(values) / math.ceil(len(values) / most))
     return [list(values[first : first + side_by_side]) for first in range(0, len(values), side_by_side)]
+
+
+def spread(
+    results: Results, by: Names, facet: str | None, row: str | None, taken: Sequence[str], free: int
+) -> tuple[str | None, str | None]:
+    """The columns of panels: those asked for, and where "label" would crowd them, of what differs as many more as have
+    a place: the one with the fewest values that leaves no crowd, else the one with most."""
+    panels = [facet, row]
+    while by == "label" and free > 0 and None in panels:
+        names = [name for name in columns_of(results, "label") if name not in {*panels, *taken}]
+        sizes = {name: (_curves(results, [other for other in names if other != name]), len(results.levels(name)))
+                 for name in names}  # fmt: skip
+        if len(names) < 2 or _curves(results, names) <= CROWD:
+            break
+        least = {name: (few > CROWD, many if few <= CROWD else -many, name in LEADING)
+                 for name, (few, many) in sizes.items()}  # fmt: skip
+        panels[panels.index(None)], free = min(names, key=least.__getitem__), free - 1
+    return panels[0], panels[1]
+
+
+def _curves(results: Results, names: Sequence[str]) -> int:
+    """How many curves a panel has at most, if these columns tell them apart."""
+    return len({repr(key_of(result.run, place, names)) for place, result in results.placed()})
 
 
 def compose(

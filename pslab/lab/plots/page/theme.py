@@ -10,8 +10,9 @@ from __future__ import annotations
 import colorsys
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -40,7 +41,7 @@ ON_DARK: Mapping[str, str] = MappingProxyType({
 NUMBERS = ("#F2C14E", "#D9603B", "#8C2D62", "#2B1055")  # from the smallest to the largest
 DASHES = ("solid", "6px,2.5px", "2px,2.5px", "8px,2.5px,2px,2.5px", "12px,3px", "10px,2.5px,2px,2.5px,2px,2.5px")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "star", "hexagon", "cross")
-FILLS = ("", "-open", "-dot", "-open-dot")  # of curves that share a colour
+FILLS = ("", "-open", "-dot", "-open-dot")  # of curves that share a colour; not every shape has all of them
 
 #: The parts of a worker's time, in the order in which they happen. Neighbours differ in lightness, and what a legend
 #: names differs for every eye; there are no hatches, because a browser prints them as large bitmaps.
@@ -66,6 +67,11 @@ class Look:
     def line(self) -> dict[str, Any]:
         """Plotly's line."""
         return {"color": self.colour, "dash": self.dash, "width": self.width}
+
+    @property
+    def shape(self) -> str:
+        """The marker without its fill."""
+        return self.marker.removesuffix("-dot").removesuffix("-open")
 
     @property
     def thin(self) -> Look:
@@ -121,32 +127,51 @@ def looks(
 
 def variant(look: Look, rank: int, first: int = 0) -> Look:
     """The same colour and shape with another dash and fill."""
-    dash, fill = DASHES[(first + rank) % len(DASHES)], FILLS[rank % len(FILLS)]
-    return dataclasses.replace(look, dash=dash, marker=look.marker + fill)
+    dash, fill = DASHES[(first + rank) % len(DASHES)], (own := fills(look.shape))[rank % len(own)]
+    return dataclasses.replace(look, dash=dash, marker=look.shape + fill)
+
+
+@cache
+def fills(shape: str) -> tuple[str, ...]:
+    """The fills that plotly draws of a shape: an hourglass has no dot."""
+    return tuple(fill for fill in FILLS if _drawn(shape + fill))
+
+
+def _drawn(marker: str) -> bool:
+    try:
+        go.scatter.Marker(symbol=marker)
+    except ValueError:
+        return False
+    return True
 
 
 def told_apart(found: Sequence[Look], panels: Sequence[set[Any]]) -> list[Look]:
     """Of two in one panel that have the same marker the second gets another: another shape if they differ in colour and
-    one is free, else another dash and fill (two staleness bounds, say)."""
+    one is free, else another dash and fill (two staleness bounds, say), and where all of them are taken another shape
+    with them."""
     apart: list[Look] = []
     for own, panel in zip(found, panels, strict=True):
         look, beside = own, [other for other, theirs in zip(apart, panels, strict=False) if panel & theirs]
-        shapes = {_shape(other): other.colour for other in beside}
-        if shapes.get(_shape(look), look.colour) != look.colour:
-            reserved = {*shapes, *map(_shape, found)}
+        shapes = {other.shape: other.colour for other in beside}
+        if shapes.get(look.shape, look.colour) != look.colour:
+            reserved = {*shapes, *(each.shape for each in found)}
             free_shape = next((each for each in MARKERS if each not in reserved), "")
             look = dataclasses.replace(look, marker=free_shape or look.marker)
         taken = {(other.dash, other.marker) for other in beside}
-        choices = [variant(look, rank, DASHES.index(look.dash)) for rank in range(len(DASHES) * len(FILLS))]
-        free = [each for each in choices if (each.dash, each.marker) not in taken] or [look]
         markers = {marker for _, marker in taken}  # all that is seen of points that are not joined
+        shapes_left = (shape for shape in MARKERS if shape != look.shape)
+        free = next(filter(None, (_free(look, taken, shape) for shape in (look.shape, *shapes_left))), [look])
         apart.append(next((each for each in free if each.marker not in markers), free[0]))
     return apart
 
 
-def _shape(look: Look) -> str:
-    """A marker without its fill."""
-    return look.marker.removesuffix("-dot").removesuffix("-open")
+def _free(look: Look, taken: Collection[tuple[str, str]], shape: str) -> list[Look]:
+    """The looks of this colour and shape that are not taken: the nearest first, then every dash with every fill."""
+    own = dataclasses.replace(look, marker=look.marker if shape == look.shape else shape)
+    first = DASHES.index(look.dash) if look.dash in DASHES else 0
+    near = [own, *(variant(own, rank, first) for rank in range(len(DASHES) * len(FILLS)))]
+    every = (dataclasses.replace(own, marker=shape + fill, dash=dash) for fill in fills(shape) for dash in DASHES)
+    return [each for each in dict.fromkeys([*near, *every]) if (each.dash, each.marker) not in taken]
 
 
 def _leading(column: str, values: Sequence[Any], order: Sequence[Any]) -> list[Look]:

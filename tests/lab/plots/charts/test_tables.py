@@ -12,9 +12,9 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.plots.charts.tables import cell, show, tabled, title_of
+from pslab.lab.plots.charts.tables import show, tabled, title_of
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import summary
+from pslab.lab.records.summary import cell, summary
 from pslab.lab.runs.grid import alone, grid
 
 BASE = Run(pushes=8, engine="virtual")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pslab.lab.plots.labels import round_size
 from pslab.lab.plots.page.axes import Axis, axis, categories, decades, nice, text_px, wrapped
+from pslab.lab.records.units import round_size
 
 
 @pytest.mark.parametrize(("low", "high", "ticks"), [
@@ -61,7 +61,9 @@ def test_room_for_ticks_that_plotly_chooses():
 
 def test_text_is_wrapped_at_its_width():
     assert wrapped("one two three", text_px("one two")) == ["one two", "three"]
-    assert wrapped("unbreakable", 3) == ["unbreakable"]
+    assert wrapped("an unbreakable", text_px("unbreak")) == ["an", "unbreak", "able"]
+    assert wrapped("m", 1) == ["m"]
+    assert wrapped("one two three four", text_px("three…"), most=2) == ["one", "two…"]
     assert text_px("<b>iii</b>") == text_px("iii") < text_px("WWW")
 
 

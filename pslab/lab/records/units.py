@@ -1,0 +1,67 @@
+"""Numbers as a person reads them, with their units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+SPACE = "\u00a0"  # between a number and its unit
+DASH = "–"  # where there is no value
+
+
+def plain(value: object) -> str:
+    """A value that has no words of its own; a number with its thousands apart."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (int, float)):
+        whole = abs(value) >= 1000 and float(value).is_integer()
+        return f"{value:,.0f}".replace(",", "\u202f") if whole else f"{value:g}"
+    return str(value)
+
+
+def size(count: float, most: float = 0.0) -> str:
+    """Bytes: ``12345678`` -> ``"12.3 MB"``; beside a larger number in its unit, so that both can be compared."""
+    unit, step = _byte_unit(count, most)
+    shown = count / step
+    digits = f"{shown:.0f}" if step == 1 else f"{shown:.1f}" if shown >= 1 else f"{shown:.2g}"
+    return f"{digits}{SPACE}{unit}"
+
+
+def round_size(count: float, most: float = 0.0) -> str:
+    """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
+    unit, step = _byte_unit(count, most)
+    return f"{plain(round(count / step, 9))}{SPACE}{unit}" if count else "0"
+
+
+def _byte_unit(count: float, most: float) -> tuple[str, float]:
+    """The unit of the larger one, but for less than a thousandth of it."""
+    led = most if most <= 1000 * count else count
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    return next(((unit, step) for unit, step in units if max(led, count) >= step), ("B", 1.0))
+
+
+def digits(value: float) -> str:
+    """Three digits, or all before the point."""
+    if abs(value) >= 100 or float(value).is_integer():
+        return plain(round(value))
+    return f"{value:#.3g}"
+
+
+class Unit(NamedTuple):
+    """How the values of a unit are written."""
+
+    form: Callable[..., str]
+    title: str = ""  #: behind an axis' title
+    factor: float = 1.0  #: of what is drawn
+    beside: Callable[..., str] | None = None  #: the form of a value beside larger ones
+    tick: Callable[..., str] | None = None  #: ... and of a tick, if it has a unit of its own
+
+
+UNITS: dict[str, Unit] = {
+    "s": Unit(lambda v: f"{digits(v)}{SPACE}s", " (s)"),
+    "B": Unit(size, beside=size, tick=round_size),
+    "share": Unit(lambda v: f"{100 * v:.1f}{SPACE}%", " (%)", 100),
+    "accuracy": Unit(lambda v: f"{100 * v:.2f}{SPACE}%", " (%)", 100),
+    "pushes/s": Unit(lambda v: f"{digits(v)}/s"),
+    "": Unit(digits),
+}

@@ -1,0 +1,118 @@
+"""Whatever grid is drawn, whatever shows it ends in a figure that plotly takes, or in a sentence that says why not."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+import drawn
+import grids
+import plotly.graph_objects as go
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pslab import plots
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.plots.page.panels import CROWD
+from pslab.lab.runs.grid import grid
+
+COUNT, CHUNK = 1000, 25
+
+
+def held(random: Random) -> None:
+    results, problem = grids.refused(lambda: grids.finished(grids.drawn(random), random))
+    if results is None:
+        assert str(problem)
+        return
+    for name, draw in grids.shown(results, random):
+        figure, problem = grids.refused(draw)
+        assert problem is None or str(problem), name
+        if isinstance(figure, go.Figure):
+            go.Figure(figure.to_dict())  # validates every property
+            assert not drawn.outside(figure), name
+            if name.startswith(("curves", "points")):
+                assert not confused(figure), name
+
+
+def confused(figure: go.Figure) -> list[tuple[str, str]]:
+    """Pairs of curves in one panel that look the same."""
+    panels = {trace.xaxis or "x" for trace in figure.data}
+    found = [[trace for trace in figure.data if trace.hovertemplate and trace.legendgroup and trace.type == "scatter"
+              and "diverged" not in trace.hovertemplate and (trace.xaxis or "x") == panel] for panel in panels]
+    return [(one.name, other.name) for own in found for one, other in combinations(own, 2)
+            if drawn.shape(one) == drawn.shape(other) and one.line.color == other.line.color]  # fmt: skip
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@given(st.randoms(use_true_random=True))
+def test_every_grid_is_shown_or_refused_in_a_sentence(random: Random):
+    held(random)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, COUNT, CHUNK))
+def test_a_thousand_grids_are_shown_or_refused_in_a_sentence(first: int):
+    for seed in range(first, first + CHUNK):
+        held(Random(seed))
+
+
+# -- the causes, one by one ------------------------------------------------------------------------
+
+BASE = Run(pushes=16, engine="virtual")
+
+
+def results(**axes: object) -> grids.Results:
+    return grids.finished(grid(BASE, **axes), Random(1), ["budget"])
+
+
+def test_labels_that_are_wider_than_the_page_are_wrapped():
+    clusters = {"a cluster of " + "many long words " * 12 + str(at): "lab" for at in range(3)}
+    for width in ("page", "column"):
+        for draw in (plots.bars, plots.dots):
+            figure = draw(results(cluster=clusters, sync=["bsp", "asp"]), ["seconds"], by=["cluster", "sync"],
+                          width=width)  # fmt: skip
+            assert all("<br>" in text for text in figure.layout.yaxis.ticktext)
+            assert figure.layout.xaxis.domain[1] - figure.layout.xaxis.domain[0] > 0.4
+
+
+def test_a_cluster_of_many_words_goes_by_its_preset_which_the_caption_explains():
+    figure = plots.dots(results(cluster=["lab", "steady", "free"]), ["seconds"])
+    assert {*figure.layout.yaxis.ticktext} == {"cluster lab", "cluster steady", "not emulated"}
+    assert "cluster lab: 1 Gbit/s per worker" in drawn.caption(figure)
+
+
+@pytest.mark.parametrize(("field", "values", "names"), [
+    ("push_weight", [0.25, None, 1.0], ["push weight 1/W", "0.25", "1"]),
+    ("checkpoint_every", [None, 8], ["checkpoints as needed", "8"]),
+    ("eval_every", [16, None], ["evaluated 20 times", "16"]),
+])  # fmt: skip
+def test_what_is_not_given_stands_before_the_numbers_of_its_axis(field: str, values: list[object], names: list[str]):
+    found = results(**{field: values}, sync=["asp", "ssp:3"])
+    for figure in (plots.points(found, field, ["seconds"]), plots.heat(found, field, "sync", "seconds")):
+        assert [*figure.layout.xaxis.ticktext] == names
+    assert len(plots.bars(found, ["seconds"], by=[field, "sync"]).layout.yaxis.ticktext) == 2 * len(values)
+
+
+def test_crowded_curves_become_panels_and_few_stay_together():
+    found = results(sync=["bsp", "downpour:5,5", "asp"], learning_rate=[0.1, 0.2, 0.4], prune=["none", "static:1%"])
+    crowded, few = plots.curves(found), plots.curves(found.where(prune="none"))
+    panels = {trace.xaxis for trace in crowded.data if trace.hovertemplate}
+    assert len(panels) == 2
+    assert all(len(drawn.lines(crowded, panel)) == 9 <= CROWD for panel in panels)
+    assert len({trace.xaxis for trace in few.data if trace.hovertemplate}) == 1
+    explicit = plots.curves(found, by=["sync", "learning_rate", "prune"])
+    assert len(drawn.lines(explicit)) == 18
+    assert not confused(explicit)
+
+
+def test_a_column_that_is_both_drawn_and_drawn_by_is_refused():
+    with pytest.raises(ConfigError, match="give the axis of the grid another name"):
+        plots.bars(results(rate=["constant", "dynsgd"], sync=["bsp", "asp"]), ["rate"])
+
+
+def test_no_runs_are_refused():
+    for draw in (plots.curves, plots.timeline, plots.time_budget):
+        with pytest.raises(ConfigError, match="no run to draw"):
+            draw([])
