@@ -49,6 +49,7 @@ class _Replay:
     applied: int = 0  #: gradients of which every range has been applied
     dropped: int = 0
     refused: int = 0
+    reason: str = ""  #: of the last refusal
     row: int = 0  #: rows of the table of pushes that are compared
     rows: dict[int, int] = field(default_factory=dict)  #: ... of each range
     got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
