@@ -46,14 +46,9 @@ def names(f: Facts) -> list[str]:
     named = [(body["worker"], body.get("iteration")) for body in bodies]
     named += [(worker, None) for worker in (*f.all("phases_lost"), *(row[0] for row in f.all("skips")),
                                             *(row[2] for row in f.all("faulted")))]  # fmt: skip
-    return [f"the manifest names worker {worker}" + (f", iteration {iteration}" if worker < f.run.workers else "")
-            + f": there are the workers 0 to {f.run.workers - 1}, and none came beyond iteration {last}"
-            for worker, iteration in named
-            if worker >= f.run.workers or not (iteration is None or _iteration(iteration, last))][:REPORTED]  # fmt: skip
-
-
-def _iteration(value: object, last: int) -> bool:
-    return isinstance(value, int) and -1 <= value <= last
+    return [f"the manifest names worker {worker}, iteration {at}: there are the workers 0 to {f.run.workers - 1}, and "
+            f"none came beyond iteration {last}" for worker, at in named
+            if worker >= f.run.workers or (at is not None and not at <= last)][:REPORTED]  # fmt: skip
 
 
 def divergence(f: Facts) -> list[str]:

@@ -118,6 +118,7 @@ class _Judgement:
         if not self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules)):
             return
         self.missing += unknown
+        phases = None
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))
             self._hold("who left and who joined", self._moves(arrivals, cluster, phases))
@@ -126,11 +127,11 @@ class _Judgement:
         except Unreadable as problem:
             self.missing.append(str(problem))
         if not self.violations:
-            self._replay(history, sync)
+            self._replay(history, sync, phases)
 
-    def _replay(self, history: History, sync: Any) -> None:
+    def _replay(self, history: History, sync: Any, phases: Phases | None = None) -> None:
         if sync is not None:
-            found = replay(history, sync, self.run.pushes, self.facts)
+            found = replay(history, sync, self.run.pushes, self.facts, phases)
             self._hold("the policy's decisions, replayed", [found] if found else [])
 
     def _hold(self, name: str, found: list[str]) -> bool:

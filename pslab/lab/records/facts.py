@@ -74,11 +74,12 @@ def body(**kinds: Kind) -> Kind:
         name in value and kind.has(value[name]) for name, kind in kinds.items()))  # fmt: skip
 
 
-_DEATH = {"worker": COUNT, "seconds": SECONDS, "how": TEXT}
+_DEATH = {"worker": COUNT, "iteration": COUNT, "seconds": SECONDS, "how": TEXT}
 _PART = Kind("a whole number", lambda value: _whole(value) and _number(value))  # -1 is none
 _EMULATION = mapped(NUMBER | FLAG)
 FACTS: dict[str, Kind] = {
-    "digest": TEXT, "weights_sha256": TEXT, "sha256": mapped(TEXT), "source": mapped(TEXT), "not_found_again": TEXT,
+    "digest": TEXT, "weights_sha256": TEXT, "evaluation_sha256": TEXT,
+    "sha256": mapped(TEXT), "source": mapped(TEXT), "not_found_again": TEXT,
     "outcome": TEXT, "verdict": TEXT, "violations": listed(TEXT), "unjudged": listed(TEXT), "error": TEXT,
     "seconds": SECONDS, "wall_s": SECONDS, "preparation_s": SECONDS, "turning_s": SECONDS, "server_busy_s": SECONDS,
     "pushes": COUNT, "accepted": COUNT, "refused": COUNT, "dropped": COUNT, "dropped_bytes": COUNT, "skipped": COUNT,
@@ -87,7 +88,7 @@ FACTS: dict[str, Kind] = {
     "emulation_ok": FLAG, "disturbed": FLAG, "no_checkpoints": TEXT, "fallen_starts": listed(TEXT),
     "diverged": body(worker=COUNT, iteration=COUNT) | NOTHING,
     "deaths": listed(body(**_DEATH)), "phases_lost": listed(COUNT), "ended_late": listed(COUNT),
-    "lives": listed(body(**_DEATH, iteration=COUNT)),
+    "lives": listed(body(**_DEATH)),
     "rewinds": listed(body(seconds=SECONDS, how=TEXT, pushes=COUNT, to_pushes=COUNT, to_seconds=SECONDS)),
     "resumed": listed(body(pushes=COUNT, made=TEXT)),
     "faults": mapped(COUNT), "faulted": listed(row(TEXT, TEXT, COUNT, _PART, _PART, SECONDS)),

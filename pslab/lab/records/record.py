@@ -232,6 +232,7 @@ class Draft:
             tables[name].to_csv(self.path / f"{name}.csv", index=False)
         if kept:
             np.save(self.path / WEIGHTS, weights, allow_pickle=False)
+        manifest["evaluation_sha256"] = evaluation_sum(self.path, manifest["weights_sha256"])
         files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
         manifest = write_manifest(self.path, manifest, files)
         (self.path / LIVE).unlink(missing_ok=True)
@@ -276,6 +277,11 @@ def read_facts(place: Path) -> dict[str, Any]:
     if wrong:
         raise RecordError(f"{place / 'manifest.json'} is no manifest of a run: {'; '.join(wrong)}; delete {place}")
     return manifest
+
+
+def evaluation_sum(place: Path, weights_sha256: str) -> str:
+    """The SHA-256 of a record's evaluations together with its weights, which say what the last one is."""
+    return hashlib.sha256((place / "accuracy.csv").read_bytes() + weights_sha256.encode()).hexdigest()
 
 
 def environment() -> dict[str, Any]:

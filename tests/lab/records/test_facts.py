@@ -40,7 +40,8 @@ OTHERS: dict[str, Any] = {
     "rewinds": [{"seconds": 0.1, "how": "server died", "pushes": 5, "to_pushes": 3, "to_seconds": 0.05}],
     "resumed": [{"pushes": 3, "made": "then"}], "phases_lost": [1], "fallen_starts": ["worker 1 died"],
     "emulation": {"dilation": 2.0, "compute_overrun_share": 0.01, "late_message_share": 0.0, "workers_starved": True},
-    "network_bytes": 10_000, "clock_bound_s": 1e-4, "deaths": [{"worker": 1, "seconds": 0.1, "how": "was killed"}],
+    "network_bytes": 10_000, "clock_bound_s": 1e-4,
+    "deaths": [{"worker": 1, "iteration": 1, "seconds": 0.1, "how": "was killed"}],
     "diverged": {"worker": 1, "iteration": 3}, "skips": [[1, 2, 1]], "repeated_after": {"dilation": 1.0},
     "dilation": 2.0, "violations": ["a rule"], "unjudged": ["a rule"], "sweeps": [[0, 0.5, 3]],
 }  # fmt: skip
