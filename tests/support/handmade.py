@@ -127,10 +127,11 @@ def curve(
         "bytes_down_raw": 30})  # fmt: skip
     end_s = float(instants[-1])
     rows = [row for worker in range(run.workers) for row in (
-        (worker, 0, "compute", 0.0, 0.75 * end_s, -1), (worker, 0, "wait", 0.75 * end_s, end_s, 0))]  # fmt: skip
+        (worker, 0, "compute", 0.0, 0.75 * end_s, -1, -1),
+        (worker, 0, "wait", 0.75 * end_s, end_s, 0, 0))]  # fmt: skip
     evaluated = pd.DataFrame({"pushes": at, "iteration": at / run.workers, "seconds": instants, "accuracy": accuracy,
                               "loss": 0.5})  # fmt: skip
-    tables = {"accuracy": evaluated, "phases": pd.DataFrame(rows, columns=PHASE_COLUMNS), "pushes": applied}
+    tables = {"accuracy": evaluated, "phases": pd.DataFrame(rows, columns=[*PHASE_COLUMNS, "range"]), "pushes": applied}
     told = {"outcome": "budget", "verdict": "unknown", "emulation_ok": True, "emulation": {}, "disturbed": False,
             "seconds": end_s, "pushes": pushes, "accepted": pushes, "dropped": 0, "deaths": [], **facts}  # fmt: skip
     return Draft(run, folder).save(tables, np.zeros(2, np.float32), told)

@@ -21,6 +21,7 @@ class Attendance:
         self._pool, self._on_death, self._stores = pool, on_death, set(stores)  # these never are replaced
         self.workers, self.lost = set(range(workers)), set[int]()
         self.deaths: list[dict[str, Any]] = []  #: that the run went on after: worker, iteration, how, instant
+        self.late: set[int] = set()  #: workers whose processes ended after the run, before they had reported
         self._doings: list[dict[str, Any]] = []
         self._owing, self._sending = list[int](), list[int]()
         self._travelling, self._reported_s = True, 0.0
@@ -88,6 +89,7 @@ class Attendance:
 
     def rewind(self, present: set[int], seconds: float) -> None:
         """The run goes on from an instant at which these workers were present."""
+        self.late.clear()
         self.lost.clear()
         self.lost.update(self.workers - present)
         self.deaths[:] = [death for death in self.deaths if death["seconds"] <= seconds]
@@ -120,6 +122,7 @@ class Attendance:
         worker = death["worker"]
         self.lost.add(worker)
         if death.get("over"):  # a process may be there, which was to take its place
+            self.late.add(worker)
             self.deaths[:] = [each for each in self.deaths if each["worker"] != worker]  # its place was kept until now
             return
         error = self._pool.end_of(worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -329,6 +329,12 @@ class _LocalRun(Rehearsing):
             pools.release(kill=True)
         return outcome
 
+    def _clocks(self) -> dict[str, float]:
+        """How exactly the workers of a fleet knew the server's clock: the worst of them, in seconds."""
+        if Fleet.of(self.run.fleet).place == "local":
+            return {}
+        return {"clock_bound_s": max((each["clock_bound_s"] for each in self.worked.values()), default=0.0)}
+
     def _outcome(self) -> Outcome:
         pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
         if "outcome" in self.facts:
@@ -340,8 +346,9 @@ class _LocalRun(Rehearsing):
         facts |= {
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
-            **_clocks(self.worked.values()),
+            **self._clocks(),
             "deaths": self.attendance.deaths,
+            **({"ended_late": sorted(self.attendance.late)} if self.attendance.late else {}),
             **fault_facts(self.experiment.cluster, [tuple(row) for row in faulted]),
             "dilation": self.dilation,
             **({"repeated_after": dict(self.before)} if self.before else {}),
@@ -355,9 +362,3 @@ class _LocalRun(Rehearsing):
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
         return Outcome(self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights(), facts)
-
-
-def _clocks(worked: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """How exactly the workers knew the server's clock, where they had others: the worst of them, in seconds."""
-    bound_s = max((each["clock_bound_s"] for each in worked), default=0.0)
-    return {"clock_bound_s": bound_s} if bound_s else {}

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,11 @@ from pslab.tensors.device import one_thread
 RESUMED: dict[str, type] = {"simulator": Simulator, "snapshots": dict, "evaluated": dict}  # in a checkpoint
 
 
-def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None = None) -> Outcome:
-    """Run an experiment in virtual time.
+def execute(
+    experiment: Experiment, on_progress: OnProgress, hosts: int | None = None,
+    simulator: Callable[..., Simulator] = Simulator,
+) -> Outcome:  # fmt: skip
+    """Run an experiment in virtual time, or in whatever order another `simulator` says.
 
     `hosts` is how many gradients are computed at a time, by default as many as there are cores. With `Run.on_death`
     "continue" a run whose host has died begins again, once: it leaves the same bits as if nothing had happened.
@@ -41,20 +45,22 @@ def execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None =
         Interrupted: with what was completed, within two seconds.
     """
     try:
-        return _execute(experiment, on_progress, hosts)
+        return _execute(experiment, on_progress, hosts, simulator)
     except WorkerDied as error:
         if experiment.run.on_death == "stop":
             raise
         on_progress({"pushes": 0, "seconds": 0.0, "repeated": f"{error}: once again"})
-        return _execute(experiment, on_progress, hosts)
+        return _execute(experiment, on_progress, hosts, simulator)
 
 
-def _execute(experiment: Experiment, on_progress: OnProgress, hosts: int | None) -> Outcome:
+def _execute(
+    experiment: Experiment, on_progress: OnProgress, hosts: int | None, simulator: Callable[..., Simulator]
+) -> Outcome:
     count = hosts or cores()
     pool = pools.acquire(count, lambda: on_progress({}))
     try:
         with one_thread():  # the cores are the hosts'
-            return _VirtualRun(pool, experiment, on_progress, count).conduct()
+            return _VirtualRun(pool, experiment, on_progress, count, simulator).conduct()
     except Interrupted:
         raise
     except BaseException:
@@ -70,8 +76,11 @@ def cores() -> int:
 class _VirtualRun(Coordinator):
     """A run in virtual time, with hosts for its gradients."""
 
-    def __init__(self, pool: Pool, experiment: Experiment, on_progress: OnProgress, count: int) -> None:
+    def __init__(
+        self, pool: Pool, experiment: Experiment, on_progress: OnProgress, count: int, made: Callable[..., Simulator]
+    ) -> None:
         super().__init__(pool, experiment, on_progress)
+        self._made = made
         self.count, self.start_s, self.turning_s = count, time.monotonic(), 0.0
         self.simulator: Simulator | None = None
 
@@ -92,7 +101,7 @@ class _VirtualRun(Coordinator):
             else:
                 shard = TensorShard(job, arena)
                 ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
-                simulator = Simulator(job, Books(job, ledger), shard, self.hosts, requests)
+                simulator = self._made(job, Books(job, ledger), shard, self.hosts, requests)
             self.simulator = simulator
             simulator.run(self.on_progress, self._after_event)
             self.turning_s = self.keeper.turned_s

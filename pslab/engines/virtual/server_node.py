@@ -42,6 +42,11 @@ class ServerNode:
         if self.free_s <= now and len(self._inbox) == 1:
             self._take(None, now)
 
+    def deal(self, frame: Frame, now: float) -> None:
+        """Deal with a frame at this instant, whatever waits."""
+        self._clock.at = now
+        self.driver.receive(frame)
+
     def leave(self, worker: int, now: float) -> None:
         """A worker has left: what has not been taken is lost. The server hears of it at once."""
         self._inbox = deque((sender, frame) for sender, frame in self._inbox if sender != worker)

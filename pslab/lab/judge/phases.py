@@ -29,6 +29,7 @@ class Phases:
     phase: np.ndarray
     begin: np.ndarray
     end: np.ndarray
+    waits_for: np.ndarray
 
     @classmethod
     def of(cls, table: pd.DataFrame | None, arrivals: Arrivals, lost: Collection[int]) -> Phases:
@@ -37,10 +38,11 @@ class Phases:
         Raises:
             Unreadable: nothing can be judged from it.
         """
-        values = columns(table, "phases", ["worker", "iteration", "range"], ["begin_s", "end_s"], ["phase"])
+        names = ["worker", "iteration", "range", "waits_for"]
+        values = columns(table, "phases", names, ["begin_s", "end_s"], ["phase"])
         return cls(arrivals.workers, arrivals.ranges, arrivals.movers | frozenset(lost), values["worker"],
                    values["iteration"], values["range"], values["phase"], values["begin_s"],
-                   values["end_s"])  # fmt: skip
+                   values["end_s"], values["waits_for"])  # fmt: skip
 
     @property
     def iterations(self) -> int:

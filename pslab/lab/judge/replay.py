@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from pslab.lab.judge.phases import Phases
 from pslab.lab.judge.pushes import History
 from pslab.lab.judge.report import SLACK_S
-from pslab.protocol.messages import Pull, Push
+from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 
 
@@ -23,8 +24,10 @@ class Other(Exception):
     """The policy decides something that was not recorded; the message says what."""
 
 
-def replay(history: History, sync: Any, budget: int | None, facts: Mapping[str, Any]) -> str:
-    """How the replay differs from the record, in words; "" if it does not.
+def replay(
+    history: History, sync: Any, budget: int | None, facts: Mapping[str, Any], phases: Phases | None = None
+) -> str:
+    """How the replay differs from the record, in words; "" if it does not. `phases` say who waited for whom.
 
     A policy that decides differently when it is asked again differs, too: it must be a function of its events.
     """
@@ -33,6 +36,8 @@ def replay(history: History, sync: Any, budget: int | None, facts: Mapping[str, 
         again = _Replay(history, Server(sorted(arrivals.present), arrivals.ranges, sync))
         again.run(budget, facts.get("refused", 0) - bool(facts.get("diverged")), str(facts["outcome"]))
         again.compare_counts(facts)
+        if phases is not None:
+            again.compare_waits(phases)
     except Other as other:
         return str(other)
     except Exception as error:  # whatever a policy raises, which it did not when the run was recorded
@@ -49,10 +54,12 @@ class _Replay:
     applied: int = 0  #: gradients of which every range has been applied
     dropped: int = 0
     refused: int = 0
+    reason: str = ""  #: of the last refusal
     row: int = 0  #: rows of the table of pushes that are compared
     rows: dict[int, int] = field(default_factory=dict)  #: ... of each range
     got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
     held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: ... -> version that its worker named
+    released: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: ... -> the worker that it waited for
     parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
 
     def run(self, budget: int | None, refused: int, ended: str) -> None:
@@ -102,6 +109,17 @@ class _Replay:
             if facts[name] != count:
                 raise Other(f"the manifest counts {facts[name]} pushes as {COUNTED[name]}; what arrived makes {count}")
 
+    def compare_waits(self, phases: Phases) -> None:
+        """A worker waits for the one whose message released it, and for none in other phases; raises Other."""
+        told = np.flatnonzero((phases.phase != "wait") & (phases.waits_for != NO_WORKER))
+        if told.size:
+            raise Other(f"{phases.name(told[0])} is said to wait for worker {phases.waits_for[told[0]]}")
+        for row in np.flatnonzero((phases.phase == "wait") & ~np.isin(phases.worker, list(phases.movers))).tolist():
+            name = int(phases.worker[row]), int(phases.range[row]), int(phases.iteration[row]) + 1
+            if (whom := self.released.get(name, phases.waits_for[row])) != phases.waits_for[row]:
+                raise Other(f"{phases.name(row)} is said to be for worker {phases.waits_for[row]}; worker {whom} ended "
+                            f"it ({NO_WORKER}: none)")  # fmt: skip
+
     def _started(self, worker: int, index: int, iteration: int, version: int) -> None:
         got = self.got.pop((worker, index, iteration), None)
         if got != version:
@@ -125,6 +143,7 @@ class _Replay:
                 self._step(effect, now, until_s)
             elif isinstance(effect, Reply):
                 self.got[effect.pull.worker, effect.pull.range, effect.pull.iteration] = effect.version
+                self.released[effect.pull.worker, effect.pull.range, effect.pull.iteration] = effect.released_by
                 pending.extend(self.server.answered(effect.pull.range))
             elif isinstance(effect, Discard):
                 self.dropped += 1

@@ -37,6 +37,10 @@ def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.n
         "pushes": typed(pushes),
         "arrivals": typed(arrivals),
     }
-    largest = float(max(outcome.weights.max(initial=0.0), -outcome.weights.min(initial=0.0)))
     judged = judge(run, tables, outcome.facts).facts()
-    return tables, outcome.weights, {**outcome.facts, "largest_weight": largest, **judged}
+    return tables, outcome.weights, {**outcome.facts, "largest_weight": largest(outcome.weights), **judged}
+
+
+def largest(weights: np.ndarray) -> float:
+    """The largest absolute value; NaN if one is not a number."""
+    return float(max(weights.max(initial=0.0), -weights.min(initial=0.0)))

@@ -21,12 +21,14 @@ from pslab.engines.job.together import lengths
 from pslab.errors import ConfigError
 from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
+from pslab.lab.judge.facts import FACTS_JUDGED, Facts, names
 from pslab.lab.judge.numbers.given import Numbers
 from pslab.lab.judge.numbers.judged import NUMBERS_JUDGED
 from pslab.lab.judge.phases import PHASES_JUDGED, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History
 from pslab.lab.judge.replay import replay
 from pslab.lab.judge.report import SLACK_S, Unreadable
+from pslab.lab.records.facts import wrong_facts
 from pslab.protocol.traits import Traits, sized, traits_of
 
 SHOWN = 5  # violations in a manifest
@@ -61,7 +63,12 @@ def judge(run: Run, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
     """
     if absent := [name for name in FACTS if name not in facts]:
         return Verdict("unknown", unjudged=(f"the manifest has no {', '.join(absent)}",))
-    return _Judgement(run, tables, facts).verdict()
+    if wrong := wrong_facts(facts):
+        return Verdict("unknown", unjudged=tuple(f"the manifest cannot be read: {words}" for words in wrong))
+    try:
+        return _Judgement(run, tables, facts).verdict()
+    except ConfigError as error:
+        return Verdict("unknown", unjudged=(f"the run cannot be made from its record: {error}",))
 
 
 class _Judgement:
@@ -89,6 +96,11 @@ class _Judgement:
             for name, arrived in ARRIVALS_JUDGED.items():
                 if not self._hold(name, arrived(arrivals)):
                     return  # the other checks read the tables by worker, iteration and version
+            given = Facts(self.run, cluster, self.facts, arrivals)
+            if not self._hold("what the manifest names", names(given)):
+                return
+            for name, said in FACTS_JUDGED.items():
+                self._hold(name, said(given))
             history = History.of(self.tables.get("pushes"), arrivals, rules)
         except Unreadable as problem:
             self.missing.append(str(problem))
@@ -106,6 +118,7 @@ class _Judgement:
         if not self._hold("faults of the cluster's plan", faults(self.run, cluster, self.facts, arrivals, rules)):
             return
         self.missing += unknown
+        phases = None
         try:
             phases = Phases.of(self.tables.get("phases"), arrivals, self.facts.get("phases_lost", ()))
             self._hold("who left and who joined", self._moves(arrivals, cluster, phases))
@@ -114,11 +127,11 @@ class _Judgement:
         except Unreadable as problem:
             self.missing.append(str(problem))
         if not self.violations:
-            self._replay(history, sync)
+            self._replay(history, sync, phases)
 
-    def _replay(self, history: History, sync: Any) -> None:
+    def _replay(self, history: History, sync: Any, phases: Phases | None = None) -> None:
         if sync is not None:
-            found = replay(history, sync, self.run.pushes, self.facts)
+            found = replay(history, sync, self.run.pushes, self.facts, phases)
             self._hold("the policy's decisions, replayed", [found] if found else [])
 
     def _hold(self, name: str, found: list[str]) -> bool:

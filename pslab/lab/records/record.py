@@ -40,6 +40,7 @@ from pslab.lab.records import card
 from pslab.lab.records.disk import atomic_folder, journal
 from pslab.lab.records.disk.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
 from pslab.lab.records.disk.live import LIVE
+from pslab.lab.records.facts import REQUIRED, TEXTS, wrong_columns, wrong_facts
 from pslab.version import __version__
 
 TABLES = ("accuracy", "phases", "pushes", "arrivals")
@@ -138,7 +139,10 @@ class Result:
         return weights
 
     def _table(self, name: str) -> pd.DataFrame:
-        return read_table(self.path, name, self.manifest)
+        table = read_table(self.path, name, self.manifest)
+        if wrong := wrong_columns(name, table):
+            raise RecordError(f"{self.path / name}.csv is no table of {name}: {'; '.join(wrong)}; delete {self.path}")
+        return table if len(table) else table.astype({column: float for column in table if column not in TEXTS})
 
 
 def default_results() -> Path:
@@ -228,13 +232,14 @@ class Draft:
             tables[name].to_csv(self.path / f"{name}.csv", index=False)
         if kept:
             np.save(self.path / WEIGHTS, weights, allow_pickle=False)
+        manifest["evaluation_sha256"] = evaluation_sum(self.path, manifest["weights_sha256"])
         files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
         manifest = write_manifest(self.path, manifest, files)
         (self.path / LIVE).unlink(missing_ok=True)
         place.parent.mkdir(exist_ok=True)
         aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None
         if not publish(self.path, place, aside):
-            manifest = read_manifest(place, FILES)
+            manifest = read_facts(place)
         return Result(self.run, place, manifest, cached=False)
 
     def _aside(self, results: Path) -> Path:
@@ -255,10 +260,28 @@ def find(run: Run, results: Path) -> Result | None:
     place = results / "runs" / run.digest
     if run.unknown or not place.is_dir():
         return None
-    manifest = read_manifest(place, FILES)
+    manifest = read_facts(place)
     if manifest.get("digest") != run.digest or manifest.get("run") != json.loads(json.dumps(run.plain())):
         raise RecordError(f"{place} holds another run than its name says; delete it and run again")
     return Result(run, place, manifest)
+
+
+def read_facts(place: Path) -> dict[str, Any]:
+    """The manifest of a run's record, whose facts are of their types; see pslab.lab.records.facts.
+
+    Raises:
+        RecordError: they are not, or what `read_manifest` raises.
+    """
+    manifest = read_manifest(place, FILES)
+    wrong = [f"its {name} is missing" for name in REQUIRED if name not in manifest] + wrong_facts(manifest)
+    if wrong:
+        raise RecordError(f"{place / 'manifest.json'} is no manifest of a run: {'; '.join(wrong)}; delete {place}")
+    return manifest
+
+
+def evaluation_sum(place: Path, weights_sha256: str) -> str:
+    """The SHA-256 of a record's evaluations together with its weights, which say what the last one is."""
+    return hashlib.sha256((place / "accuracy.csv").read_bytes() + weights_sha256.encode()).hexdigest()
 
 
 def environment() -> dict[str, Any]:

@@ -19,9 +19,8 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, RecordError, nearest
-from pslab.lab.records.disk.atomic_folder import read_manifest
 from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, value_of
-from pslab.lab.records.record import FILES, Result, default_results, emulation_ok
+from pslab.lab.records.record import Result, default_results, emulation_ok, read_facts
 
 NEAREST, LIKE = 5, 0.7  # records that are named after an unknown digest, and how much they have to be like it
 
@@ -207,7 +206,7 @@ def records(*, results: Path | str | None = None, **fields: Any) -> Results:
 
 
 def _read(path: Path) -> Result:
-    manifest = read_manifest(path, FILES)
+    manifest = read_facts(path)
     if not re.fullmatch("[0-9a-f]{16}", str(manifest.get("digest"))) or not isinstance(manifest.get("run"), dict):
         raise RecordError(f"{path}: its manifest does not say which run it is of")
     try:

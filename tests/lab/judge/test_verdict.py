@@ -173,8 +173,11 @@ def test_histories_with_workers_that_join_and_leave_are_valid(sync, latency_s, l
 def test_phases_may_be_missing_only_of_a_worker_whose_process_had_them():
     wanted, tables, facts = fresh("asp")
     tables["phases"] = tables["phases"].query("worker != 2")
-    assert_valid(judge(wanted, tables, {**facts, "phases_lost": [2]}))
     assert_invalid(judge(wanted, tables, facts), "worker 2 pushed iteration 0, which was never computed")
+    lost = {**facts, "phases_lost": [2]}
+    assert_invalid(judge(wanted, tables, lost), "phases of worker 2 are said to be lost; none of its processes has")
+    replaced = {**lost, "lives": [{"worker": 2, "iteration": 1, "seconds": 1.0, "how": "is gone"}]}
+    assert_valid(judge(wanted.but(on_death="restart"), tables, replaced))
 
 
 def test_a_round_of_local_steps_may_exceed_the_budget():

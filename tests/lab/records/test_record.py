@@ -14,6 +14,7 @@ from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.records.disk.atomic_folder import in_bytes, write_manifest
 from pslab.lab.records.disk.live import Live, clean, drafts
+from pslab.lab.records.facts import COLUMNS
 from pslab.lab.records.record import FILES, WEIGHTS, Draft, find
 from pslab.lab.records.results import load
 
@@ -21,8 +22,8 @@ TABLES = {
     "accuracy": pd.DataFrame({"pushes": [0, 4], "iteration": [0.0, 1.0], "seconds": [0.0, 0.1 + 0.2],
                               "accuracy": [0.1, 0.9], "loss": [2.3, 1e-17]}),
     "phases": pd.DataFrame({"worker": [0], "iteration": [0], "phase": ["compute"], "begin_s": [0.0], "end_s": [0.1],
-                            "waits_for": [-1]}),
-    "pushes": pd.DataFrame({"push": [1], "worker": [0]}),
+                            "waits_for": [-1], "range": [-1]}),
+    "pushes": pd.DataFrame({name: [0] for name in COLUMNS["pushes"]}),
 }  # fmt: skip
 VALUES = np.arange(4, dtype=np.float32)
 RUN, ALL = Run(keep_weights=True), (*FILES, WEIGHTS)
@@ -50,7 +51,8 @@ def test_a_record_from_before_arrivals_is_read_and_has_none(tmp_path):
     written(tmp_path)
     with pytest.raises(RecordError, match="recorded before arrivals were"):
         _ = find(RUN, tmp_path).arrivals
-    table = pd.DataFrame({"kind": ["push"], "worker": [0], "seconds": [0.1 + 0.2]})
+    table = pd.DataFrame({"kind": ["push"], "worker": [0], "range": [0], "iteration": [0], "version": [0],
+                          "seconds": [0.1 + 0.2]})
     Draft(Run(), tmp_path).save({**TABLES, "arrivals": table}, VALUES, FACTS)
     pd.testing.assert_frame_equal(find(Run(), tmp_path).arrivals, table, check_exact=True)
 
@@ -96,7 +98,7 @@ def test_a_table_cannot_change_under_its_reader(tmp_path):
 
 @pytest.mark.parametrize(("text", "words"), [
     ("{", "cannot be read"), ("[" * 200_000, "cannot be read"), ("[]", "is no manifest"),
-    ('{"sha256": 3}', "is no manifest"), ("{}", "another run"),
+    ('{"sha256": 3}', "is no manifest"), ("{}", "its outcome is missing"),
     ('{"run": {"seed": 1' + "0" * 5000 + "}}", "cannot be read"),
 ], ids=["half", "brackets", "list", "sums", "empty", "huge"])  # fmt: skip
 def test_a_damaged_manifest_is_noticed(tmp_path, text, words):

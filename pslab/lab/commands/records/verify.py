@@ -9,20 +9,25 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pslab.errors import PslabError, RecordError
+from pslab.config.cluster import resolve_cluster
+from pslab.errors import ProtocolError, PslabError, RecordError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding, line
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pslab.engines.job.outcome import Outcome
     from pslab.lab.records.record import Result
 
+#: Facts of a run of real processes that follow from the order at its server.
+ORDERED = ("pushes", "accepted", "dropped", "dropped_bytes", "diverged", "pass_iterations", "requested_bytes",
+           "network_bytes", "residuals")  # fmt: skip
 MEASURED = ("preparation_s", "turning_s", "wall_s")  # facts of a virtual run that the machine's clock said
 
 
 def add(verbs: Any) -> None:
     """The verb and its options."""
-    parser = verbs.add_parser("verify", help="are records unchanged, possible, and, in virtual time, repeatable?")
+    parser = verbs.add_parser("verify", help="are records unchanged, possible, and repeatable to the bit?")
     parser.add_argument("records", nargs="+", metavar="RECORD", help="a digest, its start, or a record's directory")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
 
@@ -65,13 +70,15 @@ def sums(result: Result) -> Finding:
         RecordError: it is not.
     """
     from pslab.lab.records.disk.atomic_folder import read_file
-    from pslab.lab.records.record import FILES, WEIGHTS
+    from pslab.lab.records.record import FILES, WEIGHTS, evaluation_sum
 
     manifest, files = result.manifest, dict(result.manifest.get("sha256", {}))
     for name in {*files, *FILES} - {"manifest.json"}:
         read_file(result.path, name, manifest)
     if WEIGHTS in files and hashlib.sha256(result.weights.tobytes()).hexdigest() != manifest["weights_sha256"]:
         raise RecordError(f"the weights of {result.path} are not those whose SHA-256 its manifest has")
+    if manifest.get("evaluation_sha256", now := evaluation_sum(result.path, manifest["weights_sha256"])) != now:
+        raise RecordError(f"the evaluations of {result.path} are not those that were made of its weights")
     # a user's object is in a manifest by the digest of its content alone
     if not result.run.unknown and "source" not in manifest and result.run.digest != result.digest:
         problem = f"the digest of its run is {result.run.digest}, not {result.digest}: its parameters were changed"
@@ -100,24 +107,92 @@ def judgement(result: Result) -> Finding:
 
 
 def rerun(result: Result) -> Finding:
-    """In virtual time: whether the run, executed again, leaves the same tables, weights and facts, to the bit."""
-    if result.run.engine == "local":
-        return Finding("rerun", NOTE, "none: what real processes measured cannot be measured again")
+    """Whether the run, executed again, leaves the same to the bit: in virtual time its tables, weights and facts; of
+    real processes, whose order is recorded, the gradients in that order, the weights and the evaluations."""
+    again = _in_recorded_order if result.run.engine == "local" else _in_virtual_time
+    try:
+        what, other = again(result)
+    except ProtocolError as error:
+        return Finding("rerun", PROBLEM, f"the run cannot have left this order: {error}")
+    except PslabError as error:
+        return Finding("rerun", PROBLEM, f"it cannot be run again: {error}")
+    if not what:
+        return Finding("rerun", NOTE, f"none: {other[0]}")
+    if not other:
+        return Finding("rerun", OK, f"the same bits: {what}")
+    return Finding("rerun", PROBLEM, f"differs in {', '.join(other)}", _elsewhere(result.manifest))
+
+
+Again = tuple[str, list[str]]  # what was compared, and what of it differs; "" and why, where nothing was
+
+
+def _in_virtual_time(result: Result) -> Again:
     from pslab.engines.execute import execute
     from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
 
-    try:
-        tables, weights, facts = tables_of(result.run, execute(resolve(result.run), lambda news: None))
-    except PslabError as error:
-        return Finding("rerun", PROBLEM, f"it cannot be run again: {error}")
+    tables, weights, facts = tables_of(result.run, execute(resolve(result.run), lambda news: None))
     other = [f"{name}.csv" for name, table in tables.items() if not _same(result, name, table)]
-    if hashlib.sha256(weights.tobytes()).hexdigest() != result.manifest["weights_sha256"]:
-        other.append("the weights")
-    other += _differing(facts, result.manifest)
-    if not other:
-        return Finding("rerun", OK, "the same bits: tables, weights and facts")
-    return Finding("rerun", PROBLEM, f"differs in {', '.join(other)}", _elsewhere(result.manifest))
+    return "tables, weights and facts", other + _other_weights(result, weights) + _differing(facts, result.manifest)
+
+
+def _in_recorded_order(result: Result) -> Again:
+    """A run of real processes; where its order does not say all, the weights that are kept are evaluated again."""
+    import pandas as pd
+
+    from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PUSH_COLUMNS
+    from pslab.engines.virtual import recorded_order
+    from pslab.lab.judge.tables import largest
+    from pslab.lab.records.record import WEIGHTS
+    from pslab.lab.runs.resolve import resolve
+
+    run, manifest = result.run, result.manifest
+    cluster = {**recorded_order.CLUSTER, "colocated": resolve_cluster(run.cluster).colocated}
+    wanted = run.but(engine="virtual", cluster=cluster, fleet="local", dilation="auto", evaluate="after")
+    kinds = {name: number for number, name in enumerate(ARRIVALS)}
+    arrivals = result.arrivals.assign(kind=result.arrivals.kind.map(kinds))[list(ARRIVAL_COLUMNS)].to_numpy(float)
+    experiment = resolve(wanted)
+    if why := recorded_order.unrepeatable(experiment, arrivals):
+        if WEIGHTS not in manifest["sha256"] or experiment.places is not None:
+            return "", [why]
+        outcome = recorded_order.evaluate(experiment, result.weights, manifest["pushes"])
+        return f"the first and the last evaluation; no more, since {why}", _other_evaluations(result, outcome)
+    outcome = recorded_order.execute(experiment, arrivals, manifest["outcome"], manifest["seconds"])
+    mine, theirs = (_ordered(table.drop(columns=["push", "seconds"])) for table in (
+        pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS), result.pushes))  # fmt: skip
+    other = ["pushes.csv"] * (not mine.equals(theirs)) + _other_evaluations(result, outcome)
+    other += _other_weights(result, outcome.weights)
+    facts = {"largest_weight": largest(outcome.weights)}
+    facts |= {name: outcome.facts[name] for name in ORDERED if name in outcome.facts}
+    return "gradients in the recorded order, weights and evaluations", other + _differing(facts, manifest)
+
+
+def _ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of pushes, or of evaluations, as it is read from its file, in an order that no instant decides."""
+    import pandas as pd
+
+    by = [name for name in ("range", "version_applied", "pushes", "worker") if name in table]
+    found = pd.read_csv(StringIO(table.to_csv(index=False))).astype(float)
+    return found.sort_values(by, ignore_index=True)
+
+
+def _other_evaluations(result: Result, outcome: Outcome) -> list[str]:
+    """Where weights were evaluated by time, other ones may have been: those after as many pushes are compared."""
+    import pandas as pd
+
+    columns, (begin, end) = ["pushes", "accuracy", "loss"], (0, result.manifest["pushes"])
+    mine = _ordered(pd.DataFrame(outcome.accuracy, columns=["pushes", "seconds", "accuracy", "loss"])[columns])
+    theirs = _ordered(result.accuracy[columns])
+    if result.run.evaluation_period is None or len(mine) < 3:
+        theirs, mine = theirs[theirs.pushes.isin(mine.pushes)], mine[mine.pushes.isin(theirs.pushes)]
+    if not {begin, end} <= {*theirs.pushes} or not mine.reset_index(drop=True).equals(theirs.reset_index(drop=True)):
+        return ["accuracy.csv"]
+    return []
+
+
+def _other_weights(result: Result, weights: Any) -> list[str]:
+    same = hashlib.sha256(weights.tobytes()).hexdigest() == result.manifest["weights_sha256"]
+    return [] if same else ["the weights"]
 
 
 def _same(result: Result, name: str, table: pd.DataFrame) -> bool:

@@ -27,8 +27,8 @@ def computing(n: Numbers) -> list[str]:
     np.maximum.at(done, p.worker[rows], p.iteration[rows] + 1 - h.rules.layered)
     due_s, skips = spent_s.copy(), {(worker, at): count for worker, at, count in n.facts.get("skips", ())}
     modelled = np.full(due_s.shape, n.modelled and not h.rules.layered)
-    for cell in skips:  # the cluster's costs of what was computed and not sent are in it, too
-        modelled[cell] = False
+    for worker, at in skips:  # the cluster's costs of what was computed and not sent are in it, too
+        modelled[worker, at : at + 1] = False
     faults, began = Faults(n.cluster, n.run.seed), p.first("compute", "begin")
     for worker in np.flatnonzero(done > 0).tolist():
         times = ComputeTimes(n.cluster, n.run.seed, worker)

@@ -14,6 +14,7 @@ import pytest
 from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.lab.records.disk.atomic_folder import write_manifest
+from pslab.lab.records.record import evaluation_sum
 from pslab.lab.runs.run import run
 
 RUN = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 16, "sync": "asp"}
@@ -32,6 +33,7 @@ def changed(record: Path, results: Path, table: str, column: str, by: float) -> 
     found.loc[len(found) - 1, column] += by
     found.to_csv(copy / f"{table}.csv", index=False)
     manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["evaluation_sha256"] = evaluation_sum(copy, manifest["weights_sha256"])
     write_manifest(copy, manifest, list(manifest["sha256"]))
     return copy
 
@@ -81,10 +83,30 @@ def test_one_bad_record_does_not_hide_the_next(capsys, record, tmp_path):
     assert (status, lines) == (1, [["PROBLEM", "sums"], ["PROBLEM", "record"], ["ok", "sums"], ["PROBLEM", "judge"]])
 
 
-def test_real_processes_are_not_run_again(capsys, tmp_path):
-    real = run(Run.of(RUN), results=tmp_path, progress=False)
-    status, lines = verified(capsys, real.digest, "--results", tmp_path)
-    assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], ["note", "rerun"]])
+EMULATED = {"compute_s": 0.002}
+
+
+@pytest.mark.parametrize("fields", [
+    {}, {"sync": "bsp", "servers": 2, "ranges": "layers", "cluster": {"compute_s": 0.002, "bandwidth_bit_s": 1e8}},
+    {"sync": "eager", "prune": "dgc:5%", "pull": "changed"}, {"sync": "ssp:1", "prune": "range:5", "pull": "range"},
+    {"sync": "backup:1", "fleet": "loopback"}, {"sync": "admm:2"}, {"sync": "asp", "pushes": None, "seconds": 0.05},
+    {"model": "tiny:Swells", "optimizer": "adam", "learning_rate": 1e6},
+    {"on_death": "continue", "cluster": {**EMULATED, "faults": [{"what": "kill", "worker": 1, "iteration": 2}]}},
+    {"cluster": {**EMULATED, "faults": [{"what": "duplicate", "probability": 0.3}]}},
+], ids=str)  # fmt: skip
+def test_gradients_of_real_processes_are_computed_again_in_their_recorded_order(capsys, tmp_path, fields):
+    real = run(Run.of({**RUN, "cluster": EMULATED, **fields}), results=tmp_path, progress=False)
+    assert real.manifest["verdict"] == "valid"
+    assert main(["verify", real.digest, "--results", str(tmp_path)]) == 0
+    assert "the same bits: gradients in the recorded order, weights and evaluations" in capsys.readouterr().out
+
+
+def test_of_an_order_that_does_not_say_all_the_weights_are_evaluated_again(capsys, tmp_path):
+    fitted = {"prune": "range:fit", "pull": "range", "cluster": {**EMULATED, "bandwidth_bit_s": 2e6}}
+    for kept, said in ((False, "note"), (True, "ok")):
+        real = run(Run.of({**RUN, **fitted, "keep_weights": kept}), results=tmp_path, progress=False)
+        status, lines = verified(capsys, real.digest, "--results", tmp_path)
+        assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], [said, "rerun"]])
 
 
 def test_an_unknown_digest_names_the_nearest(capsys, record):

@@ -20,12 +20,14 @@ from pslab.errors import Unwritable
 from pslab.lab.plots import export
 from pslab.lab.records.disk import atomic_folder, journal
 from pslab.lab.records.disk.live import Live
+from pslab.lab.records.facts import COLUMNS, TEXTS
 from pslab.lab.records.record import TABLES as TABLE_NAMES
 from pslab.lab.records.record import Draft, find
 from pslab.lab.records.results import load
 
 RUN, VALUES = Run(pushes=2, keep_weights=True), np.arange(5.0)
-TABLES = {name: pd.DataFrame({"seconds": [0.5, 1.0], "worker": [0, 1]}) for name in TABLE_NAMES}
+TABLES = {name: pd.DataFrame({column: ["compute"] * 2 if column in TEXTS else [0.5, 1.0] for column in COLUMNS[name]})
+          for name in TABLE_NAMES}  # fmt: skip
 
 
 class Disk:

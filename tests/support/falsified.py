@@ -1,0 +1,198 @@
+"""Records that are falsified, and who notices: the sums, the judge, or a rerun.
+
+    record = run(Run(...)).path
+    copy = falsified(record, tmp_path, cell("accuracy", 3, "accuracy", lambda accuracy: accuracy + 0.1))
+    who_notices(copy)          # ("rerun", "differs in accuracy.csv"); ("", "") if nobody does
+
+A falsification changes the files of a folder. `table`, `cell`, `facts`, `fact`, `relabelled` and `both` make one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pslab.config.run import Run
+from pslab.errors import RecordError
+from pslab.lab.commands.finding import PROBLEM
+from pslab.lab.commands.records.verify import judgement, rerun, sums
+from pslab.lab.records.disk.atomic_folder import write_manifest
+from pslab.lab.records.record import evaluation_sum
+from pslab.lab.records.results import load
+
+Falsify = Callable[[Path], None]
+
+
+def table(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Falsify:
+    """One table of a record is another one."""
+
+    def falsify(folder: Path) -> None:
+        path = folder / f"{name}.csv"
+        change(pd.read_csv(path)).to_csv(path, index=False)
+
+    return falsify
+
+
+def cell(name: str, row: int, column: str, change: Callable[[float], float]) -> Falsify:
+    """One number of a table is another one."""
+
+    def changed(found: pd.DataFrame) -> pd.DataFrame:
+        column_type = found[column].dtype
+        found[column] = found[column].astype(float)
+        found.loc[found.index[row], column] = change(found[column].iloc[row])
+        return found.astype({column: column_type}) if column_type == np.int64 else found
+
+    return table(name, changed)
+
+
+def facts(**changed: object) -> Falsify:
+    """The manifest says something else."""
+
+    def falsify(folder: Path) -> None:
+        path = folder / "manifest.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+    return falsify
+
+
+def fact(name: str, change: Callable[[Any], object]) -> Falsify:
+    """One fact of the manifest is another one."""
+
+    def falsify(folder: Path) -> None:
+        facts(**{name: change(json.loads((folder / "manifest.json").read_text()).get(name))})(folder)
+
+    return falsify
+
+
+def without(*names: str) -> Falsify:
+    """The manifest does not say these facts."""
+
+    def falsify(folder: Path) -> None:
+        path = folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps({name: value for name, value in manifest.items() if name not in names}))
+
+    return falsify
+
+
+def relabelled(**fields: object) -> Falsify:
+    """The manifest names another run, with the digest of that."""
+
+    def falsify(folder: Path) -> None:
+        path = folder / "manifest.json"
+        manifest = json.loads(path.read_text())
+        other = Run.of({**manifest["run"], **fields})
+        path.write_text(json.dumps({**manifest, "run": other.plain(), "digest": other.digest}))
+
+    return falsify
+
+
+def both(*falsifies: Falsify) -> Falsify:
+    def falsify(folder: Path) -> None:
+        for each in falsifies:
+            each(folder)
+
+    return falsify
+
+
+def truncated(name: str, share: float = 0.5) -> Falsify:
+    def falsify(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(share * len(content))])
+
+    return falsify
+
+
+def without_arrivals(folder: Path) -> None:
+    (folder / "arrivals.csv").unlink()
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]["arrivals.csv"]
+    path.write_text(json.dumps(manifest))
+
+
+def hidden_drop(folder: Path) -> None:
+    """The first dropped push never arrived."""
+    pushes = pd.read_csv(folder / "pushes.csv")
+    applied = set(zip(pushes.worker, pushes.iteration, strict=True))
+
+    def hide(arrivals: pd.DataFrame) -> pd.DataFrame:
+        names = zip(arrivals.kind, arrivals.worker, arrivals.iteration, strict=True)
+        lost = [at for at, (kind, *name) in enumerate(names) if kind == "push" and tuple(name) not in applied]
+        return arrivals.drop(index=lost[0])
+
+    table("arrivals", hide)(folder)
+    facts(dropped=json.loads((folder / "manifest.json").read_text())["dropped"] - 1)(folder)
+
+
+def everywhere(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Falsify:
+    return both(*(table(name, change) for name in ("accuracy", "phases", "pushes", "arrivals")))
+
+
+def faster(found: pd.DataFrame) -> pd.DataFrame:
+    """All instants are half of what they were."""
+    times = {name: found[name] / 2 for name in ("seconds", "begin_s", "end_s") if name in found}
+    return found.assign(**times)
+
+
+def exchanged(found: pd.DataFrame) -> pd.DataFrame:
+    """Workers 0 and 1 have each other's name."""
+    return found.assign(worker=found.worker.replace({0: 1, 1: 0})) if "worker" in found else found
+
+
+def phase(name: str, **by: float) -> Falsify:
+    """The third phase of this name moves."""
+
+    def moved(phases: pd.DataFrame) -> pd.DataFrame:
+        row = phases.index[phases.phase == name][2]
+        for column, seconds in by.items():
+            phases.loc[row, column] += seconds
+        return phases
+
+    return table("phases", moved)
+
+
+def other_weights(folder: Path) -> None:
+    np.save(folder / "weights.npy", np.load(folder / "weights.npy") * 1.01)
+
+
+def falsified(record: Path, place: Path, falsify: Falsify, *, forged: bool = True, knowing: bool = False) -> Path:
+    """A copy of a record that is falsified, in the folder of its digest.
+
+    Args:
+        forged: whether the forger makes new sums of the files.
+        knowing: ... and of the evaluations together with the weights, which no file is.
+    """
+    copy = shutil.copytree(record, place / record.name)
+    falsify(copy)
+    if not forged:
+        return copy
+    manifest = json.loads((copy / "manifest.json").read_text())
+    if knowing:
+        manifest["evaluation_sha256"] = evaluation_sum(copy, manifest["weights_sha256"])
+    write_manifest(copy, manifest, list(manifest["sha256"]))
+    return copy.rename(copy.with_name(manifest["digest"]))
+
+
+def who_notices(folder: Path, *, again: bool = True) -> tuple[str, str]:
+    """Who is the first to notice what is wrong with a record: sums, judge, rerun; "" if nobody. And the words.
+
+    Args:
+        again: whether the run is executed again, too, as `pslab verify` does.
+    """
+    who = "sums"
+    try:
+        result = load(folder)
+        sums(result)
+        for who, check in (("judge", judgement), *([("rerun", rerun)] if again else [])):
+            if (found := check(result)).state == PROBLEM:
+                return who, found.found
+    except RecordError as error:
+        return who, str(error)
+    return "", ""
