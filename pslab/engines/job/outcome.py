@@ -13,7 +13,8 @@ OnProgress = Callable[[dict[str, Any]], None]
 evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": computing, waiting, transferring or dead,
 "for": [workers], "iteration"}. With "repeated", which says why, the run has begun again;
 "checkpoint" says from which one the run goes on, or why there are none;
-"waits" says who waits for whom where no push came for a lease.
+"waits" says who waits for whom where no push came for a lease;
+"evaluating" is [done, of] snapshots once the training is over.
 It may raise KeyboardInterrupt to end the run in order."""
 
 

@@ -110,7 +110,7 @@ class _LocalRun(Rehearsing):
             self.preparation_s = time.monotonic() - start_s
             self._follow()
             if not self._to_be_repeated():
-                self.evaluate(self.workers - self.lost)
+                self.evaluate_rest(self.workers - self.lost)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:

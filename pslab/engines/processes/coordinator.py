@@ -36,6 +36,7 @@ class Coordinator:
         self.snapshots: dict[int, tuple[int, float]] = {}  # index -> pushes, seconds
         self.evaluated: dict[int, tuple[float, float]] = {}  # index -> accuracy, loss
         self.busy: dict[int, int] = {}  # who evaluates which snapshot
+        self.trained = False  # what is left is to evaluate
         pool.watch = Watch(self.run.lease_s)
         self.news: list[dict[str, Any]] = []
 
@@ -88,9 +89,13 @@ class Coordinator:
             size_bytes = self.layout.snapshot_bytes
             self.pool.snapshots.give_back(body["index"] * size_bytes, size_bytes)
             pushes, seconds = self.snapshots[body["index"]]
-            self.news.append({"pushes": pushes, "seconds": seconds, **body})
+            self.news.append({"pushes": pushes, "seconds": seconds, **body, **self._left()})
         elif report.kind in ENDS:
             self.busy.pop(number, None)  # another one evaluates its snapshot
+
+    def _left(self) -> dict[str, Any]:
+        """How many snapshots are evaluated, of how many, once that is all there is to do."""
+        return {"evaluating": [len(self.evaluated), len(self.snapshots)]} if self.trained else {}
 
     def keep_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken, which is to be evaluated."""
@@ -161,6 +166,13 @@ class Coordinator:
             if not self.busy:
                 return
             self.hear(dict.fromkeys(self.busy, EVALUATING), POLL_S)
+
+    def evaluate_rest(self, numbers: Iterable[int]) -> None:
+        """The training is over: evaluate, and say how far that is."""
+        self.trained = True
+        pushes, seconds = self.snapshots[max(self.snapshots)] if self.snapshots else (0, 0.0)
+        self.on_progress({"pushes": pushes, "seconds": seconds, **self._left()})
+        self.evaluate(numbers)
 
     def accuracy(self) -> np.ndarray:
         """The rows of the evaluated snapshots: pushes, seconds, accuracy, loss."""

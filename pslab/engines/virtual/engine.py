@@ -98,7 +98,7 @@ class _VirtualRun(Coordinator):
             self.turning_s = self.keeper.turned_s
             pushes = self._close(simulator)
             self.hosts.settle(math.inf)
-            self.evaluate(self.hosts.numbers)
+            self.evaluate_rest(self.hosts.numbers)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:
