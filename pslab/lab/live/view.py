@@ -20,7 +20,7 @@ import pandas as pd
 
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, Run
-from pslab.errors import ConfigError, PslabError, in_a_sentence
+from pslab.errors import ConfigError, PslabError, RunsInterrupted, in_a_sentence
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
 from pslab.lab.live.front import Front
@@ -123,7 +123,7 @@ class Live:
                 self.refresh()
         except KeyboardInterrupt:
             self.stop()
-            raise
+            raise RunsInterrupted("interrupted; the run under way ends in order, and what it has is kept") from None
         self.refresh()
         return self.results
 
