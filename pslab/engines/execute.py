@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pslab.config.table import ROWS
+from pslab.engines import trained
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.outcome import OnProgress, Outcome
 from pslab.errors import WorkerDied
@@ -13,8 +14,12 @@ STARTS = 4  # of a run that replaces its processes
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
     """Run an experiment on the engine that its Run names; see there for what it raises.
 
+    One that was interrupted while it was evaluated goes on with that.
+
     With `Run.on_death` "restart" a run that loses a process before it starts, of which nothing is left, begins again.
     """
+    if (rest := trained.go_on(experiment, on_progress)) is not None:
+        return rest
     engine, run, fallen = ROWS["engine"][experiment.run.engine].load(), experiment.run, list[str]()
     while True:
         try:

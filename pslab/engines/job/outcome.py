@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,14 @@ evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": c
 It may raise KeyboardInterrupt to end the run in order."""
 
 
+class Trained(NamedTuple):
+    """The snapshots of a run whose training is over."""
+
+    snapshots: Mapping[int, tuple[int, float]]  #: by number: pushes, seconds
+    evaluated: Mapping[int, tuple[float, float]]  #: of some: accuracy, loss
+    left: Mapping[int, np.ndarray]  #: of the others their weights
+
+
 @dataclass
 class Outcome:
     """One run that has ended. Tables are float64 [rows, columns]; seconds count from its start."""
@@ -28,6 +36,7 @@ class Outcome:
     arrivals: np.ndarray  #: ... ARRIVAL_COLUMNS
     weights: np.ndarray  #: the final ones, flat
     facts: dict[str, Any] = field(default_factory=dict)
+    trained: Trained | None = None  #: of one that was interrupted while it was evaluated
 
 
 class Interrupted(KeyboardInterrupt):

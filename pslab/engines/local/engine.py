@@ -354,7 +354,8 @@ class _LocalRun(Rehearsing):
             facts |= {"emulation": measured, "emulation_ok": kept(measured)}
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        return Outcome(self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights(), facts)
+        tables = self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights()
+        return Outcome(*tables, facts, self.left())
 
 
 def _clocks(worked: Iterable[Mapping[str, Any]]) -> dict[str, float]:

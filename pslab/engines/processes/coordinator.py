@@ -13,7 +13,7 @@ import numpy as np
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
 from pslab.engines.job.layout import Layout
-from pslab.engines.job.outcome import OnProgress
+from pslab.engines.job.outcome import OnProgress, Trained
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
@@ -173,6 +173,14 @@ class Coordinator:
         pushes, seconds = self.snapshots[max(self.snapshots)] if self.snapshots else (0, 0.0)
         self.on_progress({"pushes": pushes, "seconds": seconds, **self._left()})
         self.evaluate(numbers)
+
+    def left(self) -> Trained | None:
+        """What has been evaluated and what has not, if that is all there is to do."""
+        if not self.trained:
+            return None
+        left = [index for index in sorted(self.snapshots) if index not in self.evaluated]
+        held = {index: self.layout.snapshot_in(self.pool.snapshots, index).numpy().copy() for index in left}
+        return Trained(dict(self.snapshots), dict(self.evaluated), held)
 
     def accuracy(self) -> np.ndarray:
         """The rows of the evaluated snapshots: pushes, seconds, accuracy, loss."""

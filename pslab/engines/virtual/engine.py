@@ -159,4 +159,5 @@ class _VirtualRun(Coordinator):
         wall_s = self.keeper.before_s + time.monotonic() - self.start_s
         facts = {**simulator.facts(self.preparation_s, self.turning_s, wall_s), **self.keeper.facts()}
         arrivals = simulator.driver.books.ledger.arrivals
-        return Outcome(self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights(), facts)
+        tables = self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights()
+        return Outcome(*tables, facts, self.left())

@@ -291,6 +291,6 @@ class _Stopped(Exception):
 def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
     """What a whole run has reported."""
     facts = next(found.body for found in reports if found.kind in ("facts", LEFT))
-    tables = {found.kind: found.table for found in reports if found.kind in TABLES}
+    tables: dict[str, Any] = {found.kind: found.table for found in reports if found.kind in TABLES}
     weights = tables.pop("weights").ravel().astype(experiment.run.dtype)
     return Outcome(**tables, weights=weights, facts=facts)

@@ -180,6 +180,7 @@ def _tried(name: str, run: Run, place: Path, shown: Progress, stop: threading.Ev
 
 
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
+    from pslab.engines import trained
     from pslab.engines.execute import execute
     from pslab.engines.job.outcome import Interrupted
     from pslab.lab.judge.tables import tables_of
@@ -204,6 +205,8 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     except (Interrupted, RunError) as error:
         kept = _set_aside(draft, run, error)
         if isinstance(error, Interrupted):
+            if error.outcome is not None and trained.keep(error.outcome, experiment.checkpoints):
+                kept += "; asked for again, it goes on with its evaluation"
             raise RunsInterrupted(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
         error.kept = kept and f"the run ended {kept}"
         heed(stop)  # an error that an interrupt caused is none
