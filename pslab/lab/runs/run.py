@@ -180,8 +180,7 @@ def _tried(name: str, run: Run, place: Path, shown: Progress, stop: threading.Ev
 
 
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
-    from pslab.engines import trained
-    from pslab.engines.execute import execute
+    from pslab.engines.execute import execute, keep_trained
     from pslab.engines.job.outcome import Interrupted
     from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
@@ -205,7 +204,7 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     except (Interrupted, RunError) as error:
         kept = _set_aside(draft, run, error)
         if isinstance(error, Interrupted):
-            if error.outcome is not None and trained.keep(error.outcome, experiment.checkpoints):
+            if error.outcome is not None and keep_trained(error.outcome, experiment.checkpoints):
                 kept += "; asked for again, it goes on with its evaluation"
             raise RunsInterrupted(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
         error.kept = kept and f"the run ended {kept}"
