@@ -14,6 +14,9 @@ PslabError
     ├── Stalled            no worker can go on: each one waits
     ├── StartFailed        the processes could not be started
     └── SweepFailed        some runs of a sweep failed, each for a reason of its own
+
+KeyboardInterrupt
+└── RunsInterrupted    runs were interrupted: what is kept of them
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from difflib import get_close_matches
 from typing import Any
 
 
-class PslabError(Exception):
-    """Everything that pslab raises on purpose. A notebook shows what it says, and `%tb Verbose` the traceback."""
+class Sentence(BaseException):
+    """An error of which a notebook shows what it says, and `%tb Verbose` the traceback."""
 
     def _render_traceback_(self) -> list[str]:
         """What IPython prints: the error alone, unless its mode is one that asks for more than usual."""
@@ -36,6 +39,14 @@ class PslabError(Exception):
             lines: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
             return lines
         return [f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+
+
+class PslabError(Sentence, Exception):
+    """Everything that pslab raises on purpose, but for an interrupt."""
+
+
+class RunsInterrupted(Sentence, KeyboardInterrupt):
+    """Runs were interrupted, and ended in order; it says what is kept of them."""
 
 
 class ConfigError(PslabError, ValueError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,17 @@ OnProgress = Callable[[dict[str, Any]], None]
 evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": computing, waiting, transferring or dead,
 "for": [workers], "iteration"}. With "repeated", which says why, the run has begun again;
 "checkpoint" says from which one the run goes on, or why there are none;
-"waits" says who waits for whom where no push came for a lease.
+"waits" says who waits for whom where no push came for a lease;
+"evaluating" is [done, of] snapshots once the training is over.
 It may raise KeyboardInterrupt to end the run in order."""
+
+
+class Trained(NamedTuple):
+    """The snapshots of a run whose training is over."""
+
+    snapshots: Mapping[int, tuple[int, float]]  #: by number: pushes, seconds
+    evaluated: Mapping[int, tuple[float, float]]  #: of some: accuracy, loss
+    left: Mapping[int, np.ndarray]  #: of the others their weights
 
 
 @dataclass
@@ -27,6 +36,7 @@ class Outcome:
     arrivals: np.ndarray  #: ... ARRIVAL_COLUMNS
     weights: np.ndarray  #: the final ones, flat
     facts: dict[str, Any] = field(default_factory=dict)
+    trained: Trained | None = None  #: of one that was interrupted while it was evaluated
 
 
 class Interrupted(KeyboardInterrupt):

@@ -110,7 +110,7 @@ class _LocalRun(Rehearsing):
             self.preparation_s = time.monotonic() - start_s
             self._follow()
             if not self._to_be_repeated():
-                self.evaluate(self.workers - self.lost)
+                self.evaluate_rest(self.workers - self.lost)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:
@@ -361,4 +361,5 @@ class _LocalRun(Rehearsing):
             facts |= {"emulation": measured, "emulation_ok": kept(measured)}
         if sweeps := [row for worked in self.worked.values() for row in worked["sweeps"]]:
             facts["sweeps"] = sorted(sweeps)
-        return Outcome(self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights(), facts)
+        tables = self.accuracy(), self.phases.table(), pushes, arrivals, self.final_weights()
+        return Outcome(*tables, facts, self.left())

@@ -13,7 +13,7 @@ import numpy as np
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job
 from pslab.engines.job.layout import Layout
-from pslab.engines.job.outcome import OnProgress
+from pslab.engines.job.outcome import OnProgress, Trained
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch
@@ -36,6 +36,7 @@ class Coordinator:
         self.snapshots: dict[int, tuple[int, float]] = {}  # index -> pushes, seconds
         self.evaluated: dict[int, tuple[float, float]] = {}  # index -> accuracy, loss
         self.busy: dict[int, int] = {}  # who evaluates which snapshot
+        self.trained = False  # what is left is to evaluate
         pool.watch = Watch(self.run.lease_s)
         self.news: list[dict[str, Any]] = []
 
@@ -88,9 +89,13 @@ class Coordinator:
             size_bytes = self.layout.snapshot_bytes
             self.pool.snapshots.give_back(body["index"] * size_bytes, size_bytes)
             pushes, seconds = self.snapshots[body["index"]]
-            self.news.append({"pushes": pushes, "seconds": seconds, **body})
+            self.news.append({"pushes": pushes, "seconds": seconds, **body, **self._left()})
         elif report.kind in ENDS:
             self.busy.pop(number, None)  # another one evaluates its snapshot
+
+    def _left(self) -> dict[str, Any]:
+        """How many snapshots are evaluated, of how many, once that is all there is to do."""
+        return {"evaluating": [len(self.evaluated), len(self.snapshots)]} if self.trained else {}
 
     def keep_snapshot(self, body: dict[str, Any]) -> None:
         """A snapshot of the weights was taken, which is to be evaluated."""
@@ -161,6 +166,21 @@ class Coordinator:
             if not self.busy:
                 return
             self.hear(dict.fromkeys(self.busy, EVALUATING), POLL_S)
+
+    def evaluate_rest(self, numbers: Iterable[int]) -> None:
+        """The training is over: evaluate, and say how far that is."""
+        self.trained = True
+        pushes, seconds = self.snapshots[max(self.snapshots)] if self.snapshots else (0, 0.0)
+        self.on_progress({"pushes": pushes, "seconds": seconds, **self._left()})
+        self.evaluate(numbers)
+
+    def left(self) -> Trained | None:
+        """What has been evaluated and what has not, if that is all there is to do."""
+        if not self.trained:
+            return None
+        left = [index for index in sorted(self.snapshots) if index not in self.evaluated]
+        held = {index: self.layout.snapshot_in(self.pool.snapshots, index).numpy().copy() for index in left}
+        return Trained(dict(self.snapshots), dict(self.evaluated), held)
 
     def accuracy(self) -> np.ndarray:
         """The rows of the evaluated snapshots: pushes, seconds, accuracy, loss."""

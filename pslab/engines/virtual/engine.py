@@ -107,7 +107,7 @@ class _VirtualRun(Coordinator):
             self.turning_s = self.keeper.turned_s
             pushes = self._close(simulator)
             self.hosts.settle(math.inf)
-            self.evaluate(self.hosts.numbers)
+            self.evaluate_rest(self.hosts.numbers)
         except KeyboardInterrupt:
             raise Interrupted(self._wind_up()) from None
         except RunError as error:
@@ -168,4 +168,5 @@ class _VirtualRun(Coordinator):
         wall_s = self.keeper.before_s + time.monotonic() - self.start_s
         facts = {**simulator.facts(self.preparation_s, self.turning_s, wall_s), **self.keeper.facts()}
         arrivals = simulator.driver.books.ledger.arrivals
-        return Outcome(self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights(), facts)
+        tables = self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights()
+        return Outcome(*tables, facts, self.left())

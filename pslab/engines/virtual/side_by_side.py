@@ -215,7 +215,7 @@ class WholeRun:
             simulator.run(self._report, lambda: self._after_event(simulator, keeper))
             turning_s = keeper.turned_s
             pushes = books.ledger.close(books.applied, driver.ended_s)
-            self._evaluate(math.inf)
+            self._evaluate(math.inf, last=True)
             hand_over("facts")
         except Exception as error:  # what is completed is not lost
             until_s = time.monotonic() + INTERRUPT_LIMIT_S
@@ -269,14 +269,18 @@ class WholeRun:
             if metric_of(self.job.run).reaches(self._rows[len(self._kept) - 1][2], target):
                 simulator.driver.end("target", self._kept[-1][1])
 
-    def _evaluate(self, until_s: float) -> None:
-        """What is not evaluated; if there is a limit, the last one first."""
+    def _evaluate(self, until_s: float, *, last: bool = False) -> None:
+        """What is not evaluated; if there is a limit, the last one first. It is reported where nothing else is left."""
         todo = [index for index in range(len(self._kept)) if index not in self._rows]
         for index in todo if until_s == math.inf else todo[::-1]:
             if until_s == math.inf:
                 self._heed()
             elif time.monotonic() > until_s:
                 return
+            if last:
+                pushes, seconds = self._kept[-1]
+                news = {"pushes": pushes, "seconds": seconds, "evaluating": [len(self._rows), len(self._kept)]}
+                report(self.seat.parent, "news", news)
             self._rows[index] = (*self._kept[index], *self.evaluator.snapshot(index, self.snapshots))
 
 
@@ -287,6 +291,6 @@ class _Stopped(Exception):
 def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
     """What a whole run has reported."""
     facts = next(found.body for found in reports if found.kind in ("facts", LEFT))
-    tables = {found.kind: found.table for found in reports if found.kind in TABLES}
+    tables: dict[str, Any] = {found.kind: found.table for found in reports if found.kind in TABLES}
     weights = tables.pop("weights").ravel().astype(experiment.run.dtype)
     return Outcome(**tables, weights=weights, facts=facts)

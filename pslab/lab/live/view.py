@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -22,7 +20,7 @@ import pandas as pd
 
 from pslab.config.metric import metric_of
 from pslab.config.run import FIELDS, Run
-from pslab.errors import ConfigError, PslabError, in_a_sentence
+from pslab.errors import ConfigError, PslabError, RunsInterrupted, in_a_sentence
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
 from pslab.lab.live.front import Front
@@ -33,6 +31,7 @@ from pslab.lab.plots.marks import notes_of
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results, load
 from pslab.lab.runs.background import Background, current
+from pslab.lab.runs.progress import has_front_end
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType({
     "sync": ("bsp", "ssp:3", "asp"), "prune": ("none",), "workers": 4, "learning_rate": 0.5, "schedule": "linear",
@@ -124,7 +123,7 @@ class Live:
                 self.refresh()
         except KeyboardInterrupt:
             self.stop()
-            raise
+            raise RunsInterrupted("interrupted; the run under way ends in order, and what it has is kept") from None
         self.refresh()
         return self.results
 
@@ -157,7 +156,7 @@ class Live:
         self._start = _button("Start", "run what is chosen, one after another", self.start, "primary")
         self._stop = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
         self._clear = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
-        self._others = widgets.ToggleButton(layout={"width": "auto", "display": "none"})
+        self._others = widgets.ToggleButton(layout={"width": "auto", "align_self": "flex-start", "display": "none"})
         self._others.observe(lambda _: self.refresh(), "value")
         self._message, self._list = widgets.HTML(), widgets.HTML()
         self._front = Front()
@@ -307,16 +306,3 @@ def _notes(tracks: Sequence[Track]) -> str:
     """What the marks of the list mean."""
     found = notes_of([track for track in tracks if track.manifest and not track.diverged])
     return f'<p class="pslab-notes">{"<br>".join(map(escape, found))}</p>' if found else ""
-
-
-def has_front_end() -> bool:
-    """Whether widgets can be seen: in JupyterLab, Notebook, VS Code or Colab; not under papermill or in a script."""
-    if "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    if shell is None or getattr(shell, "kernel", None) is None:
-        return False
-    names = {"JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"}
-    return bool(names & set(os.environ)) or "__vsc_ipynb_file__" in shell.user_ns

@@ -10,6 +10,8 @@ import time
 import weakref
 from collections.abc import Iterator
 
+from pslab.errors import RunsInterrupted
+
 HEED_S = 0.1
 UNHEEDED_S = 2.0  # after an interrupt that has no effect another one takes effect at once
 _heeded: weakref.WeakSet[threading.Event] = weakref.WeakSet()
@@ -44,10 +46,10 @@ def noted(stop: threading.Event) -> Iterator[threading.Event]:
 
 
 def heed(stop: threading.Event) -> None:
-    """Raise KeyboardInterrupt if an interrupt was noted, or another thread wants an end."""
+    """Raise RunsInterrupted if an interrupt was noted, or another thread wants an end."""
     if stop.is_set():
         _heeded.add(stop)  # what is kept now is not to be torn
-        raise KeyboardInterrupt("interrupted; every run that was finished is recorded")
+        raise RunsInterrupted("interrupted; every run that was finished is recorded")
 
 
 def import_torch(stop: threading.Event) -> None:

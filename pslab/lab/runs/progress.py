@@ -1,4 +1,4 @@
-"""Progress of a sweep: one line that rewrites itself on a terminal, a plain line now and then elsewhere.
+"""Progress of a sweep: one line that rewrites itself on a terminal and in a notebook, plain lines elsewhere.
 
 All times are the clock's. The time left is what such runs took before, by the records, corrected by this sweep's own
 pace.
@@ -10,9 +10,10 @@ import contextlib
 import io
 import json
 import math
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
@@ -27,6 +28,7 @@ LIVE_PERIOD_S = 0.1
 JOURNAL_PERIOD_S = 1.0
 LATEST = 200  # records that are looked at
 PRIOR = 0.2  # of a sweep, what former runs count for against its own pace
+EVALUATION = 0.1  # of a run's time, until one of the sweep shows what it is
 KIND = ("engine", "model", "batch_size", "cluster", "workers", "prune", "sync")  # of a run, what counts most first
 Kind = tuple[str, ...]  # what makes a push take as long as another: these fields' values, or the first of them
 
@@ -47,8 +49,9 @@ class Progress:
         stream: TextIO | None = None,
     ) -> None:
         self._runs, self._done = runs, 0
-        self._stream = stream or sys.stderr or io.StringIO()  # a process may have no stderr
-        self._live = self._stream.isatty()
+        self._page = stream is None and has_front_end()  # which shows what goes to stderr as if it were wrong
+        self._stream = stream or (sys.stdout if self._page else sys.stderr) or io.StringIO()  # there may be none
+        self._live = self._page or self._stream.isatty()
         self._shown = shown if shown is not None else not journal.active()
         self._printed_s = self._noted_s = time.monotonic()
         self._first: tuple[float, float] | None = None  # when news came first, and what was done then
@@ -57,6 +60,8 @@ class Progress:
         self._shares: dict[str, float] = {}
         self._began_s: dict[str, float] = {}
         self._paced: dict[str, tuple[float, int]] = {}  # when a run's own news came first, and its pushes then
+        self._evaluation = EVALUATION
+        self._trained: dict[str, tuple[float, int]] = {}  # when a run's training was over, and what was evaluated then
         if self._known:
             self._foretell()
 
@@ -65,23 +70,27 @@ class Progress:
         self._shares[name], self._began_s[name] = 0.0, time.monotonic()
 
     def update(self, name: str, news: Mapping[str, Any]) -> None:
-        """How far a run is: {"pushes", "seconds"}, and "accuracy" where it is known."""
+        """How far a run is, as the engine says it: see `OnProgress`."""
         now, run = time.monotonic(), self._runs[name]
         before = 0.0 if news.get("repeated") else self._shares.get(name, 0.0)
-        self._shares[name] = max(before, _share(run, news))
+        if "evaluating" in news:
+            self._shares[name] = self._evaluated(name, news["evaluating"], now)
+        elif name not in self._trained:
+            self._shares[name] = max(before, (1 - self._evaluation_of(run)) * _share(run, news))
         # what it takes to start processes belongs to no run; what a checkpoint has was done before
         self._first = None if "checkpoint" in news else self._first or (now, self._worked())
         if "checkpoint" in news or news.get("repeated"):
             self._paced.pop(name, None)
+            self._trained.pop(name, None)
         else:
             self._paced.setdefault(name, (now, news["pushes"]))
         self._note(now)
         for words in (news[kind] for kind in ("repeated", "waits", "checkpoint") if self._shown and kind in news):
-            self._print(f"{self._place()} {_label(run)}: {words}", end="\n")
+            self._print(f"{self._place()} {_label(run)}: {words}")
         if self._shown and now - self._printed_s >= (LIVE_PERIOD_S if self._live else PLAIN_PERIOD_S):
             self._printed_s = now
             text = f"{self._place()} {_label(run)}: {self._how_far(name, news, now)}{_words(self.left_s())}"
-            self._print(text, end="" if self._live else "\n")
+            self._print(text, passing=True)
 
     def end(self, name: str, accuracy: float | None) -> None:
         """A run is finished and recorded."""
@@ -89,9 +98,10 @@ class Progress:
         self._shares[name] = 1.0
         reached = "ended" if accuracy is None else metric_of(self._runs[name]).text(accuracy)
         if self._shown:
-            left = _words(self.left_s()) if self._done + 1 < len(self._runs) else ""
+            more = self._done + 1 < len(self._runs)
+            left = _words(self.left_s()) if more else ""
             text = f"{self._place()} {_label(self._runs[name])}: {reached} after {took_s:.1f} s{left}"
-            self._print(text, end="\n")
+            self._print(text, passing=self._page and more)
         self._done += 1
         self._note(time.monotonic(), always=True)
 
@@ -99,7 +109,7 @@ class Progress:
         """A run ended without a result."""
         self._shares[name] = 1.0
         if self._shown:
-            self._print(f"{self._place()} {_label(self._runs[name])}: failed: {in_a_sentence(error)}", end="\n")
+            self._print(f"{self._place()} {_label(self._runs[name])}: failed: {in_a_sentence(error)}")
         self._done += 1
         self._note(time.monotonic(), always=True)
 
@@ -117,15 +127,29 @@ class Progress:
         count = len(self._runs)
         if self._shown:
             what = f"{count} runs" if count > 1 else f"[run] {_label(next(iter(self._runs.values())))}"
-            self._print(f"{what}: about {in_words(self.left_s() or 0.0)}, as such runs took before", end="\n")
+            self._print(f"{what}: about {in_words(self.left_s() or 0.0)}, as such runs took before", passing=self._page)
         self._note(self._noted_s, always=True)
 
     def _how_far(self, name: str, news: Mapping[str, Any], now: float) -> str:
-        """``"20/100 pushes, 10/s"``, by this machine's clock."""
+        """``"20/100 pushes, 10/s"``, by this machine's clock, or ``"evaluating 4 of 16"``."""
+        if "evaluating" in news:
+            return "evaluating {} of {}".format(*news["evaluating"])
         pushes, budget = news["pushes"], self._runs[name].pushes
         since_s, before = self._paced.get(name, (now, pushes))
         rate = f", {(pushes - before) / (now - since_s):.0f}/s" if now > since_s else ""
         return f"{pushes}{'' if budget is None else f'/{budget}'} pushes{rate}"
+
+    def _evaluation_of(self, run: Run) -> float:
+        return 0.0 if run.engine == "timing" else self._evaluation
+
+    def _evaluated(self, name: str, far: Sequence[int], now: float) -> float:
+        """The share of its time that a run has taken whose snapshots are being evaluated, at the pace of that."""
+        count, of = far
+        over_s, before = self._trained.setdefault(name, (now, count))
+        if count > before:
+            all_s = (now - over_s) * (of - before) / (count - before)
+            self._evaluation = all_s / max(over_s - self._began_s[name] + all_s, 1e-9)
+        return 1 - self._evaluation * (of - count) / max(of - before, 1)
 
     def _worked(self) -> float:
         return sum(self._work[name] * share for name, share in self._shares.items())
@@ -139,10 +163,11 @@ class Progress:
         count = len(self._runs)
         return f"[{min(self._done + 1, count)}/{count}]" if count > 1 else "[run]"
 
-    def _print(self, text: str, end: str) -> None:
-        start = "\r" if self._live else ""
-        print(start + text.ljust(self._width if self._live else 0), end=end, file=self._stream, flush=True)
-        self._width = len(text) if end == "" else 0
+    def _print(self, text: str, passing: bool = False) -> None:
+        """A line; the next one takes the place of a passing one, where that can be."""
+        start, passing = "\r" if self._live else "", passing and self._live
+        print(start + text.ljust(self._width), end="" if passing else "\n", file=self._stream, flush=True)
+        self._width = len(text) if passing else 0
 
 
 def work(runs: Mapping[str, Run], taken: Mapping[Kind, float], at_once: int = 1) -> dict[str, float]:
@@ -212,3 +237,16 @@ def _words(left_s: float | None) -> str:
 def in_words(seconds: float) -> str:
     """``"35 s"``, ``"4 min"``."""
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
+
+
+def has_front_end() -> bool:
+    """Whether widgets can be seen: in JupyterLab, Notebook, VS Code or Colab; not under papermill or in a script."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is None or getattr(shell, "kernel", None) is None:
+        return False
+    names = {"JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"}
+    return bool(names & set(os.environ)) or "__vsc_ipynb_file__" in shell.user_ns

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pslab.config.run import Run
-from pslab.errors import RecordError, RunError, StartFailed, SweepFailed, Unwritable
+from pslab.errors import RecordError, RunError, RunsInterrupted, StartFailed, SweepFailed, Unwritable
 from pslab.lab.records.disk import journal
 from pslab.lab.records.disk.live import clean
 from pslab.lab.records.record import Draft, Result, default_results, emulation_ok, find
@@ -50,7 +50,7 @@ def run(
     Raises:
         ConfigError: the run is impossible; nothing was started.
         RunError: a worker raised or died; what was completed is kept, the message says where.
-        KeyboardInterrupt: within two seconds; what was completed is kept, the message says where.
+        RunsInterrupted: (a KeyboardInterrupt) within two seconds; what was completed is kept, the message says where.
     """
     return sweep([run], results=results, progress=progress, again=again, fresh=fresh)[0]
 
@@ -180,7 +180,7 @@ def _tried(name: str, run: Run, place: Path, shown: Progress, stop: threading.Ev
 
 
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
-    from pslab.engines.execute import execute
+    from pslab.engines.execute import execute, keep_trained
     from pslab.engines.job.outcome import Interrupted
     from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
@@ -204,7 +204,9 @@ def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.
     except (Interrupted, RunError) as error:
         kept = _set_aside(draft, run, error)
         if isinstance(error, Interrupted):
-            raise KeyboardInterrupt(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
+            if error.outcome is not None and keep_trained(error.outcome, experiment.checkpoints):
+                kept += "; asked for again, it goes on with its evaluation"
+            raise RunsInterrupted(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
         error.kept = kept and f"the run ended {kept}"
         heed(stop)  # an error that an interrupt caused is none
         raise
@@ -286,7 +288,7 @@ def _side_by_side(
                 unwritable.append(error)
     except KeyboardInterrupt as interrupt:
         if not unwritable:
-            raise KeyboardInterrupt("; ".join([str(interrupt), *filter(None, kept)])) from None
+            raise RunsInterrupted("; ".join([str(interrupt), *filter(None, kept)])) from None
     except RunError:
         pass
     finally:

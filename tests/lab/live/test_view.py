@@ -26,10 +26,11 @@ from pslab.lab.live import view as live_view
 from pslab.lab.live.controls import WRONG
 from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
-from pslab.lab.live.view import Live, _follow, _notes, _row, has_front_end
+from pslab.lab.live.view import Live, _follow, _notes, _row
 from pslab.lab.plots.page.theme import Look
 from pslab.lab.records.record import Draft, find
 from pslab.lab.runs.background import current
+from pslab.lab.runs.progress import has_front_end
 
 TINY: dict[str, Any] = {"model": net, "data": digits, "batch_size": 16, "pushes": 40, "learning_rate": 0.2,
                         "cluster": "free"}  # fmt: skip

@@ -82,7 +82,9 @@ def interrupt_and_look(kernel: Kernel, results: Path, number: int, limit_s: floa
     reply = kernel.end(request)
     took_s = time.monotonic() - begun_s
     assert reply["status"] == "error", reply
-    assert reply["ename"] == "KeyboardInterrupt", reply
+    assert reply["ename"] == "RunsInterrupted", reply
+    (line,) = reply["traceback"]
+    assert line.endswith(f": {reply['evalue']}")
     kept = [path for path in results.glob("interrupted/*") if load(path).run.seed == number]
     said = reply["evalue"].partition(" in /")[0]
     print(f"interrupt {number}: after {after_s:.2f} s, back in {took_s:.2f} s; {said}")

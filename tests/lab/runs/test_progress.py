@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import handmade
@@ -24,6 +25,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "EVALUATION", 0.0)  # the pages below count pushes alone
     return now
 
 
@@ -62,6 +64,45 @@ def test_what_a_checkpoint_has_is_not_counted_as_done_now(clock):
     clock[0] = 2.0
     shown.update("a", {"pushes": 60, "seconds": 6.0})
     assert shown.left_s() == pytest.approx(4.0)  # ten a second
+
+
+def test_while_snapshots_are_evaluated_it_counts_them_and_knows_their_time(clock, monkeypatch):
+    monkeypatch.setattr(progress, "EVALUATION", 0.2)
+    stream = Terminal()
+    shown = Progress({"a": Run(pushes=100), "b": Run(pushes=100)}, stream=stream)
+    shown.begin("a")
+    shown.update("a", {"pushes": 0, "seconds": 0.0})
+    clock[0] = 8.0
+    shown.update("a", {"pushes": 100, "seconds": 8.0})
+    assert shown.left_s() == pytest.approx(2.0 + 10.0)  # as evaluating takes a fifth
+    for seconds, count in ((8.0, 0), (12.0, 4), (16.0, 8)):
+        clock[0] = seconds
+        shown.update("a", {"pushes": 44, "seconds": 3.0, "accuracy": 0.5, "evaluating": [count, 16]})
+        clock[0] += 0.01
+        shown.update("a", {"pushes": 100, "seconds": 8.0})  # what comes late is no step back
+    lines = [line for line in stream.getvalue().split("\r") if "evaluating" in line]
+    assert [line.partition("evaluating ")[2].partition(";")[0] for line in lines] == ["4 of 16", "8 of 16"]
+    assert shown.left_s() == pytest.approx(8.0 + 24.0, rel=0.01)  # in truth it takes two thirds, of the next one, too
+    shown.end("a", 0.9)
+    shown.begin("b")
+    assert shown.left_s() == pytest.approx(16.0, rel=0.01)
+
+
+def test_a_notebook_has_one_line_that_is_nothing_wrong(clock, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "has_front_end", lambda: True)
+    shown = Progress(dict.fromkeys("abc", Run(pushes=100)), taken={kind_of(Run().plain()): 0.1})
+    for name in "ab":
+        shown.begin(name)
+        for _ in range(3):
+            clock[0] += 1.0
+            shown.update(name, {"pushes": 20, "seconds": 1.0})
+        shown.end(name, 0.9)
+    shown.fail("c", ValueError("of one's own"))
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.count("\n") == 1  # what went wrong stays
+    assert out.rpartition("\r")[2].rstrip() == "[3/3] bsp none W=4 seed 0: failed: ValueError: of one's own"
+    assert all(len(new) >= len(old.rstrip()) for old, new in pairwise(out.split("\r")))  # nothing of it is left
 
 
 def test_elsewhere_there_are_few_lines_and_no_carriage_returns(clock):

@@ -19,10 +19,14 @@ from tiny import tiny
 from whole import ended_after
 
 from pslab.config.run import Run
+from pslab.config.table import ROWS
 from pslab.engines.job.checkpoint.place import Place
+from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual.engine import cores
+from pslab.errors import RunsInterrupted
 from pslab.lab.records.record import Result
 from pslab.lab.runs.machine import checkpoints
+from pslab.lab.runs.progress import Progress
 from pslab.lab.runs.run import run, sweep
 
 LAB = {"preset": "lab", "slow": {0: 2.0}}
@@ -47,6 +51,42 @@ def same(one: Result, other: Result) -> None:
     assert np.array_equal(one.weights, other.weights)
     ours, theirs = ({k: v for k, v in each.manifest.items() if k not in WHEN} for each in (one, other))
     assert ours == theirs
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 60.0])
+@pytest.mark.parametrize("wanted", [RUN.but(checkpoint_every=None), tiny(pushes=40)], ids=["virtual", "local"])
+def test_a_run_that_was_interrupted_while_it_was_evaluated_goes_on_with_that(
+    wanted: Run, limit_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, seen = Progress.update, list[list[int]]()
+
+    def interrupt(self: Progress, name: str, news: Any) -> None:
+        real(self, name, news)
+        seen.append(news.get("evaluating", []))
+        if seen[-1] and seen[-1][0] >= 2:
+            raise KeyboardInterrupt
+
+    engine = ROWS["engine"][wanted.engine].load()
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Progress, "update", interrupt)
+        if not limit_s:  # nothing more is evaluated before the prompt is back
+            interrupted.setattr(Coordinator, "evaluate", only_once(Coordinator.evaluate))
+        with pytest.raises(RunsInterrupted, match="asked for again, it goes on with its evaluation"):
+            run(wanted, results=tmp_path, progress=False)
+    monkeypatch.setattr(engine, "execute", lambda *_: pytest.fail("it began anew"))
+    result = run(wanted, results=tmp_path, progress=False)
+    assert [each["pushes"] for each in result.manifest["resumed"]] == [wanted.pushes]
+    assert len(result.accuracy) == seen[-1][1]
+    assert not (tmp_path / "checkpoints" / wanted.digest).exists()
+    if wanted.engine == "virtual":
+        monkeypatch.undo()
+        same(result, run(wanted, results=tmp_path / "other", progress=False))
+
+
+def only_once(evaluate: Any) -> Any:
+    """The first call does what it does, the others nothing."""
+    calls = [evaluate]
+    return lambda *given, **named: calls.pop()(*given, **named) if calls else None
 
 
 @pytest.fixture(scope="module")
