@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pslab.config.fleet import Fleet
@@ -86,12 +86,12 @@ class RayFleet(LoopbackFleet):
                               f"{has} on {len(self._ray.nodes())} hosts")  # fmt: skip
         return found
 
-    def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
+    def _launched(self, numbers: Sequence[int], heed: Callable[[], None]) -> dict[int, Any]:
         knock(self._head)  # Ray would look for it for minutes
-        hosts, found, until_s = self._hosts(), dict[int, Any](), time.monotonic() + START_LIMIT_S
-        placing = dict[int, Any]()
+        hosts, found, placing, until_s = self._hosts(), dict[int, Any](), dict[int, Any](), time.monotonic() + START_LIMIT_S
         while missing := [number for number in numbers if number not in found]:
             placing = {number: placing.get(number) or self._place(number) for number in missing}
+            heed()
             self._over.wait(LOOK_S)
             for number, (actor, begun) in placing.items():
                 if self._there(begun):  # it dials from now on; one that is given up does not
