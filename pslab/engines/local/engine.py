@@ -57,7 +57,8 @@ def execute(experiment: Experiment, on_progress: OnProgress, *, yields: bool | N
     """
     run = experiment.run
     beside = run.evaluate == "beside" or run.target_accuracy is not None
-    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}), Fleet.of(run.fleet))
+    pool = pools.acquire(run.workers + run.servers - 1 + beside, lambda: on_progress({}), Fleet.of(run.fleet),
+                         lambda number: run.on_death != "stop" and 0 <= number < run.workers)  # fmt: skip
     try:
         return _LocalRun(pool, experiment, on_progress, beside, yields).conduct()
     except BaseException as error:
@@ -92,7 +93,7 @@ class _LocalRun(Rehearsing):
         self.attendance = Attendance(pool, self.run.workers, self.run.on_death, self.stores)
         self.lost = self.attendance.lost
         servers, succeed = (SERVER, *sorted(self.stores)), partial(self._give_role, successor=True)
-        self.recovery = Recovery(pool, self.attendance, self.run.on_death, succeed, servers)
+        self.recovery = Recovery(pool, self.attendance, self.run.on_death, succeed, partial(on_progress, {}), servers)
         self.evaluator = number_of(self.run.workers, self.run.servers) if beside else None
         self.all |= {self.evaluator} if self.evaluator is not None else set()
         self.facts: dict[str, Any] = {}

@@ -59,10 +59,16 @@ class Coordinator:
     def await_reports(
         self, numbers: Iterable[int], phase: str, meanwhile: Callable[[], None] = lambda: None
     ) -> list[Report]:
-        """The report with which each of these processes ends a phase; as `Pool.reports`."""
+        """The report with which each of these processes ends a phase; as `Pool.reports`. Once in each lease it is said
+        who has not: it may compute for ever, and no rule can tell."""
         found, waiting = [], set(numbers) - self.pool.ended.keys()
+        begin_s = said_s = time.monotonic()
         while waiting:
-            self.on_progress({})
+            news: dict[str, Any] = {}
+            if (now := time.monotonic()) - said_s > self.run.lease_s:
+                said_s, words = now, f"still {phase} after {now - begin_s:.0f} s"
+                news = {"pushes": 0, "seconds": 0.0, "waits": f"{self.pool.who(waiting)}: {words}"}
+            self.on_progress(news)
             meanwhile()
             for number, report in self.pool.reports(dict.fromkeys(waiting, phase), POLL_S, self.tolerated):
                 waiting.discard(number)

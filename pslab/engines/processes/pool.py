@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -36,7 +36,10 @@ LOCAL = Fleet()
 class Pool:
     """Spawned children, and memory that is theirs, too. Nothing has a name, so nothing can be left behind."""
 
-    def __init__(self, workers: int, heed: Callable[[], None], fleet: Fleet = LOCAL) -> None:
+    def __init__(
+        self, workers: int, heed: Callable[[], None], fleet: Fleet = LOCAL,
+        tolerated: Callable[[int], bool] = lambda number: False,
+    ) -> None:  # fmt: skip
         self.workers, self.fleet, self._edits = workers, fleet, sources.edits()
         self._dataset: Dataset | None = None
         self._shelf: Shelf | None = None
@@ -54,7 +57,7 @@ class Pool:
             self.arena, self.data, self.snapshots, *others = self._arenas
             self.ledger, self.phases, own = (others[0], others[1]), others[2 : 2 + workers], iter(others[2 + workers :])
             self.checkpoints = {number: (next(own), next(own)) for number in (SERVER, *range(workers))}
-            self._spawn(range(workers), heed)
+            self._spawn(range(workers), heed, tolerated)
         except (OSError, MemoryError) as error:
             self.close(kill=True)
             raise StartFailed(f"{workers + 1} processes could not be started: {error}{limit(error)}") from error
@@ -87,6 +90,10 @@ class Pool:
         self._names[number] = str(getattr(role, "called", name(number))).format(number)
         self.order_plain(number, "look_in", *own_folders())  # a notebook may have added one since
         self.order(number, "start", role, *arguments)
+
+    def who(self, numbers: Iterable[int]) -> str:
+        """What messages call these children."""
+        return ", ".join(self._names[number] for number in sorted(numbers))
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
         """Call this method of a child's role. That it is dead, or does not read, is seen where reports are awaited."""
@@ -173,25 +180,27 @@ class Pool:
         self.ended[number] = error
         self.processes[number].kill()
 
-    def replace(self, number: int) -> None:
-        """A new process in the place of one that has ended; its line to the server comes with `attach`.
+    def replace(self, number: int, heed: Callable[[], None]) -> None:
+        """A new process in the place of one that has ended; its line to the server comes with `attach`. `heed` is
+        called a few times a second meanwhile; what it raises ends the waiting.
 
         Raises:
             StartFailed: it could not be spawned.
         """
         self._clear([number])
         with self._starting([number]):
-            self._begin([number])
+            self._begin([number], heed)
 
-    def renew(self, workers: Sequence[int]) -> None:
-        """New processes for the server and these workers, with new lines; all others of the pool have none then.
+    def renew(self, workers: Sequence[int], heed: Callable[[], None]) -> None:
+        """New processes for the server and these workers, with new lines; all others of the pool have none then. As
+        `replace`.
 
         Raises:
             StartFailed: they could not be spawned.
         """
         self._clear([SERVER, *workers])
         with self._starting([SERVER, *workers]):
-            self._spawn(workers)
+            self._spawn(workers, heed)
 
     def _clear(self, numbers: Sequence[int]) -> None:
         """End these, and forget that they have been; until others are spawned in their places there are none."""
@@ -233,20 +242,22 @@ class Pool:
         for arena in self._arenas:
             arena.close()
 
-    def _spawn(self, workers: Sequence[int], heed: Callable[[], None] = lambda: None) -> None:
-        self._begin([SERVER, *workers])
+    def _spawn(
+        self, workers: Sequence[int], heed: Callable[[], None], tolerated: Callable[[int], bool] = lambda number: False
+    ) -> None:
+        self._begin([SERVER, *workers], heed)
         waiting, until_s = {SERVER, *workers}, time.monotonic() + START_LIMIT_S
         while waiting:
             heed()
-            reports = self.reports(dict.fromkeys(waiting, ""), HEED_S)
+            reports = self.reports(dict.fromkeys(waiting, ""), HEED_S, tolerated)
             if not reports and time.monotonic() > until_s:
                 raise StartFailed(f"{', '.join(map(name, sorted(waiting)))} did not start within {START_LIMIT_S:g} s")
             waiting -= {number for number, _ in reports}
 
-    def _begin(self, numbers: Sequence[int]) -> None:
+    def _begin(self, numbers: Sequence[int], heed: Callable[[], None]) -> None:
         memory = {number: Memory(self.arena, self.data, self.snapshots, self.ledger, self.checkpoints[number],
                                  None if number == SERVER else self.phases[number]) for number in numbers}  # fmt: skip
-        for number, process, pipe in self._fleet.start(memory):
+        for number, process, pipe in self._fleet.start(memory, heed):
             self.processes[number], self.pipes[number], self._names[number] = process, pipe, name(number)
             limit_waits(pipe, PIPE_LIMIT_S)
             self.ended.pop(number, None)
@@ -278,16 +289,20 @@ def launcher(fleet: Fleet) -> Callable[[int, Fleet], Any]:
 _kept: Pool | None = None
 
 
-def acquire(workers: int, heed: Callable[[], None] = lambda: None, fleet: Fleet = LOCAL) -> Pool:
+def acquire(
+    workers: int, heed: Callable[[], None] = lambda: None, fleet: Fleet = LOCAL,
+    tolerated: Callable[[int], bool] = lambda number: False,
+) -> Pool:  # fmt: skip
     """The pool of this process, with at least so many workers; spawned anew if there is none that serves.
 
-    `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned.
+    `heed` is called many times a second meanwhile; what it raises ends the spawning, and what was spawned. A process
+    that ends before it is there is in `Pool.ended`, if that is `tolerated`.
     """
     global _kept
     if _kept is not None and not _kept.serves(workers, fleet):
         release(kill=not _kept.alive)
     if _kept is None:
-        _kept = Pool(workers, heed, fleet)
+        _kept = Pool(workers, heed, fleet, tolerated)
         atexit.unregister(release)
         atexit.register(release, kill=True)  # nothing is under way that could be lost; and before Ray, if there is one
     return _kept

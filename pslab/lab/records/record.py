@@ -207,12 +207,12 @@ class Draft:
             self.drop()
             name, room = self.run.digest, atomic_folder.room_at(place)
             problem = f"the record of {name} cannot be written to {place}: {error} ({room})"
-            self.path = draft_of(Path(tempfile.gettempdir()) / "pslab" / name)
             try:
+                self.path = draft_of(Path(tempfile.mkdtemp(prefix="pslab-")) / name)  # a new folder, of this user alone
                 found = self._write(tables, weights, facts, self._aside(self.path.parent), True)
             except OSError as other:
                 self.drop()
-                raise Unwritable(f"{problem}; nor to {self.path.parent}: {other}") from error
+                raise Unwritable(f"{problem}; nor to {tempfile.gettempdir()}: {other}") from error
             raise Unwritable(f"{problem}; what was completed is kept in {found.path}") from error
 
     def _write(

@@ -126,7 +126,7 @@ class Records:
     def end_of(self, number):
         return WorkerDied(f"worker {number}", None, "is gone")
 
-    def replace(self, number):
+    def replace(self, number, heed):
         self.calls.append(("replace", number))
         self.ended.pop(number, None)
         if self.failing:
@@ -143,7 +143,8 @@ class Records:
 
 def recovering(failing=False, on_death="restart"):
     records = Records(failing)
-    found = Recovery(records, Attendance(records, 2, on_death), on_death, lambda n: records.calls.append(("start", n)))
+    found = Recovery(records, Attendance(records, 2, on_death), on_death, lambda n: records.calls.append(("start", n)),
+                     lambda: None)  # fmt: skip
     return found, records.calls
 
 

@@ -246,14 +246,33 @@ def test_no_checkpoint_is_one_of_a_run_that_is_over():
     assert found.facts["pushes"] == 22  # with more it would be over
 
 
+def test_an_interrupt_is_heeded_while_new_processes_are_waited_for(monkeypatch):
+    renewing, kill = [], kill_server()
+
+    def renew(self, workers, heed, renew=pool.Pool.renew):
+        renewing.append(True)
+        renew(self, workers, heed)
+        renewing.clear()
+
+    def interrupt(news):
+        if renewing:
+            raise KeyboardInterrupt
+        kill(news)
+
+    monkeypatch.setattr(pool.Pool, "renew", renew)
+    with pytest.raises(Interrupted) as found:
+        execute(resolve(tiny(sync="bsp", on_death="restart", workers=2, pushes=2000)), interrupt)
+    assert len(found.value.outcome.pushes) >= 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(24, "too many open files")])
 def test_what_a_run_had_is_kept_if_it_ends_while_it_goes_back(monkeypatch, error):
-    def begin(self, numbers):
+    def begin(self, numbers, heed):
         raise error
 
-    monkeypatch.setattr(pool.Pool, "renew", lambda self, workers, renew=pool.Pool.renew: (
-        monkeypatch.setattr(pool.Pool, "_begin", begin), renew(self, workers)))  # fmt: skip
+    monkeypatch.setattr(pool.Pool, "renew", lambda self, workers, heed, renew=pool.Pool.renew: (
+        monkeypatch.setattr(pool.Pool, "_begin", begin), renew(self, workers, heed)))  # fmt: skip
     wanted = tiny(sync="bsp", on_death="restart", workers=2, pushes=100_000)
     with pytest.raises(Interrupted if error is KeyboardInterrupt else StartFailed) as found:
         execute(resolve(wanted), kill_server())

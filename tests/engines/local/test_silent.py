@@ -59,13 +59,23 @@ class StopsInEvaluation(Stops):
     evaluating = True
 
 
-class LoopsInEvaluation(Stops):
-    evaluating, who = True, "pslab-worker 0"
-
+class Loops(Stops):
     @staticmethod
     def act():
         while True:
             pass
+
+
+class LoopsInEvaluation(Loops):
+    evaluating, who = True, "pslab-worker 0"
+
+
+class LoopsAtOnce(Loops):
+    good = 0
+
+
+class LoopsLater(Loops):
+    good = 1  # after the batch of the preparation
 
 
 pytestmark = pytest.mark.usefixtures("small_pool")
@@ -93,6 +103,35 @@ def test_the_others_go_on_without_a_silent_worker():
     assert death["worker"] == 1
     assert death["how"].startswith("was stopped by a signal and has been silent for longer than its lease")
     assert outcome.facts["outcome"] == "budget"
+
+
+def test_the_others_go_on_without_a_worker_that_dies_while_the_pool_starts():
+    killed = []
+
+    def kill(news):
+        for process in multiprocessing.active_children():
+            if process.name == "pslab-worker 1" and not killed:
+                killed.append(process.kill())
+
+    pool.release(kill=True)
+    outcome = conduct(kill, sync="bsp", on_death="continue", workers=3, pushes=60)
+    assert killed
+    assert [(death["worker"], death["iteration"]) for death in outcome.facts["deaths"]] == [(1, 0)]
+    assert outcome.facts["outcome"] == "budget"
+
+
+@pytest.mark.parametrize("fields", [{}, {"cluster": {"compute_s": 0.001}}], ids=["prepares", "rehearses"])
+def test_a_worker_that_computes_for_ever_before_the_run_is_named_once_in_each_lease(fields):
+    said, model, phase = 0, *((LoopsLater, "rehearsing") if fields else (LoopsAtOnce, "preparing"))
+
+    def look(news):
+        nonlocal said
+        said += news.get("waits", "").startswith(f"worker 1: still {phase} after ")  # others are done
+        if said == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        conduct(look, model=model, lease_s=1.0, **fields)
 
 
 class RaisesAlone(Stops):

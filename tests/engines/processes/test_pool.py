@@ -94,9 +94,9 @@ def test_processes_that_take_the_places_of_others_leave_no_descriptor():
     forks = forkserver._forkserver._forkserver_pid
 
     def opened():
-        own.replace(0)
+        own.replace(0, lambda: None)
         own.attach(0)
-        own.renew(range(2))
+        own.renew(range(2), lambda: None)
         return [sorted(os.listdir(f"/proc/{process}/fd")) for process in ("self", forks)]
 
     try:

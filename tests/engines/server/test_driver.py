@@ -224,3 +224,26 @@ def test_what_comes_after_its_workers_lease_or_before_its_turn_is_refused_and_co
     setup.driver.leave(1)
     setup.iteration(1, 4.0)
     assert (len(setup.record.rates), setup.driver.refused) == (1, 5)
+
+
+def test_a_worker_that_is_back_hears_nothing_of_what_it_pushed_before_it_left():
+    setup = Setup(sync="asp")
+    setup.clock.at = 1.0
+    setup.driver.receive([Push(0, 0, 0, 0, Gradient(WHOLE, 1930, 0.5))])  # its acknowledgement waits for weights
+    setup.driver.leave(0)
+    assert setup.driver.join(0, 5.0) == 1
+    setup.clock.at = 6.0
+    setup.driver.receive([Pull(0, 0, 1, 0, Wanted(0, 0, 6.0))])
+    ((worker, (weights,)),) = setup.record.sent
+    assert (worker, type(weights)) == (0, Weights)
+    assert (weights.payload.taken_s, weights.payload.done_s) == (6.0, 6.0)  # of its push there is none any more
+
+
+def test_a_rate_is_given_the_staleness_that_an_eager_worker_has_seen():
+    """Its own push, which it added to its weights, is no staleness to it."""
+    setup = Setup(sync="eager:2", rate="modulated:inverse", push_weight=1.0)
+    for worker, iteration, seen in ((0, 0, 0), (0, 1, 0), (1, 0, 2)):
+        gradient = Gradient(WHOLE, 1930, 0.5)
+        setup.driver.receive([Pull(worker, 0, iteration + 1, 0, Wanted(0, 0)),
+                              Push(worker, 0, iteration, 0, gradient, seen)])  # fmt: skip
+    assert setup.record.rates == [1.0, 1.0, pytest.approx(1 / 3)]

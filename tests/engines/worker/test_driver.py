@@ -117,3 +117,40 @@ def test_a_frame_that_is_here_was_here_before_even_if_both_are_read_at_once():
     assert driver.refused == 2
     driver.join(5, 9.0)
     assert not driver.repeated(brought)  # of a new life
+
+
+def test_a_successor_draws_the_compute_times_that_its_predecessor_would_have_drawn():
+    first, second = (WorkerDriver(spread(sync="bsp"), 1, lambda frame, now: None, []) for _ in range(2))
+    times = [first.modelled_s(iteration) for iteration in range(5)]
+    second.resume(3)
+    assert [second.modelled_s(iteration) for iteration in (3, 4)] == times[3:]
+    assert len(set(times)) == 5
+
+
+def spread(**fields: Any) -> Any:
+    cluster = {"compute_s": 1.0, "compute_sigma": 0.5}
+    return job_without_tensors(resolve(tiny(engine="timing", workers=2, cluster=cluster, **fields)))
+
+
+def test_an_iteration_of_several_gradients_that_is_skipped_takes_as_many_batches():
+    driver = Setup(sync="local:3", on_nonfinite="skip").driver
+    driver.start(0.0)
+    basis = driver.basis(0)
+    for skips in (1, 2):
+        basis = driver.skip(0, basis)
+        assert basis is not None
+        assert basis.ahead == 3 * skips
+    assert driver.skipped() == [[1, 0, 2]]
+
+
+def test_an_eager_worker_adds_its_own_pushes_with_the_rates_of_their_steps():
+    setup = Setup(sync="eager:3", schedule="linear", push_weight=1.0)
+    setup.driver.start(0.0)
+    for iteration in range(2):
+        setup.driver.computed([0], setup.gradients(0), 1.0, 1.0, 1.0)
+        lacks = weights(iteration + 1)._replace(version=0, own=0)  # both of them
+        setup.driver.installed(lacks, 4.0, None)
+        setup.driver.acknowledged(Ack(1, 0, iteration, Taken(5.0, 6.0)), 7.0)
+    found = [(write.iteration, write.rate) for write in setup.driver.basis(2).writes]
+    assert found == [(n, setup.job.learning_rate(n)) for n in range(2)]
+    assert found[0][1] > found[1][1]

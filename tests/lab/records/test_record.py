@@ -153,7 +153,8 @@ def test_where_the_results_cannot_be_written_the_work_is_kept_with_temporary_fil
     import tempfile
 
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(elsewhere))
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
     to_csv = pd.DataFrame.to_csv
 
     def full(table, path, **named):
@@ -165,6 +166,8 @@ def test_where_the_results_cannot_be_written_the_work_is_kept_with_temporary_fil
     with pytest.raises(RecordError, match=r"No space left .* are free in .*; what was completed is kept in") as error:
         getattr(Draft(Run(), results), where)(TABLES, VALUES, FACTS)
     (kept,) = elsewhere.glob("*/interrupted/*")
+    assert kept.parents[1].name not in ("pslab", Run().digest)  # nobody else knows before where it will lie
+    assert kept.parents[1].stat().st_mode & 0o077 == 0
     assert str(error.value).endswith(str(kept))
     assert (load(kept).weights == VALUES).all()
     assert list((results / "runs").iterdir()) == []

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pslab.engines.job.wire import Frame, Message, pack, unpack
 
 SPIN_S = 50e-6
-READ_BYTES = 1 << 16
+READ_BYTES, LIMIT_BYTES = 1 << 16, 1 << 26  # at a time; of a frame: numbers do not come on a line, only messages
 HEADER = struct.Struct("<Id")  # of a frame: the length of its body, and when it was sent, on the monotonic clock
 
 
@@ -62,7 +62,8 @@ class Line:
                 select.select((), (self.descriptor,), ())
 
     def frames(self) -> list[Frame]:
-        """The frames that are here; EOFError when the other end is gone and everything has been read."""
+        """The frames that are here; EOFError when the other end is gone and everything has been read; NoFrame if it is
+        there, and has sent something else."""
         try:
             data = os.read(self.descriptor, READ_BYTES)
         except BlockingIOError:
@@ -75,10 +76,15 @@ class Line:
         while (begin := at + HEADER.size) <= len(data):
             length, sent_s = HEADER.unpack_from(data, at)
             end = begin + length
+            if length > LIMIT_BYTES:
+                raise NoFrame(f"has sent what is no frame of this run: one of {length} bytes")
             if end > len(data):
                 break
             self._sent_s = sent_s
-            found.append(list(unpack(data[begin:end])))
+            try:
+                found.append(list(unpack(data[begin:end])))
+            except struct.error as error:
+                raise NoFrame(f"has sent what is no frame of this run: {error}") from None
             at = end
         self._rest = data[at:]
         return found

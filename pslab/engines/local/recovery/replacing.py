@@ -23,13 +23,15 @@ LIVES = 3  # new processes in a worker's place, after which the run goes on with
 
 
 class Recovery:
-    """The processes of one run that are replaced; `servers` are numbers. `start` gives a worker's new one its role."""
+    """The processes of one run that are replaced; `servers` are numbers. `start` gives a worker's new one its role;
+    `heed` is called while one is waited for, and may raise."""
 
     def __init__(
         self, pool: Pool, attendance: Attendance, on_death: str, start: Callable[[int], None],
-        servers: Sequence[int] = (SERVER,),
+        heed: Callable[[], None], servers: Sequence[int] = (SERVER,),
     ) -> None:  # fmt: skip
         self._pool, self._attendance, self._start, self._on_death = pool, attendance, start, on_death
+        self._heed = heed
         self.servers = servers  #: the one that decides first
         #: that ended: worker, iteration, how and when; with which iteration the next one goes on, and what was kept
         self.lives: list[dict[str, Any]] = []
@@ -64,7 +66,7 @@ class Recovery:
         if spent < LIVES:
             self.lives.append({**death, "how": how, "joined": None, "kept": None})
             try:
-                self._pool.replace(worker)
+                self._pool.replace(worker, self._heed)
             except StartFailed as error:
                 self.lives[-1]["how"] += f"; {error}"
             else:
@@ -113,7 +115,7 @@ class Recovery:
                              "to_seconds": facts["seconds"]})  # fmt: skip
         self.preparing.clear()
         self.begin_again(facts, how)
-        self._pool.renew(range(len(facts["clocks"]) + len(self.servers) - 1))
+        self._pool.renew(range(len(facts["clocks"]) + len(self.servers) - 1), self._heed)
         return found
 
     def begin_again(self, facts: Mapping[str, Any], how: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from typing import Any
 
-#: Once the process has hung up: end whoever was told of the folder or has a file open there, and could make it again.
-#: Ray's agents, and workers that were being started, would otherwise look for their node for up to a minute.
+MARK = "PSLAB_PASSING_FOLDER"  # in the environment of what this process starts from then on
+#: Once the process has hung up: end whom it has started, and was told of the folder or has a file open there: it could
+#: make it again. Ray's agents, and workers that were being started, would otherwise look for their node for up to a
+#: minute. Others that have the folder open, such as an editor, are left alone.
 REMOVE = """cat
 ended=.
 while [ "$ended" ] || [ -e "$0" ]; do
@@ -15,11 +18,11 @@ while [ "$ended" ] || [ -e "$0" ]; do
     for each in $(find /proc/[0-9]*/fd -lname "$0*"; grep -lF "$0" /proc/[0-9]*/cmdline); do
         each=${each#/proc/}
         each=${each%%/*}
-        [ "$each" != $$ ] && [ "$each" != $PPID ] && kill -9 "$each" && ended=$each
+        grep -qzxF "MARK=$0" "/proc/$each/environ" && kill -9 "$each" && ended=$each
     done
     rm -rf "$0"
     sleep 1
-done 2> /dev/null"""
+done 2> /dev/null""".replace("MARK", MARK)
 _lines: list[Any] = []  # which end with this process
 
 
@@ -28,4 +31,5 @@ def passing_folder(prefix: str) -> str:
     found = tempfile.mkdtemp(prefix=prefix)
     _lines.append(subprocess.Popen(["sh", "-c", REMOVE, found], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                    start_new_session=True))  # fmt: skip
+    os.environ[MARK] = found
     return found

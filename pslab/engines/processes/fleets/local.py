@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
@@ -28,7 +28,7 @@ class LocalFleet:
         """Memory for all of them."""
         return Arena()
 
-    def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
+    def start(self, memory: Mapping[int, child.Memory], heed: Callable[[], None]) -> Iterator[Started]:
         """New processes with these numbers and this memory, each as soon as it is there. Those but the server have a
         line to it; if it is not among them it gets its ends when they are handed to it."""
         with contextlib.ExitStack() as theirs, spawning():

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -109,13 +109,14 @@ class LoopbackFleet:
         """Memory of this process alone."""
         return PrivateArena()
 
-    def start(self, memory: Mapping[int, child.Memory]) -> Iterator[Started]:
-        """New processes with these numbers, whose memory is to be like this; the server hears of those beside it."""
+    def start(self, memory: Mapping[int, child.Memory], heed: Callable[[], None]) -> Iterator[Started]:
+        """New processes with these numbers, whose memory is to be like this; the server hears of those beside it.
+        `heed` is called a few times a second until they are there."""
         numbers, pipes = sorted(memory), dict[int, Connection]()
-        processes = self._launched(numbers)
+        processes = self._launched(numbers, heed)
         for number in numbers:
             try:
-                pipes[number] = self._listener.accept(number, START_LIMIT_S)
+                pipes[number] = self._listener.accept(number, START_LIMIT_S, heed)
             except TimeoutError as error:
                 raise StartFailed(f"{name(number)} has not come: {error}") from None
             self._book[number] = _listening(pipes[number], number)
@@ -124,7 +125,7 @@ class LoopbackFleet:
             pipe.send_bytes(json.dumps(told).encode())
             yield number, processes[number], _patched(pipe, number, memory[number])
 
-    def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
+    def _launched(self, numbers: Sequence[int], heed: Callable[[], None]) -> dict[int, Any]:
         """New processes, which are going to dial, by their numbers."""
         with spawning():
             found = {}

@@ -29,6 +29,7 @@ from pslab.version import __version__
 Address = tuple[str, int]
 KEY_BYTES = NONCE_BYTES = 32
 HELLO_LIMIT_S = 1.0  # in which two have met
+HEED_S = 0.1
 START_LIMIT_S = 60.0  # in which a process that was started has dialled
 PINGS = 32
 CLOCK = -(1 << 32)  # the number of who dials for the time alone
@@ -123,8 +124,11 @@ class Listener:
             with arrived:
                 arrived.notify_all()
 
-    def accept(self, number: int, limit_s: float = START_LIMIT_S) -> Connection:
+    def accept(
+        self, number: int, limit_s: float = START_LIMIT_S, heed: Callable[[], None] = lambda: None
+    ) -> Connection:
         """The line of the process with this number, once it has dialled; of two with one number that of the last.
+        `heed` is called a few times a second until then: it may raise.
 
         Raises:
             TimeoutError: it has not, within so many seconds.
@@ -139,7 +143,8 @@ class Listener:
                 raise TimeoutError(f"process {number} has not dialled {self.address[0]}:{self.address[1]} within "
                                    f"{limit_s:g} s{why}")  # fmt: skip
             if self._arrived is None:
-                self._turn(until_s)
+                heed()
+                self._turn(min(until_s, time.monotonic() + HEED_S))
                 continue
             with self._arrived:
                 if number not in self._here:

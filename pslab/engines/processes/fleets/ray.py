@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pslab.config.fleet import Fleet
@@ -86,17 +86,17 @@ class RayFleet(LoopbackFleet):
                               f"{has} on {len(self._ray.nodes())} hosts")  # fmt: skip
         return found
 
-    def _launched(self, numbers: Sequence[int]) -> dict[int, Any]:
+    def _launched(self, numbers: Sequence[int], heed: Callable[[], None]) -> dict[int, Any]:
         knock(self._head)  # Ray would look for it for minutes
-        hosts, found, until_s = self._hosts(), dict[int, Any](), time.monotonic() + START_LIMIT_S
-        placing = dict[int, Any]()
+        hosts, until_s = self._hosts(), time.monotonic() + START_LIMIT_S
+        found, placing, gpus = dict[int, Any](), dict[int, Any](), self._fleet.worker_gpus > 0
         while missing := [number for number in numbers if number not in found]:
             placing = {number: placing.get(number) or self._place(number) for number in missing}
+            heed()
             self._over.wait(LOOK_S)
             for number, (actor, begun) in placing.items():
                 if self._there(begun):  # it dials from now on; one that is given up does not
-                    serving = actor.serve.remote(number, self._way, number != SERVER and self._fleet.worker_gpus > 0)
-                    found[number] = RayProcess(self._ray, actor, serving)
+                    found[number] = RayProcess(self._ray, actor, actor.serve.remote(number, self._way, gpus))
             names, lost = [name(number) for number in missing if number not in found], hosts - self._hosts()
             if names and (time.monotonic() > until_s or (lost and not self._reserved.wait(MOVED_LIMIT_S))):
                 why = "a host is gone, and no other one has room" if lost else f"not within {START_LIMIT_S:g} s"
@@ -194,7 +194,7 @@ class _Actor:
 
     def serve(self, number: int, way: Way, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""
-        if not gpus:
+        if number == SERVER or not gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         threading.current_thread().name = f"pslab-{name(number)}"
         begin(number, way, pulse=True)

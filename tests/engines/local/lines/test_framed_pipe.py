@@ -10,7 +10,7 @@ import pytest
 
 from pslab.engines.job.wire import Blocked, Gradient, Message, Stop, pack
 from pslab.engines.local.lines import framed_pipe
-from pslab.engines.local.lines.framed_pipe import HEADER, Line, ready
+from pslab.engines.local.lines.framed_pipe import HEADER, Line, NoFrame, ready
 from pslab.protocol.messages import Push
 
 FRAMES = [[Push(1, 0, 7, 3, Gradient(-1, 5, 0.25))], [Stop(1), Blocked(2, 1)], [Stop(3)]]
@@ -35,6 +35,20 @@ def test_frames_arrive_whole_and_in_order(ends):
         there.send(frame)
     assert here.frames() == FRAMES
     assert here.frames() == []
+
+
+@pytest.mark.parametrize("garbage", [
+    HEADER.pack(3, 0.0) + b"\xff\xff\xff", raw(FRAMES[0])[:-1] + b"", HEADER.pack(2, 0.0) + pack(FRAMES[1])[:2],
+    b"\xff" * 100,
+], ids=["no kind", "cut", "half a record", "too long"])  # fmt: skip
+def test_what_is_no_frame_ends_the_line_with_words(ends, garbage):
+    here = Line(ends[0])
+    os.write(ends[1].fileno(), garbage)
+    if len(garbage) == len(raw(FRAMES[0])) - 1:  # there may be more to come
+        assert here.frames() == []
+        return
+    with pytest.raises(NoFrame, match="has sent what is no frame of this run"):
+        here.frames()
 
 
 @pytest.mark.parametrize("step", [1, 3, 50, 120])

@@ -45,6 +45,25 @@ leftovers._lines[0].communicate()  # hangs up, and waits for the shell's end
 """
 
 
+def test_a_process_that_was_not_started_here_is_left_alone(tmp_path: Path):
+    """An editor, say, that has a file of the folder open."""
+    given = {**os.environ, "TMPDIR": str(tmp_path)}
+    script = SCRIPT.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.stdin.read()")
+    parent = subprocess.Popen([sys.executable, "-c", script, "used"], env=given, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert parent.stdout is not None
+    folder = parent.stdout.readline().strip()
+    own = [process for process in using(folder) if process != parent.pid]
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as editor:
+        parent.kill()
+        parent.communicate()
+        for process in own:
+            wait_for_end(process)
+        assert (using(folder), Path(folder).exists()) == ([editor.pid], False)
+        editor.kill()
+
+
 def test_a_process_that_is_ending_is_not_killed_for_what_it_has_open_there(tmp_path: Path):
     given = {**os.environ, "TMPDIR": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-c", ENDING], env=given, check=False)

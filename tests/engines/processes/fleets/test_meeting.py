@@ -54,6 +54,14 @@ def test_two_that_have_the_key_meet_and_talk(listener):
     assert listener.refused == []
 
 
+def test_who_waits_for_a_process_heeds_an_interrupt(listener):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        listener.accept(3, heed=interrupt)
+
+
 def test_others_wait_until_they_are_asked_for(listener):
     waiting = {number: beside(partial(dial, listener.address, number, KEY)) for number in (2, 0, 1)}
     for number in (0, 1, 2):

@@ -105,7 +105,7 @@ def test_a_cluster_whose_head_is_gone_is_left_and_not_asked_for_anything(cluster
     assert cluster.calls == ["init", "remove"]
     cluster.head.close()
     with pytest.raises(ConnectionError, match=f"nobody listens at {cluster.gcs_address}: Connection refused"):
-        first._launched([0])
+        first._launched([0], lambda: None)
     first.close()
     assert cluster.calls == ["init", "remove"]
     with pytest.raises(StartFailed, match=f"nobody listens at {cluster.gcs_address}.* `ray start --head` begins it"):
