@@ -28,7 +28,7 @@ from pslab.lab.plots.page.panels import (
     spread,
     words_of,
 )
-from pslab.lab.plots.page.theme import BACK, SINGLE
+from pslab.lab.plots.page.theme import BACK, SINGLE, told_apart
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
@@ -133,11 +133,13 @@ def curves(
             drawn.append(Curve("", own_look[key].thin, values.get(facet or ""), values.get(row or ""), behind=True,
                                frames={pair: _band(group, *pair, crowd) for pair in pairs}, how={"marked": False}))
     differing = columns_of(alone, "label")
-    for key, group in groups(alone, "label").items() if len(alone) else ():
+    singles = groups(alone, "label") if len(alone) else {}
+    greys = told_apart([BACK, *[SINGLE] * len(singles)], [{0}] * (1 + len(singles)))[1:]
+    for look, (key, group) in zip(greys, singles.items(), strict=True):
         own = [label_of(dict(zip(differing, key, strict=True)), differing, group[0].run)] if differing else []
         label = ", ".join(["single machine", *own])
         frames = {pair: _band(group, *pair, crowd) for pair in pairs if not pair[0].startswith("bytes")}
-        drawn.append(Curve(label + marks(group), SINGLE, ..., ..., behind=True, frames=frames))
+        drawn.append(Curve(label + marks(group), look, ..., ..., behind=True, frames=frames))
     facets = [value for value in crowd.levels(facet) if not (one and value == behind)] if facet else []
     rows = crowd.levels(row) if row else []
     known = {name: quantity(name, result.run) for name in (*xs, *ys) for result in found[:1]} or QUANTITIES

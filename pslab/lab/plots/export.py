@@ -23,12 +23,28 @@ import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
 from pslab.errors import Unwritable
-from pslab.lab.plots.page.paper import caption_of, heading_of, paper
+from pslab.lab.plots.page.paper import SCREEN, caption_of, heading_of, paper, screen
 from pslab.lab.plots.page.theme import FONT, PALE
 
 FORMATS = ("png", "svg", "pdf")
 PNG_SCALE = 2
 CONFIG: Mapping[str, Any] = {"displaylogo": False, "responsive": True, "toImageButtonOptions": {"format": "svg"}}
+
+#: In a page: the graph fills its width, its type grows a little in a wide one, and in a narrow one all of it shrinks.
+FIT = """
+const graph = document.getElementById('{plot_id}'), box = graph.parentElement;
+const fit = () => {
+  const times = Math.min(1.2, box.clientWidth / LEAST);
+  graph.style.transformOrigin = '0 0';
+  graph.style.transform = 'scale(' + times + ')';
+  graph.style.width = box.clientWidth / times + 'px';
+  graph.style.height = 'HIGHpx';
+  box.style.height = times * HIGH + 'px';
+  Plotly.Plots.resize(graph);
+};
+addEventListener('resize', fit);
+fit();
+"""
 
 
 def write(fig: go.Figure, name: str, directory: Path | str, images: bool = False) -> list[Path]:
@@ -69,11 +85,13 @@ def page(fig: go.Figure, name: str, script: bool | str = True) -> str:
 
     `script` "directory": plotly.min.js (4.8 MB) lies beside the page, and is not part of it.
     """
-    steady = pio.from_json(plain(fig))
-    text: str = pio.to_html(steady, config=dict(CONFIG), include_plotlyjs=script, div_id=_identifier(name))
+    steady = screen(pio.from_json(plain(fig)))
+    width, high = fig.layout.width or 700, steady.layout.height or 450
+    text: str = pio.to_html(steady, config=dict(CONFIG), include_plotlyjs=script, div_id=_identifier(name),
+                            post_script=FIT.replace("LEAST", f"{SCREEN * width:.0f}").replace("HIGH", str(high)))
     headline = escape(heading_of(fig) or name)
     lines = "".join(f"<p>{escape(line)}</p>" for line in caption_of(fig))
-    style = f"font: 13px {FONT}; max-width: {fig.layout.width or 700}px; color: {PALE}"
+    style = f"font: 13px {FONT}; max-width: {1.2 * width:.0f}px; color: {PALE}"
     caption = f'<div style="{style}">{lines}</div></body>' if lines else "</body>"
     return text.replace("<head>", f"<head><title>{headline}</title>", 1).replace("</body>", caption)
 

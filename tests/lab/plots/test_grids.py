@@ -107,6 +107,12 @@ def test_crowded_curves_become_panels_and_few_stay_together():
     assert not confused(explicit)
 
 
+def test_several_single_machines_look_different():
+    figure = plots.curves(results(workers=[1, 4], lease_s=[5.0, 60.0]))
+    assert len([name for name in drawn.lines(figure) if name.startswith("single machine")]) == 2
+    assert not confused(figure)
+
+
 def test_a_column_that_is_both_drawn_and_drawn_by_is_refused():
     with pytest.raises(ConfigError, match="give the axis of the grid another name"):
         plots.bars(results(rate=["constant", "dynsgd"], sync=["bsp", "asp"]), ["rate"])

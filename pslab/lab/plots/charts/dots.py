@@ -20,7 +20,7 @@ from pslab.lab.plots.page.theme import PALE, SMALL, WIDTHS, Look, plain_look
 from pslab.lab.records.summary import cell
 from pslab.lab.records.units import plain
 
-ROW, MARK = 9.0, 6.5  # px: the height of a mark's own line; a mark
+ROW, MARK = 8.0, 6.5  # px: the height of a mark's own line; a mark
 FAR = 4.0  # from the least to the largest: then the axis is logarithmic
 MISSED, LEAST = "not reached", "the least"
 
@@ -73,7 +73,8 @@ def dots(
     lanes = categories(rows, downwards=True, widest=NAMED * WIDTHS[width])
     room = (WIDTHS[width] - lanes.ticks_px - 2 * GLYPH) / len(parts)
     shown = _axis([end for own in marks for mark in own for end in mark.ends if mark.known], f"times {standard}", room)
-    heights = [len(rows) * (ROW * len(ys) + 6)]
+    said = any(not mark.known for own in marks for mark in own)
+    heights = [len(rows) * ((SMALL + 3 if said else ROW) * len(ys) + 6)]
     page = Page([[shown] * len(parts)], [[lanes] * len(parts)], table.heads(facet), (), width, heights)
     for column, own in enumerate(marks):
         page.figure.add_vline(x=1, line={"color": PALE, "width": 1, "dash": "2px,2px"}, row=1, col=column + 1,

@@ -19,11 +19,12 @@ from pslab.lab.plots.page import keys as names
 from pslab.lab.plots.page.axes import NAME_LINES, ROW, Axis, text_px, wrapped
 from pslab.lab.plots.page.keys import GLYPH, Key
 from pslab.lab.plots.page.line import Line, traces
-from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TYPE, WIDTHS, template
+from pslab.lab.plots.page.paper import Figure
+from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TITLE_ROW, TYPE, WIDTHS, template
 
 GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; between a panel and what belongs to it
 HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
-TITLE_ROW, TICK = 16.0, 34.0  # px: a line of the title; from one of plotly's own ticks on x to the next
+TICK = 34.0  # px: from one of plotly's own ticks on x to the next
 VEIL = "rgba(255,255,255,0.8)"  # behind letters that curves may cross
 HEAD_LINES, TURNED = 4, 120.0  # of a heading; px: the length of a turned name on x
 NARROW = 96.0  # px (1 in): panels beside others are not made narrower by names at their side
@@ -54,7 +55,7 @@ class Page:
     notes: list[dict[str, Any]] = field(default_factory=list)  #: texts, which plotly takes all at once
 
     def __post_init__(self) -> None:
-        self.figure = make_subplots(len(self.xs), len(self.xs[0]))
+        self.figure = make_subplots(len(self.xs), len(self.xs[0]), figure=Figure())
         if not self.heights:
             self.heights = [HEIGHT if len(self.xs) == 1 else FACET] * len(self.xs)
         named = [max(0.0, *(each.names_px for each in line)) for line in self.ys]

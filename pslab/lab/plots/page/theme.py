@@ -25,6 +25,7 @@ from pslab.lab.plots.labels import number, parts
 PT = 96 / 72  # px
 WIDTHS = {"column": 336, "page": 687}  # px: 3.5 and 7.16 in, the columns of IEEE and ACM
 TYPE, SMALL, TITLE = 8 * PT, 7 * PT, 9 * PT
+TITLE_ROW = 16.0  # px: a line of the title
 LINE, MARK = 1.2 * PT, 4 * PT
 INK, PALE, GRID = "#222222", "#666666", "#E6E6E6"
 DARK, SEEN = "#111111", 3.0  # a dark page, and the contrast at which a line is seen on it (WCAG 2.2, 1.4.11)
