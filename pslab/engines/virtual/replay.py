@@ -1,10 +1,12 @@
-"""A run's exchange on another cluster, without its gradients: under a barrier these do not depend on any duration.
+"""A run's exchange on another cluster, without its gradients: these do not depend on any duration where each step is
+made of a push of every worker, and no worker computes on before it.
 
 The frames that were recorded travel again, in virtual time.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -65,17 +67,20 @@ class RecordedSizes(Sizes):
         return size_bytes if 0 < size_bytes != whole else WHOLE
 
 
-def retime(experiment: Experiment, pushes: np.ndarray, diverged: Mapping[str, int] | None = None) -> Outcome:
+def retime(
+    experiment: Experiment, pushes: np.ndarray, budget: int, diverged: Mapping[str, int] | None = None
+) -> Outcome:
     """What the run would have been on this experiment's cluster, but for its accuracy and its weights.
 
     Args:
         pushes: the recorded ones, in the columns of the ledger.
+        budget: gradients after which it ends, whatever ended it where it was recorded.
         diverged: the worker and iteration of the gradient that was not finite, if the run ended by one. Where several
             of its round were not, another of them may have been the first on this cluster.
 
     Raises:
-        ConfigError: requests for keys; a policy without a barrier, whose gradients depend on who is when where, as do
-            ranges that are fitted; several ranges; workers that leave or join.
+        ConfigError: requests for keys; a policy without rounds, whose gradients depend on who is when where, as do
+            ranges that are fitted; several ranges; workers that leave or join; nothing was applied.
     """
     run, cluster = experiment.run, experiment.cluster
     if run.on_nonfinite == "skip":
@@ -83,13 +88,16 @@ def retime(experiment: Experiment, pushes: np.ndarray, diverged: Mapping[str, in
         raise ConfigError("on_nonfinite", run.on_nonfinite, problem)
     if experiment.keyed:
         raise ConfigError("pull", run.pull, "a record does not have the keys that were asked for: run it there")
-    if not experiment.traits.barrier:
-        raise ConfigError("sync", run.sync, "without a barrier another cluster means other gradients: run it there")
+    if not experiment.traits.rounds:
+        raise ConfigError("sync", run.sync, "without rounds another cluster means other gradients: run it there")
+    if not len(pushes):
+        raise ConfigError("record", run.digest, "no push was applied: there is nothing to be replayed")
     if getattr(experiment.prune, "fitted", False):
         raise ConfigError("prune", run.prune, "is fitted to its cluster: another means other gradients: run it there")
     if cluster.leave or cluster.join or len(experiment.parts) > 1:
         raise ConfigError("cluster", run.cluster, "only whole pushes of workers that stay can be replayed elsewhere")
     rows = [dict(zip(PUSH_COLUMNS, map(float, row), strict=True)) for row in pushes]
     sizes = {(int(row["worker"]), int(row["iteration"])): row for row in rows}
-    job = job_without_tensors(experiment)
+    ended = run.but(pushes=budget, seconds=None, target_accuracy=None)
+    job = job_without_tensors(dataclasses.replace(experiment, run=ended))
     return exchange(job, RecordedSizes(job, sizes), Recorded(job, sizes, diverged), lambda news: None)

@@ -1,4 +1,4 @@
-"""retimed(result, cluster): a run with a barrier, as it would have been on another cluster."""
+"""retimed(result, cluster): a run in rounds, as it would have been on another cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -26,17 +27,28 @@ class Retimed(Result):
 
 
 def retimed(result: Result, cluster: str | Mapping[str, Any]) -> Retimed:
-    """The same pushes and accuracies, at the instants of another cluster in virtual time.
+    """The same pushes and accuracies, at the instants of another cluster in virtual time. A run that was ended by its
+    time, or by a target, ends there after as many pushes; of its last answers some may be missing.
 
     Raises:
-        ConfigError: a policy without a barrier, or what `resolve` refuses.
+        ConfigError: a policy whose steps are not made of a push of every worker, or what `resolve` refuses.
     """
-    run = result.run.but(cluster=cluster, engine="virtual")
-    outcome = retime(resolve(run), result.pushes[list(PUSH_COLUMNS)].to_numpy(float), result.manifest["diverged"])
+    manifest, run = result.manifest, result.run.but(cluster=cluster, engine="virtual")
+    pushes, budget = result.pushes[list(PUSH_COLUMNS)].to_numpy(float), manifest["pushes"]
+    if manifest["outcome"] == "seconds" and budget:
+        run = run.but(pushes=budget, seconds=None)
+    if manifest["outcome"] in ("budget", "diverged"):
+        budget = run.pushes or np.iinfo(int).max
+    experiment = resolve(run)
+    outcome = retime(experiment, pushes, budget, manifest["diverged"])
     tables, _, facts = tables_of(run, outcome)
-    evaluated, instants = result.accuracy.copy(), tables["pushes"].seconds.to_numpy()
-    counts = evaluated.pushes.to_numpy()
-    evaluated["seconds"] = [instants[count - 1] if count else 0.0 for count in counts]
-    manifest = {**result.manifest, "run": run.plain(), "digest": run.digest, "seconds": facts["seconds"],
-                "retimed": result.digest}  # fmt: skip
-    return Retimed(run, result.path, manifest, tables={**tables, "accuracy": evaluated})
+    if manifest["outcome"] == "target":  # a run ends with the step whose weights reach it
+        facts["seconds"] = tables["pushes"].seconds.max()
+    evaluated, applied = result.accuracy.copy(), tables["pushes"]
+    gradients = applied.iteration.map(experiment.traits.gradients).cumsum().to_numpy()
+    at = np.searchsorted(gradients, evaluated.pushes.to_numpy())
+    instants = applied.seconds.to_numpy()[np.minimum(at, len(applied) - 1)]
+    evaluated["seconds"] = np.where(evaluated.pushes > 0, instants, 0.0)
+    told = {**manifest, "run": run.plain(), "digest": run.digest, "seconds": facts["seconds"],
+            "retimed": result.digest}  # fmt: skip
+    return Retimed(run, result.path, told, tables={**tables, "accuracy": evaluated})
