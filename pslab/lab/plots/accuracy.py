@@ -88,7 +88,7 @@ def curves(
         by: the columns whose values get a curve each; "label": what differs, in panels where one would be crowded.
         facet, row: columns whose values get a panel each, side by side and one under the other.
         behind: the value of `by` whose curve stands grey behind the others, in each panel where facet is by.
-        banded: the same runs in virtual time over several seeds: thin, in their curves' colours, with their bands.
+        banded: the same runs in virtual time over several seeds, bands in their curves' colours; of one, thin.
         goal: an accuracy (0 to 1), or a value of the runs' metric, drawn as a dotted line.
         log: the logarithmic axes, of "x" and "y"; None: time and bytes if one curve is far longer than most.
         zoom: per cent of accuracy, or values of the metric, in the frame; None: of accuracies where the ends of the
@@ -117,7 +117,7 @@ def curves(
     drawn = []
     looked = names or ([] if panels else ["sync"])  # one curve alone has its policy's look
     ruled = [{"sync": group[0].run.sync, **key} for key, group in zip(keys, grouped.values(), strict=True)]
-    made = shared_looks(ruled, looked, panels, crowd.orders)
+    made = shared_looks(ruled, looked, panels, crowd.orders, crowd)
     for values, look, group in zip(keys, made, grouped.values(), strict=True):
         back = behind is not None and behind in (values[name] for name in names)
         label, sign = label_of(values, names, group[0].run), marks(group)
@@ -131,7 +131,8 @@ def curves(
         if key in own_look:
             values = dict(zip(shown, key, strict=True))
             drawn.append(Curve("", own_look[key].thin, values.get(facet or ""), values.get(row or ""), behind=True,
-                               frames={pair: _band(group, *pair, crowd) for pair in pairs}, how={"marked": False}))
+                               frames={pair: _band(group, *pair, crowd) for pair in pairs},
+                               how={"marked": False, "joined": len(group) == 1}))  # fmt: skip
     differing = columns_of(alone, "label")
     singles = groups(alone, "label") if len(alone) else {}
     greys = told_apart([BACK, *[SINGLE] * len(singles)], [{0}] * (1 + len(singles)))[1:]
@@ -162,7 +163,9 @@ def curves(
 def _banded(twins: Results) -> list[str]:
     """What the thin lines are."""
     seeds = len({result.run.seed for result in twins})
-    return [f"thin, with bands: the same in virtual time, median and range of {seeds} seeds"] if seeds else []
+    if seeds == 1:
+        return ["thin: the same in virtual time"]
+    return [f"bands: the same in virtual time, range of {seeds} seeds"] if seeds else []
 
 
 def as_results(results: Result | Iterable[Result]) -> Results:

@@ -32,7 +32,8 @@ TITLE = "Who waits for whom, and how stale each push is"
 NUMBERS = ("a number in a computation is its iteration, in a circle the staleness of the push that is applied there: "
            "steps of the server since its worker pulled")  # fmt: skip
 SHADES = "a circle is a push that is applied there: white where it is fresh, darker the staler it is (here up to {})"
-BAR, APART = 0.66, 0.02  # of a lane: a bar; between the parts of one
+BAR, APART = 0.56, 0.02  # of a lane: a bar; between the parts of one
+BESIDE = 0.5  # of a lane: from its middle to a circle with a number, which hides no bar
 SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar, where links are used while computing
 #: Under its name in the legend: what a worker is doing.
 WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
@@ -127,7 +128,7 @@ def timeline(
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / max(1, sum(result.run.workers + 1 for result in chosen))))
     stalest = max((int(own.staleness.max()) for each in chosen if len(own := _applied(each, first, last))), default=0)
     looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
-                         names or ["sync"], [], {})  # fmt: skip
+                         names or ["sync"], [], {}, found)  # fmt: skip
     panels = [
         _Panel(label_of(key, names, each.run) + marks([each]), look, each, first, last, lane_px,
                WIDTHS[width] - MARGIN, stalest)
@@ -287,13 +288,13 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
     table = panel.pushes
     if not len(table):
         return []
-    size = 12.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
+    size = 11.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
     fills = [shade(int(s), panel.stalest) for s in table.staleness]
     texts = [f"push {int(p.push)}: worker {int(p.worker)}, iteration {int(p.iteration)}<br>computed on version "
             f"{int(p.version_pulled)}, makes version {int(p.version_applied)}: staleness {int(p.staleness)}"
             for p in intervals.records(table)]  # fmt: skip
     return [go.Scatter(
-        x=table.seconds, y=table.worker + (BAR / 2 if panel.numbered else 0) * (1 if panel.overlapped else -1),
+        x=table.seconds, y=table.worker + (BESIDE if panel.numbered else 0) * (1 if panel.overlapped else -1),
         mode="markers+text" if panel.numbered else "markers", name="staleness", legendgroup="staleness",
         marker={"symbol": "circle", "size": size, "color": fills, "opacity": 1, "line": {"color": INK, "width": 0.6}},
         text=[str(int(s)) for s in table.staleness] if panel.numbered else None, showlegend=False,

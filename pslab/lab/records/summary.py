@@ -163,7 +163,8 @@ def metric_among(results: Iterable[Result], measures: Iterable[object]) -> Metri
 
 
 def groups(results: Iterable[Result], by: By = "label", **others: By | None) -> dict[tuple[Any, ...], Results]:
-    """The results by the values of these columns; within a group they differ in nothing but the seed.
+    """The results by the values of these columns, in the grid's order; within a group they differ in nothing but the
+    seed.
 
     `label` stands for the columns that tell the results apart. `others`, such as facet="sync", are named in messages.
 
@@ -175,8 +176,9 @@ def groups(results: Iterable[Result], by: By = "label", **others: By | None) -> 
     split: dict[tuple[Any, ...], None] = {}
     for result, places in zip(found, found.columns, strict=True):
         split |= dict.fromkeys(key_of(result.run, place, names) for place in places)
+    order = {key: [found.orders[name].index(value) for name, value in zip(names, key, strict=True)] for key in split}
     made = {key: found.keep(lambda run, place, key=key: key_of(run, place, names) == key)  # type: ignore[misc]
-            for key in split}  # fmt: skip
+            for key in sorted(split, key=order.__getitem__)}  # fmt: skip
     for key, group in made.items():
         if len(apart := group.differing()):
             _refuse(names, key, group, apart, by, others)

@@ -17,6 +17,7 @@ from pslab.lab import plots
 from pslab.lab.plots.accuracy import accuracy_range
 from pslab.lab.plots.page.theme import BEHIND, colour
 from pslab.lab.records.results import Results
+from pslab.lab.records.summary import summary
 from pslab.lab.runs.grid import alone, grid
 
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
@@ -57,21 +58,47 @@ def test_a_curve_alone_has_the_colour_of_its_policy(make: Make, sync: str):
     assert {line.line.color for line in drawn.lines(figure).values()} == {colour("sync", sync)}
 
 
-def test_the_same_in_virtual_time_stands_thin_and_with_its_band_behind_its_curve(make: Make, tmp_path: Path):
+def test_the_same_in_virtual_time_is_a_band_behind_its_curve_and_of_one_seed_a_thin_line(make: Make, tmp_path: Path):
     rules = {"prune": ["none", "static:1%"]}
     real = make(grid(Run(pushes=8, cluster="lab"), **rules))
     twins = grid(BASE, **rules, seed=[0, 1, 2]).finished(
         [one(tmp_path, run, [0.1, 0.5 + run.seed / 10, 0.9]) for run in grid(BASE, **rules, seed=[0, 1, 2])])
     figure = plots.curves(real, x="iteration", by="prune", banded=twins, zoom=False)
-    thin = [trace for trace in figure.data if trace.name == "" and trace.fill is None]
+    assert not [trace for trace in figure.data if trace.name == "" and trace.fill is None]
     bands = [trace for trace in figure.data if trace.name == "" and trace.fill == "toself"]
-    assert [list(trace.y) for trace in thin] == [pytest.approx([10, 60, 90])] * 2
     assert sorted(bands[0].y)[1:5] == pytest.approx([10, 50, 70, 90])
     own = {name: line for name, line in drawn.lines(figure).items() if name}
+    assert len({trace.fillcolor for trace in bands}) == 2
+    assert "bands: the same in virtual time, range of 3 seeds" in " ".join(figure.layout.meta["caption"])
+    alone = plots.curves(real, x="iteration", by="prune", banded=twins.where(seed=1), zoom=False)
+    thin = [trace for trace in alone.data if trace.name == "" and trace.fill is None]
+    assert [list(trace.y) for trace in thin] == [pytest.approx([10, 60, 90])] * 2
     assert {trace.line.color for trace in thin} == {line.line.color for line in own.values()}
     assert max(trace.line.width for trace in thin) < min(line.line.width for line in own.values())
-    assert "the same in virtual time, median and range of 3 seeds" in " ".join(figure.layout.meta["caption"])
+    assert "thin: the same in virtual time" in " ".join(alone.layout.meta["caption"])
     assert {"dense", "static 1\u00a0%"} == {*own}
+
+
+def test_names_of_a_readers_own_wear_the_colours_of_their_policies(make: Make):
+    ways = {"no wait": {"sync": "asp"}, "no wait, modulated": {"sync": "asp", "rate": "modulated"},
+            "all": {"sync": "bsp"}}  # fmt: skip
+    found = make(grid(BASE, way=ways))
+    figure = plots.curves(found, x="iteration", by="way")
+    colours = {name: line.line.color for name, line in drawn.lines(figure).items()}
+    assert colours == {"no wait": colour("sync", "asp"), "no wait, modulated": colour("sync", "asp"),
+                       "all": colour("sync", "bsp")}  # fmt: skip
+    assert not drawn.alike(figure)
+    bars = [trace for trace in plots.bars(found, "seconds", by="way").data if trace.type == "bar"]
+    assert {trace.name: trace.marker.color for trace in bars} == colours
+
+
+def test_legend_is_in_the_grids_order_whatever_the_results_are(make: Make):
+    found = make(grid(BASE, sync=["bsp", "ssp:3", "asp"], prune=["none", "static:1%", "std:2"]))
+    mixed = Results([*found][::-1], found.columns[::-1], found.orders)
+    figure = plots.curves(mixed, x="iteration", by=["sync", "prune"], facet="sync")
+    first = [label.partition(", ")[0] for label in drawn.legend(figure)]
+    assert first == sorted(first, key=["BSP", "SSP", "ASP"].index)
+    assert summary(mixed).index.tolist()[0] == ("bsp", "none")
 
 
 def test_iterations_count_everybodys_pushes(make: Make):

@@ -19,9 +19,9 @@ from pslab.lab.plots.labels import (
     name,
     number,
     parts,
-    size,
 )
 from pslab.lab.records.record import Result
+from pslab.lab.records.units import size
 
 BASE = Run(pushes=8, engine="virtual")
 

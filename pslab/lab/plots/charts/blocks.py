@@ -51,7 +51,7 @@ def bars(
     names = [name for name in table.names if name not in sides] or list(table.names)
     leading = [group] if group else names
     colours = dict(zip((repr([each[name] for name in leading]) for each in table.rows),
-                       shared_looks(table.rows, leading, [], table.orders), strict=True))  # fmt: skip
+                       shared_looks(table.rows, leading, [], table.orders, table.crowd), strict=True))  # fmt: skip
     parts = [table.where(**{row: value}) for value in table.levels(row)] if row else [table]
     labels = [list(dict.fromkeys(_label(part, names, each) for each in part.rows)) for part in parts]
     members = table.levels(group) or [None]
@@ -71,7 +71,9 @@ def bars(
                 page.write_in(rank, column, cell(each, name, brief=True), _end(each, name, shown), at, xanchor="left",
                               xshift=4, font={"size": TYPE if group is None else SMALL})  # fmt: skip
     kind = "markers" if {*ys} <= {*METRICS} else "box"
-    keys = [Key(table.word(group, member), colours[repr([member])], kind) for member in members] if group else []
+    keys = [Key(table.word(group, member), colours[repr([member])], kind) for member in members
+            if any(math.isfinite(each[name]) for each in table.rows for name in ys if each[group] == member)
+            ] if group else []  # fmt: skip
     shown_as = headline(map(bare, ys.values()), (), [*names, *sides])
     return page.finish(words_of(title) or shown_as, [*table.caption, *notes], keys)
 

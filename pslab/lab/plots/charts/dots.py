@@ -87,7 +87,8 @@ def dots(
             else:  # in the colour of its measure
                 page.write_in(0, column, mark.words, 0, at, xref="x domain", xanchor="left", xshift=4,
                               font={"size": SMALL, "color": look.colour})  # fmt: skip
-    keys = [Key(words, look, "markers") for words, look in looks.items()]
+    there = {mark.measure for own in marks for mark in own}
+    keys = [Key(words, look, "markers") for words, look in looks.items() if words in there]
     ones = [_said(head, standard, reference, ys)
             for head, reference in zip(table.heads(facet) or [""], references, strict=True)]  # fmt: skip
     shown_as = headline(ys.values(), (), [*names, *filter(None, (facet,))])

@@ -63,7 +63,7 @@ def points(
     y_axes = {name: _y_axis(table, name, words, "y" in log) for name, words in ys.items()}
     curves = {repr([key[name] for name in table.names]): None for key in keys}
     drawn, dashes = [], dict[str, str]()  # the dashes are all that is seen of lines without markers
-    for key, look in zip(keys, shared_looks(keys, table.names, panels, table.orders), strict=True):
+    for key, look in zip(keys, shared_looks(keys, table.names, panels, table.orders, table.crowd), strict=True):
         own, values = table.where(**key), [key[name] for name in table.names]
         back = behind is not None and behind in values
         rank = list(curves).index(repr(values)) - (len(curves) - 1) / 2

@@ -55,7 +55,7 @@ def server_states(
     high = low + high if end_s is None and begin_s is not None else high if end_s is None else end_s
     keys = [dict(zip(names, key, strict=True)) for key in grouped]
     looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
-                         names or ["sync"], [], {})  # fmt: skip
+                         names or ["sync"], [], {}, found)  # fmt: skip
     lanes = [len(ranges_of(result)) for result in chosen]
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / sum(lanes)))
     headings = [f"<b style='color:{look.colour}'>{label_of(key, names, each.run)}{marks([each])}</b>   {_said(each)}"
@@ -65,10 +65,11 @@ def server_states(
     for row, result in enumerate(chosen):
         page.add(row, 0, *_bars(result, low, high), *_messages(result, low, high))
     page.figure.update_layout(barmode="overlay")
+    there = {trace.name for trace in page.figure.data}
     shown = [Key(NAMES[state], Look(colour), "box") for state, colour in STATES.items()]
     shown += [Key(f"{kind} arrives", Look(INK, marker=marker), "markers") for kind, (marker, _) in MESSAGES.items()]
     lines = [*caption(found, names, "the first of"), READ, *notes_of(found), *notes]
-    return page.finish(words_of(title) or TITLE, lines, shown)
+    return page.finish(words_of(title) or TITLE, lines, [key for key in shown if key.label in there])
 
 
 def _lanes(count: int) -> Axis:

@@ -89,6 +89,7 @@ class Table:
     orders: Mapping[str, Sequence[Any]]  #: column -> all values that it may have, which give each its look
     metric: Metric = ACCURACY
     largest: Mapping[str, float] = field(default_factory=dict)  #: of a measure, in all panels
+    crowd: Results | None = None  #: whose table it is
 
     def levels(self, column: str | None) -> list[Any]:
         """A column's values in their order."""
@@ -160,7 +161,8 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     frame = _keyed(pd.DataFrame(rows, columns=None if rows else [*columns, *values]), columns, rows)
     words = {column: _words(column, crowd) for column in columns}
     lines = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    return Table(frame, names, words, goal, lines, crowd.orders, metric_in(crowd, values), largest(frame, values))
+    metric, most = metric_in(crowd, values), largest(frame, values)
+    return Table(frame, names, words, goal, lines, crowd.orders, metric, most, crowd)
 
 
 def numeric(values: Iterable[Any]) -> bool:

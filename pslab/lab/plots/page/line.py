@@ -28,7 +28,7 @@ class Line:
     hover: Sequence[str] = ()
     crosses: Sequence[tuple[float, float]] = ()  #: where seeds diverged
     sign: str = ""  #: behind its end
-    joined: bool = True  #: by a line
+    joined: bool = True  #: by a line; neither joined nor marked, it is its band alone
     marked: bool = True  #: with markers
     bars: bool = False  #: the range as bars, not as a band
     steps: bool = False  #: it keeps its value until the next point
@@ -52,7 +52,9 @@ def traces(line: Line, opacity: float) -> list[go.Scatter]:
                 x=np.concatenate([x, x[::-1]]), y=np.concatenate([high, low[::-1]]), fill="toself", mode="lines",
                 fillcolor=translucent(look.colour, opacity), line={"width": 0, **shape}, hoverinfo="skip", **common,
             ))  # fmt: skip
-    mode = "+".join(kind for kind, there in (("lines", line.joined), ("markers", line.marked)) if there)
+    if not line.joined and not line.marked and found:
+        return found  # the band alone
+    mode = "+".join(kind for kind, there in (("lines", line.joined), ("markers", line.marked)) if there) or "lines"
     hover = "%{hovertext}" if line.hover else "%{x}: %{y}"
     found.append(go.Scatter(
         x=x, y=y, mode=mode, line={**look.line, **shape}, marker=look.mark(_sizes(len(x)) if line.joined else MARK),

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -52,6 +53,7 @@ class Page:
     lines_above: Sequence[str] = ()
     figure: go.Figure = field(init=False)
     lines: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
+    levels: list[tuple[float, str, list[tuple[int, int]]]] = field(default_factory=list)  #: value, label, panels
     notes: list[dict[str, Any]] = field(default_factory=list)  #: texts, which plotly takes all at once
 
     def __post_init__(self) -> None:
@@ -71,16 +73,40 @@ class Page:
                 self.figure.add_trace(each, row=row + 1, col=column + 1)
 
     def level(self, y: float, label: str, of: Axis) -> None:
-        """A dotted line across every panel with this y axis; its label stands in the first one."""
+        """A dotted line across every panel with this y axis; its label stands in one of them."""
         places = [(row, column) for row, axes in enumerate(self.ys) for column, each in enumerate(axes)
                   if each == of and (row, column) not in self.blank]  # fmt: skip
+        if label and of.low < y < of.high:
+            self.levels.append((y, label, places))
         for row, column in places if of.low < y < of.high else ():
             line = {"color": PALE, "width": 1, "dash": "2px,2px"}
             self.figure.add_hline(y=y, line=line, row=row + 1, col=column + 1,
                                   exclude_empty_subplots=False)  # fmt: skip
-            if label and (row, column) == places[0]:
-                self.write_in(row, column, label, 0, y, xref="x domain", xanchor="left", yanchor="bottom", xshift=2,
-                              font={"size": SMALL, "color": PALE}, bgcolor=VEIL, borderpad=0)  # fmt: skip
+
+    def _name_levels(self, panel: float) -> None:
+        """Each level's label where curves cross it least: over its line or under it, in the first panel if it can."""
+        for y, label, places in self.levels:
+            wide = (text_px(label, SMALL) + 6) / panel
+            choices = [(row, column, left, side) for row, column in places for side in (1, -1)
+                       for left in (0.0, 0.25, 0.5, 0.75, 1 - wide)]  # fmt: skip
+            row, column, left, side = min(choices, key=lambda place: self._crossed(y, wide, *place))
+            self.write_in(row, column, label, left, y, xref="x domain", xanchor="left", xshift=2,
+                          yanchor="bottom" if side > 0 else "top", bgcolor=VEIL, borderpad=0,
+                          font={"size": SMALL, "color": PALE})  # fmt: skip
+
+    def _crossed(self, y: float, wide: float, row: int, column: int, left: float, side: int) -> int:
+        """How often curves run through a label there."""
+        x_axis, y_axis = self.xs[row][column], self.ys[row][column]
+        begin, high = y_axis.share(y), 1.4 * SMALL / self.heights[row]
+        found = 0
+        for line in self.lines.get((row, column), ()):
+            known = np.array(sorted((x_axis.share(a), y_axis.share(b)) for a, b in zip(line.x, line.y, strict=True)
+                           if math.isfinite(a) and math.isfinite(b)))  # fmt: skip
+            if len(known):
+                at = np.linspace(left, left + wide, 16)
+                heights = side * (np.interp(at, known[:, 0], known[:, 1], left=np.nan, right=np.nan) - begin)
+                found += int(((heights > -0.2 * high) & (heights < high)).sum())
+        return found
 
     def write_in(self, row: int, column: int, text: str, x: Any, y: Any, **how: Any) -> None:
         """A text in a panel, at its coordinates; `xref` may be "x domain"."""
@@ -107,6 +133,7 @@ class Page:
         layout = _Layout(self, title, ends, [] if ends else list(below.values()))
         if ends and len(self.xs[0]) > 1 and layout.panel < NARROW:  # the names would leave the panels no room
             layout = _Layout(self, title, [], list(below.values()))
+        self._name_levels(layout.panel)
         layout.draw()
         return self.figure.update_layout(meta={"caption": [line for line in caption if line]})
 

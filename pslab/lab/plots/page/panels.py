@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
+from pslab.config.parameters import plain
+from pslab.config.table import find
 from pslab.errors import ConfigError
 from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.line import Line
@@ -136,17 +138,33 @@ def grid_of(
 
 
 def shared_looks(
-    keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str], orders: Mapping[str, Sequence[Any]]
-) -> list[Look]:
-    """A look for each key, by the columns `names`, the same in all panels, which the columns `panels` make."""
+    keys: Sequence[Mapping[str, Any]], names: Sequence[str], panels: Sequence[str],
+    orders: Mapping[str, Sequence[Any]], results: Results | None = None,
+) -> list[Look]:  # fmt: skip
+    """A look for each key, by the columns `names`, the same in all panels, which the columns `panels` make; where these
+    are names of the reader's own for policies of the results, those have their colours."""
     own = [repr([key[name] for name in names]) for key in keys]
+    policies = _policies(results, names) if results is not None else {}
     places: dict[str, list[str]] = {}
     for which, key in zip(own, keys, strict=True):
         places.setdefault(which, []).append(repr([key[name] for name in panels]))
-    distinct = {which: {name: key[name] for name in names} for which, key in zip(own, keys, strict=True)}
+    distinct = {which: {**policies.get(which, {}), **{name: key[name] for name in names}}
+                for which, key in zip(own, keys, strict=True)}  # fmt: skip
     made = looks(list(distinct.values()), [places[which] for which in distinct], orders)
     found = dict(zip(distinct, made, strict=True))
     return [found[which] for which in own]
+
+
+def _policies(results: Results, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The first field of LEADING that these columns decide, with its value by theirs."""
+    for leading in LEADING if not {*names} & {*LEADING} else ():
+        found: dict[str, set[Any]] = {}
+        for place, result in results.placed():
+            found.setdefault(repr([*key_of(result.run, place, names)]), set()).add(plain(getattr(result.run, leading)))
+        rows = {find(leading, value) for values in found.values() for value in values}
+        if None not in rows and len(rows) > 1 and all(len(values) == 1 for values in found.values()):
+            return {which: {leading: value} for which, (value,) in found.items()}
+    return {}
 
 
 def grey(drawn: Iterable[Curve], unlabelled: bool) -> list[str]:

@@ -16,7 +16,7 @@ LENGTHS = {"size", "width", "height", "thickness", "xshift", "yshift", "ticklen"
            "borderpad", "entrywidth", "itemwidth", "dash"}  # fmt: skip
 
 
-class Figure(go.Figure):
+class Figure(go.Figure):  # type: ignore[misc]  # plotly has no types
     """A figure in the sizes of a paper, that a notebook shows in those of a screen."""
 
     def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:

@@ -162,6 +162,30 @@ def test_level_is_a_dotted_line_in_every_panel_of_that_axis():
     assert not outside.finish("t").layout.shapes
 
 
+def test_label_of_a_level_stands_where_no_curve_crosses_it():
+    look = looks([{"name": "a"}])[0]
+    for x, y, place in (([0, 10], [99, 99], (0, "bottom")), ([0, 3, 3.1, 10], [72, 72, 99, 99], (0.5, "bottom")),
+                        ([0, 10], [72, 72], (0, "top"))):  # fmt: skip
+        made = Page([[X]], [[Y]])
+        made.add(0, 0, Line("a", look, x, y))
+        made.level(70, "70 %", Y)
+        (note,) = (note for note in made.finish("t").layout.annotations if note.text == "70 %")
+        assert (note.x, note.yanchor) == place
+
+
+def test_panel_without_a_trace_has_its_axes():
+    made = page(rows=2)
+    made.lines.pop((1, 0))
+    assert "x2" in {trace.xaxis for trace in made.finish("t").data}
+
+
+def test_names_of_rows_are_not_turned():
+    figure = page(rows=2, sides=["static", "std"]).finish("t")
+    notes = [note for note in figure.layout.annotations if note.text in ("<b>static</b>", "<b>std</b>")]
+    assert len(notes) == 2
+    assert not any(note.textangle for note in notes)
+
+
 def test_the_label_of_a_tick_at_the_right_end_lies_within_the_figure():
     figure = Page([[Axis("bytes", 0, 3, ticks=((0.0, "0 B"), (3.0, "300 MB")))]], [[Y]]).finish("t")
     assert figure.layout.width * (1 - figure.layout.xaxis.domain[1]) >= 19  # half of the label
