@@ -32,8 +32,8 @@ TITLE = "Who waits for whom, and how stale each push is"
 NUMBERS = ("a number in a computation is its iteration, in a circle the staleness of the push that is applied there: "
            "steps of the server since its worker pulled")  # fmt: skip
 SHADES = "a circle is a push that is applied there: white where it is fresh, darker the staler it is (here up to {})"
-BAR, APART = 0.56, 0.02  # of a lane: a bar; between the parts of one
-BESIDE = 0.5  # of a lane: from its middle to a circle with a number, which hides no bar
+BAR, APART = 0.66, 0.02  # of a lane: a bar; between the parts of one
+BESIDE = 0.5  # of a lane: from its middle to a circle with a number, which hides nothing in one
 SHARES = dict(zip(intervals.WAYS, (0.56, 0.2, 0.2), strict=True))  # of the bar, where links are used while computing
 #: Under its name in the legend: what a worker is doing.
 WORDS = {"compute": "compute", "select": "select, encode", "push": "push", "apply": "server applies",
@@ -288,7 +288,7 @@ def _marks(panel: _Panel) -> list[go.Scatter]:
     table = panel.pushes
     if not len(table):
         return []
-    size = 11.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
+    size = 10.0 if panel.numbered else min(6.0, 0.75 * panel.lane_px)
     fills = [shade(int(s), panel.stalest) for s in table.staleness]
     texts = [f"push {int(p.push)}: worker {int(p.worker)}, iteration {int(p.iteration)}<br>computed on version "
             f"{int(p.version_pulled)}, makes version {int(p.version_applied)}: staleness {int(p.staleness)}"

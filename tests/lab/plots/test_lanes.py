@@ -100,7 +100,7 @@ def test_one_instant_alone_gets_the_usual_length(tmp_path: Path):
 def test_release_leads_from_the_releaser_to_the_waiting_worker(tmp_path: Path):
     trace = marks(timeline(handmade.bsp(tmp_path), 0.0, 10.6), "releases")
     assert list(trace.x) == [4.2, 4.2, None, 9.9, 9.9, None]
-    assert [round(y, 2) for y in trace.y if y is not None] == [1, 0.28, 0, 0.72]  # to the edge of the waiting bar
+    assert [round(y, 2) for y in trace.y if y is not None] == [1, 0.33, 0, 0.67]  # to the edge of the waiting bar
     assert trace.hovertext[0] == "iteration 0 of worker 1 releases worker 0"
     assert [size > 0 for size in trace.marker.size] == [False, True, False] * 2
 
