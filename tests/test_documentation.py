@@ -8,6 +8,7 @@ import importlib.util
 import posixpath
 import re
 import shlex
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
@@ -155,7 +156,44 @@ def test_the_gallery_has_every_figure_with_what_it_shows(tmp_path, monkeypatch):
     (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
     (tmp_path / "figures" / "00_tour-accuracy.txt").write_text('"Accuracy" [in time]\nmore')
     assert "[![Accuracy in time](figures/00_tour-accuracy.svg)" in SITE.gallery()
+    assert "[Accuracy in time](studies/00_tour.md)" in SITE.gallery()  # as words, too
     assert SITE.links(SITE.gallery())[-1] == "studies/00_tour.md"
+
+
+def test_a_figure_that_has_no_image_is_shown_as_its_page(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "00_tour-accuracy.html").write_text("<html></html>")
+    (tmp_path / "figures" / "00_tour-accuracy.json").write_text('{"data": [], "layout": {"height": 300}}')
+    (tmp_path / "figures" / "00_tour-accuracy.txt").write_text("Accuracy")
+    assert '<iframe src="figures/00_tour-accuracy.html" title="Accuracy"' in SITE.gallery()
+    assert "[Accuracy](studies/00_tour.md)" in SITE.gallery()
+    assert "Nothing is drawn yet" not in SITE.gallery()
+
+
+@pytest.mark.parametrize(("urls", "origin", "address"), [
+    ("", "", ""),
+    ("", "/srv/pslab", ""),
+    ("", "git@code.example:lab/pslab.git", "https://code.example/lab/pslab"),
+    ("", "https://name:token@code.example/lab/pslab", "https://code.example/lab/pslab"),
+    ('urls = { Repository = "https://other.example/pslab" }', "git@code.example:lab/pslab.git",
+     "https://other.example/pslab"),
+])  # fmt: skip
+def test_the_site_leads_to_its_repository_where_its_address_is_known(
+    urls: str, origin: str, address: str, tmp_path: Path
+):
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "pslab"\n{urls}\n')
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    if origin:
+        subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", origin], check=True)
+    assert SITE.repository(tmp_path) == address
+
+
+def test_a_kind_has_a_page_with_its_names_and_the_way_to_an_own_one(written: dict[str, str]):
+    assert "](policies/prune.md)" in SITE.overview()
+    assert "| [`static:" in written["policies/prune.md"]
+    assert "](prune/static.md)" in written["policies/prune.md"]
+    assert "](../how-to/pruner.md)" in written["policies/prune.md"]
 
 
 def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(tmp_path, monkeypatch):
@@ -184,7 +222,8 @@ def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_i
 
 
 def test_the_page_of_python_has_every_public_name():
-    names = re.findall(r"(?m)^::: (pslab\S+)$", (ROOT / "docs" / "api.md").read_text())
+    pages = [path.read_text() for path in (ROOT / "docs" / "api").glob("*.md")]
+    names = [name for page in pages for name in re.findall(r"(?m)^::: (pslab\S+)$", page)]
     public = {f"pslab.{name}" for name in pslab.__all__ if name != "plots"}
     assert Counter(names) == Counter(public | {f"pslab.lab.plots.{name}" for name in plots.__all__})
 
