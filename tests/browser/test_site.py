@@ -169,8 +169,10 @@ def test_the_front_figure_is_dark_on_a_dark_page(site: Site, browser: Any):
         browser.page.goto(f"{site.url}/index.html")
         browser.page.evaluate("localStorage.clear()")
         browser.page.reload()
+        browser.page.wait_for_function(f"{SCHEME} == '{'slate' if dark else 'default'}'")  # set by a script
+        browser.page.wait_for_function("document.querySelector('article img').naturalWidth > 0")
         shot = browser.page.locator("article img").first.screenshot()
         grey = Image.open(io.BytesIO(shot)).convert("L")
         background, (least, most) = max(grey.getcolors())[1], grey.getextrema()
-        assert (background < 64) == dark
-        assert most - least > 180  # letters on it
+        assert (background < 64) == dark, background
+        assert most - least > 180, (least, most)  # letters on it
