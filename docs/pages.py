@@ -8,9 +8,12 @@ results/notebooks where that was executed from the same cells.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import posixpath
 import re
+import subprocess
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -62,14 +65,16 @@ def generated() -> dict[str, Callable[[], str]]:
     texts = {page: lambda path=path: linked((ROOT / path).read_text(), path) for path, page in TEXTS.items()}
     studies = {f"studies/{path.stem}.md": lambda path=path: study(path) for path in notebooks()}
     policies = {f"policies/{kind}/{name}.md": lambda each=each: policy(each) for (kind, name), each in listed().items()}
-    return {**texts, **studies, **policies, "fields.md": fields, "gallery.md": gallery}
+    kinds = {f"policies/{kind}.md": lambda kind=kind: page_of_kind(kind) for kind in tables()}
+    return {**texts, **studies, **policies, **kinds, "fields.md": fields, "gallery.md": gallery}
 
 
 def navigation(nav: list[Any]) -> list[Any]:
     """The navigation of mkdocs.yml, whose sections Policies and Studies get their pages."""
     more = {
-        "Policies": [{title: [f"policies/{kind}/{each}.md" for known, each in listed() if known == kind]}
-                     for kind, title in KINDS.items()],
+        "Policies": [*({title: [f"policies/{kind}.md", *(f"policies/{kind}/{each}.md" for known, each in listed()
+                                                         if known == kind)]} for kind, title in KINDS.items()),
+                     {"Other names": [f"policies/{kind}.md" for kind in tables() if kind not in KINDS]}],
         "Studies": [f"studies/{path.stem}.md" for path in notebooks() if not path.stem.startswith("00_")],
     }  # fmt: skip
     return [{title: [*below, *more.get(title, [])] if isinstance(below, list) else below}
@@ -82,6 +87,27 @@ def uris(nav: Any) -> Iterator[str]:
         yield nav
     for each in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
         yield from uris(each)
+
+
+@cache
+def tables() -> dict[str, str]:
+    """The table of names of each kind, whose names that have a page are links to it."""
+    text = markdown(entries(), lambda each: f"{each.kind}/{each.name}.md" if each.kind in KINDS else "")
+    return {kind: table.strip() for kind, table in re.findall(r"(?ms)^## (\w+)\n(.*?)(?=^## |\Z)", text)}
+
+
+def page_of_kind(kind: str) -> str:
+    """The page of a kind: its names, and how to write one of one's own."""
+    return f"# {KINDS.get(kind, kind.capitalize())}\n\n" + tables()[kind].replace("](how-to/", "](../how-to/")
+
+
+def overview() -> str:
+    """The page of all kinds, each of which has a page of its own."""
+    about = markdown(entries()).partition("\n## ")[0]
+    named = {kind: re.findall(r"(?m)^\| \[?`([^`:\[]+)", table) for kind, table in tables().items()}
+    rows = (f"| [{KINDS.get(kind, kind)}](policies/{kind}.md) | {', '.join(f'`{name}`' for name in each)} |"
+            for kind, each in named.items())  # fmt: skip
+    return "\n".join([about, "", "| kind | names |", "|---|---|", *rows])
 
 
 def fields() -> str:
@@ -137,7 +163,7 @@ def policy(entry: Entry) -> str:
     lines += [text, ""] if text else []
     own = f"{EACH}-{entry.kind}-{entry.name}"
     if own in figures(EACH):
-        lines += [f"![{own}](../../figures/{own}.svg)", "", f"*From [{EACH}](../../studies/{EACH}.md).*", ""]
+        lines += [picture(own, "../../"), "", f"*From [{EACH}](../../studies/{EACH}.md).*", ""]
     else:
         lines += [f"*`pslab figures --only {EACH}` draws its curve, and `make site` shows it here.*", ""]
     lines += ["## Use", "", "```sh", entry.command]
@@ -149,7 +175,7 @@ def policy(entry: Entry) -> str:
         lines += ["## In the studies", "", *(f"- [{path.stem}](../../studies/{path.stem}.md): {question(path)}"
                                              for path in found), ""]  # fmt: skip
         drawn = [name for path in found if path.stem != EACH for name in figures(path.stem) if shows(name, row)]
-        lines += [f"![{name}](../../figures/{name}.svg)\n" for name in drawn[:1]]
+        lines += [f"{picture(name, '../../')}\n" for name in drawn[:1]]
     return "\n".join([*lines, "## The rule", "", f"From `{entry.file}`:", "", "```python", code(row.load()), "```", ""])
 
 
@@ -177,8 +203,22 @@ def codes() -> dict[str, str]:
 
 def figures(stem: str) -> list[str]:
     """The figures of a notebook and its variants that there are, accuracy first."""
-    found = [path.stem for path in sorted((results() / "figures").glob(f"{stem}-*.svg"))]
-    return sorted(found, key=lambda name: not name.endswith("-accuracy"))
+    found = {path.stem for path in (results() / "figures").glob(f"{stem}-*") if path.suffix in (".svg", ".html")}
+    return sorted(found, key=lambda name: (not name.endswith("-accuracy"), name))
+
+
+def picture(name: str, up: str, link: str = "") -> str:
+    """A figure on a page that is so far `up` from the root: its image, or without one its page, as it is in a notebook.
+
+    An image may lead to a link; without a browser for images there are only HTML and JSON.
+    """
+    file = results() / "figures" / f"{name}.svg"
+    if file.is_file():
+        image = f"![{title(name)}]({up}figures/{name}.svg)"
+        return f"[{image}{{ loading=lazy }}]({link})" if link else image
+    layout = json.loads(file.with_suffix(".json").read_text()).get("layout", {})
+    return (f'<iframe src="{up}figures/{name}.html" title="{title(name)}" loading="lazy" '
+            f'style="height: {layout.get("height", 400) + 130}px"></iframe>')  # fmt: skip
 
 
 def gallery() -> str:
@@ -188,9 +228,10 @@ def gallery() -> str:
     lines = ["# Gallery", "", about, ""]
     for path in notebooks():
         if names := figures(path.stem):
-            images = (f"[![{title(name)}](figures/{name}.svg){{ loading=lazy }}](studies/{path.stem}.md)"
-                      for name in names)  # fmt: skip
-            lines += [f"## {question(path)}", "", '<div class="gallery" markdown>', *images, "</div>", ""]
+            link = f"studies/{path.stem}.md"
+            shown = (f"{picture(name, '', link)}\n\n[{title(name)}]({link})\n{{ .about }}\n" for name in names)
+            lines += [f"## {question(path)}", "", '<div class="gallery" markdown>',
+                      *(f"<div markdown>\n\n{each}\n</div>" for each in shown), "</div>", ""]  # fmt: skip
     return "\n".join(lines if len(lines) > 4 else [*lines, "Nothing is drawn yet."])
 
 
@@ -249,16 +290,27 @@ def outputs(each: Any) -> Iterator[str]:
         html = "".join(output.get("data", {}).get("text/html", ""))
         if html and "application/vnd.plotly.v1+json" not in output.data and "<script" not in html:
             for name in re.findall(r"<p id='([\w.-]+)'", html):
-                if (results() / "figures" / f"{name}.svg").is_file():
-                    yield from (f"![{name}](../figures/{name}.svg)", "")
+                if any((results() / "figures" / f"{name}{kind}").is_file() for kind in (".svg", ".html")):
+                    yield from (picture(name, "../"), "")
             yield from ("<div class=\"output\">" + re.sub(r"\s*\n\s*", " ", html) + "</div>", "")
 
 
 # -- mkdocs ----------------------------------------------------------------------------------------
 
 
+def repository(root: Path = ROOT) -> str:
+    """The address of the repository: what `[project.urls]` of pyproject.toml calls Repository, or else where this
+    checkout was cloned from; "" if neither is an address on the web."""
+    given = tomllib.loads((root / "pyproject.toml").read_text())["project"].get("urls", {}).get("Repository")
+    asked = ["git", "-C", str(root), "config", "remote.origin.url"]
+    url = given or subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    found = re.fullmatch(r"(?:(?:https?|ssh)://(?:[^@/]*@)?|git@)([\w.-]+\.\w+)[:/](.+?)(?:\.git)?/?", url)
+    return f"https://{found[1]}/{found[2]}" if found else ""
+
+
 def on_config(config: Any) -> Any:
-    config.nav = navigation(config.nav)
+    url = repository()
+    config.nav = navigation(config.nav) + ([{"Repository": url}] if url else [])  # a repo_url would load from elsewhere
     return config
 
 
@@ -267,8 +319,10 @@ def on_files(files: Any, config: Any) -> Any:
 
     for uri, write in generated().items():
         files.append(File.generated(config, uri, content=write()))
-    for image in sorted((results() / "figures").glob("*.svg")):
-        files.append(File.generated(config, f"figures/{image.name}", abs_src_path=str(image)))
+    folder = results() / "figures"
+    pages = [path for path in sorted(folder.glob("*.html")) if not path.with_suffix(".svg").is_file()]
+    for drawn in [*sorted(folder.glob("*.svg")), *pages, *(folder.glob("plotly.min.js") if pages else ())]:
+        files.append(File.generated(config, f"figures/{drawn.name}", abs_src_path=str(drawn)))
     return files
 
 
@@ -276,6 +330,8 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     if page.parent is None:
         page.meta["hide"] = ["navigation"]  # it would name this page alone
+    if uri.startswith("how-to/"):
+        page.meta["search"] = {"boost": 3}  # a question is answered before a study that has its words
     if uri == "policies.md":
-        return markdown(entries(), lambda each: f"policies/{each.kind}/{each.name}.md" if each.kind in KINDS else "")
+        return overview()
     return text if uri in generated() else linked(text, f"docs/{uri}")

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import posixpath
 import re
 import shlex
+import subprocess
 from collections import Counter
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
 
 import pslab
 from pslab.__main__ import VERBS, Verb
+from pslab.config.run import Run
 from pslab.config.spec import build
+from pslab.config.table import KINDS
+from pslab.errors import ConfigError
 from pslab.lab import plots
 from pslab.lab.bench.command import SECTIONS
 from pslab.lab.commands.figures import chosen
 from pslab.lab.studies.parameters import of_notebook
+from pslab.policies.rates import Applied
+from pslab.protocol.requests import View
+from pslab.tensors.pruning.rules import RuleTraits
 
 ROOT = Path(__file__).parent.parent
 VERDICTS = ("Held", "Held in part", "Not held", "Not tried")
@@ -146,7 +156,44 @@ def test_the_gallery_has_every_figure_with_what_it_shows(tmp_path, monkeypatch):
     (tmp_path / "figures" / "00_tour-accuracy.svg").write_text("<svg/>")
     (tmp_path / "figures" / "00_tour-accuracy.txt").write_text('"Accuracy" [in time]\nmore')
     assert "[![Accuracy in time](figures/00_tour-accuracy.svg)" in SITE.gallery()
+    assert "[Accuracy in time](studies/00_tour.md)" in SITE.gallery()  # as words, too
     assert SITE.links(SITE.gallery())[-1] == "studies/00_tour.md"
+
+
+def test_a_figure_that_has_no_image_is_shown_as_its_page(tmp_path, monkeypatch):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "00_tour-accuracy.html").write_text("<html></html>")
+    (tmp_path / "figures" / "00_tour-accuracy.json").write_text('{"data": [], "layout": {"height": 300}}')
+    (tmp_path / "figures" / "00_tour-accuracy.txt").write_text("Accuracy")
+    assert '<iframe src="figures/00_tour-accuracy.html" title="Accuracy"' in SITE.gallery()
+    assert "[Accuracy](studies/00_tour.md)" in SITE.gallery()
+    assert "Nothing is drawn yet" not in SITE.gallery()
+
+
+@pytest.mark.parametrize(("urls", "origin", "address"), [
+    ("", "", ""),
+    ("", "/srv/pslab", ""),
+    ("", "git@code.example:lab/pslab.git", "https://code.example/lab/pslab"),
+    ("", "https://name:token@code.example/lab/pslab", "https://code.example/lab/pslab"),
+    ('urls = { Repository = "https://other.example/pslab" }', "git@code.example:lab/pslab.git",
+     "https://other.example/pslab"),
+])  # fmt: skip
+def test_the_site_leads_to_its_repository_where_its_address_is_known(
+    urls: str, origin: str, address: str, tmp_path: Path
+):
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "pslab"\n{urls}\n')
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    if origin:
+        subprocess.run(["git", "-C", str(tmp_path), "remote", "add", "origin", origin], check=True)
+    assert SITE.repository(tmp_path) == address
+
+
+def test_a_kind_has_a_page_with_its_names_and_the_way_to_an_own_one(written: dict[str, str]):
+    assert "](policies/prune.md)" in SITE.overview()
+    assert "| [`static:" in written["policies/prune.md"]
+    assert "](prune/static.md)" in written["policies/prune.md"]
+    assert "](../how-to/pruner.md)" in written["policies/prune.md"]
 
 
 def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_is(tmp_path, monkeypatch):
@@ -175,7 +222,8 @@ def test_a_page_of_a_notebook_has_its_outputs_only_where_it_was_executed_as_it_i
 
 
 def test_the_page_of_python_has_every_public_name():
-    names = re.findall(r"(?m)^::: (pslab\S+)$", (ROOT / "docs" / "api.md").read_text())
+    pages = [path.read_text() for path in (ROOT / "docs" / "api").glob("*.md")]
+    names = [name for page in pages for name in re.findall(r"(?m)^::: (pslab\S+)$", page)]
     public = {f"pslab.{name}" for name in pslab.__all__ if name != "plots"}
     assert Counter(names) == Counter(public | {f"pslab.lab.plots.{name}" for name in plots.__all__})
 
@@ -187,6 +235,74 @@ def commands(text: str) -> list[str]:
     """The lines of a text's shell code that call pslab."""
     code = re.findall(r"(?ms)^```sh\n(.*?)^```$", text)
     return [line for each in code for line in each.splitlines() if line.startswith("pslab ")]
+
+
+def examples(page: str) -> list[str]:
+    """The Python code of a page on how to do something, block by block."""
+    return re.findall(r"(?ms)^```python\n(.*?)^```$", (ROOT / "docs" / "how-to" / f"{page}.md").read_text())
+
+
+#: Runs what a page has run once more, with few pushes, on real processes and in virtual time.
+AGAIN = """
+from dataclasses import replace
+
+few = {engine: sweep([replace(result.run, engine=engine, pushes=8) for result in results])
+       for engine in ("virtual", "local")}
+for engine, found in few.items():
+    for each in found:
+        print(f"{engine} {type(each.run.OWN).__name__}, {each.manifest['pushes']} pushes")
+"""
+
+
+def executed(cells: Sequence[str], place: Path) -> str:
+    """What the last of some cells prints, which a kernel of Jupyter executes as a notebook."""
+    import nbformat
+    from nbclient import NotebookClient
+    from traitlets.config import Config
+
+    new: Any = nbformat.v4
+    notebook = new.new_notebook(cells=[new.new_code_cell(source) for source in cells])
+    config = Config(KernelManager={"transport": "ipc", "ip": f"{place}/socket"})
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(place)}},
+                   config=config).execute()  # fmt: skip
+    return "".join(output.get("text", "") for output in notebook.cells[-1].outputs if output.get("name") == "stdout")
+
+
+@pytest.mark.parametrize(("page", "own"), [
+    ("pruner", "prune"), *(pytest.param(*each, marks=pytest.mark.slow)
+                           for each in (("policy", "sync"), ("rate", "rate"), ("order", "order")))])  # fmt: skip
+def test_the_code_of_a_how_to_runs_in_a_notebook_in_virtual_time_and_on_real_processes(
+    page: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path))
+    (source,) = (each for each in examples(page) if "\nclass " in each)
+    (name,) = re.findall(r"(?m)^class (\w+)", source)
+    said = executed([*examples(page), AGAIN.replace("OWN", own)], tmp_path).splitlines()
+    assert f"virtual {name}, 8 pushes" in said
+    assert f"local {name}, 8 pushes" in said
+    before = sorted(tmp_path.glob("runs/*"))
+    assert len(before) > len(said) > 0
+    if page == "pruner":  # another kernel finds the records of a class that was written in a cell
+        executed(["# a comment\n" + source, *(each for each in examples(page) if each != source)], tmp_path)
+        assert sorted(tmp_path.glob("runs/*")) == before
+
+
+def test_the_answer_to_a_run_on_a_gpu_that_is_not_there_is_that_of_the_questions(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError) as caught:
+        pslab.run(Run(device="cuda", pushes=4))
+    assert f"\n```\nConfigError: {caught.value}\n```\n" in (ROOT / "docs" / "faq.md").read_text()
+
+
+def test_what_an_own_object_must_have_stands_in_its_how_to():
+    for kind, each in KINDS.items():
+        if each.guide:
+            text = (ROOT / "docs" / each.guide).read_text()
+            assert all(re.search(rf"`{name}\b|\bdef {name}\b|    {name} = ", text) for name in each.methods), kind
+    for page, fields in {"pruner": [f.name for f in dataclasses.fields(RuleTraits)], "rate": Applied._fields,
+                         "order": View._fields}.items():  # fmt: skip
+        text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
+        assert [name for name in fields if not re.search(rf"\| `{name}\b", text)] == []
 
 
 def options_of(command: str) -> tuple[str, argparse.Namespace]:

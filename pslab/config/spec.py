@@ -98,10 +98,10 @@ def resolve(kind: str, value: Any) -> Any:
         return build(kind, value)
     methods = ", ".join(KINDS[kind].methods)
     if isinstance(value, type):
-        raise ConfigError(kind, value, f"is a class: give an object of it; a {kind} policy needs {methods}")
+        raise ConfigError(kind, value, f"is a class: give an object of it; an object for {kind} needs {methods}")
     missing = [name for name in KINDS[kind].methods if not hasattr(value, name)]
     if missing and find(kind, value) is None:
-        raise ConfigError(kind, value, f"has no {', '.join(missing)}; a {kind} policy needs {methods}")
+        raise ConfigError(kind, value, f"has no {', '.join(missing)}; an object for {kind} needs {methods}")
     return value
 
 

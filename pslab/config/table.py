@@ -58,18 +58,21 @@ class Kind:
     methods: tuple[str, ...] = ()  #: what an object must have to stand in a name's place
     forms: tuple[str, ...] = ()  #: other strings
     objects: str = ""  #: other values, in words
+    guide: str = ""  #: the page on objects of one's own, in docs/
 
 
 KINDS: dict[str, Kind] = {
-    "sync": Kind(methods=("window", "initial", "step")),
-    "prune": Kind(methods=("select", "residual")),
-    "rate": Kind(methods=("scale",)),
+    "sync": Kind(methods=("window", "initial", "step"), guide="how-to/policy.md"),
+    "prune": Kind(methods=("select", "residual"), guide="how-to/pruner.md"),
+    "rate": Kind(methods=("scale",), guide="how-to/rate.md"),
     "ranges": Kind(methods=("cut", "layered")),
-    "order": Kind(methods=("pick",)),
+    "order": Kind(methods=("pick",), guide="how-to/order.md"),
     "schedule": Kind(methods=("factor", "needs_budget")),
     "codec": Kind(),
-    "model": Kind(forms=("package.module:factory", "torchvision:NAME"), objects="a callable, an nn.Module"),
-    "data": Kind(forms=("package.module:function", "torchvision:NAME"), objects="a callable, a Dataset"),
+    "model": Kind(forms=("package.module:factory", "torchvision:NAME"), objects="a callable, an nn.Module",
+                  guide="how-to/model-and-data.md"),
+    "data": Kind(forms=("package.module:function", "torchvision:NAME"), objects="a callable, a Dataset",
+                 guide="how-to/model-and-data.md"),
     "loss": Kind(forms=("package.module:name",), objects=(
         "a callable loss(output, target) that returns a scalar with a gradient")),
     "metric": Kind(forms=("package.module:name", "package.module:name:lower"), objects=(

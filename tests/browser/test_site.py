@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import http.server
 import importlib.util
+import io
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -42,7 +44,20 @@ class Site(NamedTuple):
     @property
     def pages(self) -> list[str]:
         return sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.html")
-                      if path.name != "404.html")  # fmt: skip
+                      if path.name != "404.html" and path.parent.name != "figures")  # fmt: skip
+
+
+def with_figures(results: Path) -> Path:
+    """The results of this checkout, and two figures more: one with an image, one with a page alone."""
+    for name in ("figures", "notebooks"):
+        (results / name).mkdir()
+        for path in (ROOT / "results" / name).glob("*"):
+            (results / name / path.name).symlink_to(path)
+    shutil.copy(ROOT / "docs" / "figure.svg", results / "figures" / "85_many_machines-drawn.svg")
+    page = results / "figures" / "85_many_machines-undrawn.html"
+    page.write_text("<!doctype html><html><body><p id='undrawn'>a figure</p></body></html>")
+    page.with_suffix(".json").write_text('{"data": [], "layout": {"height": 240}}')
+    return results
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +67,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)], cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
-        timeout=300, check=False)  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1",
+             "PSLAB_RESULTS": str(with_figures(tmp_path_factory.mktemp("results")))},
+        capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
     assert built.returncode == 0, built.stdout + built.stderr
     serve = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
@@ -108,13 +124,55 @@ def why_dead(link: str, site: Site, found: dict[str, Any]) -> str:
     return "" if not anchor or unquote(anchor) in found[name]["names"] else "no such anchor"
 
 
-def test_its_search_finds_a_policy(site: Site, browser: Any):
+@pytest.mark.parametrize(("words", "page"), [
+    ("ElasticBSP", "policies/sync/elastic.html"), ("own pruner", "how-to/pruner.html"),
+    ("own rate", "how-to/rate.html"), ("own request order", "how-to/order.html")])  # fmt: skip
+def test_its_search_finds(words: str, page: str, site: Site, browser: Any):
     from playwright.sync_api import expect
 
     browser.page.goto(f"{site.url}/index.html")
     browser.page.get_by_role("textbox", name="Search").click()
-    browser.page.keyboard.type("ElasticBSP")
-    expect(browser.page.locator(".md-search-result__link").first).to_be_visible(timeout=30_000)
-    assert "policies/sync/elastic.html" in " ".join(
-        each.get_attribute("href") or "" for each in browser.page.locator(".md-search-result__link").all())
+    browser.page.keyboard.type(words)
+    found = browser.page.locator(f".md-search-result__link[href*='{page}']").first
+    expect(found).to_be_attached(timeout=30_000)
     assert browser.complaints == []
+
+
+def test_pages_of_names_and_of_python_are_of_readable_length(site: Site, browser: Any):
+    browser.page.set_viewport_size({"width": 1400, "height": 1000})
+    looked_up = [name for name in site.pages if name.startswith(("policies", "api", "how-to"))]
+    assert len(looked_up) > 50
+    for name in looked_up:
+        browser.page.goto(f"{site.url}/{name}")
+        assert browser.page.evaluate("document.querySelector('article').scrollHeight") < 7000, name
+
+
+def test_the_gallery_shows_figures_that_can_be_read_with_and_without_an_image(site: Site, browser: Any):
+    page = browser.page
+    page.set_viewport_size({"width": 1400, "height": 1000})
+    page.goto(f"{site.url}/gallery.html")
+    image = page.locator("img[src$='85_many_machines-drawn.svg']")
+    image.scroll_into_view_if_needed()
+    assert image.bounding_box()["width"] >= 480  # of 687, so that letters of 8 have 5.6 pixels at least
+    frame = page.locator("iframe[src$='85_many_machines-undrawn.html']")
+    frame.scroll_into_view_if_needed()
+    assert frame.content_frame.locator("#undrawn").inner_text(timeout=30_000) == "a figure"
+    assert frame.bounding_box()["width"] >= 690
+    assert browser.complaints == []
+
+
+def test_the_front_figure_is_dark_on_a_dark_page(site: Site, browser: Any):
+    from PIL import Image
+
+    for scheme, dark in (("light", False), ("dark", True)):
+        browser.page.emulate_media(color_scheme=scheme)
+        browser.page.goto(f"{site.url}/index.html")
+        browser.page.evaluate("localStorage.clear()")
+        browser.page.reload()
+        browser.page.wait_for_function(f"{SCHEME} == '{'slate' if dark else 'default'}'")  # set by a script
+        browser.page.wait_for_function("document.querySelector('article img').naturalWidth > 0")
+        shot = browser.page.locator("article img").first.screenshot()
+        grey = Image.open(io.BytesIO(shot)).convert("L")
+        background, (least, most) = max(grey.getcolors())[1], grey.getextrema()
+        assert (background < 64) == dark, background
+        assert most - least > 180, (least, most)  # letters on it

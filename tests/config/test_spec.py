@@ -124,7 +124,7 @@ def test_resolve_takes_an_object_that_can_do_what_its_kind_must():
     policy = SSP(2)
     assert resolve("sync", policy) is policy
     assert resolve("sync", "ssp:2") == policy
-    with pytest.raises(ConfigError, match="is a class: give an object of it; a sync policy needs window, init"):
+    with pytest.raises(ConfigError, match="is a class: give an object of it; an object for sync needs window, init"):
         resolve("sync", SSP)
-    with pytest.raises(ConfigError, match="has no cut, layered; a ranges policy needs cut, layered"):
+    with pytest.raises(ConfigError, match="has no cut, layered; an object for ranges needs cut, layered"):
         resolve("ranges", policy)

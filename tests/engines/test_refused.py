@@ -13,7 +13,9 @@ from torch.nn.utils import parametrizations
 
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
+from pslab.policies.orders import Ready
 from pslab.policies.rates import Applied, Split
+from pslab.protocol.requests import Request, View
 
 
 class Doubled:
@@ -25,6 +27,24 @@ class Doubled:
 
 class Unknown(Doubled):
     needs = "square"
+
+
+class Squared(Doubled):
+    needs = "squares"
+
+
+class Directed(Doubled):
+    needs = "directions"
+    clamp = 10.0
+
+
+class Credited:
+    """An order of the user's with a credit, and nothing that says what the credit admits."""
+
+    credit = 1000
+
+    def pick(self, ready: Ready, view: View) -> Request:
+        return ready[-1]
 
 
 class Spectrum(nn.Module):
@@ -82,6 +102,9 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
         ({**RANGED, "optimizer": "adam"}, "local_apply=off", "prune"),
         ({**RANGED, "rate": "dynsgd"}, "local_apply=off", "prune"),
         ({"rate": Unknown()}, "did you mean 'squares'", "rate"),
+        ({"rate": Squared()}, "has no eps, which needs='squares' reads", "rate"),
+        ({"rate": Directed()}, "has no share, which needs='directions' reads", "rate"),
+        ({**LAYERED, "order": Credited()}, "has a credit and no admits", "order"),
         ({"rate": "dynsgd", "push_weight": 1.0}, "use rate: constant, modulated", "push_weight"),
         ({"rate": Split(), "push_weight": 0.5}, "does not read it", "push_weight"),
         ({"prune": "dgc:1%", "optimizer": "sgd:momentum=0.9"}, "keeps momentum at the worker", "optimizer"),

@@ -59,6 +59,8 @@ def _check_rate(run: Run, rate: Any) -> None:
     if (needed := rate_state.needs(rate)) not in rate_state.NEEDS:
         problem = f"needs {needed!r}, which nothing computes; {nearest(needed, filter(None, rate_state.NEEDS))}"
         raise ConfigError("rate", run.rate, problem)
+    if missing := [name for name in rate_state.READ.get(needed, ()) if not hasattr(rate, name)]:
+        raise ConfigError("rate", run.rate, f"has no {', '.join(missing)}, which needs={needed!r} reads: add it")
     if run.push_weight is not None and not getattr(rate, "weighted", True):
         users = ", ".join(name for name, row in ROWS["rate"].items() if getattr(row.load(), "weighted", True))
         problem = f"the rate {run.rate!r} does not read it; leave it None, or use rate: {users}"
@@ -217,8 +219,12 @@ def _goes_on(sync: Any) -> bool:
 
 def _check_layers(run: Run, policies: Mapping[str, Any]) -> None:
     """What cannot be done layer by layer, and what can be done only so."""
+    order = policies["order"]
+    if getattr(order, "credit", None) is not None and not hasattr(order, "admits"):
+        problem = "has a credit and no admits(under_way_bytes, size_bytes), which says when another message may go"
+        raise ConfigError("order", run.order, f"{problem}: add it, or take the credit away")
     if not policies["ranges"].layered:
-        if not getattr(policies["order"], "in_turn", False):
+        if not getattr(order, "in_turn", False):
             problem = "a worker with one push and one pull has nothing to choose among: set ranges='layers'"
             raise ConfigError("order", run.order, problem)
         return

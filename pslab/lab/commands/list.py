@@ -108,7 +108,7 @@ def overview(found: Iterable[Entry]) -> str:
             if entry.kind == kind:
                 what = f"{entry.what}. {entry.source}" if entry.source else entry.what
                 lines += _wrapped(what, f"  {form:<{widest}}  ")
-        lines += _wrapped(f"or {OTHERS[kind]}", "  ") if kind in OTHERS else []
+        lines += _wrapped(f"or {_others(kind, ' (docs/{})')}", "  ") if kind in OTHERS else []
     return "\n".join(lines)
 
 
@@ -144,8 +144,14 @@ def markdown(found: Iterable[Entry], page_of: Callable[[Entry], str] = lambda en
         lines += ["", f"## {kind}", "", "| name | what it is | source | file |", "|---|---|---|---|"]
         lines += [f"| {name(entry)} | {entry.what.replace('|', '&#124;')} | {entry.source} | `{entry.file}` |"
                   for entry in found if entry.kind == kind]  # fmt: skip
-        lines += ["", f"Or {OTHERS[kind]}."] if kind in OTHERS else []
+        lines += ["", f"Or {_others(kind, ' ([how to]({}))')}."] if kind in OTHERS else []
     return "\n".join(lines)
+
+
+def _others(kind: str, guide: str) -> str:
+    """What else a value of a kind may be, and the page about it, if there is one, in this form."""
+    page = KINDS[kind].guide if kind in KINDS else ""
+    return OTHERS[kind] + (guide.format(page) if page else "")
 
 
 def _wrapped(text: str, head: str) -> list[str]:

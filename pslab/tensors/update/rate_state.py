@@ -41,6 +41,8 @@ AT_SERVER: dict[str, Callable[[Any, Sequence[Part], Sequence[slice], torch.dtype
 }
 AT_WORKER: dict[str, Callable[[Any, torch.Tensor], Squares]] = {"own squares": Squares}
 NEEDS = ("", *AT_SERVER, *AT_WORKER)
+#: The attributes of a rate that are read to compute it.
+READ = {"squares": ("eps",), "own squares": ("eps",), "directions": ("share", "clamp")}
 
 
 def needs(rate: object) -> str:
