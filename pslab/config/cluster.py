@@ -222,10 +222,12 @@ BY_WORKER = ("slow", "trace", "leave", "join")
 _LAN = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "server_bandwidth_bit_s": 1e10}
 _COMPUTE = {"compute_s": 0.02, "compute_sigma": 0.1}
 _STALLS = {"stall_probability": 0.05, "stall_factor": 5.0}
-# the thesis's MLP under static:1% on one core of an AMD EPYC, by `calibrate`; for another model, measure them again.
-# search_s: by `pslab bench zipline`
+# the thesis's MLP of MEASURED weights under static:1% on one core of an AMD EPYC, by `calibrate`; with the weights of
+# another model those OF_WEIGHTS grow. search_s: by `pslab bench zipline`
 _COSTS = {"select_s": 1.4e-3, "encode_s": 8e-4, "apply_s": 6e-4, "serve_s": 5e-4, "find_s": 1.5e-3, "decode_s": 7.5e-4,
           "message_s": 2e-4, "search_s": 5e-7}  # fmt: skip
+MEASURED = 932_362
+OF_WEIGHTS = ("select_s", "encode_s", "apply_s", "serve_s", "find_s", "decode_s")
 PRESETS: dict[str, dict[str, Any]] = {
     "free": {},  # no emulation: as fast as this machine
     "lab": {**_LAN, **_COMPUTE, **_STALLS, **_COSTS},  # 1 Gbit/s, transient stragglers
@@ -235,27 +237,35 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def resolve_cluster(value: str | Mapping[str, Any]) -> Cluster:
+def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> Cluster:
     """A preset's name, or a mapping of Cluster's fields, perhaps over a preset under the key "preset".
+
+    Args:
+        weights: of the model, with which a preset's costs grow; a cost that is given is of the model at hand.
 
     Raises:
         ConfigError: unknown preset or field, with the nearest right name.
     """
-    if isinstance(value, str):
-        if value not in PRESETS:
-            raise ConfigError("cluster", value, f"unknown preset; {nearest(value, PRESETS)}")
-        return Cluster(**PRESETS[value])
-    fields = dict(value)
+    if isinstance(value, str) and value not in PRESETS:
+        raise ConfigError("cluster", value, f"unknown preset; {nearest(value, PRESETS)}")
+    fields = {"preset": value} if isinstance(value, str) else dict(value)
     base = fields.pop("preset", "free")
     if base not in PRESETS:
         raise ConfigError("cluster.preset", base, f"unknown preset; {nearest(str(base), PRESETS)}")
     _check_names(fields, parameters(Cluster), "cluster.")
+    scaled = {name: cost_s * (weights / MEASURED) for name, cost_s in PRESETS[base].items() if name in OF_WEIGHTS}
     try:
-        return Cluster(**{**PRESETS[base], **fields})
+        return Cluster(**{**PRESETS[base], **scaled, **fields})
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:  # a mapping of something else
         raise ConfigError("cluster", value, str(error)) from None
+
+
+def costs_grow(value: str | Mapping[str, Any]) -> bool:
+    """Whether some of a cluster's costs are a preset's, and so grow with the weights of a run's model."""
+    fields = {"preset": value} if isinstance(value, str) else value
+    return any(name in OF_WEIGHTS and name not in fields for name in PRESETS.get(str(fields.get("preset")), ()))
 
 
 def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pslab.config import fleet as hosts
+from pslab.config.cluster import costs_grow
 from pslab.config.fleet import Fleet
 from pslab.config.identity import sources
 from pslab.config.identity.content import Unknown, content
@@ -217,6 +218,7 @@ class Run:
         # only these changed under the same semantics
         newer = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}
         newer |= {"whole rounds": 1} if self._ended_torn else {}
+        newer |= {"costs of its weights": 1} if self._costs_grow else {}
         return digest_of({"semantics": SEMANTICS, **newer, **self.plain(), **({"sources": read} if read else {})})
 
     @property
@@ -228,6 +230,12 @@ class Run:
         even = name == "bsp" and not moves and self.pushes is not None and self.pushes % self.workers == 0
         return several and self.pushes is not None and not even and (
             name in ROUNDS or bool(getattr(self.sync, "rounds", False)))  # fmt: skip
+
+    @property
+    def _costs_grow(self) -> bool:
+        """Whether a preset's costs were those of another model before they grew with the weights."""
+        measured = (self.model, self.data) == ("mlp", "mnist")
+        return self.engine != "local" and self.pull != "keys" and not measured and costs_grow(self.cluster)
 
     @cached_property
     def _objects(self) -> dict[str, tuple[str, str]]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pslab.config.cluster import PRESETS, Cluster, cluster_fields, resolve_cluster
+from pslab.config.cluster import (
+    COSTS,
+    MEASURED,
+    OF_WEIGHTS,
+    PRESETS,
+    Cluster,
+    cluster_fields,
+    costs_grow,
+    resolve_cluster,
+)
 from pslab.errors import ConfigError
 
 
@@ -56,6 +65,19 @@ def test_every_preset_is_a_cluster_and_a_mapping_can_change_it():
     assert resolve_cluster({"preset": "lab", "latency_s": 0.1}) == Cluster(**{**PRESETS["lab"], "latency_s": 0.1})
     with pytest.raises(ConfigError, match="did you mean 'lab'"):
         resolve_cluster("labb")
+
+
+def test_costs_of_a_preset_grow_with_the_weights_and_given_ones_do_not():
+    lab, half = resolve_cluster("lab"), resolve_cluster({"preset": "lab", "apply_s": 1.0}, MEASURED // 2)
+    assert resolve_cluster("lab", MEASURED) == lab == Cluster(**PRESETS["lab"])
+    for name in COSTS:
+        share = {"apply_s": 1.0 / lab.apply_s, "message_s": 1.0, "search_s": 1.0}.get(name, 0.5)
+        assert getattr(half, name) == pytest.approx(share * getattr(lab, name))
+    assert costs_grow("lab")
+    assert costs_grow({"preset": "lab", "apply_s": 1.0})
+    assert not costs_grow({"preset": "lab", **dict.fromkeys(OF_WEIGHTS, 0.0)})
+    assert not costs_grow({"select_s": 1.0})
+    assert not costs_grow("free")
 
 
 def test_faults_are_plain_and_a_wrong_name_is_answered_with_the_nearest():

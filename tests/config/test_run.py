@@ -96,6 +96,16 @@ def test_virtual_time_without_a_cluster_takes_lab_and_says_so(engine):
     assert Run(engine="local").cluster == "free"
 
 
+def test_runs_whose_costs_grow_with_their_weights_are_not_those_of_before():
+    """The model that was measured keeps its digests, as does what takes no time of a preset."""
+    lab = {"engine": "virtual", "cluster": "lab"}
+    assert Run(**lab).digest == "8446b33aa3826024"
+    assert Run(**{**lab, "engine": "timing"}).digest == "f8780071c1eddaaa"
+    assert Run(**lab, model="mlp:256").digest != "b4833a44e8c3b065"  # of before
+    assert Run(model="mlp:256", cluster="lab").digest == "c91e10ef372b6b3b"
+    assert Run(**{**lab, "cluster": {"compute_s": 0.1}}, model="mlp:256").digest == "55fad5acadd64cff"
+
+
 def test_an_unknown_field_is_refused_with_the_nearest():
     for make in (Run, Run().but):
         with pytest.raises(ConfigError, match=r"worker=3: Run has no such field; did you mean 'workers'\? allowed: "):

@@ -85,6 +85,8 @@ def resolve(run: Run) -> Experiment:
     parts = _parts(policies["ranges"], keyspace, run.servers, owner)
     check_servers(run, parts)
     check_credit(run, policies, parts, keyspace.dtype.itemsize)
+    if run.pull != "keys":  # what these take follows from the keys of a batch
+        cluster = resolve_cluster(run.cluster, keyspace.size)
     return Experiment(
         run=run, optimizer=optimizer, cluster=cluster, dataset=dataset, loss=loss, metric=metric, shell=shell,
         keyspace=keyspace, weights=as_held(_flat(module, keyspace), places), places=places, parts=parts,

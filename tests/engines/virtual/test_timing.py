@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from tiny import tiny
 
+from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
@@ -48,3 +49,13 @@ def test_a_large_model_needs_no_tensors():
     assert experiment.keyspace.size == 138_357_544
     assert experiment.weights.device.type == "meta"
     assert len(experiment.parts) == len(experiment.layer_shares) == 16
+
+
+def test_a_presets_costs_are_those_of_the_runs_own_weights():
+    size = sum(part.size for part in resolve(tiny(engine="timing", cluster="lab")).parts)
+    ours, given = (resolve(tiny(engine="timing", cluster=cluster)).cluster
+                   for cluster in ("lab", {"preset": "lab", "decode_s": 1.0}))  # fmt: skip
+    assert ours.select_s == pytest.approx(1.4e-3 * size / MEASURED)
+    assert ours.message_s == PRESETS["lab"]["message_s"]
+    assert (given.decode_s, given.apply_s) == (1.0, ours.apply_s)
+    assert resolve(Run(engine="timing", cluster="lab")).cluster == Cluster(**PRESETS["lab"])
