@@ -180,8 +180,14 @@ class Run:
         return cls(**{str(name): value for name, value in parameters.items()})
 
     def but(self, **changes: Any) -> Run:
-        """This run with some fields changed."""
+        """This run with some fields changed.
+
+        Raises:
+            ConfigError: what Run refuses; and a free cluster in virtual time, which would go by another name.
+        """
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        if changes.get("cluster") == FREE and changes.get("engine", self.engine) in MODELLED:
+            raise ConfigError("cluster", FREE, f"virtual time needs a modelled cluster, such as {LAB!r}")
         return Run.of({**plain, **changes})
 
     def plain(self) -> dict[str, Any]:

@@ -94,6 +94,8 @@ def test_virtual_time_without_a_cluster_takes_lab_and_says_so(engine):
     assert run.digest == Run(engine=engine, cluster="lab").digest
     assert Run.of(run.plain()) == run
     assert Run(engine="local").cluster == "free"
+    with pytest.raises(ConfigError, match="virtual time needs a modelled cluster, such as 'lab'"):
+        run.but(cluster="free")  # as an axis of a grid, whose names it would make wrong
 
 
 def test_runs_whose_costs_grow_with_their_weights_are_not_those_of_before():

@@ -78,7 +78,7 @@ def layer_shares(*shares: tuple[float, float]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "words", "field"),
     [
-        ({"engine": "virtual", "cluster": "free"}, None, "cluster"),
+        ({"engine": "virtual", "cluster": {}}, None, "cluster"),
         ({"engine": "timing", "cluster": "lab", "prune": "static:1%"}, None, "prune"),
         ({"engine": "timing", "cluster": "lab", "target_accuracy": 0.9}, None, "target_accuracy"),
         ({"engine": "virtal"}, None, "engine"),

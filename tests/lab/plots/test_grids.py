@@ -78,7 +78,7 @@ def test_labels_that_are_wider_than_the_page_are_wrapped():
 
 
 def test_a_cluster_of_many_words_goes_by_its_preset_which_the_caption_explains():
-    figure = plots.dots(results(cluster=["lab", "steady", "free"]), ["seconds"])
+    figure = plots.dots(results(cluster=["lab", "steady", "free"], engine=["local"]), ["seconds"])
     assert {*figure.layout.yaxis.ticktext} == {"cluster lab", "cluster steady", "not emulated"}
     assert "cluster lab: 1 Gbit/s per worker" in drawn.caption(figure)
 
