@@ -75,6 +75,8 @@ def sums(result: Result) -> Finding:
     manifest, files = result.manifest, dict(result.manifest.get("sha256", {}))
     for name in {*files, *FILES} - {"manifest.json"}:
         read_file(result.path, name, manifest)
+    if strays := sorted({path.name for path in result.path.iterdir()} - {*files, *FILES}):
+        raise RecordError(f"{result.path} holds {', '.join(strays)}, which its manifest does not name: move it away")
     if WEIGHTS in files and hashlib.sha256(result.weights.tobytes()).hexdigest() != manifest["weights_sha256"]:
         raise RecordError(f"the weights of {result.path} are not those whose SHA-256 its manifest has")
     if manifest.get("evaluation_sha256", now := evaluation_sum(result.path, manifest["weights_sha256"])) != now:

@@ -68,6 +68,14 @@ def test_a_rerun_finds_what_the_judge_cannot(capsys, record, tmp_path, table, co
     assert f"PROBLEM  rerun          differs in {table}.csv" in said
 
 
+def test_a_file_that_the_manifest_does_not_name_is_noticed(capsys, record, tmp_path):
+    copy = shutil.copytree(record, tmp_path / "runs" / record.name)
+    (copy / "notes.txt").write_text("mine")
+    assert main(["verify", record.name, "--results", str(tmp_path)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "holds notes.txt, which its manifest does not name: move it away" in said
+
+
 def test_what_the_judge_objects_to_is_not_run_again(capsys, record, tmp_path):
     changed(record, tmp_path, "pushes", "bytes_up", 1)
     assert verified(capsys, record.name, "--results", tmp_path) == (1, [["ok", "sums"], ["PROBLEM", "judge"]])
