@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pslab.config import fleet as hosts
 from pslab.config.cluster import costs_grow
 from pslab.config.fleet import Fleet
-from pslab.config.identity import sources
+from pslab.config.identity import gpus, sources
 from pslab.config.identity.content import Unknown, content
 from pslab.config.metric import LOWER, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
@@ -214,17 +214,23 @@ class Run:
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that name the results of this run, as its fields are when it is first asked for.
+        """Sixteen hexadecimal digits that name the results of this run, as its fields are when it is first asked for,
+        and, of one on GPUs, as they are here.
 
         Raises:
             ConfigError: a module of the user's was edited after it was imported.
         """
+        return self.digest_on(gpus.kinds())
+
+    def digest_on(self, gpu: str) -> str:
+        """The digest that this run has on GPUs of this kind; on the CPU it does not matter."""
         named = {name: _sources(name, getattr(self, name)) for name in USERS}
         read = {name: files for name, files in named.items() if files}
         # only these changed under the same semantics
-        newer = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}
+        newer: dict[str, Any] = {"keys of servers": 2} if self.pull == "keys" and self.servers > 1 else {}
         newer |= {"whole rounds": 1} if self._ended_torn else {}
         newer |= {"costs of its weights": 1} if self._costs_grow else {}
+        newer |= {"gpu": gpu} if gpu and self.device != "cpu" else {}
         return digest_of({"semantics": SEMANTICS, **newer, **self.plain(), **({"sources": read} if read else {})})
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,15 @@ class Device:
     def place(self) -> torch.device:
         """What torch calls it."""
         return torch.device("cpu")
+
+    def prepare(self) -> None:
+        """Let this process compute what it computes again: on the CPU it does by itself."""
+        if torch.are_deterministic_algorithms_enabled():  # for a run before
+            torch.use_deterministic_algorithms(False)
+
+    def free_bytes(self) -> list[int]:
+        """The memory that is free on each of these devices, if it is their own."""
+        return []
 
     def to(self, here: torch.Tensor) -> torch.Tensor:
         """A tensor on the CPU, on the device."""
@@ -62,6 +72,17 @@ class Cuda(Device):
     @property
     def place(self) -> torch.device:
         return torch.device("cuda", self.number)
+
+    def prepare(self) -> None:
+        """The same operations, in the same order, with the same precision each time, as far as torch has such: of those
+        that it does not have it warns. TensorFloat-32 is for models that ask for it when they are made."""
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+    def free_bytes(self) -> list[int]:
+        return [torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count())]
 
     def to(self, here: torch.Tensor) -> torch.Tensor:
         return here.pin_memory().to(self.place, non_blocking=True)

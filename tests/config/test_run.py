@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pslab.config.identity import gpus
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError
 
@@ -106,6 +107,22 @@ def test_runs_whose_costs_grow_with_their_weights_are_not_those_of_before():
     assert Run(**lab, model="mlp:256").digest != "b4833a44e8c3b065"  # of before
     assert Run(model="mlp:256", cluster="lab").digest == "c91e10ef372b6b3b"
     assert Run(**{**lab, "cluster": {"compute_s": 0.1}}, model="mlp:256").digest == "55fad5acadd64cff"
+
+
+def test_runs_on_gpus_of_different_kinds_are_different_ones(tmp_path, monkeypatch):
+    place = tmp_path / "gpus" / "0000:01:00.0" / "information"
+    place.parent.mkdir(parents=True)
+    place.write_text("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 16\n")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n")
+    assert (gpus.kinds(tmp_path), gpus.version(tmp_path)) == ("NVIDIA H100 80GB HBM3", "550.54.15")
+    assert (gpus.kinds(tmp_path / "none"), gpus.version(tmp_path / "none")) == ("", "")
+    for device, count in (("cpu", 1), ("cuda", 3)):
+        digests = set()
+        for kind in ("", "NVIDIA H100 80GB HBM3", "NVIDIA H200"):
+            monkeypatch.setattr(gpus, "kinds", lambda kind=kind: kind)
+            digests.add(Run(device=device).digest)
+            assert Run(device=device).digest == Run(device=device).digest_on(kind)
+        assert len(digests) == count
 
 
 def test_an_unknown_field_is_refused_with_the_nearest():

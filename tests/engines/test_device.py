@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from apart import Apart
+from seats import seated
 from tiny import tiny
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,9 +21,12 @@ from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
 from pslab.engines.job.outcome import Outcome
 from pslab.engines.job.shared_memory import Arena
+from pslab.engines.local.worker import Selecting
+from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.virtual import side_by_side
 from pslab.engines.worker.tensors import Producer
 from pslab.lab.runs.resolve import resolve
+from pslab.tensors import device as devices
 from pslab.tensors.device import Device
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -124,6 +128,49 @@ def test_virtual_workers_with_memory_of_their_own_leave_what_the_cpu_leaves(many
 def test_gradients_of_hosts_with_memory_of_their_own_are_those_of_the_cpu(device):
     run = tiny(engine="virtual", dtype="float64", sync="ssp:1", cluster=UNEVEN, pushes=24)
     check_same(execute(on(device, run), quiet), execute(resolve(run), quiet), device, ("weights", "pushes"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Several(Apart):
+    """One of three devices, which notes who is given it."""
+
+    number: int = 0
+
+    def of(self, worker: int) -> Device:
+        GIVEN.append(worker % 3)
+        return Several(worker % 3)
+
+    def prepare(self) -> None:
+        GIVEN.append("prepared")
+
+
+GIVEN: list[Any] = []
+
+
+def test_evaluators_spread_over_the_devices_and_prepare_theirs(monkeypatch):
+    monkeypatch.setitem(devices.DEVICES, "cuda", Several())
+    job, seat, _ = seated()
+    seat.snapshots.reserve(job.layout.snapshot_bytes)
+    job.layout.snapshot_in(seat.snapshots, 0).fill_(0.1)
+    for number in (0, 1, 2, 4):
+        GIVEN.clear()
+        Evaluating(seat._replace(number=number), job).evaluate(0, "cuda")
+        assert [number % 3, "prepared"] == GIVEN
+
+
+def test_a_worker_prepares_its_device_before_it_computes():
+    GIVEN.clear()
+    producer(Several()).warm_up()
+    assert "prepared" in GIVEN
+
+
+@pytest.mark.parametrize(("apart", "spent", "waited"), [
+    (False, [(0.5, 0.2), (0.2, 0.2), (0.1, 0.2)], [0.3, 0.0, 0.0]),
+    (True, [(0.5, 0.2), (0.2, 0.2), (0.6, 0.0)], [0.0, 0.0, 0.4]),  # a thread does not know what its device does
+])  # fmt: skip
+def test_what_selection_waits_for_others_is_an_overrun_on_a_device_too(apart, spent, waited):
+    selecting = Selecting(apart)
+    assert [selecting.waited_s(*each) for each in spent] == pytest.approx(waited)
 
 
 # --- what is waited for, and when ----------------------------------------------------------------------------------

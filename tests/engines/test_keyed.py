@@ -23,6 +23,7 @@ from pslab.lab.runs import resolve as resolving
 from pslab.lab.runs.machine import resident_bytes
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
+from pslab.tensors.device import Device
 from pslab.tensors.partitioning.traffic import exchanged, push_bytes, reply_bytes, request_bytes
 from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset, resolve_data
@@ -209,7 +210,7 @@ def test_an_evaluation_of_few_keys_is_one_of_the_whole_model(fields):
     job = Job.of(whole, Layout.of(whole), Shelf.store(data, whole.dataset))
     snapshots.reserve(job.layout.snapshot_bytes)
     job.layout.snapshot_in(snapshots, 0).copy_(torch.from_numpy(outcome.weights))
-    found = Evaluator(job, data, torch.device("cpu")).snapshot(0, snapshots)
+    found = Evaluator(job, data, Device()).snapshot(0, snapshots)
     assert outcome.accuracy[-1, 2:].tolist() == list(found)
     assert outcome.accuracy[-1, 3] != outcome.accuracy[0, 3]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 from pslab.lab.runs.machine import resident_bytes
-from pslab.tensors.device import zeros
+from pslab.tensors.device import Cuda, Device, zeros
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -19,3 +22,25 @@ def test_zeros_take_memory_where_they_are_written(dtype: torch.dtype):
     assert many[12344:12347].tolist() == [[0.0, 0.0], [0.0, 3.0], [0.0, 0.0]]
     if before is not None:
         assert resident_bytes() - before < many.nbytes / 8
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """What torch promises is for the whole process."""
+    yield
+    Device().prepare()
+
+
+def test_a_gpu_computes_the_same_again_and_the_cpu_what_it_did(as_before, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    Cuda().prepare()
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled()  # what has no such form is computed, and said
+    assert not torch.backends.cudnn.benchmark
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    Device().prepare()  # the same process, for a run on the CPU
+    assert not torch.are_deterministic_algorithms_enabled()

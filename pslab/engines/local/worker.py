@@ -50,6 +50,7 @@ class LocalWorker(Evaluating):
         self.producer.warm_up()
         self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []
+        self.selecting = Selecting(job.device.apart)
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
         self.clock, self.life = WallClock(), LifeSigns(seat.parent, job.run.lease_s)
@@ -139,8 +140,9 @@ class LocalWorker(Evaluating):
         computed_s = self._paused(iteration, begin_s, computed_s)
         used_s = time.thread_time()
         payloads, selected_s = self.producer.payloads(iteration, loss)
-        if modelled_s and not self.job.device.apart:  # selecting takes what it takes, but not the time of others
-            self.overrun_s += max(0.0, self.now() - computed_s - (time.thread_time() - used_s) / self.clock.dilation)
+        if modelled_s:  # selecting takes what it takes, but not the time of others
+            used_s = (time.thread_time() - used_s) / self.clock.dilation
+            self.overrun_s += self.selecting.waited_s(self.now() - computed_s, used_s)
         ranges = range(len(self.job.parts))
         self._die_if_killed(iteration)
         self.idle_since_s = time.monotonic()
@@ -229,6 +231,20 @@ class LocalWorker(Evaluating):
             return self.driver.installed(message, now, None)
         self.producer.install(Pulled.of(message))
         return self.driver.installed(message, now, self.now())
+
+
+class Selecting:
+    """How long a worker has waited for others while it selected: on the CPU what its thread did not compute; of a
+    device, whose time no thread has, what went beyond the shortest selection until then."""
+
+    def __init__(self, apart: bool) -> None:
+        self._apart, self._shortest_s = apart, math.inf
+
+    def waited_s(self, spent_s: float, used_s: float) -> float:
+        """Of `spent_s`, of which the thread has computed `used_s`."""
+        if self._apart:
+            used_s = self._shortest_s = min(self._shortest_s, spent_s)
+        return max(0.0, spent_s - used_s)
 
 
 def kill_after(seconds: float) -> None:

@@ -11,6 +11,7 @@ from pslab.engines.job.job import Job
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import Seat
+from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.sparse.inputs import on_keys
 from pslab.tensors.workload.data import batch
@@ -26,8 +27,9 @@ KEPT_BYTES = 2**26  # test inputs of up to so many bytes are kept as the model t
 class Evaluator:
     """The model of a job on weights that are not being trained."""
 
-    def __init__(self, job: Job, data: Arena, device: torch.device) -> None:
-        self._job, self._device = job, device
+    def __init__(self, job: Job, data: Arena, on: Device) -> None:
+        on.prepare()
+        self._job, self._device = job, (device := on.place)
         self._dtype = job.layout.dtype
         self._dataset = job.shelf.dataset(data)
         self._module = copy.deepcopy(job.shell)
@@ -88,6 +90,7 @@ class Evaluating:
     def evaluate(self, index: int, device: str) -> None:
         """Evaluate a snapshot and report it."""
         if self._evaluator is None:
-            self._evaluator = Evaluator(self.job, self.seat.data, torch.device(device))
+            # side by side, as workers are: each process on one of several devices
+            self._evaluator = Evaluator(self.job, self.seat.data, DEVICES[device].of(max(0, self.seat.number)))
         accuracy, loss = self._evaluator.snapshot(index, self.seat.snapshots)
         report(self.seat.parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
 from pslab.config.metric import metric_of
 from pslab.engines.job.checkpoint.keeper import Keeper
@@ -38,6 +37,7 @@ from pslab.engines.worker.batches.keys import by_load, requests_of
 from pslab.engines.worker.keyed import producer_of
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import RunError
+from pslab.tensors.device import DEVICES
 from pslab.tensors.partitioning.placement import by_key
 
 POLL_S = 0.1
@@ -162,7 +162,7 @@ class WholeRun:
         self.job = by_load(self.job, self.requests)
         self.producers = [producer_of(self.job, worker, self.arena, seat.data, requests=self.requests)
                           for worker in range(run.workers)]  # fmt: skip
-        self.evaluator = Evaluator(self.job, seat.data, torch.device(run.device))
+        self.evaluator = Evaluator(self.job, seat.data, DEVICES[run.device].of(max(0, seat.number)))
         self.iteration = 0
         self._bodies: dict[int, dict[str, Any]] = {}
         self._kept: list[tuple[int, float]] = []  # pushes and seconds of each snapshot

@@ -27,7 +27,8 @@ from pslab.tensors.workload.objective import placed, targets
 
 
 def module_of(job: Job, device: Device) -> nn.Module:
-    """The model of a job without its weights, ready for `Computing`."""
+    """The model of a job without its weights, ready for `Computing` in this process."""
+    device.prepare()
     return copy.deepcopy(job.shell).to(device.place).train()
 
 

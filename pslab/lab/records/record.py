@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pslab.config.identity import gpus
 from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import Run
@@ -225,7 +226,7 @@ class Draft:
             **({"not_found_again": self.run.unknown} if self.run.unknown else {}),
             **facts,
             "weights_sha256": hashlib.sha256(np.ascontiguousarray(weights).data).hexdigest(),
-            "environment": environment(),
+            "environment": environment(self.run.device),
         }
         self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed the results meanwhile
         for name in tables:
@@ -284,9 +285,19 @@ def evaluation_sum(place: Path, weights_sha256: str) -> str:
     return hashlib.sha256((place / "accuracy.csv").read_bytes() + weights_sha256.encode()).hexdigest()
 
 
-def environment() -> dict[str, Any]:
-    """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`."""
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`; on a
+    GPU, by its kind, its driver and the libraries that torch brings. What has no deterministic form there has other
+    last bits each time (see pslab.tensors.device)."""
     torch = sys.modules.get("torch")
+    found = _environment(torch)
+    if device != "cpu":
+        found |= {"gpu": gpus.kinds(), "driver": gpus.version(), "deterministic": "where torch has such operations",
+                  "cuda": None if torch is None else torch.version.cuda}  # fmt: skip
+    return found
+
+
+def _environment(torch: Any) -> dict[str, Any]:
     return {"pslab": __version__, "torch": version("torch"), "python": platform.python_version(),
             "machine": platform.machine(), "cores": os.cpu_count(),
             "capability": None if torch is None else torch.backends.cpu.get_cpu_capability()}  # fmt: skip

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
 CHECKPOINTS = "checkpoints"  # the folder of those of all runs, among their results
+CUDA_BYTES = 300 * 2**20  # of a device, for each process that uses it, at least
 GENERATIONS = 2  # of a server's state, in memory that outlives it
 HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and everybody else
 
@@ -99,11 +100,29 @@ def check_memory(run: Run, weights: int) -> None:
     checkpoints = GENERATIONS if run.engine == "local" and run.on_death == "restart" else 0
     copies = 1 if run.pull == "keys" else 3 + 3 * run.workers + evaluations + checkpoints
     needed = weights * (8 if run.dtype == "float64" else 4) * copies
+    _check_device_memory(run, weights)
     if free is None or needed <= free:
         return
     problem = f"its {weights:,} weights, {run.workers} workers and {evaluations} evaluations take at least "
     problem += f"{needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free here: use a smaller model, "
     raise ConfigError("model", run.model, f"{problem}fewer workers, or evaluate less often (eval_every)")
+
+
+def _check_device_memory(run: Run, weights: int) -> None:
+    """Each worker has the weights, its gradients and what a backward pass makes on its device, and whoever evaluates
+    the weights once more; and each of these processes what CUDA itself takes."""
+    from pslab.tensors.device import DEVICES
+
+    free = DEVICES[run.device].free_bytes() if run.engine != "timing" else []
+    for number, here in enumerate(free):
+        workers = len(range(number, run.workers, len(free)))
+        processes = workers if run.engine == "local" else min(1, workers)
+        needed = processes * CUDA_BYTES + workers * 4 * weights * (8 if run.dtype == "float64" else 4)
+        if needed > here:
+            problem = (f"{workers} workers compute on device {number}: with {weights:,} weights they take at least "
+                       f"{needed / 2**30:,.1f} GiB, and {here / 2**30:,.1f} GiB are free there: use fewer "
+                       "workers, or a smaller model")  # fmt: skip
+            raise ConfigError("device", run.device, problem)
 
 
 def record_bytes(experiment: Experiment) -> int:

@@ -250,6 +250,8 @@ def _named_dataset(name: str, root: Path, edits: int) -> Dataset:
 
 
 def _check_batches(run: Run, dataset: Dataset) -> None:
+    if run.device != "cpu" and isinstance(dataset.train_x, SparseInputs):
+        raise ConfigError("device", run.device, f"the rows of {dataset.name} are sparse, for the CPU: use cpu")
     examples = len(dataset.train_y)
     if run.workers * run.batch_size > examples:
         problem = f"{run.workers} workers need {run.workers * run.batch_size} examples a round; {dataset.name} has"

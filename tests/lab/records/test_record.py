@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pslab.config.identity import gpus
 from pslab.config.run import Run
 from pslab.errors import RecordError
+from pslab.lab.commands.records.verify import sums
 from pslab.lab.records.disk.atomic_folder import in_bytes, write_manifest
 from pslab.lab.records.disk.live import Live, clean, drafts
 from pslab.lab.records.facts import COLUMNS
@@ -64,6 +66,19 @@ def test_weights_are_kept_where_the_run_asks_for_them(tmp_path):
     with pytest.raises(RecordError, match="run it with keep_weights=True"):
         _ = load(made.path).weights
     assert (Draft(Run(), tmp_path).set_aside(TABLES, VALUES, FACTS).weights == VALUES).all()  # nobody gets them again
+
+
+def test_a_record_of_a_gpu_names_it_and_is_verified_elsewhere(tmp_path, monkeypatch):
+    with monkeypatch.context() as there:
+        there.setattr(gpus, "kinds", lambda: "NVIDIA H100 80GB HBM3")
+        there.setattr(gpus, "version", lambda: "550.54.15")
+        made = written(tmp_path, Run(device="cuda"))
+    said = made.manifest["environment"]
+    assert (said["gpu"], said["driver"]) == ("NVIDIA H100 80GB HBM3", "550.54.15")
+    assert said["deterministic"]
+    assert find(Run(device="cuda"), tmp_path) is None  # on this machine it is another one
+    assert sums(load(made.path)).state == "ok"
+    assert "gpu" not in written(tmp_path, Run()).manifest["environment"]
 
 
 def test_another_run_is_not_found(tmp_path):

@@ -14,7 +14,9 @@ from pslab.config.run import FIELDS, Run
 from pslab.engines.processes import pool
 from pslab.errors import ConfigError
 from pslab.lab.runs import resolve as resolving
+from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
+from pslab.tensors.device import DEVICES, Device
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +74,32 @@ def test_a_device_that_is_not_there_is_refused(tmp_path, monkeypatch):
         run(tiny(device="cuda"), results=tmp_path)
     assert error.value.field == "device"
     assert list(tmp_path.iterdir()) == []
+
+
+class Small(Device):
+    """Two GPUs, of which the second has 1 GiB left."""
+
+    def free_bytes(self) -> list[int]:
+        return [2**40, 2**30]
+
+
+def test_a_device_whose_memory_is_too_small_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(DEVICES, "cuda", Small())
+    words = r"4 workers compute on device 1: with [\d,]+ weights they take at least 1\.2 GiB, and 1\.0 GiB are free"
+    resolve(tiny(device="cuda", workers=6))
+    with pytest.raises(ConfigError, match=words) as error:
+        resolve(tiny(device="cuda", workers=8))
+    assert error.value.field == "device"
+    resolve(tiny(device="cuda", workers=8, engine="virtual", cluster="lab"))  # one process each, or fewer
+
+
+def test_sparse_rows_are_not_for_a_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(DEVICES, "cuda", Small())
+    with pytest.raises(ConfigError, match=r"the rows of .* are sparse, for the CPU: use cpu") as error:
+        resolve(tiny(device="cuda", data="planted", model="logistic", loss="logistic"))
+    assert error.value.field == "device"
 
 
 def test_a_model_whose_content_is_known_is_checked_once(monkeypatch):

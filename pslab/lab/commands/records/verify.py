@@ -82,8 +82,9 @@ def sums(result: Result) -> Finding:
     if manifest.get("evaluation_sha256", now := evaluation_sum(result.path, manifest["weights_sha256"])) != now:
         raise RecordError(f"the evaluations of {result.path} are not those that were made of its weights")
     # a user's object is in a manifest by the digest of its content alone
-    if not result.run.unknown and "source" not in manifest and result.run.digest != result.digest:
-        problem = f"the digest of its run is {result.run.digest}, not {result.digest}: its parameters were changed"
+    gpu = str(manifest.get("environment", {}).get("gpu", ""))
+    if not result.run.unknown and "source" not in manifest and (now := result.run.digest_on(gpu)) != result.digest:
+        problem = f"the digest of its run is {now}, not {result.digest}: its parameters were changed"
         raise RecordError(f"{result.path}: {problem}, or it is of another version of pslab")
     if not result.path.name.startswith(result.digest):
         raise RecordError(f"{result.path} holds the record of {result.digest}")
@@ -117,7 +118,8 @@ def rerun(result: Result) -> Finding:
     except ProtocolError as error:
         return Finding("rerun", PROBLEM, f"the run cannot have left this order: {error}")
     except PslabError as error:
-        return Finding("rerun", PROBLEM, f"it cannot be run again: {error}")
+        state = NOTE if getattr(error, "field", "") == "device" else PROBLEM  # a GPU may be elsewhere
+        return Finding("rerun", state, f"it cannot be run again: {error}")
     if not what:
         return Finding("rerun", NOTE, f"none: {other[0]}")
     if not other:
@@ -217,7 +219,8 @@ def _elsewhere(manifest: Mapping[str, Any]) -> str:
     """How the record's machine differs from this one, as far as it may change the last bits."""
     from pslab.lab.records.record import environment
 
-    here, there = environment(), manifest.get("environment", {})
-    names = [name for name in ("torch", "machine", "capability") if here[name] != there.get(name)]
-    pairs = ", ".join(f"{name} {there.get(name)}, here {here[name]}" for name in names)
+    here, there = environment(str(manifest["run"].get("device"))), manifest.get("environment", {})
+    names = [name for name in ("torch", "machine", "capability", "gpu", "driver", "cuda")
+             if here.get(name) != there.get(name)]  # fmt: skip
+    pairs = ", ".join(f"{name} {there.get(name)}, here {here.get(name)}" for name in names)
     return f"it was recorded with {pairs}: only there are bits the same" if pairs else "its machine was like this one"

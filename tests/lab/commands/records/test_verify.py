@@ -10,6 +10,8 @@ from pathlib import Path
 import handmade
 import pandas as pd
 import pytest
+import torch
+from falsified import falsified, relabelled
 
 from pslab.__main__ import main
 from pslab.config.run import Run
@@ -115,6 +117,13 @@ def test_of_an_order_that_does_not_say_all_the_weights_are_evaluated_again(capsy
         real = run(Run.of({**RUN, **fitted, "keep_weights": kept}), results=tmp_path, progress=False)
         status, lines = verified(capsys, real.digest, "--results", tmp_path)
         assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], [said, "rerun"]])
+
+
+def test_a_record_of_a_gpu_that_is_not_here_is_not_run_again(capsys, record, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    copy = falsified(record, tmp_path, relabelled(device="cuda"))
+    assert main(["verify", str(copy)]) == 0
+    assert "torch sees no CUDA device here" in capsys.readouterr().out
 
 
 def test_an_unknown_digest_names_the_nearest(capsys, record):

@@ -1,0 +1,25 @@
+"""This machine's GPUs by kind, and their driver, as the driver says it: also without torch, and without waking one."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+DRIVER = Path("/proc/driver/nvidia")
+
+
+@lru_cache(maxsize=4)
+def kinds(driver: Path = DRIVER) -> str:
+    """``"NVIDIA H100 80GB HBM3"``; several kinds with commas, "" where there is no driver. Others give other bits."""
+    found = {line.partition(":")[2].strip() for path in driver.glob("gpus/*/information")
+             for line in path.read_text().splitlines() if line.startswith("Model:")}  # fmt: skip
+    return ", ".join(sorted(found))
+
+
+@lru_cache(maxsize=4)
+def version(driver: Path = DRIVER) -> str:
+    """``"550.54.15"``; "" where there is no driver."""
+    place = driver / "version"
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", place.read_text()) if place.is_file() else None
+    return found[0] if found else ""
