@@ -346,7 +346,7 @@ class _LocalRun(Rehearsing):
         faulted = [row for body in (self.facts, *self.worked.values()) for row in body.get("faulted", ())]
         facts |= {
             "preparation_s": self.preparation_s,
-            "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist(),
+            "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist() if self.worked else [],
             **self._clocks(),
             "deaths": self.attendance.deaths,
             **({"ended_late": sorted(self.attendance.late)} if self.attendance.late else {}),

@@ -93,7 +93,7 @@ FACTS: dict[str, Kind] = {
     "resumed": listed(body(pushes=COUNT, made=TEXT)),
     "faults": mapped(COUNT), "faulted": listed(row(TEXT, TEXT, COUNT, _PART, _PART, SECONDS)),
     "skips": listed(row(COUNT, COUNT, COUNT)), "residuals": listed(listed(NUMBER)), "sweeps": listed(listed(NUMBER)),
-    "layers_s": listed(listed(NUMBER) | NUMBER), "costs": mapped(NUMBER),
+    "layers_s": listed(listed(NUMBER) | NUMBER) | NUMBER, "costs": mapped(NUMBER),
     "emulation": _EMULATION, "repeated_after": _EMULATION, "environment": mapped(Kind("plain", lambda value: True)),
 }  # fmt: skip
 

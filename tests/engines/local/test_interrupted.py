@@ -110,7 +110,7 @@ def test_progress_reports_what_workers_do():
     for news in calls:
         states = {worker: state["doing"] for worker, state in enumerate(news["workers"])}
         assert states[0] in ("computing", "transferring")
-        assert all(state["for"] == [0] for state in news["workers"][1:] if state["doing"] == "waiting")
+        assert all(0 in state["for"] for state in news["workers"][1:] if state["doing"] == "waiting")
     assert any(state["doing"] == "waiting" for news in calls for state in news["workers"])
 
 

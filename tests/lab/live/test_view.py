@@ -381,7 +381,7 @@ def test_without_a_front_end_runs_are_executed_at_once(tmp_path: Path, capsys: p
     view = Live(sync=["bsp", "asp"], live=False, results=tmp_path, **TINY)
     assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in view.results] == [
         ("bsp", "after", False), ("asp", "after", False)]  # fmt: skip
-    assert type(view.figure) is go.Figure
+    assert isinstance(view.figure, go.Figure)
     assert "[2/2] asp none W=4 seed 0" in capsys.readouterr().err
     assert find(view.results[0].run, tmp_path) is not None
 
