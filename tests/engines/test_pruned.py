@@ -163,3 +163,13 @@ def test_a_residual_that_overflows_is_a_divergence(engine):
     outcome = execute(resolve(wanted), quiet)
     assert outcome.facts["outcome"] == "diverged"
     assert np.isfinite(outcome.weights).all()
+
+
+@pytest.mark.parametrize("sync", ["bsp", "local:2"])
+def test_a_warm_up_is_counted_in_batches_however_many_a_push_is_made_of(sync: str) -> None:
+    wanted = tiny(sync=sync, prune="static:1%,warm_up=1", engine="virtual", cluster=CLUSTER, pushes=80, pull="changed")
+    pushes = execute(resolve(wanted), quiet).pushes
+    iterations, density = (pushes[:, PUSH_COLUMNS.index(name)] for name in ("iteration", "density"))
+    epoch = 1024 // (4 * 16) // (2 if sync == "local:2" else 1)  # in pushes
+    assert iterations.max() > epoch
+    assert ((density > 0.2) == (iterations < epoch)).all()

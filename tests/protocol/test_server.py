@@ -299,3 +299,23 @@ def test_a_push_counts_the_gradients_that_it_is_made_of():
     for iteration, count in ((0, 1), (1, 5), (2, 9)):
         server.handle(push(0, iteration), 1.0)
         assert (server.accepted, server.gradients) == (iteration + 1, count)
+
+
+def test_several_ranges_end_with_the_last_round_that_the_budget_has_whole():
+    for budget, over in ((4, [False, True]), (3, [True, True])):
+        server, found = Server(range(2), 2, BSP()), []
+        for iteration in range(2):
+            for worker in range(2):
+                for index in range(2):
+                    server.handle(push(worker, iteration, index=index), 1.0)
+            found.append(server.spent(budget))
+        assert found == over
+
+
+def test_a_policy_for_the_whole_model_hears_once_of_a_request_that_comes_again():
+    server = Server(range(2), 2, Backup(0))
+    for index in range(2):
+        server.handle(push(0, 0, index=index), 1.0)
+    for index in range(2):
+        assert server.handle(pull(0, 1, index=index), 1.0) == []
+    assert server.handle(pull(0, 1), 1.0) == [Refuse(pull(0, 1), "duplicate pull")]

@@ -111,3 +111,14 @@ def test_who_was_given_up_when_the_run_was_over_is_no_loss_in_it():
     assert [death["worker"] for death in found.deaths] == [1]
     found.lose({"worker": 1, "over": True})  # the server never heard that no process takes its place
     assert (found.deaths, found.lost) == ([], {1})
+
+
+def test_workers_that_waited_at_different_times_are_not_stuck():
+    found = attendance(WAITS, WAITS)
+    found.waits(0)
+    later = {**WAITS, "iteration": 4}
+    found.progress({"pushes": 6, "workers": [later, later], "heard": [], "owing": [], "sending": (),
+                    "travelling": False})  # fmt: skip
+    found.waits(1)  # worker 0 has gone on since it was said of it
+    with pytest.raises(Stalled):
+        found.waits(0)

@@ -11,7 +11,7 @@ from tiny import Dies, tiny
 
 from pslab.engines.local import engine
 from pslab.engines.local.engine import execute, rehearse
-from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, kept, larger
+from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, emulation, kept, larger
 from pslab.engines.processes import pool, precedence
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
@@ -69,6 +69,14 @@ def test_another_attempt_is_slower_by_what_was_lost():
     assert larger(lost(1.0, 1.0, 32.0)) == 64.0
     assert (kept(lost(0.02, 0.03)), kept(lost(0.03, 0.03))) == (True, False)
     assert Pace((0.0,), 0.0).dilation(resolve(tiny(cluster=STEADY)), least=2.1) == 2.5
+
+
+def test_ranges_that_are_late_together_are_late_once():
+    worked = [{"alive_s": 10.0, "overrun_s": 0.0, "late_s": 0.0, "real_s": 5.0}]
+    for ranges in ("whole", "layers"):
+        experiment = resolve(tiny(engine="local", ranges=ranges, cluster=STEADY))
+        served = {"late_s_mean": 0.01, "late_s_99th": 0.02, "messages": 100 * len(experiment.parts), "stalled_s": 0.0}
+        assert emulation(experiment, worked, served)["late_message_share"] == pytest.approx(0.1)
 
 
 # -- runs ------------------------------------------------------------------------------------------

@@ -247,3 +247,12 @@ def test_a_rate_is_given_the_staleness_that_an_eager_worker_has_seen():
         setup.driver.receive([Pull(worker, 0, iteration + 1, 0, Wanted(0, 0)),
                               Push(worker, 0, iteration, 0, gradient, seen)])  # fmt: skip
     assert setup.record.rates == [1.0, 1.0, pytest.approx(1 / 3)]
+
+
+def test_a_push_is_as_stale_as_what_it_was_computed_on_whatever_others_have():
+    setup = Setup(sync="downpour:3,1", rate="dynsgd:stalest")
+    for iteration in range(3):
+        setup.iteration(1, 1.0, iteration)  # it fetches with the last one
+    for iteration in range(2):
+        setup.iteration(0, 2.0, iteration)  # still on the initial weights
+    assert setup.record.rates[-1] == pytest.approx(1 / (1 + 4))

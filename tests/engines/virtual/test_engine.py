@@ -251,3 +251,11 @@ class AlwaysHold(SSP):
 def test_a_run_in_which_no_worker_can_go_on_is_stalled():
     outcome = execute(resolve(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1))), quiet)
     assert (outcome.facts["outcome"], outcome.facts["pushes"]) == ("stalled", 4)
+
+
+def test_evaluations_by_time_are_at_most_one_a_period_after_a_time_without_pushes():
+    cluster = {"compute_s": 1.0, "trace": {0: [10.0] + [0.125] * 80}}
+    wanted = tiny(engine="virtual", sync="asp", workers=1, pushes=None, seconds=20.0, cluster=cluster)
+    seconds = execute(resolve(wanted), quiet).accuracy[:, 1]
+    periods = np.floor(seconds[:-1]).tolist()  # the last one is at the run's end
+    assert periods == [0, *range(10, 20)]

@@ -9,6 +9,7 @@ import handmade
 import pandas as pd
 import pytest
 
+from pslab.config.metric import Metric
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
@@ -231,6 +232,12 @@ def test_the_single_machine_sets_no_goal(tmp_path: Path):
 @pytest.mark.parametrize(("accuracy", "level"), [(0.9749, 0.97), (0.975, 0.975), (0.2, 0.3), (1.0, 0.99)])
 def test_round_accuracies(accuracy: float, level: float):
     assert rounded(accuracy) == level
+
+
+@pytest.mark.parametrize(("value", "lower", "wanted"), [(0.29, False, 0.29), (0.29, True, 0.29), (0.288, False, 0.28),
+                                                        (0.288, True, 0.29), (5.7, False, 5.7)])  # fmt: skip
+def test_a_round_value_of_another_metric_is_not_better_and_stays_as_it_is(value: float, lower: bool, wanted: float):
+    assert rounded(value, Metric("loss", lower, share=False)) == wanted
 
 
 def test_best_is_the_choice_that_is_soonest_by_the_median(tmp_path: Path):

@@ -29,6 +29,7 @@ from pslab.tensors.codec.frames import (
     sliced_bytes,
     write_into,
 )
+from pslab.tensors.codec.run_length import CHUNK, size_bytes, write
 
 SPARSE = ("coordinates", "bitmap", "varint", "runs")
 
@@ -359,3 +360,9 @@ def test_a_request_is_no_frame_of_entries_and_entries_are_no_request() -> None:
     buffer[size - 1] ^= 1
     with pytest.raises(FrameError, match="changed on its way"):
         requested(buffer[:size], 64)
+
+
+@pytest.mark.parametrize("gap", [CHUNK - 1, CHUNK, CHUNK + 1])
+def test_runs_that_end_where_a_chunk_does_are_counted(gap: int) -> None:
+    indices = np.delete(np.arange(2 * CHUNK), gap)
+    assert size_bytes(indices, 2 * CHUNK, 1000) == write(indices, 2 * CHUNK).nbytes == 16

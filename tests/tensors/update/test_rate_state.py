@@ -196,6 +196,16 @@ def test_a_push_whose_version_was_dropped_joins_the_oldest():
     assert one(server, 2, 6) == 8  # the mean of 2 and 6: worker 1 may still join them
 
 
+def test_a_late_push_does_not_open_its_version_again():
+    server = Server(Rate("versions"), workers=3)
+    one(server, 0, 4)
+    server.pull(0, 2)
+    assert one(server, 0, 6) == 4 + 6  # the version after; worker 2 may still join it
+    assert one(server, 1, 2) == 3 + 6
+    server.pull(1)
+    assert one(server, 1, 5) == 3 + 6 + 5  # a version of its own
+
+
 def test_versions_reuse_memory():
     server = Server(Rate("versions"), workers=3)
     for turn in range(30):
