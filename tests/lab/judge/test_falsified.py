@@ -31,6 +31,7 @@ from falsified import (
 from histories import forgotten, pulled, renumbered, repeated, swapped
 
 from pslab.config.run import Run
+from pslab.lab.records.record import evaluation_sum
 from pslab.lab.runs.run import sweep
 
 SMALL = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 40, "keep_weights": True,
@@ -123,6 +124,24 @@ def shares(**changed: float) -> Falsify:
     return fact("emulation", lambda found: {**found, **changed})
 
 
+def passed_as_real(folder: Path) -> None:
+    """A run in virtual time is one of real processes."""
+    without("events", "server_busy_s", "turning_s")(folder)
+    relabelled(engine="local")(folder)
+    fact("wall_s", lambda found: found + 60)(folder)
+
+
+def overrun(folder: Path) -> None:
+    """All computations took much longer, and the emulation was kept: instants are ten times as late."""
+    table("phases", lambda p: p.assign(begin_s=p.begin_s * 10, end_s=p.end_s * 10))(folder)
+    for name in ("accuracy", "pushes", "arrivals"):
+        table(name, lambda found: found.assign(seconds=found.seconds * 10))(folder)
+    both(fact("seconds", lambda found: found * 10), fact("wall_s", lambda found: found + 60))(folder)
+    both(shares(compute_overrun_share=0.0, late_message_share=0.0), facts(emulation_ok=True))(folder)
+    weights = json.loads((folder / "manifest.json").read_text())["weights_sha256"]
+    facts(evaluation_sha256=evaluation_sum(folder, weights))(folder)
+
+
 REWIND = {"seconds": 0.05, "how": "server is gone", "pushes": 20, "to_pushes": 10, "to_seconds": 0.02}
 #: What -> the record, how, and what the judge says of it. The forger has made new sums of files.
 JUDGED: dict[str, tuple[str, Falsify, str]] = {
@@ -162,6 +181,12 @@ JUDGED: dict[str, tuple[str, Falsify, str]] = {
         waits_for=p.waits_for.where(p.phase != "wait", (p.worker + 1) % 4))), "is said to be for worker"),
     "a wait in virtual time is for another worker": ("ssp", table("phases", lambda p: p.assign(
         waits_for=p.waits_for.where(p.phase != "wait", (p.worker + 1) % 4))), "is said to be for worker"),
+    "links were slower": ("local", relabelled(cluster={**RUNS["local"]["cluster"], "bandwidth_bit_s": 1e5}),
+                         "the cluster's links take"),
+    "links had a latency": ("local", relabelled(cluster={**RUNS["local"]["cluster"], "latency_s": 1.0}),
+                            "the cluster's links take"),
+    "a run in virtual time was of real processes": ("bsp", passed_as_real, "to the last bit: they are of virtual time"),
+    "overruns are in the phases alone": ("local", overrun, "by the phases, computations took"),
     "a computation waits": ("asp", table("phases", lambda p: p.assign(
         waits_for=p.waits_for.where(p.phase != "compute", 1))), "is said to wait for worker 1"),
     "pruned gradients were dense": ("pruned", relabelled(prune="none"), "bytes"),

@@ -8,8 +8,12 @@ import numpy as np
 
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.emulation.faults import LISTED, Faults
+from pslab.engines.local.pace import KEPT_SHARE
 from pslab.lab.judge.numbers.given import EXACT, Numbers
-from pslab.lab.judge.report import SLACK_S, report, report_cells
+from pslab.lab.judge.report import REPORTED, SLACK_S, report, report_cells
+
+LEAST = 8  # computations, from which on it is no chance that all are exact
+LINGERING_S = 0.5  # for which a worker's process lives on after its run, at the most that is believed
 
 
 def computing(n: Numbers) -> list[str]:
@@ -43,9 +47,44 @@ def computing(n: Numbers) -> list[str]:
         return [f"worker {worker} stood still in iteration {at}: the record says nothing of it" for worker, at in lost]
     slack_s = EXACT * (1 + float(p.end.max())) if n.modelled else SLACK_S
     wrong = np.where(modelled, np.abs(spent_s - due_s) > slack_s, spent_s < due_s - slack_s)
+    if not n.modelled and not h.rules.layered and not wrong.any():
+        return _measured(n, spent_s, due_s)
     return report_cells(wrong, lambda worker, at: (
         f"worker {worker} computed iteration {at} for {spent_s[worker, at]:.9g} s; the cluster's is "
         f"{due_s[worker, at]:.9g} s"))  # fmt: skip
+
+
+def _measured(n: Numbers, spent_s: np.ndarray, due_s: np.ndarray) -> list[str]:
+    """A machine's clock is never right to the last bit; what computations took too long, the emulation's shares have.
+
+    [workers, iterations]: the seconds that each computation took, and those of the cluster. A worker's process lives a
+    little longer than the run: its shares are of that time.
+    """
+    late_s = (spent_s - due_s)[(spent_s > 0) & (due_s > 0)]
+    if late_s.size >= LEAST and bool((np.abs(late_s) <= EXACT * (1 + float(n.phases.end.max()))).all()):
+        return [f"all {late_s.size} computations took the cluster's seconds to the last bit: they are of virtual time"]
+    total_s, longest_s = float(late_s.sum()), n.run.workers * (2 * float(n.facts["seconds"]) + LINGERING_S)
+    recorded = not (n.cluster.faults or n.facts.get("skips") or n.facts.get("resumed"))
+    if recorded and n.facts.get("emulation_ok") and total_s > KEPT_SHARE * longest_s:
+        return [f"emulation_ok is True; by the phases, computations took {total_s:.3g} s longer than the cluster's"]
+    return []
+
+
+def travelling(n: Numbers) -> list[str]:
+    """What crosses a worker's link takes its latency, and the time that its bytes need there when it is fastest."""
+    h, c, p = n.history, n.cluster, n.phases
+    if c.colocated or not (h.rules.known and not h.rules.traits.eager):
+        return []
+    speeds = [bit_s or np.inf for bit_s in (c.bandwidth_bit_s, *c.bandwidth_at.values())]
+    found = list[str]()
+    for phase, column in (("push", "bytes_up"), ("pull", "bytes_down")):
+        took_s = p.of_pushes(p.cells(phase, "end") - p.cells(phase, "begin"), h)
+        size = n.pushes[column]
+        least_s = np.where(size > 0, c.latency_s + 8 * size / max(speeds), 0.0)
+        for row in np.flatnonzero(took_s < least_s - SLACK_S)[:REPORTED]:
+            found.append(f"the {phase} of {h.name(row)} was on its way for {took_s[row]:.6g} s; the cluster's links "
+                         f"take {least_s[row]:.6g} s")  # fmt: skip
+    return found
 
 
 def joints(n: Numbers) -> list[str]:
