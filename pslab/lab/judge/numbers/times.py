@@ -75,13 +75,14 @@ def travelling(n: Numbers) -> list[str]:
     h, c, p = n.history, n.cluster, n.phases
     if c.colocated or not (h.rules.known and not h.rules.traits.eager):
         return []
+    slack_s = SLACK_S + 2 * n.facts.get("clock_bound_s", 0.0)  # a message leaves by one clock and arrives by another
     speeds = [bit_s or np.inf for bit_s in (c.bandwidth_bit_s, *c.bandwidth_at.values())]
     found = list[str]()
     for phase, column in (("push", "bytes_up"), ("pull", "bytes_down")):
         took_s = p.of_pushes(p.cells(phase, "end") - p.cells(phase, "begin"), h)
         size = n.pushes[column]
         least_s = np.where(size > 0, c.latency_s + 8 * size / max(speeds), 0.0)
-        for row in np.flatnonzero(took_s < least_s - SLACK_S)[:REPORTED]:
+        for row in np.flatnonzero(took_s < least_s - slack_s)[:REPORTED]:
             found.append(f"the {phase} of {h.name(row)} was on its way for {took_s[row]:.6g} s; the cluster's links "
                          f"take {least_s[row]:.6g} s")  # fmt: skip
     return found
