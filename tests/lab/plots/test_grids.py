@@ -60,7 +60,7 @@ def test_a_thousand_grids_are_shown_or_refused_in_a_sentence(first: int):
 
 # -- the causes, one by one ------------------------------------------------------------------------
 
-BASE = Run(pushes=16, engine="virtual")
+BASE = Run(pushes=16, engine="virtual", cluster="lab")
 
 
 def results(**axes: object) -> grids.Results:
@@ -78,8 +78,8 @@ def test_labels_that_are_wider_than_the_page_are_wrapped():
 
 
 def test_a_cluster_of_many_words_goes_by_its_preset_which_the_caption_explains():
-    figure = plots.dots(results(cluster=["lab", "steady", "free"], engine=["local"]), ["seconds"])
-    assert {*figure.layout.yaxis.ticktext} == {"cluster lab", "cluster steady", "not emulated"}
+    figure = plots.dots(results(cluster=["lab", "steady", {"compute_s": 0.02}]), ["seconds"])
+    assert {*figure.layout.yaxis.ticktext} == {"cluster lab", "cluster steady", "computation 20\u00a0ms"}
     assert "cluster lab: 1 Gbit/s per worker" in drawn.caption(figure)
 
 

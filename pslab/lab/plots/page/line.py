@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.theme import MARK, Look, translucent
 
 MARKED = 11  # markers of a line with many points
@@ -34,7 +35,7 @@ class Line:
     steps: bool = False  #: it keeps its value until the next point
 
 
-def traces(line: Line, opacity: float) -> list[go.Scatter]:
+def traces(line: Line, opacity: float, x_axis: Axis) -> list[go.Scatter]:
     """The band, the line with its markers, crosses and sign."""
     look, found = line.look, []
     x, y = np.asarray(line.x, dtype=float), np.asarray(line.y, dtype=float)
@@ -67,7 +68,8 @@ def traces(line: Line, opacity: float) -> list[go.Scatter]:
             cliponaxis=False, hovertemplate=f"<b>{line.label}</b><br>diverged here<extra></extra>", **common,
         ))  # fmt: skip
     if line.sign and len(x):
-        found.append(go.Scatter(x=x[-1:], y=y[-1:], mode="text", text=[line.sign], textposition="top left",
+        side = "top left" if x_axis.share(float(x[-1])) > 0.3 else "top right"  # within the panel
+        found.append(go.Scatter(x=x[-1:], y=y[-1:], mode="text", text=[line.sign], textposition=side,
                                 hoverinfo="skip", cliponaxis=False, **common))  # fmt: skip
     return found
 

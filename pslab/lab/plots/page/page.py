@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,8 @@ class Page:
         """Everything in its place. `keys` are the legend's; None: the lines' own, at their ends if they are few."""
         most = max(map(len, self.lines.values()), default=0)
         for (row, column), found in self.lines.items():
-            self.add(row, column, *(trace for line in found for trace in traces(line, 0.09 if most >= FEW else 0.15)))
+            x, pale = self.xs[row][column], 0.09 if most >= FEW else 0.15
+            self.add(row, column, *(trace for line in found for trace in traces(line, pale, x)))
         drawn = {trace.xaxis or "x" for trace in self.figure.data}
         for rank in range(len(self.xs) * len(self.xs[0])):  # plotly draws no axes of a panel that has nothing in it
             place = divmod(rank, len(self.xs[0]))
@@ -195,13 +197,22 @@ class _Layout:
 
     def _written(self, shown: Axis) -> tuple[bool, list[str]]:
         """The tick labels of an x axis; names are wrapped at the width of their places, or turned if they are wider."""
-        texts = [text for _, text in shown.ticks]
+        texts = [text for _, text in self._apart(shown)]
         place = self.panel / max(1, len(texts)) - 4
         if not shown.bare:
             return False, texts
         turned = any(text_px(word) > place + 4 for text in texts for word in text.split(" "))
         width, most = (TURNED, max(1, int((place + 4) / ROW))) if turned else (place, NAME_LINES)
         return turned, ["<br>".join(wrapped(text, width, most=most)) for text in texts]
+
+    def _apart(self, shown: Axis) -> Sequence[tuple[float, str]]:
+        """The ticks of an x axis; of numbers whose labels would touch every second one, and so on."""
+        found = shown.ticks
+        while not shown.bare and len(found) > 2 and any(
+                self.panel * abs(shown.share(after) - shown.share(at)) < 4 + (text_px(text) + text_px(other)) / 2
+                for (at, text), (after, other) in pairwise(found)):  # fmt: skip
+            found = found[::2]
+        return found
 
     def _titles_under(self, row: int) -> list[list[str]]:
         """The title under all panels that share it, or one under each, in lines."""
@@ -259,7 +270,8 @@ class _Layout:
             shown = grid[row][column]
             first = [each for line in grid for each in line].index(shown)
             turned, texts = self._written(shown) if letter == "x" else (False, [text for _, text in shown.ticks])
-            ticks = {"tickvals": [at for at, _ in shown.ticks], "ticktext": texts, "tickangle": -90 if turned else 0}
+            at = [value for value, _ in (self._apart(shown) if letter == "x" else shown.ticks)]
+            ticks = {"tickvals": at, "ticktext": texts, "tickangle": -90 if turned else 0}
             linked: dict[str, Any] = {"matches": f"{letter}{first + 1 if first else ''}"} if first != rank else {}
             if letter == "x":
                 linked["nticks"] = max(3, min(6, int(self.panel / TICK)))

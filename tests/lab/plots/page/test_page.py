@@ -173,6 +173,18 @@ def test_label_of_a_level_stands_where_no_curve_crosses_it():
         assert (note.x, note.yanchor) == place
 
 
+def test_numbers_under_a_narrow_panel_do_not_touch():
+    sizes = Axis("bytes", 0, 25, ticks=tuple((at, f"{at} MB") for at in (0, 5, 10, 15, 20, 25)))
+    shown = [len(Page([[sizes] * count], [[Y] * count]).finish("t").layout.xaxis.tickvals) for count in (1, 5)]
+    assert shown == [6, 3]
+
+
+def test_sign_at_the_end_of_a_curve_stays_within_its_panel():
+    made = page()
+    made.lines[0, 0] = [Line("a", looks([{"name": "a"}])[0], x, [50, 60], sign="✖1/2") for x in ([0, 1], [0, 10])]
+    assert [each.textposition for each in made.finish("t").data if each.mode == "text"] == ["top right", "top left"]
+
+
 def test_panel_without_a_trace_has_its_axes():
     made = page(rows=2)
     made.lines.pop((1, 0))
