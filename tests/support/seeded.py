@@ -194,7 +194,7 @@ BUGS = [
     Bug("a push is recorded as sent when it was taken", f"{WORKER}._pushed",
         "self._sent_s.pop((index, iteration), taken_s)",
         "taken_s",
-        "'s encode of iteration"),
+        "was on its way for 0 s; the cluster's links take"),
     Bug("weights are recorded for the iteration that they start", f"{WORKER}.installed",
         "weights.iteration - 1",
         "weights.iteration",
