@@ -52,6 +52,13 @@ def test_figure_that_no_page_has_made_stays_as_it_is():
     assert screen(own) is own
 
 
+WORDS = """() => {
+    const shown = [...document.querySelectorAll(".annotation-text")];
+    const found = shown.map((each) => each.getBoundingClientRect().toJSON());
+    return found.length && found.every((each) => each.width) && found;
+}"""
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1400, 700])
@@ -66,7 +73,7 @@ def test_page_is_filled_and_its_toolbar_lies_over_no_words(tmp_path: Path, width
         page.goto(f"file://{tmp_path}/figure.html")
         page.wait_for_selector(".modebar-btn")
         graph, bar, caption = (page.locator(which).bounding_box() for which in (".js-plotly-plot", ".modebar", "p"))
-        words = [each.bounding_box() for each in page.locator(".annotation-text").all()]
+        words = page.wait_for_function(WORDS).json_value()  # of one drawing: it is drawn again once it fills the page
         chromium.close()
     assert graph["width"] > 0.97 * width
     assert caption["y"] >= graph["y"] + graph["height"] - 1
