@@ -370,6 +370,12 @@ def test_a_model_that_cannot_do_with_the_keys_of_a_batch_is_refused():
     resolve(keyed(model=Whole, pull="whole"))
 
 
+def test_each_seed_of_a_sweep_shares_the_examples_out_anew():
+    first, second, again = (resolve(keyed(partition="multilevel", seed=seed)).assignment for seed in (0, 1, 0))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, again)
+
+
 def test_only_sparse_rows_are_shared_out_by_their_keys():
     with pytest.raises(ConfigError, match="keys of sparse rows"):
         resolve(Run(data="mnist:train=512,test=128", partition="blocks"))

@@ -145,6 +145,14 @@ def test_iterations_end_when_computed_by_hand(cluster: dict[str, float], one: fl
         assert np.diff(ends(run)) == pytest.approx([period] * 4, rel=0.03)
 
 
+def test_the_last_evaluation_is_when_the_last_server_has_copied_its_weights():
+    """The servers have ranges of three lengths, and so end at three instants."""
+    cluster = {"compute_s": 1.0, "latency_s": 0.01, "apply_s": 1.0}
+    fields = {"workers": 2, "pushes": 8, "sync": "bsp", "eval_every": 8, "ranges": "layers:1000", "servers": 3}
+    outcome, _ = conduct(virtual(cluster=cluster, **fields))
+    assert outcome.accuracy[-1, 1] == outcome.facts["seconds"] == outcome.pushes[:, PUSH_COLUMNS.index("seconds")].max()
+
+
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize(
     ("cluster", "servers", "periods"),
