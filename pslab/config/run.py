@@ -33,7 +33,8 @@ NAMED = ("model", "data", "loss", "metric", "sync", "prune", "rate", "ranges", "
 # younger than some records: at their defaults nothing names them
 LATER = ("loss", "metric", "on_nonfinite", "partition", "servers", "placement", "fleet")
 ASIDE = ("checkpoint_every",)  # they change nothing of a run's results: no part of what names it
-ROUNDS = ("bsp", "local", "average", "admm")  # policies whose steps are rounds; an object says so by `rounds`
+# of the policies whose steps are rounds those with records in which rounds ended torn; an object says so by `rounds`
+ROUNDS = ("bsp", "local", "average", "admm")
 USERS = ("model", "data", "loss", "metric")  # which may be named as package.module:name
 Named = str | object  # a short string, or an object that does the same
 FREE, LAB = "free", "lab"  # the clusters of a run that names none: of this machine's time, of virtual time

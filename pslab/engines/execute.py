@@ -17,14 +17,13 @@ from pslab.engines.job.checkpoint.file import pack
 from pslab.engines.job.checkpoint.graph import Graph
 from pslab.engines.job.checkpoint.place import Place
 from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome, Trained
+from pslab.engines.job.outcome import TABLES, Interrupted, OnProgress, Outcome, Trained
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.server.evaluate import Evaluating
 from pslab.errors import WorkerDied
 
 STARTS = 4  # of a run that replaces its processes
-TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
 def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:

@@ -14,11 +14,11 @@ from pslab.config.run import Run
 from pslab.engines.job.checkpoint import keeper
 from pslab.engines.job.checkpoint.place import Place
 from pslab.engines.job.job import Shelf
-from pslab.engines.job.outcome import Outcome
+from pslab.engines.job.outcome import TABLES, Outcome
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes.channel import Report, await_report
 from pslab.engines.processes.child import Seat
-from pslab.engines.virtual.side_by_side import TABLES, WholeRun, outcome_of
+from pslab.engines.virtual.side_by_side import WholeRun, outcome_of
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
 

@@ -18,6 +18,9 @@ evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": c
 It may raise KeyboardInterrupt to end the run in order."""
 
 
+TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")  # the arrays of an Outcome, in their order
+
+
 class Trained(NamedTuple):
     """The snapshots of a run whose training is over."""
 

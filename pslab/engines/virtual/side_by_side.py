@@ -19,7 +19,7 @@ from pslab.engines.job.checkpoint.keeper import Keeper
 from pslab.engines.job.experiment import Experiment
 from pslab.engines.job.job import Job, Shelf
 from pslab.engines.job.layout import Layout
-from pslab.engines.job.outcome import Outcome
+from pslab.engines.job.outcome import TABLES, Outcome
 from pslab.engines.job.shared_memory import Arena
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, report
@@ -46,7 +46,6 @@ LARGEST = 2**22  # weights; of a larger model several runs at once would take mu
 LEFT = "left"  # what a run that fails has completed
 #: What a checkpoint has of a whole run.
 RESUMED: dict[str, type] = {"simulator": Simulator, "bodies": dict, "kept": list, "rows": dict, "remembered": list}
-TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")
 
 
 def fits(experiment: Experiment) -> bool:

@@ -101,9 +101,9 @@ const follow = (view, page) => {
   };
 };
 
-/** When an element stands in the page. */
-const connected = async (el) => {
-  while (!el.isConnected) await new Promise((done) => setTimeout(done, 50));
+/** When an element stands in the page, or its view has ended before that. */
+const connected = async (el, ended) => {
+  while (!el.isConnected && !ended()) await new Promise((done) => setTimeout(done, 50));
 };
 
 export default () => {
@@ -115,7 +115,7 @@ export default () => {
       const begin = async () => {
         const of = (name) => model.widget_manager.get_model(model.get(name).replace("IPY_MODEL_", ""));
         page = await of("page");
-        await connected(el);
+        await connected(el, () => ended);
         if (ended) return;
         views += 1;
         ends.push(follow(el.closest(".pslab-live"), page), () => (views -= 1));

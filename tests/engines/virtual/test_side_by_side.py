@@ -14,11 +14,10 @@ from tiny import Diverges, Raises, tiny
 
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
-from pslab.engines.job.outcome import Outcome
+from pslab.engines.job.outcome import TABLES, Outcome
 from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import side_by_side as crowd
-from pslab.engines.virtual.side_by_side import TABLES
 from pslab.errors import SweepFailed, Unwritable, WorkerFailed
 from pslab.lab.records import record
 from pslab.lab.records.record import Result, find
