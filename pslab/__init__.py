@@ -11,11 +11,11 @@ from pslab.version import __version__ as __version__
 if TYPE_CHECKING:
     from pslab.engines.check.plan import check
     from pslab.lab import plots
-    from pslab.lab.records.choosing import best, goal
     from pslab.lab.records.export import export
     from pslab.lab.records.record import Result
     from pslab.lab.records.results import Results, load, records
     from pslab.lab.records.summary import summary
+    from pslab.lab.records.tuning import best, goal
     from pslab.lab.runs.grid import grid, tuned
     from pslab.lab.runs.run import run, sweep
     from pslab.lab.studies.claims import claim
@@ -30,11 +30,11 @@ __all__ = [
 _LAZY = {
     "Result": "pslab.lab.records.record",
     "Results": "pslab.lab.records.results",
-    "best": "pslab.lab.records.choosing",
+    "best": "pslab.lab.records.tuning",
     "check": "pslab.engines.check.plan",
     "claim": "pslab.lab.studies.claims",
     "export": "pslab.lab.records.export",
-    "goal": "pslab.lab.records.choosing",
+    "goal": "pslab.lab.records.tuning",
     "grid": "pslab.lab.runs.grid",
     "load": "pslab.lab.records.results",
     "parameters": "pslab.lab.studies.parameters",

@@ -87,7 +87,7 @@ class Unwritable(RecordError, ExportError):
 class RunError(PslabError):
     """A run that could not go on.
 
-    `outcome` is what it had completed (a pslab.engines.job.outcome.Outcome), or None; `kept` says where that lies.
+    `outcome` is what it had completed (a pslab.engines.experiment.outcome.Outcome), or None; `kept` says where it lies.
     """
 
     outcome: Any = None

@@ -14,7 +14,7 @@ from tiny import tiny
 from pslab.lab.runs.run import run
 
 PACKAGE = Path(__file__).parents[1] / "pslab"
-AGES = {"lab/live/state.py", "engines/job/checkpoint/place.py", "lab/runs/machine.py"}  # of files
+AGES = {"lab/live/state.py", "engines/experiment/checkpoint/store.py", "lab/runs/machine.py"}  # of files
 WALL = {"time", "time_ns", "localtime", "gmtime", "ctime", "now", "today", "utcnow"}
 
 

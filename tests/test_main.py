@@ -31,7 +31,7 @@ def test_a_package_that_is_only_on_the_path_works_as_an_installed_one(tmp_path: 
     checkout.mkdir()
     (checkout / "pslab").symlink_to(Path(pslab.__file__).parent)
 
-    code = ("import pslab.engines.processes.fleets.meeting as meeting, pslab.__main__ as pslab\n"
+    code = ("import pslab.engines.processes.fleets.handshake as meeting, pslab.__main__ as pslab\n"
             "pslab.main(['--version']); print(meeting.versions())\n"
             "print(pslab.main('run --engine timing --cluster lab --pushes 4 --results .'.split()))")  # fmt: skip
     paths = os.pathsep.join(map(str, (checkout, packages)))

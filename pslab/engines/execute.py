@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from pslab.config.table import ROWS
-from pslab.engines.job.checkpoint.file import pack
-from pslab.engines.job.checkpoint.graph import Graph
-from pslab.engines.job.checkpoint.place import Place
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.outcome import TABLES, Interrupted, OnProgress, Outcome, Trained
+from pslab.engines.experiment.checkpoint.file import pack
+from pslab.engines.experiment.checkpoint.graph import Graph
+from pslab.engines.experiment.checkpoint.store import CheckpointStore
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.outcome import TABLES, Interrupted, OnProgress, Outcome, Trained
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.server.evaluate import Evaluating
@@ -53,7 +53,7 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
 # -- a run that was interrupted while it was evaluated ----------------------------------------------
 
 
-def keep_trained(outcome: Outcome, place: Place | None) -> bool:
+def keep_trained(outcome: Outcome, place: CheckpointStore | None) -> bool:
     """Write down a run whose training is over beside its checkpoints; whether that was necessary and possible."""
     if place is None or (trained := outcome.trained) is None:
         return False
@@ -123,5 +123,5 @@ class _Evaluation(Coordinator):
         return dataclasses.replace(self._outcome, accuracy=self.accuracy(), trained=self.left())
 
 
-def _beside(place: Place) -> Place:
-    return Place(place.folder / "trained", place.facts)
+def _beside(place: CheckpointStore) -> CheckpointStore:
+    return CheckpointStore(place.folder / "trained", place.facts)

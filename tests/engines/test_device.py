@@ -16,14 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job, Shelf
-from pslab.engines.job.layout import Layout
-from pslab.engines.job.outcome import Outcome
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.worker import Selecting
 from pslab.engines.server.evaluate import Evaluating
-from pslab.engines.virtual import side_by_side
+from pslab.engines.virtual import parallel_runs
 from pslab.engines.worker.tensors import Producer
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors import device as devices
@@ -115,7 +115,7 @@ def test_virtual_workers_with_memory_of_their_own_leave_what_the_cpu_leaves(many
     runs = [tiny(**{"engine": "virtual", "dtype": "float64", "cluster": UNEVEN, "pushes": 24, **fields})
             for fields in many]  # fmt: skip
     experiments = [*(on(device, run) for run in runs), *map(resolve, runs)]
-    found = {place: news for place, news in side_by_side.conduct(experiments, lambda: None)
+    found = {place: news for place, news in parallel_runs.conduct(experiments, lambda: None)
              if isinstance(news, Outcome)}  # fmt: skip
     for place, fields in enumerate(many):
         try:
@@ -201,7 +201,7 @@ def producer(device: Device, **fields: Any) -> Producer:
     layout, arena, data = Layout.of(experiment), Arena(), Arena()
     arena.reserve(layout.end)
     arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
-    return Producer(Job.of(experiment, layout, Shelf.store(data, experiment.dataset)), 0, arena, data)
+    return Producer(Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset)), 0, arena, data)
 
 
 def test_the_loss_is_read_after_the_backward_pass_and_a_wait_for_the_device():

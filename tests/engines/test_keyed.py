@@ -12,10 +12,10 @@ from memory import peak_bytes
 from whole import conduct, killed, same
 
 from pslab.config.run import SEMANTICS, Run, digest_of
-from pslab.engines.job.job import Job, Shelf
-from pslab.engines.job.layout import Layout
-from pslab.engines.job.outcome import Outcome
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.server.evaluate import Evaluator
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PULLED, PUSH_COLUMNS, PUSHED
 from pslab.errors import ConfigError
@@ -207,7 +207,7 @@ def test_an_evaluation_of_few_keys_is_one_of_the_whole_model(fields):
     outcome, experiment = conduct(wanted)[0], resolve(wanted)
     whole = dataclasses.replace(experiment, run=wanted.but(pull="whole"), places=None)
     data, snapshots = Arena(), Arena()
-    job = Job.of(whole, Layout.of(whole), Shelf.store(data, whole.dataset))
+    job = Job.of(whole, Layout.of(whole), SharedDataset.store(data, whole.dataset))
     snapshots.reserve(job.layout.snapshot_bytes)
     job.layout.snapshot_in(snapshots, 0).copy_(torch.from_numpy(outcome.weights))
     found = Evaluator(job, data, Device()).snapshot(0, snapshots)

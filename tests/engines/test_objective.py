@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.virtual import side_by_side
+from pslab.engines.virtual import parallel_runs
 from pslab.errors import ConfigError
 from pslab.lab.judge.verdict import judge
 from pslab.lab.records.results import load
@@ -81,7 +81,7 @@ def wanted(name: str, **fields: object) -> Run:
 @pytest.mark.parametrize("name", CASES)
 def test_real_processes_and_virtual_time_learn_with_the_same_bits(name):
     local, virtual = (execute(resolve(wanted(name, engine=each)), lambda news: None) for each in ("local", "virtual"))
-    whole = dict(side_by_side.conduct([resolve(wanted(name, engine="virtual"))], lambda: None))[0]
+    whole = dict(parallel_runs.conduct([resolve(wanted(name, engine="virtual"))], lambda: None))[0]
     for other in (virtual, whole):
         assert np.array_equal(local.weights, other.weights)
         assert np.array_equal(local.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])

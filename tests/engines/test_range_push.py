@@ -11,8 +11,8 @@ from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.job.outcome import Outcome
-from pslab.engines.job.wire import REQUEST_BYTES
+from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.engines.worker.range_schedule import SWEEP_COLUMNS

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.job.outcome import Outcome
+from pslab.engines.experiment.outcome import Outcome
 from pslab.engines.processes import pool
-from pslab.engines.virtual import side_by_side
+from pslab.engines.virtual import parallel_runs
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
@@ -60,7 +60,7 @@ def test_images_read_from_the_disk_train_to_the_bits_of_those_in_memory(pictures
     assert same(held, outcome(wanted(data)))
     virtual = wanted(data, engine="virtual", cluster="lab")
     assert same(held, outcome(virtual))
-    assert same(held, dict(side_by_side.conduct([resolve(virtual)], lambda: None))[0])
+    assert same(held, dict(parallel_runs.conduct([resolve(virtual)], lambda: None))[0])
 
 
 def test_a_worker_that_is_ahead_of_others_reads_its_own_batches(pictures):

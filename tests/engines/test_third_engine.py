@@ -15,15 +15,15 @@ import torch
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job, Shelf
-from pslab.engines.job.layout import Layout
-from pslab.engines.job.shared_memory import Arena
-from pslab.engines.job.wire import Frame, pack, unpack
-from pslab.engines.server.books import Books
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import Frame, pack, unpack
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver
 from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.tensors import Producer, Pulled
@@ -38,11 +38,11 @@ class Bytes:
 
     def __init__(self, experiment: Experiment) -> None:
         data, arena, layout = Arena(), Arena(), Layout.of(experiment)
-        self.job = Job.of(experiment, layout, Shelf.store(data, experiment.dataset))
+        self.job = Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset))
         arena.reserve(layout.end)
         arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
         self.shard = TensorShard(self.job, arena)
-        books = Books(self.job, Ledger(self.job, None, None, lambda body: None))
+        books = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
         workers = range(experiment.run.workers)
         machine = Server(workers, len(self.job.parts), self.job.sync)
         self.clock, self.under_way = WallClock(), deque[tuple[str, int, bytes]]()

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from tiny import tiny
 
-from pslab.engines.job.job import Job, Shelf
-from pslab.engines.job.layout import Layout
-from pslab.engines.job.shared_memory import Arena
-from pslab.engines.job.wire import Answer, Gradient, Wanted
-from pslab.engines.local.lines.mirror import Mirror
+from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import Answer, Gradient, Wanted
+from pslab.engines.local.lines.message_buffers import MessageBuffers
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Pull, Push, Weights
 
@@ -27,12 +27,12 @@ class Setup:
     def __init__(self, **fields: Any) -> None:
         if str(fields) not in JOBS:
             experiment = resolve(tiny(workers=2, **fields))
-            shelf = Shelf.store(Arena(), experiment.dataset)
+            shelf = SharedDataset.store(Arena(), experiment.dataset)
             JOBS[str(fields)] = Job.of(experiment, Layout.of(experiment), shelf)
         self.job = JOBS[str(fields)]
         self.layout, self.arena = self.job.layout, Arena()
         self.arena.reserve(self.layout.end)
-        self.mirror = Mirror(self.job, self.arena, 1)
+        self.mirror = MessageBuffers(self.job, self.arena, 1)
 
     def offsets(self, message: Any) -> list[tuple[int, int]]:
         """(offset, bytes) of each place."""

@@ -16,7 +16,7 @@ import torch
 from tiny import net
 from torch import nn
 
-from pslab.engines.worker.kept import TORN
+from pslab.engines.worker.state import TORN
 
 DECIDER = "pslab-server"
 
@@ -31,7 +31,7 @@ def replaced(where: str, made: Callable[[Any], Any]) -> None:
 
 def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKILL) -> None:
     """This process ends at the count-th call of a function: before it, after it, or in the midst of what it writes:
-    half of what `os.write` has, or a state of what a worker keeps (`Kept._put`)."""
+    half of what `os.write` has, or a state of what a worker keeps (`WorkerState._put`)."""
 
     def made(original: Any) -> Any:
         calls = 0

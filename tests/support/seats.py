@@ -8,16 +8,16 @@ from typing import Any
 from tiny import tiny
 from whole import Line as Parent
 
-from pslab.engines.job.job import Job, Shelf
-from pslab.engines.job.layout import Layout
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.framed_pipe import Line
 from pslab.engines.local.recovery.generations import Generations
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 from pslab.lab.runs.resolve import resolve
 
 
-def seated(**fields: Any) -> tuple[Job, Seat, Line]:
+def seated(**fields: Any) -> tuple[Job, ProcessContext, Line]:
     """The seat of the second of two servers, and the decider's end of its line."""
     experiment, data = resolve(tiny(**{"workers": 2, "servers": 2, "sync": "asp", **fields})), Arena()
     layout, (here, there) = Layout.of(experiment), Pipe()
@@ -26,5 +26,5 @@ def seated(**fields: Any) -> tuple[Job, Seat, Line]:
     arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
     ledger, checkpoints = (others[0], others[1]), (others[2], others[3])
     Generations(checkpoints).clear()
-    seat = Seat(2, Parent(), [there], arena, data, snapshots, ledger, checkpoints)  # type: ignore[arg-type]
-    return Job.of(experiment, layout, Shelf.store(data, experiment.dataset)), seat, Line(here)
+    seat = ProcessContext(2, Parent(), [there], arena, data, snapshots, ledger, checkpoints)  # type: ignore[arg-type]
+    return Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset)), seat, Line(here)

@@ -57,14 +57,14 @@ def found_by_chaos(runs: int = RUNS) -> tuple[int, str]:
     return -1, ""
 
 
-DRIVER, BOOKS = "engines.server.driver:ServerDriver", "engines.server.books:Books"
+DRIVER, BOOKS = "engines.server.driver:ServerDriver", "engines.server.books:PushAccounts"
 STORE = "engines.server.store:OwnStore"
 LEDGER, DSSP = "engines.server.ledger:Ledger", "policies.sync.dssp:DSSP"
 WORKER, NODE = "engines.worker.driver:WorkerDriver", "engines.virtual.worker_node:WorkerNode"
 SERVER_NODE, SCHEDULER = "engines.virtual.server_node:ServerNode", "engines.virtual.scheduler:Scheduler"
 SIMULATOR, TRAFFIC = "engines.virtual.simulator:Simulator", "engines.emulation.traffic:Traffic"
 TABLES = "lab.judge.tables:tables_of"
-FAULTS, TURNS = "engines.emulation.faults:Faults", "engines.worker.range_schedule:Turns"
+FAULTS, TURNS = "engines.emulation.faults:Faults", "engines.worker.range_schedule:RangeSchedule"
 
 BUGS = [
     # --- the server's driver --------------------------------------------------------------------------------------

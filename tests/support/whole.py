@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from pslab.config.run import Run
-from pslab.engines.job.checkpoint import keeper
-from pslab.engines.job.checkpoint.place import Place
-from pslab.engines.job.job import Shelf
-from pslab.engines.job.outcome import TABLES, Outcome
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.checkpoint import checkpointing
+from pslab.engines.experiment.checkpoint.store import CheckpointStore
+from pslab.engines.experiment.job import SharedDataset
+from pslab.engines.experiment.outcome import TABLES, Outcome
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import Report, await_report
-from pslab.engines.processes.child import Seat
-from pslab.engines.virtual.side_by_side import WholeRun, outcome_of
+from pslab.engines.processes.child import ProcessContext
+from pslab.engines.virtual.parallel_runs import WholeRun, outcome_of
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
 
@@ -51,13 +51,13 @@ class Line:
 def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None = None) -> tuple[Outcome, list[str]]:
     """What came of a run, and what was said of its checkpoints."""
     experiment = resolve(run)
-    place = None if folder is None else Place(folder, facts or {})
+    place = None if folder is None else CheckpointStore(folder, facts or {})
     experiment = dataclasses.replace(experiment, checkpoints=place)
     line, data = Line(), Arena()
-    seat = Seat(0, line, [], Arena(), data, Arena(), (Arena(), Arena()), (Arena(), Arena()))  # type: ignore[arg-type]
+    seat = ProcessContext(0, line, [], Arena(), data, Arena(), (Arena(), Arena()), (Arena(), Arena()))  # type: ignore[arg-type]
     try:
         with one_thread():
-            WholeRun(seat, experiment, Shelf.store(data, experiment.dataset)).conduct()
+            WholeRun(seat, experiment, SharedDataset.store(data, experiment.dataset)).conduct()
     finally:
         for arena in (seat.arena, data, seat.snapshots, *seat.ledger, *seat.checkpoints):
             arena.close()
@@ -69,7 +69,7 @@ def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None =
 @contextlib.contextmanager
 def ended_after(monkeypatch: pytest.MonkeyPatch, checkpoints: int, error: type[BaseException]) -> Iterator[list[int]]:
     """A run is ended by this error once so many checkpoints have been made; after how many pushes each was."""
-    keep, made = keeper.Keeper.keep, list[int]()
+    keep, made = checkpointing.Checkpointing.keep, list[int]()
 
     def kept(self: Any, pushes: int, state: Any) -> None:
         keep(self, pushes, state)
@@ -78,7 +78,7 @@ def ended_after(monkeypatch: pytest.MonkeyPatch, checkpoints: int, error: type[B
             raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(keeper.Keeper, "keep", kept)
+        patched.setattr(checkpointing.Checkpointing, "keep", kept)
         yield made
 
 

@@ -10,7 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from pslab.config.cluster import OF_FRAMES, Cluster, Fault
-from pslab.engines.job.wire import Frame
+from pslab.engines.experiment.wire import Frame
 from pslab.protocol.messages import Ack, Push
 from pslab.tensors.random_streams import seed_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pslab.engines.job.job import Job
+from pslab.engines.experiment.job import Job
 
 
 @dataclass

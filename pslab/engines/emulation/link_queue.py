@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pslab.engines.job.job import Job
+from pslab.engines.experiment.job import Job
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.requests import Request, View

@@ -8,8 +8,8 @@ from typing import Any
 
 from pslab.engines.emulation.faults import Faults, place_of
 from pslab.engines.emulation.links import DOWN, UP, Chooser, Network
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Frame
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Frame
 from pslab.protocol.messages import Ack, Pull
 
 

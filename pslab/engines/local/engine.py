@@ -14,14 +14,14 @@ import numpy as np
 from pslab.config.fleet import Fleet
 from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import facts as fault_facts
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
-from pslab.engines.local.attendance import Attendance
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.lines.ends import number_of
+from pslab.engines.local.liveness import Attendance
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
 from pslab.engines.local.recovery.disk import Disk
-from pslab.engines.local.recovery.noted import Noted
+from pslab.engines.local.recovery.phase_tables import PhaseTables
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.stores.role import StoreRole
@@ -216,7 +216,7 @@ class _LocalRun(Rehearsing):
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
-        self.phases = Noted(self.pool.phases[: self.run.workers])
+        self.phases = PhaseTables(self.pool.phases[: self.run.workers])
         self.disk = Disk(self, job)
         self._start_servers(self.disk.resume())
         for worker in sorted(self.workers):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Blocked
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Blocked
 from pslab.engines.local.worker import LocalWorker
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 
 
 class LocalLayeredWorker(LocalWorker):
@@ -15,7 +15,7 @@ class LocalLayeredWorker(LocalWorker):
     sooner than the model says. A pass that takes longer than modelled may be caught up with by those behind it.
     """
 
-    def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
+    def __init__(self, seat: ProcessContext, job: Job, successor: bool = False) -> None:
         super().__init__(seat, job, successor)
         self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # what each one's passes really took
         self.producer.attend(self._needs, self._turns, self._layer_ready)

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from pslab.engines.emulation.compute_times import ComputeTimes
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job
-from pslab.engines.job.outcome import OnProgress
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.outcome import OnProgress
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.framed_pipe import ready
 from pslab.engines.processes.coordinator import Coordinator

@@ -8,8 +8,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Blocked, Diverged, Frame, Go, Stop
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.ends import decider_line
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
@@ -17,7 +17,7 @@ from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
 from pslab.engines.local.stores.line import StoreLines
 from pslab.engines.processes.channel import await_order, report
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.ledger import reached, show_held
@@ -35,7 +35,7 @@ class LocalServer:
 
     called = "server"
 
-    def __init__(self, seat: Seat, job: Job, checkpoint: int = 0) -> None:
+    def __init__(self, seat: ProcessContext, job: Job, checkpoint: int = 0) -> None:
         self.job, self.run_, self.seat, self.parent = job, job.run, seat, seat.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self.clock = WallClock()

@@ -9,13 +9,13 @@ import signal
 import time
 
 from pslab.engines.emulation.faults import NEVER, Faults
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import FIRST, Diverged, Frame, Stop
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import FIRST, Diverged, Frame, Stop
 from pslab.engines.local.lines.ends import worker_line
 from pslab.engines.local.lines.framed_pipe import ready
 from pslab.engines.local.pace import rehearsed
 from pslab.engines.processes.channel import LifeSigns, report
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.rows import Rows
@@ -39,7 +39,7 @@ class LocalWorker(Evaluating):
 
     called = "worker {}"
 
-    def __init__(self, seat: Seat, job: Job, successor: bool = False) -> None:
+    def __init__(self, seat: ProcessContext, job: Job, successor: bool = False) -> None:
         seat = seat.met_again()
         super().__init__(seat, job)
         self.worker, self.line = seat.number, worker_line(job, seat)

@@ -22,7 +22,7 @@ from multiprocessing.reduction import recv_handle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:
-    from pslab.engines.job.shared_memory import Arena
+    from pslab.engines.experiment.shared_memory import Arena
 
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
@@ -53,7 +53,7 @@ class Reach(Protocol):
 
 
 class Memory(NamedTuple):
-    """What a process shares with its parent; see Seat."""
+    """What a process shares with its parent; see ProcessContext."""
 
     arena: Arena
     data: Arena
@@ -63,7 +63,7 @@ class Memory(NamedTuple):
     phases: Arena | None
 
 
-class Seat(NamedTuple):
+class ProcessContext(NamedTuple):
     """What a process has for as long as it lives, whatever its role."""
 
     number: int  #: the worker's, or SERVER
@@ -92,7 +92,7 @@ class Seat(NamedTuple):
         assert self.reach is not None
         return self.reach.of(number, anew=anew)
 
-    def met_again(self) -> Seat:
+    def met_again(self) -> ProcessContext:
         """The same, with what the server's clock shows more now: clocks drift apart. Where nobody answers, or both read
         one clock, as before."""
         now = self.reach.apart(SERVER) if self.reach is not None and any(self.apart) else None
@@ -128,7 +128,7 @@ class Seat(NamedTuple):
         report(self.parent, "snapshot", body)
 
 
-def main(seat: Seat) -> None:
+def main(seat: ProcessContext) -> None:
     """Serve orders until the parent closes the pipe or is gone.
 
     `look_in` is given folders of modules. `start` is given a callable and its arguments: called with the seat before

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from pslab.config.fleet import Fleet
 from pslab.config.identity import sources
-from pslab.engines.job.job import Shelf
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.job import SharedDataset
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain
 from pslab.engines.processes.child import SERVER as SERVER
 from pslab.engines.processes.child import Memory, name
@@ -42,7 +42,7 @@ class Pool:
     ) -> None:  # fmt: skip
         self.workers, self.fleet, self._edits = workers, fleet, sources.edits()
         self._dataset: Dataset | None = None
-        self._shelf: Shelf | None = None
+        self._shelf: SharedDataset | None = None
         self.pipes: dict[int, Connection] = {}
         self.processes: dict[int, Any] = {}
         self.ended: dict[int, RunError] = {}  #: children that a run goes on without, and why
@@ -76,10 +76,10 @@ class Pool:
         """
         return self.fleet == fleet and self.workers >= workers and self.alive and self._edits == sources.edits()
 
-    def shelve(self, dataset: Dataset) -> Shelf:
+    def shelve(self, dataset: Dataset) -> SharedDataset:
         """The dataset in shared memory; copied only if it is another than last time."""
         if self._shelf is None or dataset is not self._dataset:
-            self._shelf, self._dataset = Shelf.store(self.data, dataset), dataset
+            self._shelf, self._dataset = SharedDataset.store(self.data, dataset), dataset
         return self._shelf
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:

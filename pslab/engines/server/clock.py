@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from pslab.engines.job.job import Job
+from pslab.engines.experiment.job import Job
 
 APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
 MESSAGE = "message"  # ... on a frame as a whole, on a machine

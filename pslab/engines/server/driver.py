@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from pslab.engines.emulation.link_queue import Waiting
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Answer, Diverged, Frame, Gone, Taken, Wanted
-from pslab.engines.server.books import Books
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Answer, Diverged, Frame, Gone, Taken, Wanted
 from pslab.engines.server.clock import SEARCH, Clock
 from pslab.engines.server.ledger import NOTHING
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.store import NO_WORK, Dealt, OwnStore, Shard, Store, Work
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
@@ -42,7 +42,7 @@ class ServerDriver:
     """One run at its server, until there is an `outcome`."""
 
     def __init__(
-        self, job: Job, machine: Server, books: Books, shard: Shard, clock: Clock, transport: Transport,
+        self, job: Job, machine: Server, books: PushAccounts, shard: Shard, clock: Clock, transport: Transport,
         waiting: Waiting | None = None, others: Sequence[Store] = (),
     ) -> None:  # fmt: skip
         self._job, self.machine, self.books, self._shard = job, machine, books, shard

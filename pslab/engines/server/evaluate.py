@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import torch
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import report
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.random_streams import seed_globals
 from pslab.tensors.sparse.inputs import on_keys
@@ -78,7 +78,7 @@ class Evaluating:
 
     called = "evaluator"
 
-    def __init__(self, seat: Seat, job: Job) -> None:
+    def __init__(self, seat: ProcessContext, job: Job) -> None:
         self.seat, self.job = seat, job
         self._evaluator: Evaluator | None = None
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.server.rows import Rows
 from pslab.protocol.messages import Pull, Push, Weights
 from pslab.protocol.traits import Traits

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.job.shared_memory import ALIGNMENT, Arena
+from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena
 
 FIRST = 1024  # rows for which there is room; then twice as many each time
 BATCH = 256  # rows that are written at once

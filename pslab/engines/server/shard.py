@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.layout import in_turn
-from pslab.engines.job.shared_memory import Arena
-from pslab.engines.job.wire import WHOLE
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.layout import in_turn
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import WHOLE
 from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step

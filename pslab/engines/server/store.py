@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import WHOLE
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.server.clock import APPLY, FIND, SERVE, Clock
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Discard, Reply, Step
@@ -53,7 +53,7 @@ class Shard(Protocol):
         """For the manifest, of the policy's method."""
 
 
-class Hearer(Protocol):
+class StoreListener(Protocol):
     """Who hears of what is done, and when: the driver."""
 
     def applied(self, step: Step, work: Work, done_s: float) -> None: ...
@@ -68,10 +68,10 @@ class Hearer(Protocol):
 class Store(Protocol):
     """The weights of some ranges, at one server."""
 
-    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
         """Let this be done behind all that was handed before."""
 
-    def finish(self, hearer: Hearer) -> None:
+    def finish(self, hearer: StoreListener) -> None:
         """The run is over: all that was handed is to be done now."""
 
 
@@ -108,7 +108,7 @@ class OwnStore:
     def __init__(self, job: Job, shard: Shard, clock: Clock, copies: Copies) -> None:
         self._job, self._shard, self._clock, self._copies = job, shard, clock, copies
 
-    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
         size_bytes, begin_s, done_s = carry_out(order, work, 0, self._job, self._shard, self._clock, self._copies)
         if isinstance(order, Step):
             hearer.applied(order, work, done_s)
@@ -120,11 +120,11 @@ class OwnStore:
         elif isinstance(order, Snapshot):
             hearer.copied(order.number, done_s)
 
-    def finish(self, hearer: Hearer) -> None:
+    def finish(self, hearer: StoreListener) -> None:
         """It is done."""
 
 
-def pass_on(done: Done, hearer: Hearer, size_bytes: int, begin_s: float, done_s: float) -> None:
+def pass_on(done: Done, hearer: StoreListener, size_bytes: int, begin_s: float, done_s: float) -> None:
     """A store elsewhere has done something."""
     order, work = done.order, done.about
     if isinstance(order, Step):

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from pslab.config.metric import metric_of
-from pslab.engines.job.checkpoint.keeper import Keeper
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
+from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, Coordinator
 from pslab.engines.processes.pool import Pool
-from pslab.engines.server.books import Books
 from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
@@ -94,14 +94,14 @@ class _VirtualRun(Coordinator):
             job = by_load(job, requests)
             given: dict[str, Any] = {"snapshots": snapshots, "hosts": self.hosts, "keep": self.keep_snapshot,
                                      "requests": requests}  # fmt: skip
-            self.keeper = Keeper(self.experiment.checkpoints, job, arena, self._say, **given)
+            self.keeper = Checkpointing(self.experiment.checkpoints, job, arena, self._say, **given)
             if (state := self.keeper.newest(**RESUMED, hosts=dict)) is not None:
                 simulator, self.snapshots, self.evaluated = (state[name] for name in RESUMED)
                 self.hosts.restore(state["hosts"])
             else:
                 shard = TensorShard(job, arena)
                 ledger = Ledger(job, shard.weights, snapshots, self.keep_snapshot)
-                simulator = self._made(job, Books(job, ledger), shard, self.hosts, requests)
+                simulator = self._made(job, PushAccounts(job, ledger), shard, self.hosts, requests)
             self.simulator = simulator
             simulator.run(self.on_progress, self._after_event)
             self.turning_s = self.keeper.turned_s

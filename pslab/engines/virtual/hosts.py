@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.job.checkpoint.file import pack, unpack
-from pslab.engines.job.checkpoint.flatten import flatten
-from pslab.engines.job.checkpoint.rebuild import rebuild
-from pslab.engines.job.job import Job
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.checkpoint.file import pack, unpack
+from pslab.engines.experiment.checkpoint.flatten import flatten
+from pslab.engines.experiment.checkpoint.rebuild import rebuild
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import Report, report
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.pool import Pool
 from pslab.engines.processes.watch import COMPUTING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
 from pslab.engines.worker.keyed import KeyedProducer, lay_initial, producer_of
-from pslab.engines.worker.range_schedule import Turn
+from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write
 from pslab.errors import CheckpointError
 from pslab.tensors.pruning.pruner import NonFinite
@@ -44,7 +44,7 @@ class Host(Evaluating):
 
     called = "host {} of virtual workers"
 
-    def __init__(self, seat: Seat, job: Job, workers: list[int]) -> None:
+    def __init__(self, seat: ProcessContext, job: Job, workers: list[int]) -> None:
         super().__init__(seat, job)
         self._module = module_of(job, job.device) if job.portable else None
         self._producers: dict[int, Producer | KeyedProducer] = {}
@@ -59,7 +59,7 @@ class Host(Evaluating):
     def produce(self, worker: int, iteration: int, pulled: list[Any], basis: list[Any]) -> None:
         """Install what a worker pulled, compute its gradient, lay the frames ready, and report it."""
         (writes, turn, ahead), self._iteration = basis, iteration
-        given = Basis([Write(*each) for each in writes], None if turn is None else Turn(*turn), ahead)
+        given = Basis([Write(*each) for each in writes], None if turn is None else RangeOfIteration(*turn), ahead)
         body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled], given)
         report(self.seat.parent, "produced", {"worker": worker, **body})
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job
-from pslab.engines.job.outcome import OnProgress, Outcome
-from pslab.engines.job.wire import Diverged, Frame
-from pslab.engines.server.books import Books
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.outcome import OnProgress, Outcome
+from pslab.engines.experiment.wire import Diverged, Frame
 from pslab.engines.server.ledger import JOINED, LEFT, PULLED, PUSHED
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual import engine
 from pslab.engines.virtual.simulator import Simulator
@@ -61,7 +61,7 @@ def execute(experiment: Experiment, arrivals: np.ndarray, outcome: str, seconds:
 def evaluate(experiment: Experiment, weights: np.ndarray, pushes: int) -> Outcome:
     """The evaluations of a run's first weights, and of its last ones, which it had after so many pushes."""
 
-    def simulator(job: Job, books: Books, shard: TensorShard, *given: Any) -> Simulator:
+    def simulator(job: Job, books: PushAccounts, shard: TensorShard, *given: Any) -> Simulator:
         return _Kept(weights, pushes, job, books, shard, *given)
 
     return engine.execute(experiment, lambda news: None, simulator=simulator)
@@ -70,7 +70,9 @@ def evaluate(experiment: Experiment, weights: np.ndarray, pushes: int) -> Outcom
 class _Kept(Simulator):
     """Nothing happens but that the weights are there."""
 
-    def __init__(self, weights: np.ndarray, pushes: int, job: Job, books: Books, shard: TensorShard, *given: Any):
+    def __init__(
+        self, weights: np.ndarray, pushes: int, job: Job, books: PushAccounts, shard: TensorShard, *given: Any
+    ) -> None:
         super().__init__(job, books, shard, *given)
         self._put, self._pushes, self._weights = weights, pushes, shard.weights
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job
-from pslab.engines.job.outcome import Outcome
-from pslab.engines.job.wire import WHOLE
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import Sizes, exchange, job_without_tensors
 from pslab.engines.worker.tensors import Basis, Pulled

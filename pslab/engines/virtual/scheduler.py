@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from pslab.engines.emulation.traffic import Traffic
-from pslab.engines.job.wire import Frame
+from pslab.engines.experiment.wire import Frame
 
 AT_SERVER, SERVER_FREE, SENT, AT_WORKER, INSTALLED, COMPUTED, LEAVES, JOINS = range(8)  # their order at one instant
 SERVER = -1  # the worker of an event that is the server's

@@ -7,12 +7,12 @@ from collections import deque
 
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.traffic import Traffic
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Frame, Gone
-from pslab.engines.server.books import Books
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Frame, Gone
 from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.driver import ServerDriver
-from pslab.engines.server.store import Copies, Hearer, Shard, Work, carry_out, pass_on
+from pslab.engines.server.push_accounts import PushAccounts
+from pslab.engines.server.store import Copies, Shard, StoreListener, Work, carry_out, pass_on
 from pslab.engines.virtual.scheduler import AT_WORKER, SENT, SERVER, SERVER_FREE, Scheduler
 from pslab.engines.virtual.worker_node import WorkerNode
 from pslab.protocol.messages import Weights
@@ -24,8 +24,8 @@ class ServerNode:
     """The server that decides: the driver's transport, and what waits for it."""
 
     def __init__(
-        self, job: Job, machine: Server, books: Books, shard: Shard, waiting: Waiting | None, scheduler: Scheduler,
-        traffic: Traffic | None, workers: list[WorkerNode],
+        self, job: Job, machine: Server, books: PushAccounts, shard: Shard, waiting: Waiting | None,
+        scheduler: Scheduler, traffic: Traffic | None, workers: list[WorkerNode],
     ) -> None:  # fmt: skip
         self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
         self._message_s, self._clock = job.cluster.message_s, VirtualClock(job)
@@ -99,16 +99,16 @@ class StoreNode:
         self._server, self._job, self._shard, self._copies = server, job, shard, copies
         self._scheduler, self._decider, self._clock = scheduler, decider, VirtualClock(job)
         self._machine = Store()
-        self._due: deque[tuple[float, Hearer]] = deque()  # of each order: when it is heard of, and who is to be told
+        self._due: deque[tuple[float, StoreListener]] = deque()  # of each order: when it is heard of, and by whom
         self._free_s = 0.0  # when it has done what it has begun
 
-    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
         self._machine.order(order, work._replace(computing=list(work.computing)))
         self._due.append((self._decider.now() + self._job.cluster.latency_s, hearer))
         if len(self._due) == 1:
             self._await()
 
-    def finish(self, hearer: Hearer) -> None:
+    def finish(self, hearer: StoreListener) -> None:
         while self._due:
             self._take(None, max(self._due[0][0], self._free_s))
 

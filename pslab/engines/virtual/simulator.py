@@ -20,10 +20,10 @@ from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.links import UP
 from pslab.engines.emulation.traffic import Traffic
-from pslab.engines.job.job import Job
-from pslab.engines.job.outcome import OnProgress
-from pslab.engines.job.wire import Diverged, Frame
-from pslab.engines.server.books import Books
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.outcome import OnProgress
+from pslab.engines.experiment.wire import Diverged, Frame
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.rows import Rows
 from pslab.engines.server.store import Shard
 from pslab.engines.server.worker_status import doings
@@ -44,7 +44,7 @@ class Simulator:
     """`run` lets one event after another happen, until the driver of the server has an outcome."""
 
     def __init__(
-        self, job: Job, books: Books, shard: Shard, gradients: Gradients, requests: Requests | None = None
+        self, job: Job, books: PushAccounts, shard: Shard, gradients: Gradients, requests: Requests | None = None
     ) -> None:
         self._job, run, cluster = job, job.run, job.cluster
         machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job, Shelf
-from pslab.engines.job.layout import Layout
-from pslab.engines.job.outcome import Interrupted, OnProgress, Outcome
-from pslab.engines.job.wire import WHOLE
-from pslab.engines.server.books import Books
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import Job, SharedDataset
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.outcome import Interrupted, OnProgress, Outcome
+from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.store import Shard
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.virtual.worker_node import Gradients
-from pslab.engines.worker.range_schedule import Turn
+from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec.frames import sliced_bytes
@@ -38,13 +38,13 @@ def execute(experiment: Experiment, on_progress: OnProgress) -> Outcome:
 
 def job_without_tensors(experiment: Experiment) -> Job:
     """The job of an experiment of which only sizes are needed."""
-    return Job.of(experiment, Layout.of(experiment), Shelf("nothing", 0.0, 1.0, 1, ()))
+    return Job.of(experiment, Layout.of(experiment), SharedDataset("nothing", 0.0, 1.0, 1, ()))
 
 
 def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgress) -> Outcome:
     """A run's exchange in virtual time; it leaves neither accuracy nor weights. Raises Interrupted."""
     start_s = time.monotonic()
-    books = Books(job, Ledger(job, None, None, lambda body: None))
+    books = PushAccounts(job, Ledger(job, None, None, lambda body: None))
     simulator = Simulator(job, books, shard, gradients)
     try:
         simulator.run(on_progress)
@@ -104,7 +104,7 @@ class NoGradients:
         self._job = job
         self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
         self._nothing = {"payloads": [[0, 0] for _ in job.parts], "loss": math.nan}
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[int, RangeOfIteration] = {}
         self._iterations: dict[int, int] = {}
 
     def start(

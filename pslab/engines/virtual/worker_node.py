@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.layer_progress import Pass
 from pslab.engines.emulation.link_queue import Waiting
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Diverged, Frame, Gradient
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Diverged, Frame, Gradient
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
 from pslab.engines.worker.batches.keys import Requests
 from pslab.engines.worker.driver import WorkerDriver

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pslab.engines.job.checkpoint.flatten import Fixed
-from pslab.engines.job.job import Job
+from pslab.engines.experiment.checkpoint.flatten import Fixed
+from pslab.engines.experiment.job import Job
 from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.policies.rates import Applied

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.layout import in_turn
-from pslab.engines.job.shared_memory import Arena
-from pslab.engines.job.wire import Gradient
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.layout import in_turn
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import Gradient
 from pslab.engines.worker.batches.keys import BatchKeys, KeyedRows, Requests
 from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.gradient import Computing, module_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pslab.engines.job.wire import Answer
+from pslab.engines.experiment.wire import Answer
 from pslab.protocol.messages import NO_WORKER, Weights
 
 PHASES = ("compute", "select", "encode", "push", "apply", "wait", "serve", "pull", "decode")

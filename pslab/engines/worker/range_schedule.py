@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pslab.engines.job.job import Job
+from pslab.engines.experiment.job import Job
 from pslab.policies.planning.range_size import Fit
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Ack, Weights
@@ -22,7 +22,7 @@ from pslab.tensors.workload.keyspace import KeyRange
 SWEEP_COLUMNS = ("worker", "iteration", "keys", "alpha_s", "beta_s", "compute_s")
 
 
-class Turn(NamedTuple):
+class RangeOfIteration(NamedTuple):
     """An iteration's keys, and the rate by which its worker applies to its own weights what the server has not."""
 
     start: int
@@ -34,7 +34,7 @@ class Turn(NamedTuple):
         return KeyRange(self.start, self.stop)
 
 
-class Turns:
+class RangeSchedule:
     """The ranges of one worker's iterations. What it learns is used when the next sweep over the keys starts."""
 
     def __init__(self, job: Job, worker: int) -> None:
@@ -74,10 +74,10 @@ class Turns:
             self._next += 1
         return self._begins[iteration]
 
-    def turn(self, iteration: int, machine: Worker) -> Turn:
+    def turn(self, iteration: int, machine: Worker) -> RangeOfIteration:
         """What an iteration that starts now exchanges."""
         keys = self.keys(iteration)
-        return Turn(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
+        return RangeOfIteration(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
 
     # --- learning -------------------------------------------------------------------------------------------------
 
@@ -166,6 +166,6 @@ class Turns:
         return job.learning_rate(round(applied)) * job.rate.scale(step) / pushes
 
 
-def turns_of(job: Job, worker: int) -> Turns | None:
+def turns_of(job: Job, worker: int) -> RangeSchedule | None:
     """The ranges of a worker, if the run has any."""
-    return Turns(job, worker) if isinstance(job.prune, Ranges) else None
+    return RangeSchedule(job, worker) if isinstance(job.prune, Ranges) else None

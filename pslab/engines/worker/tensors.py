@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.engines.job.experiment import SQUARES
-from pslab.engines.job.job import Job
-from pslab.engines.job.layout import in_turn
-from pslab.engines.job.shared_memory import Arena
-from pslab.engines.job.wire import WHOLE, Gradient
+from pslab.engines.experiment.experiment import SQUARES
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.layout import in_turn
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import WHOLE, Gradient
 from pslab.engines.worker.gradient import Computing, module_of
-from pslab.engines.worker.kept import Kept
-from pslab.engines.worker.range_schedule import Turn
+from pslab.engines.worker.range_schedule import RangeOfIteration
+from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
 from pslab.tensors.codec.frames import Entries, decode, encode_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, checked_finite, is_finite, zeros
@@ -42,7 +42,7 @@ class Basis(NamedTuple):
     """What a gradient is computed on beside the weights."""
 
     writes: list[Write]  #: own pushes that they lack, which an eager worker adds
-    turn: Turn | None = None  #: the keys in turn
+    turn: RangeOfIteration | None = None  #: the keys in turn
     ahead: int = 0  #: batches that were skipped before
 
 
@@ -92,9 +92,9 @@ class Producer:
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]
         dataset = job.shelf.dataset(data)
-        self._turn: Turn | None = None
+        self._turn: RangeOfIteration | None = None
         self._computing = None
-        self._successor, self._kept = successor, Kept.of(job, worker, arena) if module is None else None
+        self._successor, self._kept = successor, WorkerState.of(job, worker, arena) if module is None else None
         if self._kept is not None and not successor:
             self._kept.clear()
         kept = {name: zeros(memory, device.place) if device.apart and not memory.scalars
@@ -240,7 +240,7 @@ class Producer:
         if not self._job.traits.eager and not self._job.own:
             self._to_device(part)
 
-    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: Turn) -> None:
+    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: RangeOfIteration) -> None:
         """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
         pruner.keys = turn.keys
         if self._reads_own:

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.engines.execute import execute
-from pslab.engines.job.job import Job
-from pslab.engines.job.shared_memory import Arena
-from pslab.engines.job.wire import WHOLE, Carried, Frame, Gradient, Wanted, pack, unpack
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.shared_memory import Arena
+from pslab.engines.experiment.wire import WHOLE, Carried, Frame, Gradient, Wanted, pack, unpack
 from pslab.engines.local.stores.order import frame_of
-from pslab.engines.server.books import Books
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver
 from pslab.engines.server.ledger import Ledger
-from pslab.engines.server.store import Hearer, Work, pass_on
+from pslab.engines.server.push_accounts import PushAccounts
+from pslab.engines.server.store import StoreListener, Work, pass_on
 from pslab.engines.virtual.timing import Sizes, job_without_tensors
 from pslab.engines.worker.phases import COMPUTE
 from pslab.lab.bench.flat import ROW, exchange
@@ -89,13 +89,13 @@ class Elsewhere:
     def __init__(self) -> None:
         self._machine = Store()
 
-    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
         self._machine.order(order, work)
         pack(frame_of(order, work))
         for carried in unpack(_CARRIED):
             pass_on(self._machine.done(), hearer, *carried)
 
-    def finish(self, hearer: Hearer) -> None:
+    def finish(self, hearer: StoreListener) -> None:
         """It is done."""
 
 
@@ -117,7 +117,7 @@ def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     rounds = -(-count // (2 * workers * servers))
     run = {"workers": workers, "servers": servers, "sync": policy, "pushes": 10**9}
     job, arenas = job_without_tensors(exchange(ROW * servers, servers, **run)), (Arena(), Arena())
-    books = Books(job, Ledger(job, None, None, _ignore, arenas))
+    books = PushAccounts(job, Ledger(job, None, None, _ignore, arenas))
     clock, machine = WallClock(), Server(range(workers), servers, job.sync)
     others = [Elsewhere() for _ in range(1, servers)]
     driver = ServerDriver(job, machine, books, Sizes(job), clock, Packing(), others=others)

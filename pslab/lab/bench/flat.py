@@ -10,7 +10,7 @@ from torch import nn
 from pslab.config.cluster import Cluster
 from pslab.config.run import Run
 from pslab.config.spec import build
-from pslab.engines.job.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment
 from pslab.lab.runs.resolve import POLICIES
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.tensors.workload.data import Batches, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
 

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
-from pslab.engines.job.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step, first_step

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.layout import in_turn
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.layout import in_turn
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import NoGradients, Sizes
 from pslab.engines.worker.tensors import Basis, Pulled

@@ -17,7 +17,7 @@ from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.config.spec import build, resolve
 from pslab.engines.emulation.faults import KILL
-from pslab.engines.job.together import lengths
+from pslab.engines.experiment.compatibility import lengths
 from pslab.errors import ConfigError
 from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules

@@ -22,7 +22,7 @@ from pslab.lab.plots.page.theme import (
     variant,
 )
 from pslab.lab.plots.page.theme import template as template_of
-from pslab.lab.records.places import value_of
+from pslab.lab.records.grid_axes import value_of
 from pslab.lab.records.results import Runs
 
 CLEAR = "rgba(0,0,0,0)"  # the page is the paper

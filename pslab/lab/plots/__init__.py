@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pslab.lab.plots.accuracy import curves
     from pslab.lab.plots.budget import time_budget
-    from pslab.lab.plots.charts.blocks import bars, heat
-    from pslab.lab.plots.charts.dots import dots
+    from pslab.lab.plots.charts.bars import bars, heat
+    from pslab.lab.plots.charts.ratios import dots
     from pslab.lab.plots.charts.scatter import points
-    from pslab.lab.plots.charts.states import server_states
+    from pslab.lab.plots.charts.server_states import server_states
     from pslab.lab.plots.charts.tables import show
+    from pslab.lab.plots.charts.timeline import timeline
     from pslab.lab.plots.labels import name
-    from pslab.lab.plots.lanes import timeline
     from pslab.lab.plots.page.axes import Axis, axis
     from pslab.lab.plots.page.keys import Key
     from pslab.lab.plots.page.line import Line
@@ -28,9 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES = {
-    "curves": "accuracy", "points": "charts.scatter", "bars": "charts.blocks", "heat": "charts.blocks",
-    "dots": "charts.dots", "server_states": "charts.states", "show": "charts.tables", "time_budget": "budget",
-    "timeline": "lanes",
+    "curves": "accuracy", "points": "charts.scatter", "bars": "charts.bars", "heat": "charts.bars",
+    "dots": "charts.ratios", "server_states": "charts.server_states", "show": "charts.tables", "time_budget": "budget",
+    "timeline": "charts.timeline",
     "caption_of": "page.paper", "heading_of": "page.paper", "paper": "page.paper", "name": "labels",
     # for figures that no primitive draws
     "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "axis": "page.axes", "Key": "page.keys",

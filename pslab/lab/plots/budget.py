@@ -11,8 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
-from pslab.lab.plots import lanes
 from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
+from pslab.lab.plots.charts import timeline as lanes
 from pslab.lab.plots.labels import caption, name
 from pslab.lab.plots.marks import marks, notes_of
 from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories

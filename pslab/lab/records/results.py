@@ -19,7 +19,7 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, RecordError, nearest
-from pslab.lab.records.places import CHOICE, Place, Placed, combinations, listed, merged, value_of
+from pslab.lab.records.grid_axes import CHOICE, Place, Placed, combinations, listed, merged, value_of
 from pslab.lab.records.record import Result, default_results, emulation_ok, read_facts
 
 NEAREST, LIKE = 5, 0.7  # records that are named after an unknown digest, and how much they have to be like it

@@ -21,7 +21,7 @@ from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import record
 from pslab.lab.records.card import recovered
-from pslab.lab.records.places import key_of
+from pslab.lab.records.grid_axes import key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.times.intervals import lead, waiting

@@ -16,7 +16,7 @@ from pslab.errors import ConfigError
 
 if TYPE_CHECKING:
     from pslab.config.cluster import Cluster
-    from pslab.engines.processes.fleets.ways import Ways
+    from pslab.engines.processes.fleets.link_speed import LinkSpeeds
     from pslab.lab.records.record import Result
 
 ROUNDS = 60
@@ -25,7 +25,7 @@ OBJECT = "#"  # in a record, an object of the user's is but its name and its dig
 MEASURED = {"select": "select_s", "encode": "encode_s", "decode": "decode_s"}
 
 
-def calibrate(run: Run, *, rounds: int = ROUNDS, ways: Ways | None = None) -> dict[str, Any]:
+def calibrate(run: Run, *, rounds: int = ROUNDS, ways: LinkSpeeds | None = None) -> dict[str, Any]:
     """A cluster, as a mapping of its fields, for virtual runs like this one, with ``fleet="local"``.
 
     A short run with all W processes busy at once is measured: the costs of this model, batch, rule, optimizer and rate.
@@ -56,8 +56,8 @@ def calibrate(run: Run, *, rounds: int = ROUNDS, ways: Ways | None = None) -> di
     return found
 
 
-def ways_of(run: Run) -> Ways:
-    """What the ways between the processes of such a run are like; see `pslab.engines.processes.fleets.ways`.
+def ways_of(run: Run) -> LinkSpeeds:
+    """What the ways between the processes of such a run are like; see `pslab.engines.processes.fleets.link_speed`.
 
     Raises:
         RunError: a process could not be started, does not answer, or died.
@@ -65,7 +65,7 @@ def ways_of(run: Run) -> Ways:
     from pslab.config.fleet import Fleet
     from pslab.engines.local.lines.ends import number_of
     from pslab.engines.processes import pool
-    from pslab.engines.processes.fleets.ways import measured
+    from pslab.engines.processes.fleets.link_speed import measured
 
     pool.release()  # on a cluster there may be no place for two pools
     servers = [number_of(run.workers, server) for server in range(1, run.servers)]
@@ -120,7 +120,7 @@ def _cluster(
 
 def _factors(run: Run, cluster: Cluster) -> tuple[float, float]:
     """What selecting and applying take in this run, in the cluster's `select_s` and `apply_s`."""
-    from pslab.engines.job.costs import apply_factor, select_factor
+    from pslab.engines.experiment.costs import apply_factor, select_factor
     from pslab.tensors.pruning.rules import Dense
     from pslab.tensors.update.optimizers import resolve_optimizer
 

@@ -11,8 +11,8 @@ from pslab.config.cluster import COSTS, cluster_fields
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records import choosing
-from pslab.lab.records.places import CHOICE, Place, combinations, listed, merged
+from pslab.lab.records import tuning
+from pslab.lab.records.grid_axes import CHOICE, Place, combinations, listed, merged
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.run import sweep
 
@@ -157,8 +157,8 @@ def tuned(
     """
     found = sweep(runs, results=results, progress=progress)
     for _ in range(rounds):
-        at = choosing.goal(found, over=over) if goal is None else goal
-        more = [wider for result, place in _chosen(choosing.best(found, over=over, goal=at, measure=measure))
+        at = tuning.goal(found, over=over) if goal is None else goal
+        more = [wider for result, place in _chosen(tuning.best(found, over=over, goal=at, measure=measure))
                 if (wider := _wider(result, place, over)) is not None]  # fmt: skip
         if not more:
             break

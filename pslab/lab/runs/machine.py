@@ -20,8 +20,8 @@ from pslab.lab.records.disk.atomic_folder import free_bytes, in_bytes
 from pslab.lab.records.record import environment
 
 if TYPE_CHECKING:
-    from pslab.engines.job.checkpoint.place import Place
-    from pslab.engines.job.experiment import Experiment
+    from pslab.engines.experiment.checkpoint.store import CheckpointStore
+    from pslab.engines.experiment.experiment import Experiment
 
 ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
 CHECKPOINTS = "checkpoints"  # the folder of those of all runs, among their results
@@ -151,15 +151,15 @@ def with_checkpoints(experiment: Experiment, results: Path) -> Experiment:
 
 def forget_checkpoints(run: Run, results: Path) -> None:
     """A run's checkpoints are of no use any more."""
-    from pslab.engines.job.checkpoint.place import Place
+    from pslab.engines.experiment.checkpoint.store import CheckpointStore
 
     if not run.unknown:
-        Place(_checkpoints_of(run, results)).clear()
+        CheckpointStore(_checkpoints_of(run, results)).clear()
 
 
 def forget_old_checkpoints(results: Path) -> str:
     """Those of runs that nobody has asked for again are removed; how many, in a sentence, "" if there were none."""
-    from pslab.engines.job.checkpoint.place import OLD_S, forget_old
+    from pslab.engines.experiment.checkpoint.store import OLD_S, forget_old
 
     folder = results / CHECKPOINTS
     count, size_bytes = forget_old(folder, time.time())
@@ -167,18 +167,18 @@ def forget_old_checkpoints(results: Path) -> str:
     return f"checkpoints of {count} runs were removed from {folder} ({in_bytes(size_bytes)}): {days}" if count else ""
 
 
-def checkpoints(run: Run, results: Path) -> Place | None:
+def checkpoints(run: Run, results: Path) -> CheckpointStore | None:
     """Where the checkpoints of a run lie, for this machine and this source; None if nothing names the run.
 
     The last bits of a gradient depend on torch, NumPy and the processor's instructions.
     """
-    from pslab.engines.job.checkpoint.place import Place
+    from pslab.engines.experiment.checkpoint.store import CheckpointStore
 
     if run.unknown:
         return None
     here = {name: value for name, value in environment().items() if name != "cores"}
     facts = {"digest": run.digest, **here, "numpy": version("numpy"), "source": _source()}
-    return Place(_checkpoints_of(run, results), facts)
+    return CheckpointStore(_checkpoints_of(run, results), facts)
 
 
 def _checkpoints_of(run: Run, results: Path) -> Path:

@@ -18,8 +18,8 @@ from pslab.config import spec
 from pslab.config.cluster import Cluster, resolve_cluster
 from pslab.config.identity import sources
 from pslab.config.run import Run
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.together import check_credit, check_servers, check_together, lengths
+from pslab.engines.experiment.compatibility import check_credit, check_servers, check_together, lengths
+from pslab.engines.experiment.experiment import Experiment
 from pslab.errors import ConfigError
 from pslab.lab.runs.machine import check_memory
 from pslab.policies.partition import evenly, in_parts

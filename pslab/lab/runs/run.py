@@ -22,7 +22,7 @@ from pslab.lab.runs.machine import check_disk, forget_checkpoints, forget_old_ch
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
-    from pslab.engines.job.outcome import Interrupted, Outcome
+    from pslab.engines.experiment.outcome import Interrupted, Outcome
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
@@ -141,7 +141,7 @@ def _run_missing(
 ) -> tuple[dict[int, Result], dict[int, Exception]]:
     """The results of the runs, and why the others have none."""
     import_torch(stop)  # not needed where everything is recorded
-    from pslab.engines.virtual.side_by_side import fits
+    from pslab.engines.virtual.parallel_runs import fits
     from pslab.lab.runs.resolve import resolve
 
     def alone(each: Run) -> bool:
@@ -159,7 +159,7 @@ def _run_missing(
             distinct[name] = each
             crowd |= {name: each} if alone(each) else {}
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
-    found = _side_by_side(crowd, place, shown, stop) if len(crowd) > 1 else {}
+    found = _in_parallel(crowd, place, shown, stop) if len(crowd) > 1 else {}
     for name, each in distinct.items():
         if name not in found:
             found[name] = _tried(name, each, place, shown, stop)
@@ -181,7 +181,7 @@ def _tried(name: str, run: Run, place: Path, shown: Progress, stop: threading.Ev
 
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute, keep_trained
-    from pslab.engines.job.outcome import Interrupted
+    from pslab.engines.experiment.outcome import Interrupted
     from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
 
@@ -235,15 +235,15 @@ def _set_aside(draft: Draft, run: Run, error: Interrupted | RunError) -> str:
     return f"after {kept.manifest['pushes']} pushes; kept in {kept.path}"
 
 
-def _side_by_side(
+def _in_parallel(
     runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event
 ) -> dict[str, Result | Exception]:
     """Virtual runs, several at a time: their results and errors.
 
     Those without either were under way in a process that is gone, or not begun: alone they come to the same end.
     """
-    from pslab.engines.job.outcome import Interrupted, Outcome
-    from pslab.engines.virtual import side_by_side as crowd
+    from pslab.engines.experiment.outcome import Interrupted, Outcome
+    from pslab.engines.virtual import parallel_runs
     from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
 
@@ -256,7 +256,7 @@ def _side_by_side(
         if unwritable:
             raise KeyboardInterrupt
 
-    def take(name: str, news: crowd.News) -> None:
+    def take(name: str, news: parallel_runs.News) -> None:
         if name not in drafts:
             drafts[name] = Draft(runs[name], place)
             shown.begin(name)
@@ -281,7 +281,7 @@ def _side_by_side(
             shown.end(name, _last(news))
 
     try:
-        for index, news in crowd.conduct((with_checkpoints(resolve(each), place) for each in runs.values()), heed_all):
+        for index, news in parallel_runs.conduct((with_checkpoints(resolve(each), place) for each in runs.values()), heed_all):
             try:
                 take(names[index], news)
             except RecordError as error:

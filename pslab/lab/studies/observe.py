@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from pslab.config.spec import build
-from pslab.engines.job.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment
 from pslab.errors import ConfigError
 from pslab.lab.records.record import default_results
 from pslab.lab.runs.machine import processor

@@ -11,14 +11,14 @@ import pytest
 from sabotage import Sabotaged, dying
 from tiny import Dies, tiny
 
-from pslab.engines.local.attendance import Attendance
+from pslab.engines.local.liveness import Attendance
 from pslab.engines.local.recovery import replacing
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.processes import pool
 from pslab.errors import StartFailed, WorkerDied
 from pslab.lab.runs.run import run
 
-KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.kept:Kept", "local.lines.framed_pipe",
+KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.kept:PartSaved", "local.lines.framed_pipe",
                                                             "worker.driver:WorkerDriver"))  # fmt: skip
 MOMENTS = {
     "before it prunes": (f"{KEPT}.begin", 5),
@@ -201,7 +201,7 @@ def test_no_frame_is_due_where_the_server_itself_asks_for_a_successors_weights(t
 def test_a_successor_goes_on_with_the_x_and_the_u_of_its_predecessor(tmp_path):
     fields = {"sync": "admm:2", "prune": "none", "cluster": {"compute_s": 0.01}}
     undisturbed = conduct(tmp_path, **fields)
-    check(tmp_path, undisturbed, ("pslab.engines.worker.kept:Kept.end", 5), **fields)
+    check(tmp_path, undisturbed, ("pslab.engines.worker.state:PartSaved.end", 5), **fields)
 
 
 @pytest.mark.slow

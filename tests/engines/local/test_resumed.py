@@ -105,7 +105,7 @@ def test_a_parent_that_is_killed_costs_no_more_than_what_came_after_its_last_che
     fields = {**FIELDS, "servers": servers}
     undisturbed = run(tiny(**fields), results=tmp_path / "undisturbed", progress=False)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1])])}
-    where = "pslab.engines.job.checkpoint.place:Place.write", "4"
+    where = "pslab.engines.experiment.checkpoint.store:TensorLocation.write", "4"
     command = [sys.executable, str(SUPPORT / "killed.py"), str(tmp_path), *where, json.dumps(fields)]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()

@@ -12,7 +12,7 @@ from sabotage import DECIDER, SabotagedServer, dying
 from tiny import tiny
 
 from pslab.engines.execute import execute as execute_again
-from pslab.engines.job.outcome import Interrupted
+from pslab.engines.experiment.outcome import Interrupted
 from pslab.engines.local.engine import execute
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.recovery.generations import Generations, newest
@@ -30,7 +30,7 @@ GENERATIONS = "pslab.engines.local.recovery.generations:Generations"
 APPLY, LINE = "pslab.engines.server.shard:TensorShard.apply", "pslab.engines.local.lines.framed_pipe:Line"
 MOMENTS = {
     "before a checkpoint": (f"{GENERATIONS}.lay", 4),
-    "while a checkpoint is written": ("pslab.engines.job.shared_memory:Arena.reserve", 4),
+    "while a checkpoint is written": ("pslab.engines.experiment.shared_memory:Arena.reserve", 4),
     "before a checkpoint has its number": (f"{GENERATIONS}.complete", 4),
     "after it has": (f"{GENERATIONS}.complete", 4, "after"),
     "before a step is applied": (APPLY, 7),

@@ -15,7 +15,7 @@ from seats import seated
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.job.wire import WHOLE, Carried, Gradient, Kept, Stop, Wanted, pack, unpack
+from pslab.engines.experiment.wire import WHOLE, Carried, Gradient, PartSaved, Stop, Wanted, pack, unpack
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.framed_pipe import Line
 from pslab.engines.local.recovery.generations import Generations
@@ -86,8 +86,8 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
     first, second = (Step(1, (Push(0, 1, version, version, payload, 0),), False, version + 1) for version in range(2))
     done = stepped(LocalStore(seat, job, role), line, first, Keep(7), second)
-    assert [type(message) for message in done] == [Carried, Carried, Carried, Kept]
-    assert done[-1] == Kept(7)
+    assert [type(message) for message in done] == [Carried, Carried, Carried, PartSaved]
+    assert done[-1] == PartSaved(7)
     after = weights.clone()
     weights.zero_()
     again = LocalStore(seat, job, role, 7)
@@ -106,7 +106,7 @@ def test_a_part_is_kept_once_it_is_out_of_its_process():
     assert [type(message) for frame in line.frames() for message in frame] == [Carried]
     seat.parent.late = False  # type: ignore[attr-defined]
     store._turn()
-    assert line.frames() == [[Kept(7)]]
+    assert line.frames() == [[PartSaved(7)]]
 
 
 def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 
 import pytest
 
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import pool
 from pslab.engines.processes.watch import PREPARING
 from pslab.errors import StartFailed, WorkerDied, WorkerFailed
@@ -83,7 +83,8 @@ def use(arena):
 
 def test_a_child_watches_its_parent_before_it_imports_torch():
     """What it is given is unpickled before its main begins, and must not cost the seconds that torch takes."""
-    code = "import sys, pslab.engines.processes.child, pslab.engines.job.shared_memory; print('torch' in sys.modules)"
+    modules = "sys, pslab.engines.processes.child, pslab.engines.experiment.shared_memory"
+    code = f"import {modules}; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "False"
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tiny import tiny
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import WHOLE, Diverged, Frame, Gone, Gradient, Taken, Wanted
-from pslab.engines.server.books import Books
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import WHOLE, Diverged, Frame, Gone, Gradient, Taken, Wanted
 from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.driver import ServerDriver
 from pslab.engines.server.ledger import ARRIVALS, Ledger
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Ack, Pull, Push, Weights
@@ -61,7 +61,7 @@ class Setup:
         run = {"engine": "timing", "workers": 2, "cluster": COSTS, "learning_rate": 1.0, "sync": "bsp", **fields}
         self.job: Job = job_without_tensors(resolve(tiny(**run)))
         self.record, self.clock = Recording(), VirtualClock(self.job)
-        self.books = Books(self.job, Ledger(self.job, None, None, lambda body: None))
+        self.books = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
         machine = Server(range(run["workers"]), len(self.job.parts), self.job.sync)
         self.driver = ServerDriver(self.job, machine, self.books, self.record, self.clock, self.record)
         self.driver.start()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pslab.engines.job.checkpoint.flatten import flatten
-from pslab.engines.job.checkpoint.rebuild import rebuild
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.checkpoint.flatten import flatten
+from pslab.engines.experiment.checkpoint.rebuild import rebuild
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.server.rows import FIRST, Rows, rows_in
 
 

@@ -8,8 +8,8 @@ import pytest
 from tiny import Diverges, tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.job.outcome import Interrupted
-from pslab.engines.job.wire import REQUEST_BYTES
+from pslab.engines.experiment.outcome import Interrupted
+from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 from pslab.lab.runs.resolve import resolve

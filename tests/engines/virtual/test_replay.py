@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiny import tiny
 
-from pslab.engines.job.wire import WHOLE, Wanted
+from pslab.engines.experiment.wire import WHOLE, Wanted
 from pslab.engines.virtual.replay import RecordedSizes
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.lab.runs.resolve import resolve

@@ -13,9 +13,9 @@ from whole import conduct, killed, same
 
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.job.checkpoint.keeper import Keeper
-from pslab.engines.job.checkpoint.place import Place
-from pslab.engines.job.outcome import Interrupted
+from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
+from pslab.engines.experiment.checkpoint.store import CheckpointStore
+from pslab.engines.experiment.outcome import Interrupted
 from pslab.engines.virtual import engine as virtual
 from pslab.lab.runs.resolve import resolve
 
@@ -90,16 +90,16 @@ def test_a_run_with_hosts_goes_on_with_another_number_of_them(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run = mine(**fields)
-    experiment = dataclasses.replace(resolve(run), checkpoints=Place(tmp_path))
+    experiment = dataclasses.replace(resolve(run), checkpoints=CheckpointStore(tmp_path))
     alone = virtual.execute(resolve(run), quiet, hosts=2)
 
     def kept(self: Any, pushes: int, state: Any) -> None:
         keep(self, pushes, state)
         raise KeyboardInterrupt
 
-    keep = Keeper.keep
+    keep = Checkpointing.keep
     with monkeypatch.context() as patched:
-        patched.setattr(Keeper, "keep", kept)
+        patched.setattr(Checkpointing, "keep", kept)
         with pytest.raises(Interrupted):
             virtual.execute(experiment, quiet, hosts=2)
     found = virtual.execute(experiment, quiet, hosts=1)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from tiny import tiny
 
-from pslab.engines.job.wire import WHOLE, Gradient
+from pslab.engines.experiment.wire import WHOLE, Gradient
 from pslab.engines.server.clock import VirtualClock
 from pslab.engines.server.store import Work
 from pslab.engines.virtual.scheduler import Scheduler

@@ -6,7 +6,7 @@ from typing import Any
 
 from tiny import tiny
 
-from pslab.engines.job.wire import WHOLE, Answer, Frame, Gradient, Taken, Wanted
+from pslab.engines.experiment.wire import WHOLE, Answer, Frame, Gradient, Taken, Wanted
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.engines.worker.driver import SKIPS, WorkerDriver
 from pslab.engines.worker.phases import PHASES

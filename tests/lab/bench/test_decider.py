@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pslab.engines.job.wire import Frame
+from pslab.engines.experiment.wire import Frame
 from pslab.lab.bench import decider
 from pslab.protocol.messages import Weights
 from pslab.protocol.server import Reply, Step

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pslab.__main__ import main
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.lab.chaos import soak as soaks
 from pslab.lab.chaos.draw import drawn
 from pslab.lab.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still

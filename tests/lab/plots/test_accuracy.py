@@ -322,7 +322,7 @@ def test_emulation_that_was_not_kept_is_marked_at_its_own_end(make: Make):
 
 
 def test_notes_and_how_runs_were_chosen_are_in_the_caption(make: Make):
-    from pslab.lab.records.choosing import best
+    from pslab.lab.records.tuning import best
 
     results = make(grid(BASE, learning_rate=[0.1, 0.2, 0.4], sync=["bsp", "asp"]))
     figure = plots.curves(best(results, goal=0.9), by="sync", notes=["dotted: by hand"])

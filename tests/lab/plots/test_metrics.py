@@ -16,8 +16,8 @@ from pslab.lab.live.figure import frame
 from pslab.lab.live.state import Point, Track
 from pslab.lab.plots.charts.tables import show
 from pslab.lab.plots.labels import caption
-from pslab.lab.records.choosing import best, goal, rounded
 from pslab.lab.records.summary import summary
+from pslab.lab.records.tuning import best, goal, rounded
 from pslab.lab.runs.grid import grid
 
 

@@ -14,9 +14,9 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.records import summary as summaries
 from pslab.lab.records.card import recovered
-from pslab.lab.records.choosing import best, goal, rounded
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import groups, iteration_s, over_seeds, summary
+from pslab.lab.records.tuning import best, goal, rounded
 from pslab.lab.runs.grid import alone, grid
 
 BASE = Run(pushes=8, workers=2, engine="virtual")

@@ -20,7 +20,7 @@ from whole import ended_after
 
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.job.checkpoint.place import Place
+from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual.engine import cores
 from pslab.errors import RunsInterrupted
@@ -191,7 +191,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_sentence(
 @pytest.mark.parametrize("name", ["digest", "torch", "numpy", "capability", "source", "python"])
 def test_a_checkpoint_of_another_machine_or_version_is_passed_over(left, name):
     place = checkpoints(RUN, left)
-    other = Place(place.folder, {**place.facts, name: "another"})
+    other = CheckpointStore(place.folder, {**place.facts, name: "another"})
     said: list[str] = []
     assert list(other.newest(said.append)) == []
     assert len(said) == 2
@@ -203,7 +203,7 @@ def test_a_full_disk_ends_checkpoints_and_not_the_run(tmp_path, monkeypatch, und
     def full(self: Any, pieces: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Place, "write", full)
+    monkeypatch.setattr(CheckpointStore, "write", full)
     found = run(RUN, results=tmp_path, progress=True)
     same(found, undisturbed)
     assert capsys.readouterr().err.count("no more checkpoints: they cannot be written") == 1
@@ -280,7 +280,8 @@ def in_process(results: Path, where: str, count: int, *runs: dict[str, Any]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "count", "pushes"),
-    [("pslab.engines.job.checkpoint.place:Place.write", 3, 40), ("os:fsync", 3, 20), ("pathlib:Path.unlink", 1, 60),
+    [("pslab.engines.experiment.checkpoint.store:CheckpointStore.write", 3, 40), ("os:fsync", 3, 20),
+     ("pathlib:Path.unlink", 1, 60),
      ("pslab.engines.virtual.simulator:Simulator.facts", 1, 100)],
     ids=["before a write", "in a write", "after a write", "at the end"],
 )  # fmt: skip

@@ -8,8 +8,8 @@ import handmade
 import pytest
 
 from pslab.config.run import Run
-from pslab.lab.records.choosing import best
 from pslab.lab.records.record import find
+from pslab.lab.records.tuning import best
 from pslab.lab.runs import grid as tuning
 from pslab.lab.runs.grid import grid, tuned
 

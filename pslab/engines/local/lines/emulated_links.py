@@ -11,8 +11,8 @@ import numpy as np
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.links import DOWN, Chooser
 from pslab.engines.emulation.traffic import Traffic
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Frame
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Frame
 from pslab.protocol.messages import Weights
 
 Delivery = tuple[int, Frame]  # worker, what it sent or gets

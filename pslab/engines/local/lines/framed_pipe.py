@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
 
-from pslab.engines.job.wire import Frame, Message, pack, unpack
+from pslab.engines.experiment.wire import Frame, Message, pack, unpack
 
 SPIN_S = 50e-6
 READ_BYTES, LIMIT_BYTES = 1 << 16, 1 << 26  # at a time; of a frame: numbers do not come on a line, only messages

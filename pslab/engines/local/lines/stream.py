@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pslab.engines.job.wire import Frame, Message, pack, unpack
+from pslab.engines.experiment.wire import Frame, Message, pack, unpack
 from pslab.engines.local.lines.framed_pipe import HEADER, READ_BYTES, SPIN_S, Line, NoFrame
-from pslab.engines.local.lines.mirror import Mirror, Places
+from pslab.engines.local.lines.message_buffers import MessageBuffers, Places
 from pslab.errors import FrameError
 
 LOW_BYTES = 1 << 18
@@ -43,7 +43,7 @@ class Stream(Line):
     """
 
     def __init__(
-        self, pipe: Connection, mirror: Mirror | None, kinds: tuple[type, ...], *, waits: bool, lease_s: float,
+        self, pipe: Connection, mirror: MessageBuffers | None, kinds: tuple[type, ...], *, waits: bool, lease_s: float,
         spin_s: float = SPIN_S, apart_s: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(pipe, spin_s)

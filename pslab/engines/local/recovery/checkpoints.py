@@ -12,17 +12,17 @@ from typing import Any, NamedTuple, Protocol
 
 from pslab.engines.emulation.faults import Faults
 from pslab.engines.emulation.link_queue import Waiting
-from pslab.engines.job.checkpoint.keeper import SHARE
-from pslab.engines.job.job import Job
+from pslab.engines.experiment.checkpoint.checkpointing import SHARE
+from pslab.engines.experiment.job import Job
 from pslab.engines.local.recovery.generations import Keeping
-from pslab.engines.processes.child import Seat
-from pslab.engines.server.books import Books
+from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.store import Store
-from pslab.engines.worker.kept import Kept
+from pslab.engines.worker.state import WorkerState
 from pslab.errors import CheckpointError
 from pslab.protocol.server import Server
 from pslab.protocol.store import Store as Machine
@@ -47,13 +47,15 @@ class State(NamedTuple):
     machines: list[Machine]  #: of the other servers
 
 
-def first_state(job: Job, seat: Seat, transport: Transport, clock: WallClock, others: Sequence[Elsewhere]) -> State:
+def first_state(
+    job: Job, seat: ProcessContext, transport: Transport, clock: WallClock, others: Sequence[Elsewhere]
+) -> State:
     """The state of a server whose run has not started."""
     machine = Server(range(job.run.workers), len(job.parts), job.sync)
     waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
     shard = TensorShard(job, seat.arena)
     ledger = Ledger(job, shard.weights, seat.snapshots, seat.report_snapshot, seat.ledger)
-    driver = ServerDriver(job, machine, Books(job, ledger), shard, clock, transport, waiting, others)
+    driver = ServerDriver(job, machine, PushAccounts(job, ledger), shard, clock, transport, waiting, others)
     return State(driver, waiting, Faults(job.cluster, job.run.seed), set(), [other.machine for other in others])
 
 
@@ -64,7 +66,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, job: Job, seat: Seat, transport: Transport, clock: WallClock, others: Sequence[Elsewhere]
+        self, job: Job, seat: ProcessContext, transport: Transport, clock: WallClock, others: Sequence[Elsewhere]
     ) -> None:
         self._job, self._seat, self._others, self._clock = job, seat, others, clock
         named = {f"server {number}": other for number, other in enumerate(others, 1)}
@@ -73,7 +75,7 @@ class Checkpoints:
             on_snapshot=seat.report_snapshot, rows=seat.ledger[0], arrivals=seat.ledger[1], **named,
         )  # fmt: skip
         self.generations = self._keeping.generations
-        self._kept = [Kept.of(job, worker, seat.arena) for worker in range(job.run.workers)]
+        self._kept = [WorkerState.of(job, worker, seat.arena) for worker in range(job.run.workers)]
         self.number = 0  #: of the last one that was begun
         self.pushes = 0  #: after which it was
         self._begun_s: float | None = None  # when it was, while it is not whole

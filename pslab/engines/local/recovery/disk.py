@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pslab.engines.job.checkpoint.file import pack, unpack
-from pslab.engines.job.checkpoint.keeper import Keeper
-from pslab.engines.job.experiment import Experiment
-from pslab.engines.job.job import Job
-from pslab.engines.job.outcome import OnProgress
-from pslab.engines.local.attendance import Attendance
+from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
+from pslab.engines.experiment.checkpoint.file import pack, unpack
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.outcome import OnProgress
+from pslab.engines.local.liveness import Attendance
 from pslab.engines.local.recovery.generations import Generations, newest
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.processes.pool import Pool
@@ -55,7 +55,7 @@ class Disk:
         place = owner.experiment.checkpoints if job.run.on_death == "restart" else None
         if place is not None and owner.before is not None:  # what was too fast is of no use
             place.clear()
-        self.keeper = Keeper(place, job, owner.pool.arena, self._say, beside=False)
+        self.keeper = Checkpointing(place, job, owner.pool.arena, self._say, beside=False)
         self.resumed = False  #: whether the run goes on from the disk
 
     def keep(self, pushes: int, problem: str) -> None:

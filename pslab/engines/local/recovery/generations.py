@@ -12,12 +12,12 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pslab.engines.job.checkpoint.file import pack, unpack
-from pslab.engines.job.checkpoint.flatten import Fixed, flatten
-from pslab.engines.job.checkpoint.graph import externals_of, modules_of
-from pslab.engines.job.checkpoint.rebuild import rebuild
-from pslab.engines.job.job import Job
-from pslab.engines.job.shared_memory import ALIGNMENT, Arena
+from pslab.engines.experiment.checkpoint.file import pack, unpack
+from pslab.engines.experiment.checkpoint.flatten import Fixed, flatten
+from pslab.engines.experiment.checkpoint.graph import externals_of, modules_of
+from pslab.engines.experiment.checkpoint.rebuild import rebuild
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena
 from pslab.errors import CheckpointError
 
 HEAD = struct.Struct("<QQ")  # of a part: the checkpoint's number, 0 while it is not whole, and its length in bytes

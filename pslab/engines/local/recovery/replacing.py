@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pslab.engines.local.attendance import Attendance, how_of
+from pslab.engines.local.liveness import Attendance, how_of
 from pslab.engines.local.recovery.generations import Checkpoint, Generations, newest
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.errors import RunError, StartFailed

@@ -11,15 +11,15 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Carried, Ended, Frame, Go, Joined, Kept, Stop
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Carried, Ended, Frame, Go, Joined, PartSaved, Stop
 from pslab.engines.local.lines.ends import number_of, order_line
-from pslab.engines.local.lines.fan import Gathering
+from pslab.engines.local.lines.frame_assembly import FrameAssembly
 from pslab.engines.local.lines.framed_pipe import ready
 from pslab.engines.local.stores.order import frame_of
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
-from pslab.engines.server.store import Hearer, Work, pass_on
+from pslab.engines.server.store import StoreListener, Work, pass_on
 from pslab.errors import FrameError
 from pslab.protocol.server import Reply, Step
 from pslab.protocol.store import Order, Snapshot, Store
@@ -30,7 +30,7 @@ HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
 class StoreLine:
     """The decider's end: orders leave a latency after they were decided, as over the cluster's links."""
 
-    def __init__(self, job: Job, seat: Seat, server: int, clock: WallClock) -> None:
+    def __init__(self, job: Job, seat: ProcessContext, server: int, clock: WallClock) -> None:
         self.number = number_of(job.run.workers, server)
         self._line = order_line(job, seat, self.number, decides=True)
         self.machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
@@ -51,13 +51,13 @@ class StoreLine:
         """Whether it is still to lay weights ready for a worker."""
         return any(isinstance(order, Reply) and order.pull.worker == worker for order, *_ in self.machine.orders)
 
-    def hand(self, order: Order, work: Work, hearer: Hearer) -> None:
+    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
         now = self._clock.now()
         self.machine.order(order, work._replace(computing=()))  # which goes on to change
         self._held.append((now + self._latency_s, frame_of(order, work)))
         self.send_due(now)
 
-    def settle(self, machine: Store, hearer: Hearer, now: float) -> None:
+    def settle(self, machine: Store, hearer: StoreListener, now: float) -> None:
         """It goes on from a checkpoint: all that it was ordered before is done, and who waited for it begins again."""
         self.machine = machine
         while machine.orders:
@@ -67,7 +67,7 @@ class StoreLine:
             elif isinstance(done.order, Snapshot):
                 hearer.copied(done.order.number, now)
 
-    def finish(self, hearer: Hearer) -> None:
+    def finish(self, hearer: StoreListener) -> None:
         self.send_due(math.inf)
         while self.owes and not self.gone:
             if ready((self.descriptor,), self.patience_s):
@@ -75,7 +75,7 @@ class StoreLine:
             else:
                 self.gone = True
 
-    def dismiss(self, hearer: Hearer) -> None:
+    def dismiss(self, hearer: StoreListener) -> None:
         """Read its line to its last message: the next run begins with an empty one."""
         while not self.over and not self.gone:
             if ready((self.descriptor,), self.patience_s):
@@ -103,7 +103,7 @@ class StoreLine:
         """Let it pass a frame on to a worker, with the numbers."""
         self._line.send(frame)
 
-    def hear(self, hearer: Hearer) -> list[Frame]:
+    def hear(self, hearer: StoreListener) -> list[Frame]:
         """Read what it has done, or that it is gone; what workers have sent by way of it, and that lines have ended."""
         passed = []
         try:
@@ -112,7 +112,7 @@ class StoreLine:
                     self._carried(frame[0], hearer)
                 elif isinstance(frame[0], Stop):
                     self.over = True
-                elif isinstance(frame[0], Kept):
+                elif isinstance(frame[0], PartSaved):
                     self.kept = frame[0].number
                 else:
                     passed.append(frame)
@@ -120,18 +120,18 @@ class StoreLine:
             self.gone = True
         return passed
 
-    def _carried(self, carried: Carried, hearer: Hearer) -> None:
+    def _carried(self, carried: Carried, hearer: StoreListener) -> None:
         pass_on(self.machine.done(), hearer, *carried)
 
 
 class StoreLines:
     """All of a run's, by their descriptors; and where memory is not shared, what workers send by way of them."""
 
-    def __init__(self, job: Job, seat: Seat, clock: WallClock) -> None:
+    def __init__(self, job: Job, seat: ProcessContext, clock: WallClock) -> None:
         self.each = [StoreLine(job, seat, server, clock) for server in range(1, job.run.servers)]
         self.sources = {store.descriptor: store for store in self.each}  #: those that may be heard
         self._by_way = self.each if not seat.arena.shared else []  # of which workers send
-        self._gathering = Gathering(job.run.workers, job.server_of)
+        self._gathering = FrameAssembly(job.run.workers, job.server_of)
         self.wrong: dict[int, str] = {}  #: why nothing more is read of a worker's process that is there
 
     # --- workers' frames, where memory is not shared ----------------------------------------------------------------
@@ -165,7 +165,7 @@ class StoreLines:
             store.ended.discard(worker)
             store.tell(Joined(worker))
 
-    def hear(self, source: int, hearer: Hearer) -> tuple[list[tuple[int, Frame]], list[int]]:
+    def hear(self, source: int, hearer: StoreListener) -> tuple[list[tuple[int, Frame]], list[int]]:
         """Read one's line: frames that have come whole now, and workers from which nothing more comes to it."""
         store, whole, ended = self.sources[source], list[tuple[int, Frame]](), list[int]()
         for frame in store.hear(hearer):
@@ -207,7 +207,7 @@ class StoreLines:
         """Whether one of them is still to lay weights ready for a worker."""
         return any(store.answers(worker) for store in self.each)
 
-    def settle(self, machines: Iterable[Store], hearer: Hearer, now: float) -> None:
+    def settle(self, machines: Iterable[Store], hearer: StoreListener, now: float) -> None:
         """They go on from a checkpoint, in which these are their machines."""
         for store, machine in zip(self.each, machines, strict=True):
             store.settle(machine, hearer, now)
@@ -217,7 +217,7 @@ class StoreLines:
         for store in self.each:
             store.tell(message)
 
-    def dismiss(self, hearer: Hearer) -> None:
+    def dismiss(self, hearer: StoreListener) -> None:
         """Read every line to its last message."""
         for store in self.each:
             store.dismiss(hearer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pslab.engines.job.wire import ComputedOn, Frame, Ordered
+from pslab.engines.experiment.wire import ComputedOn, Frame, Ordered
 from pslab.engines.server.store import Work
 from pslab.protocol.messages import NO_WORKER
 from pslab.protocol.server import Reply, Step

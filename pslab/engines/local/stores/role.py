@@ -10,14 +10,14 @@ import contextlib
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.wire import Carried, Ended, Frame, Go, Joined, Kept, Ordered, Stop
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.wire import Carried, Ended, Frame, Go, Joined, Ordered, PartSaved, Stop
 from pslab.engines.local.lines.ends import order_line, store_line
 from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
 from pslab.engines.local.recovery.generations import Keeping
 from pslab.engines.local.stores.order import order_of
 from pslab.engines.processes.channel import LifeSigns, report
-from pslab.engines.processes.child import Seat
+from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.ledger import copy_held, show_held
 from pslab.engines.server.shard import TensorShard
@@ -39,7 +39,7 @@ class StoreRole:
     def called(self) -> str:
         return f"server {self.server} of {self.servers}"
 
-    def __call__(self, seat: Seat, job: Job, checkpoint: int = 0) -> LocalStore:
+    def __call__(self, seat: ProcessContext, job: Job, checkpoint: int = 0) -> LocalStore:
         return LocalStore(seat, job, self, checkpoint)
 
 
@@ -48,7 +48,7 @@ class LocalStore:
 
     iteration = 0  # it has none
 
-    def __init__(self, seat: Seat, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
+    def __init__(self, seat: ProcessContext, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
         seat = seat.met_again()
         self._seat, self._job, self._role, self._clock = seat, job, role, WallClock()
         self._line = order_line(job, seat, 0, decides=False)
@@ -89,7 +89,7 @@ class LocalStore:
             elif source in self._whose:
                 self._hear(self._whose[source])
         if self._keeps and self._seat.shown:
-            self._tell([Kept(self._keeps)])
+            self._tell([PartSaved(self._keeps)])
             self._keeps = 0
 
     def _obey(self) -> None:

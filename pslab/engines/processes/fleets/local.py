@@ -9,7 +9,7 @@ from multiprocessing.reduction import send_handle
 from typing import Any
 
 from pslab.config.fleet import Fleet
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.spawn import context, spawning
@@ -47,7 +47,7 @@ class LocalFleet:
         here, there = self._context.Pipe()
         try:
             with there:
-                seat = child.Seat(number, there, list(lines), *memory)
+                seat = child.ProcessContext(number, there, list(lines), *memory)
                 process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{name(number)}",
                                                 daemon=True)  # fmt: skip
                 process.start()

@@ -12,22 +12,22 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from pslab.config.fleet import Fleet
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import ALIVE, limit_waits, report
 from pslab.engines.processes.child import SERVER, name
 from pslab.engines.processes.fleets.clocks import SAME, Offset
-from pslab.engines.processes.fleets.local import Started
-from pslab.engines.processes.fleets.meeting import (
+from pslab.engines.processes.fleets.handshake import (
     CLOCK,
     HELLO_LIMIT_S,
     START_LIMIT_S,
     Address,
     Listener,
-    Met,
+    Peer,
     dial,
     new_key,
 )
+from pslab.engines.processes.fleets.local import Started
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import PslabError, StartFailed
@@ -36,7 +36,7 @@ KNOCK_LIMIT_S = 3.0  # in which who listens answers
 PULSE_S, BUSY = 0.25, 0.05  # a process that used so large a share of a core since computes
 
 
-class Way(NamedTuple):
+class Rendezvous(NamedTuple):
     """How a new process finds its parent, and where it listens itself."""
 
     parent: Address
@@ -50,7 +50,7 @@ class Reach:
 
     def __init__(self, number: int, key: bytes, listener: Listener, book: Mapping[int, Address]) -> None:
         self._number, self._key, self._listener, self._book = number, key, listener, book
-        self._to: dict[int, Met] = {}
+        self._to: dict[int, Peer] = {}
         self._of: dict[int, Connection] = {}
         self.port = listener.address[1]
 
@@ -58,7 +58,7 @@ class Reach:
         """The line of a process that dials this one."""
         return self._listener.accept(number)
 
-    def met(self, number: int) -> Met:
+    def met(self, number: int) -> Peer:
         """A line to a process, and how its clock differs.
 
         Raises:
@@ -102,7 +102,7 @@ class LoopbackFleet:
     def __init__(self, children: int, fleet: Fleet) -> None:
         key, network, ports = new_key(), fleet.network, fleet.port_range
         self._children, self._listener = children, Listener(key, network, ports)
-        self._way = Way(self._listener.address, key, network, ports)
+        self._way = Rendezvous(self._listener.address, key, network, ports)
         self._book: dict[int, Address] = {}  # where each process listens
 
     def arena(self) -> Arena:
@@ -184,7 +184,7 @@ def _flat(memory: child.Memory) -> list[Arena]:
     return first if memory.phases is None else [*first, memory.phases]
 
 
-def begin(number: int, way: Way, *, pulse: bool = False) -> None:
+def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     """A new process: find the others, then serve; with a `pulse` where the parent cannot see whether it computes."""
     try:
         pipe = dial(way.parent, number, way.key).line
@@ -215,7 +215,7 @@ def begin(number: int, way: Way, *, pulse: bool = False) -> None:
         return
     if pulse:
         threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
-    child.main(child.Seat(number, upward, lines, *memory, reach, apart))
+    child.main(child.ProcessContext(number, upward, lines, *memory, reach, apart))
 
 
 def _met(reach: Reach, number: int, others: Sequence[int]) -> tuple[list[Connection], Offset]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from pslab.engines.job.shared_memory import PIECE_BYTES, Arena
+from pslab.engines.experiment.shared_memory import PIECE_BYTES, Arena
 from pslab.errors import FrameError
 
 HEAD = struct.Struct("<BQQB")  # of a patch: the arena's number, offset, bytes, and whether they follow

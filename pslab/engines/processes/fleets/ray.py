@@ -16,8 +16,8 @@ from typing import Any
 
 from pslab.config.fleet import Fleet
 from pslab.engines.processes.child import SERVER, name
-from pslab.engines.processes.fleets.leftovers import passing_folder
-from pslab.engines.processes.fleets.loopback import LoopbackFleet, Way, begin, knock
+from pslab.engines.processes.fleets.loopback import LoopbackFleet, Rendezvous, begin, knock
+from pslab.engines.processes.fleets.temporary_ray_folder import passing_folder
 from pslab.errors import StartFailed
 
 START_LIMIT_S = 120.0  # in which the cluster finds room for processes, and starts them
@@ -192,7 +192,7 @@ class _Actor:
         """It is there, and has loaded what would keep it from giving signs of life."""
         import torch  # noqa: F401
 
-    def serve(self, number: int, way: Way, gpus: bool) -> None:
+    def serve(self, number: int, way: Rendezvous, gpus: bool) -> None:
         """Be a process of the pool until its parent hangs up."""
         if number == SERVER or not gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""

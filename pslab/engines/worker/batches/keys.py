@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pslab.engines.job.job import Job
-from pslab.engines.job.layout import in_turn
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.job import Job
+from pslab.engines.experiment.layout import in_turn
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.tensors.codec.frames import Positions, positions_of, write_into
 from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset

@@ -14,8 +14,8 @@ from typing import Any
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.job.checkpoint.keeper import PERIOD_S, SHARE
-from pslab.engines.job.checkpoint.place import Place
+from pslab.engines.experiment.checkpoint.checkpointing import PERIOD_S, SHARE
+from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual import engine as virtual
@@ -81,7 +81,7 @@ def _checkpoints(pushes: int, repeats: int) -> list[Row]:
 def checkpoint_s(run: Run) -> float:
     """Seconds for one, with the wait for the gradients that are under way, and until it is on the disk."""
     with TemporaryDirectory() as folder:
-        facts = execute(dataclasses.replace(resolve(run), checkpoints=Place(Path(folder))), _ignore).facts
+        facts = execute(dataclasses.replace(resolve(run), checkpoints=CheckpointStore(Path(folder))), _ignore).facts
     return float(facts["checkpoints_s"]) / int(facts["checkpoints"])
 
 

@@ -177,7 +177,7 @@ def shared_memory() -> Finding:
     """Whether anonymous shared memory can be reserved, written and read."""
     import torch
 
-    from pslab.engines.job.shared_memory import Arena
+    from pslab.engines.experiment.shared_memory import Arena
 
     arena = Arena()
     try:

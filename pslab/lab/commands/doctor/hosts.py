@@ -13,7 +13,7 @@ import yaml
 from pslab.config.cluster import Cluster
 from pslab.config.fleet import PLACES, Fleet
 from pslab.config.run import Run
-from pslab.engines.processes.fleets.ways import Ways
+from pslab.engines.processes.fleets.link_speed import LinkSpeeds
 from pslab.errors import ConfigError, RunError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
 from pslab.lab.runs.calibrate import calibrate, ways_of
@@ -51,7 +51,7 @@ def examine(cluster: str, write: str | None = None) -> Iterator[Finding]:
     yield _prediction(run, costs, write)
 
 
-def _processes(ways: Ways) -> Finding:
+def _processes(ways: LinkSpeeds) -> Finding:
     on = Counter(host.name for host in ways.hosts)
     each = ", ".join(f"{count} on {name}" for name, count in on.items())
     pythons = sorted({host.python for host in ways.hosts})
@@ -61,7 +61,7 @@ def _processes(ways: Ways) -> Finding:
     return Finding("processes", OK, found)
 
 
-def _cores(ways: Ways, fleet: Fleet) -> Finding:
+def _cores(ways: LinkSpeeds, fleet: Fleet) -> Finding:
     wanted, there = dict[str, float](), {host.name: host.cores for host in ways.hosts}
     for host in ways.hosts:
         cpus = fleet.worker_cpus if host.who.startswith("worker") else fleet.server_cpus
@@ -72,7 +72,7 @@ def _cores(ways: Ways, fleet: Fleet) -> Finding:
     return Finding("cores", OK, ", ".join(f"{name} has {there[name]:g} for {n:g}" for name, n in wanted.items()))
 
 
-def _ports(ways: Ways, fleet: Fleet) -> Finding:
+def _ports(ways: LinkSpeeds, fleet: Fleet) -> Finding:
     """All of them were free, and dialled: else no way was measured."""
     on = {host.name: sorted(other.port for other in ways.hosts if other.name == host.name) for host in ways.hosts}
     each = "; ".join(f"{name}: {', '.join(map(str, ports))}" for name, ports in on.items())
@@ -85,7 +85,7 @@ def _ports(ways: Ways, fleet: Fleet) -> Finding:
     return Finding("ports", OK, found)
 
 
-def _gpus(ways: Ways, fleet: Fleet) -> Finding:
+def _gpus(ways: LinkSpeeds, fleet: Fleet) -> Finding:
     workers = [host for host in ways.hosts if host.who.startswith("worker")]
     without = [f"{host.who} on {host.name}" for host in workers if not host.gpus]
     if fleet.worker_gpus and without:
@@ -95,7 +95,7 @@ def _gpus(ways: Ways, fleet: Fleet) -> Finding:
     return Finding("gpus", OK, ", ".join(f"{count} × {kind}" for kind, count in kinds.items()) or "none")
 
 
-def _clocks(ways: Ways) -> Finding:
+def _clocks(ways: LinkSpeeds) -> Finding:
     apart_s, bound_s = (max(abs(getattr(host, field)) for host in ways.hosts) for field in ("apart_s", "bound_s"))
     if not bound_s:
         return Finding("clocks", OK, "one, as far as a message can tell")
@@ -105,7 +105,7 @@ def _clocks(ways: Ways) -> Finding:
     return Finding("clocks", OK, found)
 
 
-def _links(ways: Ways) -> Finding:
+def _links(ways: LinkSpeeds) -> Finding:
     latencies_ms = [1000 * way.latency_s for way in ways.ways]
     slowest = min(ways.ways, key=lambda way: min(way.up_bit_s, way.down_bit_s))
     rates = [rate / 1e9 for way in ways.ways for rate in (way.up_bit_s, way.down_bit_s)]

@@ -55,8 +55,8 @@ def write(
     Raises:
         ExportError: a file cannot be written.
     """
+    from pslab.lab.plots.charts.timeline import timeline
     from pslab.lab.plots.export import page, replace
-    from pslab.lab.plots.lanes import timeline
     from pslab.lab.plots.perfetto import write_perfetto
 
     if out is None and html is None:

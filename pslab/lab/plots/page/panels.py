@@ -16,7 +16,7 @@ from pslab.lab.plots.page.axes import Axis
 from pslab.lab.plots.page.line import Line
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.theme import LEADING, Look, looks
-from pslab.lab.records.places import key_of
+from pslab.lab.records.grid_axes import key_of
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import columns_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny import tiny
 
-from pslab.engines.job.wire import REQUEST_BYTES, WHOLE, Answer, Gradient
+from pslab.engines.experiment.wire import REQUEST_BYTES, WHOLE, Answer, Gradient
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.virtual.timing import job_without_tensors
 from pslab.lab.runs.resolve import resolve

@@ -8,7 +8,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from pslab.engines.job.wire import Blocked, Gradient, Message, Stop, pack
+from pslab.engines.experiment.wire import Blocked, Gradient, Message, Stop, pack
 from pslab.engines.local.lines import framed_pipe
 from pslab.engines.local.lines.framed_pipe import HEADER, Line, NoFrame, ready
 from pslab.protocol.messages import Push

@@ -13,10 +13,10 @@ import pytest
 import torch
 from mirrored import SIZE, Setup, pair, pull, push, weights
 
-from pslab.engines.job.wire import WHOLE, Frame, Go, Stop, pack
+from pslab.engines.experiment.wire import WHOLE, Frame, Go, Stop, pack
 from pslab.engines.local.lines import stream
 from pslab.engines.local.lines.framed_pipe import HEADER, NoFrame, ready
-from pslab.engines.local.lines.mirror import TO_SERVER, TO_WORKER
+from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER
 from pslab.engines.local.lines.stream import Stream
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pslab.engines.job.checkpoint.file import pack
-from pslab.engines.job.checkpoint.flatten import flatten
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.checkpoint.file import pack
+from pslab.engines.experiment.checkpoint.flatten import flatten
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.recovery.generations import Generations, newest
 
 

@@ -11,8 +11,8 @@ import pytest
 from pslab.config.fleet import Fleet
 from pslab.engines.processes import pool
 from pslab.engines.processes.child import SERVER
-from pslab.engines.processes.fleets.loopback import Way, begin
-from pslab.engines.processes.fleets.meeting import Listener, new_key
+from pslab.engines.processes.fleets.handshake import Listener, new_key
+from pslab.engines.processes.fleets.loopback import Rendezvous, begin
 from pslab.errors import StartFailed
 
 
@@ -30,7 +30,7 @@ def test_a_process_that_cannot_listen_says_so_before_it_goes():
 def test_a_process_that_does_not_reach_another_names_it_and_where_it_should_be():
     key, port = new_key(), a_free_port()
     parent = Listener(key)
-    child = threading.Thread(target=begin, args=(0, Way(parent.address, key, "127.0.0.1", (0, 0))))
+    child = threading.Thread(target=begin, args=(0, Rendezvous(parent.address, key, "127.0.0.1", (0, 0))))
     child.start()
     with parent.accept(0) as pipe:
         assert json.loads(pipe.recv_bytes())[0] == "127.0.0.1"

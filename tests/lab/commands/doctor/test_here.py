@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from pslab.__main__ import main
-from pslab.engines.job.shared_memory import Arena
+from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local import engine
 from pslab.engines.local.pace import Pace
 from pslab.lab.commands.doctor import here as doctor

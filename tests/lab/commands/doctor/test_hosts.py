@@ -9,7 +9,7 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.config.run import Run
-from pslab.engines.processes.fleets.ways import Host, Way, Ways
+from pslab.engines.processes.fleets.link_speed import Host, LinkSpeeds, Way
 from pslab.errors import ConfigError, StartFailed, WorkerFailed
 from pslab.lab.commands.doctor import hosts
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
@@ -23,17 +23,17 @@ def host(who: str, name: str = "a", **fields: object) -> Host:
     return Host(who, name, **{**usual, **fields})  # type: ignore[arg-type]
 
 
-def found(*others: Host, **fields: object) -> Ways:
+def found(*others: Host, **fields: object) -> LinkSpeeds:
     usual = {"hosts": [host("server"), host("worker 0", "b"), *others], "ways": [Way(0, 0, 1e-4, 1e9, 2e9)],
              "together_bit_s": 1e9}  # fmt: skip
-    return Ways(**{**usual, **fields})  # type: ignore[arg-type]
+    return LinkSpeeds(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def examined(monkeypatch: pytest.MonkeyPatch):
     """What is found where these ways were measured, by name."""
 
-    def of(ways: Ways | Exception, costs: object = COSTS, fleet: object = "loopback") -> dict[str, Finding]:
+    def of(ways: LinkSpeeds | Exception, costs: object = COSTS, fleet: object = "loopback") -> dict[str, Finding]:
         def given(what: object):
             if isinstance(what, Exception):
                 raise what
@@ -62,7 +62,7 @@ def test_a_cluster_that_is_well(examined):
     (found(host("worker 1", bound_s=1e-4, apart_s=-7.0)), "clocks", OK, "up to 7 s apart, known to 0.1 ms"),
     (found(ways=[Way(0, 0, 1e-4, 1e9, 1e9), Way(1, 0, 1e-4, 1e9, 3e8)]), "links", NOTE, "worker 1 and server 0"),
 ])  # fmt: skip
-def test_what_slows_runs_down_is_noted(examined, ways: Ways, name: str, state: str, words: str):
+def test_what_slows_runs_down_is_noted(examined, ways: LinkSpeeds, name: str, state: str, words: str):
     each = examined(ways)[name]
     assert each.state == state
     assert words in each.found + each.advice

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pslab.config.table import ROWS
-from pslab.lab.plots.charts.states import STATES
-from pslab.lab.plots.lanes import WORDS
+from pslab.lab.plots.charts.server_states import STATES
+from pslab.lab.plots.charts.timeline import WORDS
 from pslab.lab.plots.page.theme import (
     DARK,
     OTHERS,

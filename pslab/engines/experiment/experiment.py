@@ -1,0 +1,151 @@
+"""An experiment: a Run whose names have become objects, and where its tensors lie in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from pslab.config.cluster import Cluster
+from pslab.config.run import Run
+from pslab.config.table import find
+from pslab.engines.experiment import costs
+from pslab.engines.experiment.checkpoint.store import CheckpointStore
+from pslab.policies.rates import Rate
+from pslab.policies.schedules import Schedule
+from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync, Traits, traits_of
+from pslab.tensors.device import Device
+from pslab.tensors.pruning.pruner import Memory, memories
+from pslab.tensors.pruning.rules import Dense
+from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.update import rate_state
+from pslab.tensors.update.methods import state as methods
+from pslab.tensors.update.optimizers import OptimizerSpec
+from pslab.tensors.update.store import Part
+from pslab.tensors.workload.data import Dataset
+from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy
+from pslab.tensors.workload.running_statistics import Running, calibration
+
+T = TypeVar("T")
+
+SQUARES = "squares"  # the memory of a rate that needs its worker's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that an engine needs, checked. `weights` are the initial ones, flat, as servers hold them."""
+
+    run: Run
+    sync: Sync
+    rate: Rate
+    ranges: Any  #: how the model is cut into ranges
+    order: Order
+    schedule: Schedule
+    prune: Any  #: a rule of pslab.tensors.pruning.pruner, or one of the user's
+    optimizer: OptimizerSpec
+    cluster: Cluster
+    dataset: Dataset
+    shell: nn.Module  #: the model without its weights
+    keyspace: Keyspace
+    weights: torch.Tensor
+    parts: tuple[Part, ...]
+    loss: Loss = cross_entropy
+    metric: Metric | None = accuracy  #: None stands for the mean loss
+    layer_shares: tuple[tuple[float, float], ...] = ()  #: layer-wise: of an iteration's time, forward and backward
+    running: Running = field(default_factory=Running)  #: statistics that an evaluation estimates anew
+    device: Device = field(default=Device())  #: where workers compute
+    assignment: Any = None  #: the worker of each training example (int64 [N]), if they are shared out once
+    places: Any = None  #: of each key where servers hold it (int64 [keys]), if that is not in the order of the keys
+    checkpoints: CheckpointStore | None = None  #: where they lie, if there are to be any
+    trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
+
+    @cached_property
+    def traits(self) -> Traits:
+        """What the synchronization policy can do."""
+        return traits_of(self.sync)
+
+    @property
+    def examples(self) -> int:
+        """In the training data."""
+        return len(self.dataset.train_y)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether workers compute on the server's own weights: no worker computes as they change.
+
+        In wall-clock time also over no link: what an emulated one brings is to be brought.
+        """
+        alone = self.cluster.free or self.run.engine != "local"
+        return self.run.pull == "whole" and alone and self.traits.barrier
+
+    @property
+    def own(self) -> bool:
+        """Whether a worker applies to its own weights what it has not yet sent."""
+        return bool(getattr(self.prune, "applies", False))
+
+    @property
+    def layered(self) -> bool:
+        """Whether a layer's requests go when it is ready, and wait for no other layer."""
+        return bool(self.ranges.layered)
+
+    @property
+    def portable(self) -> bool:
+        """Whether any process may compute any worker's gradient, since all that lasts lies in shared memory.
+
+        Not so for a model with buffers, or of the user's own layers, loss or rule, which may remember what they like,
+        nor for data that are read ahead, in the order of one worker.
+        """
+        modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
+        known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
+        named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
+        return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.apart
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a worker that dies is replaced, and what it keeps lies where its successor finds it."""
+        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.apart
+
+    @property
+    def sparse(self) -> bool:
+        """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
+        return self.keyed or not isinstance(self.prune, Dense)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether workers pull and push just the keys that their batches hold."""
+        return self.run.pull == "keys"
+
+    @cached_property
+    def evaluated(self) -> Any:
+        """The keys whose weights an evaluation reads (int64, increasing, at least one); None: it reads all weights."""
+        train, test = self.dataset.train_x, self.dataset.test_x
+        if not self.keyed or not isinstance(train, SparseInputs) or not isinstance(test, SparseInputs):
+            return None
+        rows = calibration(self.run.seed, self.examples) if self.running != Running() else np.empty(0, np.int64)
+        found = np.union1d(test.keys_of(np.arange(len(test))), train.keys_of(rows))
+        return found if len(found) else np.zeros(1, np.int64)
+
+    @property
+    def select_factor(self) -> float:
+        """What a gradient takes at its worker, in the cluster's `select_s`."""
+        return costs.select_factor(self.cluster, self.prune, self.rate)
+
+    @property
+    def apply_factor(self) -> float:
+        """What a push takes at the server, in the cluster's `apply_s`."""
+        return costs.apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        """What each worker keeps from one gradient to the next."""
+        size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
+        pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
+        squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
+        own = {SQUARES: Memory(size, dtype)} if squares else {}
+        return {**pruned, **own, **methods.memories(self.sync, size, dtype)}

@@ -1,0 +1,208 @@
+"""What a parent sends to its children for one run, and where the data lie in shared memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from pslab.config.cluster import Cluster
+from pslab.config.run import Run
+from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.shared_memory import Arena, aligned
+from pslab.engines.experiment.wire import WHOLE
+from pslab.policies.partition import servers_of
+from pslab.policies.rates import Rate
+from pslab.policies.schedules import Schedule
+from pslab.protocol.requests import Order
+from pslab.protocol.traits import Sync, Traits
+from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.device import Device
+from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.update.optimizers import OptimizerSpec
+from pslab.tensors.update.store import Part
+from pslab.tensors.workload.data import Dataset
+from pslab.tensors.workload.keyspace import Keyspace
+from pslab.tensors.workload.objective import Loss, Metric
+from pslab.tensors.workload.reading import Column, Rows
+from pslab.tensors.workload.running_statistics import Running
+
+FIELDS = ("train_x", "train_y", "test_x", "test_y")
+
+
+class TensorLocation(NamedTuple):
+    """Where a tensor lies in the data arena."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class SparseLocation(NamedTuple):
+    """Where the tensors of sparse inputs lie."""
+
+    key_count: int
+    places: tuple[TensorLocation, ...]
+
+
+@dataclass(frozen=True)
+class SharedDataset:
+    """Where a dataset's tensors lie in the data arena, or how they are read."""
+
+    name: str
+    mean: float
+    std: float
+    classes: int
+    places: tuple[TensorLocation | SparseLocation | Column, ...]
+
+    @classmethod
+    def store(cls, arena: Arena, dataset: Dataset) -> SharedDataset:
+        """Copy a dataset into the arena, once for all workers."""
+        at = 0
+
+        def put(tensor: torch.Tensor) -> TensorLocation:
+            nonlocal at
+            size_bytes = tensor.numel() * tensor.element_size()
+            place = TensorLocation(at, tuple(tensor.shape), tensor.dtype)
+            arena.reserve(at + size_bytes)
+            arena.tensor(at, tensor.numel(), tensor.dtype).view(place.shape).copy_(tensor)
+            arena.show(at, size_bytes)
+            at += aligned(size_bytes)
+            return place
+
+        def shelve(rows: Rows) -> TensorLocation | SparseLocation | Column:
+            if isinstance(rows, SparseInputs):
+                return SparseLocation(rows.key_count, tuple(map(put, rows.tensors)))
+            return rows if isinstance(rows, Column) else put(rows)
+
+        places = tuple(shelve(getattr(dataset, name)) for name in FIELDS)
+        return cls(dataset.name, dataset.mean, dataset.std, dataset.classes, places)
+
+    def dataset(self, arena: Arena) -> Dataset:
+        """The dataset, as views of the arena."""
+
+        def tensor(place: TensorLocation) -> torch.Tensor:
+            return arena.tensor(place.offset, math.prod(place.shape), place.dtype).view(place.shape)
+
+        def view(place: TensorLocation | SparseLocation | Column) -> Rows:
+            if isinstance(place, SparseLocation):
+                return SparseInputs(place.key_count, *map(tensor, place.places))
+            return place if isinstance(place, Column) else tensor(place)
+
+        views: dict[str, Any] = dict(zip(FIELDS, map(view, self.places), strict=True))
+        return Dataset(self.name, **views, mean=self.mean, std=self.std, classes=self.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run, as the server and the workers get it."""
+
+    run: Run
+    sync: Sync
+    traits: Traits
+    rate: Rate
+    order: Order
+    schedule: Schedule
+    prune: Any
+    optimizer: OptimizerSpec
+    cluster: Cluster
+    shell: nn.Module
+    loss: Loss
+    metric: Metric | None
+    keyspace: Keyspace
+    parts: tuple[Part, ...]
+    layer_shares: tuple[tuple[float, float], ...]
+    layout: Layout
+    shelf: SharedDataset
+    running: Running
+    device: Device
+    examples: int
+    assignment: Any
+    places: Any
+    evaluated: Any
+    select_factor: float
+    apply_factor: float
+    sparse: bool
+    keyed: bool
+    trains: bool
+    portable: bool
+    own: bool
+    layered: bool
+    shares: tuple[float, ...]  #: of each range: what handling it costs in virtual time, of what the whole model costs
+
+    @cached_property
+    def ranges_of(self) -> tuple[tuple[int, ...], ...]:
+        """Of each layer its ranges, in order; one layer for all of them unless requests are layer-wise."""
+        found: dict[int, list[int]] = {}
+        for index, part in enumerate(self.parts):
+            found.setdefault(part.layer, []).append(index)
+        return tuple(tuple(found[layer]) for layer in sorted(found))
+
+    @cached_property
+    def server_of(self) -> tuple[int, ...]:
+        """Of each range its server; server 0 is the one that decides."""
+        if self.keyed:  # each has one
+            return tuple(range(self.run.servers))
+        return servers_of([part.size for part in self.parts], self.run.servers)
+
+    @property
+    def straight(self) -> bool:
+        """Whether whole weights are sent in the moment in which they are asked for: where memory is not shared they
+        need no copy, and are sent from where the server has them."""
+        return self.run.servers == 1 and self.cluster.free
+
+    def beside(self, worker: int, index: int) -> bool:
+        """Whether the server of a range stands on this worker's machine, so that nothing between them passes a link."""
+        return self.cluster.colocated and self.server_of[index] == worker
+
+    @cached_property
+    def held(self) -> tuple[tuple[slice, ...], ...]:
+        """Of each server the slices of the flat vector that it holds, as few as can be."""
+        found: list[list[slice]] = [[] for _ in range(self.run.servers)]
+        for part, server in zip(self.parts, self.server_of, strict=True):
+            for piece in part.slices:
+                own = found[server]
+                begin = own.pop().start if own and own[-1].stop == piece.start else piece.start
+                own.append(slice(begin, piece.stop))
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def evaluated_at(self) -> Any:
+        """Where the weights lie that a snapshot has, if not all: int64, increasing."""
+        return self.evaluated if self.places is None else np.sort(self.places[self.evaluated])
+
+    def in_order(self, snapshot: torch.Tensor) -> torch.Tensor:
+        """The weights of a snapshot in the order of the flat vector, or of the keys that are evaluated."""
+        if self.places is None:
+            return snapshot
+        return snapshot[np.searchsorted(self.evaluated_at, self.places[self.evaluated])]
+
+    @cached_property
+    def _whole_bytes(self) -> tuple[int, ...]:
+        return tuple(frame_bytes(part.size, self.layout.dtype.itemsize) for part in self.parts)
+
+    def payload_bytes(self, index: int, size_bytes: int) -> int:
+        """What a payload of a range takes on a link: its size, or that of a frame of all entries if it is WHOLE."""
+        return self._whole_bytes[index] if size_bytes == WHOLE else size_bytes
+
+    def learning_rate(self, applied: int) -> float:
+        """The scheduled learning rate once so many gradients have been applied."""
+        run = self.run
+        progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
+        return run.learning_rate * self.schedule.factor(progress, applied * run.batch_size / self.examples)
+
+    @classmethod
+    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset) -> Job:
+        """The job of an experiment whose tensors have found their places."""
+        same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "loss",
+                "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment", "places",
+                "evaluated", "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own",
+                "layered")  # fmt: skip
+        shares = tuple(part.size / layout.size for part in experiment.parts)
+        return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf, shares=shares)

@@ -1,0 +1,242 @@
+"""How fast the ways between the processes of a fleet are, and where each of these is: measured over their own streams.
+
+A way's latency is half its shortest round trip. Its bandwidth is that of one message, as large as it takes for it to be
+under way for TRANSFER_S; that of all ways at once is what the hosts of the servers take in.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from pslab.config.fleet import Fleet
+from pslab.engines.processes.channel import report
+from pslab.engines.processes.child import SERVER, ProcessContext, name
+from pslab.engines.processes.pool import Pool
+from pslab.engines.processes.precedence import cores
+from pslab.engines.processes.watch import COMPUTING
+
+PINGS = 200
+LEAST_BYTES, MOST_BYTES, ROOM_BYTES = 1 << 20, 1 << 28, 1 << 20  # of one message, and of what it is written from
+TRANSFER_S, TOGETHER_S = 0.2, 0.5
+ANSWER_LIMIT_S = 10.0
+REQUEST, ENDS = struct.Struct("<qq"), -1  # how many bytes it brings, how many it wants
+
+
+class Host(NamedTuple):
+    """Where a process is."""
+
+    who: str  #: "server", "server 1", "worker 0"
+    name: str
+    cores: float
+    gpus: list[str]
+    python: str
+    torch: str
+    apart_s: float  #: what the server's clock shows more
+    bound_s: float  #: how far off that may be
+    port: int  #: where it listens
+
+
+class LinkSpeed(NamedTuple):
+    """Between a worker and a server."""
+
+    worker: int
+    server: int
+    latency_s: float
+    up_bit_s: float
+    down_bit_s: float
+
+
+class LinkSpeeds(NamedTuple):
+    """What was measured."""
+
+    hosts: list[Host]
+    ways: list[LinkSpeed]
+    together_bit_s: float  #: what all workers send at once
+
+    def cluster(self) -> dict[str, float]:
+        """The links of an emulated cluster like this one: medians over the ways."""
+        each_bit_s = statistics.median(min(way.up_bit_s, way.down_bit_s) for way in self.ways)
+        return {
+            "latency_s": float(f"{statistics.median(way.latency_s for way in self.ways):.3g}"),
+            "bandwidth_bit_s": float(f"{each_bit_s:.3g}"),
+            "server_bandwidth_bit_s": float(f"{max(each_bit_s, self.together_bit_s):.3g}"),
+        }
+
+
+def measured(workers: int, servers: Sequence[int], fleet: Fleet, heed: Callable[[], None] = lambda: None) -> LinkSpeeds:
+    """Between so many workers and the servers, which are the processes of these numbers beside SERVER.
+
+    Raises:
+        StartFailed: a process cannot be started, or is refused. WorkerFailed: one has not answered another within
+        10 s. WorkerDied: one is gone.
+    """
+    pool = Pool(workers + len(servers), heed, fleet)
+    try:
+        everyone = {SERVER: "server", **{n: f"server {1 + s}" for s, n in enumerate(servers)},
+                    **{worker: f"worker {worker}" for worker in range(workers)}}  # fmt: skip
+        for number in everyone:
+            role = Measures if 0 <= number < workers else Answers
+            pool.start(number, role, *((list(servers),) if role is Measures else (workers,)))
+        hosts = _reported(pool, everyone, heed)
+        for number in (SERVER, *servers):
+            pool.order(number, "serve")
+        ways = list[LinkSpeed]()
+        for worker in range(workers):
+            pool.order(worker, "alone")
+            ways += [LinkSpeed(worker, *each) for each in _reported(pool, [worker], heed)[worker]["ways"]]
+        for worker in range(workers):
+            pool.order(worker, "together")
+        together_bit_s = sum(body["bit_s"] for body in _reported(pool, range(workers), heed).values())
+        for worker in range(workers):
+            pool.order(worker, "end")
+        _reported(pool, everyone, heed)
+        return LinkSpeeds([Host(who, **hosts[number]) for number, who in everyone.items()], ways, together_bit_s)
+    finally:
+        pool.close(kill=True)
+
+
+def _reported(pool: Pool, numbers: Any, heed: Callable[[], None]) -> dict[int, dict[str, Any]]:
+    """What each of these reports next, but that it is prepared."""
+    found: dict[int, dict[str, Any]] = {}
+    while missing := [number for number in numbers if number not in found]:
+        heed()
+        for number, each in pool.reports(dict.fromkeys(missing, COMPUTING), 0.1):
+            if each.kind == "measured":
+                found[number] = each.body
+    return found
+
+
+class _Role:
+    called = "process {}"
+
+    def __init__(self, seat: ProcessContext) -> None:
+        import torch
+
+        self.called, self.parent = name(seat.number), seat.parent
+        gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        self.say(name=socket.gethostname(), cores=float(cores()), gpus=gpus,
+                 python=platform.python_version(), torch=torch.__version__,
+                 apart_s=seat.apart[0], bound_s=seat.apart[1], port=seat.reach.port if seat.reach else 0)  # fmt: skip
+
+    def say(self, **body: Any) -> None:
+        report(self.parent, "measured", body)
+
+
+class Answers(_Role):
+    """The role of a server: it answers whoever asks."""
+
+    def __init__(self, seat: ProcessContext, workers: int) -> None:
+        super().__init__(seat)
+        lines = seat.pipes[:workers] if seat.number == SERVER else [seat.line_of(worker) for worker in range(workers)]
+        self.lines = list(map(_Line, lines))
+
+    def serve(self) -> None:
+        """Until each of them has said that this is the end."""
+        while self.lines:
+            for line in select.select(self.lines, (), ())[0]:
+                brings, wants = REQUEST.unpack(line.receive(REQUEST.size))
+                if brings == ENDS:
+                    self.lines.remove(line)
+                else:
+                    line.skip(brings)
+                    line.send(1 + wants)
+        self.say()
+
+
+class Measures(_Role):
+    """The role of a worker."""
+
+    def __init__(self, seat: ProcessContext, servers: Sequence[int]) -> None:
+        super().__init__(seat)
+        self.lines = [_Line(line) for line in (seat.pipes[0], *(seat.line_to(number)[0] for number in servers))]
+
+    def alone(self) -> None:
+        """While no other worker measures: latency, and bandwidth to each server and from it."""
+        ways = []
+        for server in range(len(self.lines)):
+            pings = [self._took_s(server) for _ in range(PINGS)]
+            rates = [self._bit_s(server, up=up) for up in (True, False)]
+            ways.append((server, min(pings) / 2, *rates))
+        self.say(ways=ways)
+
+    def together(self) -> None:
+        """While all do: what it sends to all servers, one after the other, again and again."""
+        begin_s, sent = time.perf_counter(), 0
+        while (took_s := time.perf_counter() - begin_s) < TOGETHER_S:
+            for server in range(len(self.lines)):
+                self._took_s(server, brings=LEAST_BYTES)
+                sent += LEAST_BYTES
+        self.say(bit_s=8 * sent / took_s)
+
+    def end(self) -> None:
+        """The servers wait for no more."""
+        for line in self.lines:
+            line.say(REQUEST.pack(ENDS, 0))
+        self.say()
+
+    def _bit_s(self, server: int, *, up: bool) -> float:
+        """By a transfer that takes long enough."""
+        size = LEAST_BYTES
+        while True:
+            took_s = self._took_s(server, brings=size) if up else self._took_s(server, wants=size)
+            if took_s >= TRANSFER_S or size >= MOST_BYTES:
+                return 8 * size / took_s
+            size *= 2
+
+    def _took_s(self, server: int, *, brings: int = 0, wants: int = 0) -> float:
+        """Until the answer to such a request was here."""
+        begin_s, line = time.perf_counter(), self.lines[server]
+        try:
+            line.say(REQUEST.pack(brings, wants))
+            line.send(brings)
+            line.skip(1 + wants)
+        except OSError as error:
+            words = f"server {server} has not answered {self.called} within {ANSWER_LIMIT_S:g} s ({error})"
+            raise TimeoutError(f"{words}: is there a firewall between their hosts?") from error
+        return time.perf_counter() - begin_s
+
+
+class _Line:
+    """A line of which bytes are counted, and not kept."""
+
+    def __init__(self, line: Connection) -> None:
+        self._line = socket.socket(fileno=os.dup(line.fileno()))
+        self._line.settimeout(ANSWER_LIMIT_S)
+        self._room = memoryview(bytearray(ROOM_BYTES))
+
+    def fileno(self) -> int:
+        return self._line.fileno()
+
+    def say(self, words: bytes) -> None:
+        self._line.sendall(words)
+
+    def send(self, size: int) -> None:
+        """So many bytes."""
+        for at in range(0, size, ROOM_BYTES):
+            self._line.sendall(self._room[: size - at])
+
+    def receive(self, size: int) -> bytes:
+        got = 0
+        while got < size:
+            more = self._line.recv_into(self._room[got:], size - got)
+            if not more:
+                raise ConnectionResetError("it has hung up")
+            got += more
+        return bytes(self._room[:size])
+
+    def skip(self, size: int) -> None:
+        """Take so many bytes, of which the room has the last ones."""
+        while size > 0:
+            got = self._line.recv_into(self._room, min(size, ROOM_BYTES))
+            if not got:
+                raise ConnectionResetError("it has hung up")
+            size -= got

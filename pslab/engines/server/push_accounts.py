@@ -1,0 +1,90 @@
+"""What a server knows of a run's pushes, without a tensor: staleness, learning rates, drops, and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pslab.engines.experiment.job import Job
+from pslab.engines.server.ledger import Ledger
+from pslab.errors import ProtocolError
+from pslab.policies.rates import Applied
+from pslab.protocol.messages import Push
+from pslab.protocol.server import Discard, Reply, Step
+
+
+class PushAccounts:
+    """One run's books: `rate` and `counted` when a step is decided, `applied_at` when it has been applied."""
+
+    def __init__(self, job: Job, ledger: Ledger) -> None:
+        self._job, self.ledger = job, ledger
+        present = [worker for worker in range(job.run.workers) if job.cluster.present(worker)]
+        # per range: (worker, iteration) -> the version that it is computed on, the oldest first
+        self._computing = [dict.fromkeys(((worker, 0) for worker in present), 0) for _ in job.parts]
+        self._ranges = len(job.parts)
+        self._missing: dict[tuple[int, int], int] = {}  # of a push that is applied in part: the ranges that are not
+        self.applied = 0  #: gradients of which every range has been applied, or is going to be
+        self.dropped = self.dropped_bytes = 0  #: pushes that a policy did not want
+
+    def rate(self, step: Step) -> float:
+        """The learning rate of a step. Its workers compute no more.
+
+        Raises:
+            ProtocolError: a policy with a barrier steps while a worker may compute.
+        """
+        run, job, pushes = self._job.run, self._job, step.pushes
+        before, computing = step.version - 1, self._computing[step.range]
+        stale = before - min([push.version for push in pushes])
+        stalest = max(stale, before - next(iter(computing.values()), before))
+        seen = max([push.seen for push in pushes]) if job.traits.eager else stale
+        for push in pushes:
+            computing.pop((push.worker, push.iteration), None)
+        if computing and job.layout.in_place:
+            raise ProtocolError(f"{run.sync} has a barrier, but applies {len(pushes)} pushes while others compute")
+        if job.traits.changes:
+            return 1.0
+        applied = Applied(run.workers, len(pushes), step.aggregate, run.push_weight, stale, stalest, seen)
+        return job.learning_rate(self.applied) * job.rate.scale(applied)
+
+    def computing(self, index: int) -> Collection[int]:
+        """The versions of a range on which workers compute now."""
+        return self._computing[index].values()
+
+    def counted(self, step: Step) -> bool:
+        """A step was decided, and is or will be applied; whether an iteration was complete with it."""
+        complete, traits = False, self._job.traits
+        for push in step.pushes:
+            if self._ranges == 1 or self._complete(push):
+                complete = True
+                self.applied += traits.gradients(push.iteration)
+        return complete
+
+    def applied_at(self, step: Step, now: float) -> None:
+        """The pushes of a step are in the weights since `now`."""
+        for push in step.pushes:
+            self.ledger.applied(push, step.version, now)
+
+    def replied(self, reply: Reply) -> None:
+        """A worker gets the weights of a range, and will compute on them."""
+        pull, computing = reply.pull, self._computing[reply.pull.range]
+        computing.pop((pull.worker, pull.iteration), None)  # its process may be a new one, which begins again
+        computing[pull.worker, pull.iteration] = reply.version
+
+    def discard(self, discard: Discard) -> None:
+        """A push is not applied: it was sent for nothing."""
+        push = discard.push
+        self.dropped += 1
+        self.dropped_bytes += self._job.payload_bytes(push.range, push.payload.size_bytes)
+
+    def leave(self, worker: int) -> None:
+        """A worker has left: nothing more comes of what it computes. What it has pushed may still be applied."""
+        for computing in self._computing:
+            for key in [key for key in computing if key[0] == worker]:
+                del computing[key]
+
+    def _complete(self, push: Push) -> bool:
+        """Whether with this range all of an iteration's are applied."""
+        name = push.worker, push.iteration
+        missing = self._missing.pop(name, self._ranges) - 1
+        if missing:
+            self._missing[name] = missing
+        return not missing

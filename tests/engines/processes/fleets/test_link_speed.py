@@ -1,0 +1,72 @@
+"""How fast the ways between processes are: what is measured, and who does not answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from pslab.config.fleet import Fleet
+from pslab.engines.processes.fleets import link_speed
+from pslab.engines.processes.fleets.link_speed import Host, LinkSpeed, LinkSpeeds, measured
+
+
+def way(worker: int = 0, latency_s: float = 1e-4, up_bit_s: float = 1e9, down_bit_s: float = 2e9) -> LinkSpeed:
+    return LinkSpeed(worker, 0, latency_s, up_bit_s, down_bit_s)
+
+
+def test_a_cluster_has_the_median_of_the_ways_and_what_all_of_them_take_together():
+    found = LinkSpeeds([], [way(0, 1e-4), way(1, 3e-4, 3e9, 2.5e9), way(2, 2e-4, 9e9, 9e9)], 4e9)
+    assert found.cluster() == {"latency_s": 2e-4, "bandwidth_bit_s": 2.5e9, "server_bandwidth_bit_s": 4e9}
+    assert found._replace(together_bit_s=1e9).cluster()["server_bandwidth_bit_s"] == 2.5e9  # no less than one of them
+
+
+def test_every_way_is_measured_and_every_process_says_where_it_is(monkeypatch):
+    found = measured(2, [2], Fleet("loopback"))
+    assert [host.who for host in found.hosts] == ["server", "server 1", "worker 0", "worker 1"]
+    assert {host.name for host in found.hosts} == {socket.gethostname()}
+    assert all(isinstance(host, Host) and host.cores >= 1 for host in found.hosts)
+    assert [(each.worker, each.server) for each in found.ways] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for each in found.ways:
+        assert 0 < each.latency_s < 0.1
+        assert min(each.up_bit_s, each.down_bit_s) > 1e7  # a loopback without a limit
+    assert found.together_bit_s > 1e7
+
+
+@pytest.fixture
+def line():
+    """A worker's role with one line, and the other end of it."""
+    here, there = socket.socketpair()
+    found = object.__new__(link_speed.Measures)
+    found.called, found.lines = "worker 0", [link_speed._Line(here)]
+    with here, there:
+        yield found, there
+
+
+def test_bytes_are_counted_that_crossed_the_line(line):
+    role, there = line
+    found: list[tuple[int, ...]] = []
+
+    def answers() -> None:
+        other = link_speed._Line(there)
+        brings, wants = link_speed.REQUEST.unpack(other.receive(link_speed.REQUEST.size))
+        other.skip(brings)
+        other.send(1 + wants)
+        found.append((brings, wants))
+
+    thread = threading.Thread(target=answers)
+    thread.start()
+    assert role._took_s(0, brings=link_speed.ROOM_BYTES + 7, wants=3) > 0
+    thread.join()
+    assert found == [(link_speed.ROOM_BYTES + 7, 3)]
+
+
+def test_who_does_not_answer_is_named(line, monkeypatch):
+    role, there = line
+    role.lines[0]._line.settimeout(0.01)
+    with pytest.raises(TimeoutError, match=r"server 0 has not answered worker 0 .* is there a firewall"):
+        role._took_s(0)
+    there.close()
+    with pytest.raises(TimeoutError, match="server 0 has not answered worker 0"):
+        role._took_s(0)
