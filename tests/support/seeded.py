@@ -57,7 +57,7 @@ def found_by_chaos(runs: int = RUNS) -> tuple[int, str]:
     return -1, ""
 
 
-DRIVER, BOOKS = "engines.server.driver:ServerDriver", "engines.server.books:PushAccounts"
+DRIVER, BOOKS = "engines.server.driver:ServerDriver", "engines.server.push_accounts:PushAccounts"
 STORE = "engines.server.store:OwnStore"
 LEDGER, DSSP = "engines.server.ledger:Ledger", "policies.sync.dssp:DSSP"
 WORKER, NODE = "engines.worker.driver:WorkerDriver", "engines.virtual.worker_node:WorkerNode"

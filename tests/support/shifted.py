@@ -11,7 +11,7 @@ FASTER = 0.05  # of a clock that drifts: seconds a second
 _begin = loopback.begin
 
 
-def drifting(number: int, way: loopback.Way) -> None:
+def drifting(number: int, way: loopback.Rendezvous) -> None:
     """The same, and it goes faster, by twice as much at worker 1."""
     if number >= 0:
         real, start_s, faster = time.monotonic, time.monotonic(), FASTER * (1 + number)
@@ -19,7 +19,7 @@ def drifting(number: int, way: loopback.Way) -> None:
     _begin(number, way)
 
 
-def begin(number: int, way: loopback.Way) -> None:
+def begin(number: int, way: loopback.Rendezvous) -> None:
     """As the fleet's own, but for the clock of each worker: before anything has looked at it."""
     if number >= 0:
         real, apart_s = time.monotonic, AHEAD_S * (1 + number)

@@ -40,7 +40,7 @@ def possible() -> str:
     return done.stderr.strip() if done.returncode else ""
 
 
-def begin(number: int, way: loopback.Way, *, pulse: bool = False) -> None:
+def begin(number: int, way: loopback.Rendezvous, *, pulse: bool = False) -> None:
     """As the fleet's own, but on the other host if this process is the one; as actors do, it says that it computes."""
     away, holder = map(int, os.environ[AWAY].split())
     if number == away:

@@ -18,7 +18,7 @@ from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.lines.ends import number_of
-from pslab.engines.local.liveness import Attendance
+from pslab.engines.local.liveness import Liveness
 from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
 from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.phase_tables import PhaseTables
@@ -90,10 +90,10 @@ class _LocalRun(Rehearsing):
         before: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(pool, experiment, on_progress, yields, before)
-        self.attendance = Attendance(pool, self.run.workers, self.run.on_death, self.stores)
-        self.lost = self.attendance.lost
+        self.liveness = Liveness(pool, self.run.workers, self.run.on_death, self.stores)
+        self.lost = self.liveness.lost
         servers, succeed = (SERVER, *sorted(self.stores)), partial(self._give_role, successor=True)
-        self.recovery = Recovery(pool, self.attendance, self.run.on_death, succeed, partial(on_progress, {}), servers)
+        self.recovery = Recovery(pool, self.liveness, self.run.on_death, succeed, partial(on_progress, {}), servers)
         self.evaluator = number_of(self.run.workers, self.run.servers) if beside else None
         self.all |= {self.evaluator} if self.evaluator is not None else set()
         self.facts: dict[str, Any] = {}
@@ -138,7 +138,7 @@ class _LocalRun(Rehearsing):
 
     def _owed(self) -> dict[int, str]:
         """Who owes a report; see pslab.engines.processes.watch."""
-        owed = self.attendance.owed("outcome" in self.facts, set(self.worked))
+        owed = self.liveness.owed("outcome" in self.facts, set(self.worked))
         preparing = dict.fromkeys(self.recovery.preparing, PREPARING)
         storing = dict.fromkeys(self.stores - self.stored if "outcome" in self.facts else (), ENDING)
         return dict.fromkeys(self.all, "") | owed | storing | preparing | dict.fromkeys(self.busy, EVALUATING)
@@ -250,9 +250,9 @@ class _LocalRun(Rehearsing):
     def take(self, number: int, report: Report) -> None:
         super().take(number, report)
         if report.kind == "progress":
-            self.news.append(self.attendance.progress(report.body))
+            self.news.append(self.liveness.progress(report.body))
         elif report.kind == "silent" and number not in self.pool.ended:
-            self.attendance.waits(number)
+            self.liveness.waits(number)
         elif report.kind == "failed" and self.run.on_death == "stop":
             raise self.pool.ended[number]
         elif report.kind == "lost":
@@ -348,8 +348,8 @@ class _LocalRun(Rehearsing):
             "preparation_s": self.preparation_s,
             "layers_s": np.sum([w["layers_s"] for w in self.worked.values()], axis=0).tolist() if self.worked else [],
             **self._clocks(),
-            "deaths": self.attendance.deaths,
-            **({"ended_late": sorted(self.attendance.late)} if self.attendance.late else {}),
+            "deaths": self.liveness.deaths,
+            **({"ended_late": sorted(self.liveness.late)} if self.liveness.late else {}),
             **fault_facts(self.experiment.cluster, [tuple(row) for row in faulted]),
             "dilation": self.dilation,
             **({"repeated_after": dict(self.before)} if self.before else {}),

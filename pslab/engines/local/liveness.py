@@ -14,7 +14,7 @@ from pslab.errors import RunError, Stalled, WorkerDied
 LAGS = 10  # times as long as any other's last gradient, and a lease: then it is said
 
 
-class Attendance:
+class Liveness:
     """The workers of one run, as the server and the pool report them."""
 
     def __init__(self, pool: Pool, workers: int, on_death: str, stores: Collection[int] = ()) -> None:

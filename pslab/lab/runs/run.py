@@ -281,7 +281,8 @@ def _in_parallel(
             shown.end(name, _last(news))
 
     try:
-        for index, news in parallel_runs.conduct((with_checkpoints(resolve(each), place) for each in runs.values()), heed_all):
+        experiments = (with_checkpoints(resolve(each), place) for each in runs.values())
+        for index, news in parallel_runs.conduct(experiments, heed_all):
             try:
                 take(names[index], news)
             except RecordError as error:

@@ -11,14 +11,14 @@ import pytest
 from sabotage import Sabotaged, dying
 from tiny import Dies, tiny
 
-from pslab.engines.local.liveness import Attendance
+from pslab.engines.local.liveness import Liveness
 from pslab.engines.local.recovery import replacing
 from pslab.engines.local.recovery.replacing import LIVES, Recovery
 from pslab.engines.processes import pool
 from pslab.errors import StartFailed, WorkerDied
 from pslab.lab.runs.run import run
 
-KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.kept:PartSaved", "local.lines.framed_pipe",
+KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.state:WorkerState", "local.lines.framed_pipe",
                                                             "worker.driver:WorkerDriver"))  # fmt: skip
 MOMENTS = {
     "before it prunes": (f"{KEPT}.begin", 5),
@@ -143,7 +143,7 @@ class Records:
 
 def recovering(failing=False, on_death="restart"):
     records = Records(failing)
-    found = Recovery(records, Attendance(records, 2, on_death), on_death, lambda n: records.calls.append(("start", n)),
+    found = Recovery(records, Liveness(records, 2, on_death), on_death, lambda n: records.calls.append(("start", n)),
                      lambda: None)  # fmt: skip
     return found, records.calls
 
@@ -170,7 +170,7 @@ def test_a_place_is_given_up_after_so_many_processes_also_if_they_end_in_prepara
         found._pool.ended[1] = "error"
         found.ended(1)
     assert calls == [*[("replace", 1), ("start", 1)] * LIVES, ("abandon", 1)]
-    assert found._attendance.deaths == [{**DEATH, "how": "is gone"}]
+    assert found._liveness.deaths == [{**DEATH, "how": "is gone"}]
     found.ended(1)  # nothing prepares any more
     assert len(calls) == 2 * LIVES + 1
 

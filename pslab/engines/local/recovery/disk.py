@@ -12,7 +12,7 @@ from pslab.engines.experiment.checkpoint.file import pack, unpack
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.outcome import OnProgress
-from pslab.engines.local.liveness import Attendance
+from pslab.engines.local.liveness import Liveness
 from pslab.engines.local.recovery.generations import Generations, newest
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.processes.pool import Pool
@@ -35,7 +35,7 @@ class Owner(Protocol):
     on_progress: OnProgress
     snapshots: dict[int, tuple[int, float]]
     evaluated: dict[int, tuple[float, float]]
-    attendance: Attendance
+    liveness: Liveness
     recovery: Recovery
     dilation: float
     yields: bool
@@ -92,7 +92,7 @@ class Disk:
                 layout.snapshot_in(owner.pool.snapshots, index).numpy()[:] = weights
         owner.dilation, owner.yields = state["dilation"], state["yields"]
         owner.recovery.lives, owner.recovery.rewinds = state["lives"], state["rewinds"]
-        owner.attendance.deaths[:] = state["deaths"]
+        owner.liveness.deaths[:] = state["deaths"]
         owner.recovery.begin_again(facts, "the run was ended, and goes on from a checkpoint")
         self.resumed = True
         return FIRST
@@ -106,7 +106,7 @@ class Disk:
         return {"servers": servers, "tables": tables, "snapshots": owner.snapshots, "evaluated": owner.evaluated,
                 "weights": weights, "dilation": float(owner.dilation), "yields": owner.yields,
                 "lives": owner.recovery.lives, "rewinds": owner.recovery.rewinds,
-                "deaths": owner.attendance.deaths}  # fmt: skip
+                "deaths": owner.liveness.deaths}  # fmt: skip
 
     def _say(self, words: str) -> None:
         self._owner.on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})

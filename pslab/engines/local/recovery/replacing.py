@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pslab.engines.local.liveness import Attendance, how_of
+from pslab.engines.local.liveness import Liveness, how_of
 from pslab.engines.local.recovery.generations import Checkpoint, Generations, newest
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.errors import RunError, StartFailed
@@ -27,10 +27,10 @@ class Recovery:
     `heed` is called while one is waited for, and may raise."""
 
     def __init__(
-        self, pool: Pool, attendance: Attendance, on_death: str, start: Callable[[int], None],
+        self, pool: Pool, liveness: Liveness, on_death: str, start: Callable[[int], None],
         heed: Callable[[], None], servers: Sequence[int] = (SERVER,),
     ) -> None:  # fmt: skip
-        self._pool, self._attendance, self._start, self._on_death = pool, attendance, start, on_death
+        self._pool, self._liveness, self._start, self._on_death = pool, liveness, start, on_death
         self._heed = heed
         self.servers = servers  #: the one that decides first
         #: that ended: worker, iteration, how and when; with which iteration the next one goes on, and what was kept
@@ -59,7 +59,7 @@ class Recovery:
         """
         worker = death["worker"]
         if self._on_death != "restart" or death.get("over"):
-            self._attendance.lose(death)
+            self._liveness.lose(death)
             return
         how = how_of(self._pool.end_of(worker))
         spent = [life["worker"] for life in self.lives].count(worker) - self.begun
@@ -74,7 +74,7 @@ class Recovery:
                 self._start(worker)
                 return
         self._pool.order_plain(SERVER, "abandon", worker)
-        self._attendance.lose(death)
+        self._liveness.lose(death)
 
     def prepared(self, worker: int) -> None:
         """A new process has its role: the server may have it."""
@@ -122,7 +122,7 @@ class Recovery:
         """The run goes on from a checkpoint with these facts, in new processes."""
         present = {worker for worker, clock in enumerate(facts["clocks"]) if clock is not None}
         self.begun += 1
-        self._attendance.rewind(present, facts["seconds"])
+        self._liveness.rewind(present, facts["seconds"])
         for worker in sorted(present):
             self.lives.append({"worker": worker, "iteration": facts["clocks"][worker], "seconds": facts["seconds"],
                                "how": how, "joined": None, "kept": None})  # fmt: skip

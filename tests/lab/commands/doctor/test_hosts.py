@@ -9,7 +9,7 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.config.run import Run
-from pslab.engines.processes.fleets.link_speed import Host, LinkSpeeds, Way
+from pslab.engines.processes.fleets.link_speed import Host, LinkSpeed, LinkSpeeds
 from pslab.errors import ConfigError, StartFailed, WorkerFailed
 from pslab.lab.commands.doctor import hosts
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
@@ -24,7 +24,7 @@ def host(who: str, name: str = "a", **fields: object) -> Host:
 
 
 def found(*others: Host, **fields: object) -> LinkSpeeds:
-    usual = {"hosts": [host("server"), host("worker 0", "b"), *others], "ways": [Way(0, 0, 1e-4, 1e9, 2e9)],
+    usual = {"hosts": [host("server"), host("worker 0", "b"), *others], "ways": [LinkSpeed(0, 0, 1e-4, 1e9, 2e9)],
              "together_bit_s": 1e9}  # fmt: skip
     return LinkSpeeds(**{**usual, **fields})  # type: ignore[arg-type]
 
@@ -60,7 +60,8 @@ def test_a_cluster_that_is_well(examined):
     (found(*(host(f"worker {n}", "b") for n in range(1, 5))), "cores", NOTE, "b has 4 for 5"),
     (found(host("worker 1", bound_s=0.002, apart_s=-7.0)), "clocks", NOTE, "up to 7 s apart, known to 2 ms"),
     (found(host("worker 1", bound_s=1e-4, apart_s=-7.0)), "clocks", OK, "up to 7 s apart, known to 0.1 ms"),
-    (found(ways=[Way(0, 0, 1e-4, 1e9, 1e9), Way(1, 0, 1e-4, 1e9, 3e8)]), "links", NOTE, "worker 1 and server 0"),
+    (found(ways=[LinkSpeed(0, 0, 1e-4, 1e9, 1e9), LinkSpeed(1, 0, 1e-4, 1e9, 3e8)]),
+     "links", NOTE, "worker 1 and server 0"),
 ])  # fmt: skip
 def test_what_slows_runs_down_is_noted(examined, ways: LinkSpeeds, name: str, state: str, words: str):
     each = examined(ways)[name]
