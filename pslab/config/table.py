@@ -171,12 +171,12 @@ ROWS = _table(
     Row("schedule", "warmup", "pslab.policies.schedules:WarmUp", example="warmup:4,then=linear",
         label="warm-up of {epochs} epochs, then {then}"),
 
-    Row("codec", "auto", "pslab.tensors.codec.frames", "the shortest of the others for each message"),
-    Row("codec", "dense", "pslab.tensors.codec.frames", "every entry of the vector, without positions"),
-    Row("codec", "coordinates", "pslab.tensors.codec.coordinates"),
-    Row("codec", "bitmap", "pslab.tensors.codec.bitmap"),
-    Row("codec", "varint", "pslab.tensors.codec.varint"),
-    Row("codec", "runs", "pslab.tensors.codec.run_length"),
+    Row("codec", "auto", "pslab.tensors.codec", "the shortest of the others for each message"),
+    Row("codec", "dense", "pslab.tensors.codec:Dense", "every entry of the vector, without positions"),
+    Row("codec", "coordinates", "pslab.tensors.codec:Coordinates"),
+    Row("codec", "bitmap", "pslab.tensors.codec:Bitmap"),
+    Row("codec", "varint", "pslab.tensors.codec:Varint"),
+    Row("codec", "runs", "pslab.tensors.codec:Runs"),
 
     Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64",
         label="MLP, width {hidden}"),

@@ -12,7 +12,7 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
 from pslab.protocol.traits import Lengths, traits_of
-from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.codec import frame_bytes
 from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
 from pslab.tensors.update import rate_state

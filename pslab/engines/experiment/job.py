@@ -22,7 +22,7 @@ from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits
-from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.codec import frame_bytes
 from pslab.tensors.device import Device
 from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.update.optimizers import OptimizerSpec

@@ -11,7 +11,7 @@ import torch
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena, aligned
 from pslab.protocol.worker import buffers_of
-from pslab.tensors.codec.frames import largest_frame_bytes
+from pslab.tensors.codec import largest_frame_bytes
 from pslab.tensors.pruning.pruner import Memory
 from pslab.tensors.update.methods import state as methods
 

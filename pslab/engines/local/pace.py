@@ -29,7 +29,7 @@ from pslab.engines.processes.precedence import Starving, let_others_first
 from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.keyed import KeyedProducer
-from pslab.tensors.codec.frames import encode
+from pslab.tensors.codec import encode
 from pslab.tensors.pruning.pruner import NonFinite
 from pslab.tensors.pruning.range_pruner import pruner_of
 

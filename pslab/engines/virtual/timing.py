@@ -22,7 +22,7 @@ from pslab.engines.virtual.worker_node import Gradients
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.protocol.server import Reply, Step
-from pslab.tensors.codec.frames import sliced_bytes
+from pslab.tensors.codec import sliced_bytes
 from pslab.tensors.workload.keyspace import KeyRange
 
 

@@ -22,7 +22,7 @@ from pslab.engines.worker.batches.keys import BatchKeys, KeyedRows, Requests
 from pslab.engines.worker.batches.reader import Reader
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import NO_BASIS, NOTHING, Basis, Producer, Pulled
-from pslab.tensors.codec.frames import Entries, decode, encode_into, frame_length, write_into
+from pslab.tensors.codec import Entries, decode, encode_into, frame_length, write_into
 from pslab.tensors.pruning.pruner import NonFinite, is_finite
 from pslab.tensors.workload.data import Dataset
 from pslab.tensors.workload.reading import Pair

@@ -21,7 +21,7 @@ from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
-from pslab.tensors.codec.frames import Entries, decode, encode_into
+from pslab.tensors.codec import Entries, decode, encode_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, checked_finite, is_finite, zeros
 from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
 from pslab.tensors.update import rate_state

@@ -18,7 +18,7 @@ from itertools import accumulate, permutations, product
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.codec.frames import frame_bytes
+from pslab.tensors.codec import frame_bytes
 
 SEARCHED = 4  # messages each way: all their orders are 576 with full duplex and 2,520 with half duplex
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pslab.tensors.codec.frames import CODECS, START
+from pslab.tensors.codec import START, position_bytes
 from pslab.tensors.sparse.rows import SparseRows
 
 Array = NDArray[Any]
@@ -66,18 +66,14 @@ def push_bytes(keys: Array, count: int) -> int:
 
     The keys are numbered from 0 in that server, and increase.
     """
-    return START + len(keys) * VALUE_BYTES + _places(keys, count) if len(keys) else 0
+    return START + len(keys) * VALUE_BYTES + position_bytes(keys, count) if len(keys) else 0
 
 
 def request_bytes(keys: Array, count: int) -> int:
     """What a request for these keys weighs: their places alone."""
-    return START + _places(keys, count) if len(keys) else 0
+    return START + position_bytes(keys, count) if len(keys) else 0
 
 
 def reply_bytes(keys: Array) -> int:
     """What the answer weighs: values in the request's order, without places."""
     return START + len(keys) * VALUE_BYTES if len(keys) else 0
-
-
-def _places(keys: Array, count: int) -> int:
-    return 0 if len(keys) == count else min(each.size_bytes(keys, count, 8 * count + 8) for each in CODECS.values())

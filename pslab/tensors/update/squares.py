@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pslab.protocol.server import Step
-from pslab.tensors.codec.frames import Entries
+from pslab.tensors.codec import Entries
 from pslab.tensors.device import zeros
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean, outside, positions

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pslab.tensors.codec.frames import Entries
+from pslab.tensors.codec import Entries
 from pslab.tensors.update.store import Gradient, Part
 
 Vector = torch.Tensor | Entries  # [size of the range], or sparse entries: their indices are not None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslab.errors import ConfigError
-from pslab.tensors.codec.frames import Entries, encode
+from pslab.tensors.codec import Entries, encode
 from pslab.tensors.partitioning import bisection, placement, rules, traffic
 from pslab.tensors.partitioning.partition import RULES, partition
 from pslab.tensors.sparse.planted import Planted

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pslab.tensors.codec.frames import Entries
+from pslab.tensors.codec import Entries
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part, Store
 

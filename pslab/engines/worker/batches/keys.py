@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import in_turn
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.tensors.codec.frames import Positions, positions_of, write_into
+from pslab.tensors.codec import Positions, positions_of, write_into
 from pslab.tensors.sparse.inputs import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset
 

@@ -7,7 +7,7 @@ import numpy as np
 from pslab.lab.judge.numbers.given import EXACT, Numbers
 from pslab.lab.judge.report import report
 from pslab.policies.partition import servers_of
-from pslab.tensors.codec.frames import START, largest_frame_bytes
+from pslab.tensors.codec import START, body_bounds, largest_frame_bytes
 
 
 def bytes_up(n: Numbers) -> list[str]:
@@ -27,9 +27,9 @@ def bytes_up(n: Numbers) -> list[str]:
     if not n.sparse:
         least = most = np.where(k == size, START + size * n.itemsize, np.nan)  # all of them, always
     else:
-        low, high = _positions(k, size, codec)
+        low, high = body_bounds(k, size, n.itemsize, codec)
         start = np.where((k == 0) & n.keyed, 0, START)
-        least, most = start + k * n.itemsize + low, start + k * n.itemsize + high
+        least, most = start + low, start + high
     nothing = np.where(k == 0, 0, np.nan)  # what is pushed now and then
     least, most = np.where(held, least, nothing), np.where(held, most, nothing)
     wrong = ~((p["bytes_up"] >= least) & (p["bytes_up"] <= most))
@@ -86,15 +86,3 @@ def _sizes(n: Numbers) -> np.ndarray | None:
         if (size[rows] != size[rows[0]]).any() or size[rows[0]] < 1 or size[rows[0]] % 1:
             return None
     return np.asarray(size)
-
-
-def _positions(k: np.ndarray, size: np.ndarray, codec: str) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the most bytes that a codec writes for the places of k of so many entries."""
-    gaps = size - k  # entries that are left out, in all
-    long = sum(np.minimum(k, gaps // 2**bits) for bits in (7, 14, 21, 28))  # bytes of varints beyond the first of each
-    bounds = {"coordinates": (4 * k, 4 * k), "bitmap": (np.ceil(size / 8), np.ceil(size / 8)), "varint": (k, k + long),
-              "runs": (8 * np.minimum(1, k), 8 * np.minimum(k, gaps + 1)), "dense": (0 * k, 0 * k)}  # fmt: skip
-    if codec != "auto":
-        return bounds[codec]
-    low, high = (np.minimum.reduce([bounds[name][at] for name in bounds if name != "dense"]) for at in (0, 1))
-    return np.where(k == size, 0, low), np.where(k == size, 0, high)

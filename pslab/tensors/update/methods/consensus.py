@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pslab.protocol.server import Step
-from pslab.tensors.codec.frames import Entries
+from pslab.tensors.codec import Entries
 from pslab.tensors.update.methods.minimize import minimized
 from pslab.tensors.update.methods.steps import Course
 from pslab.tensors.update.methods.users import mean_over_users

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from pslab.protocol.server import Step
-from pslab.tensors.codec.frames import Entries
+from pslab.tensors.codec import Entries
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import Vector, inside, mean, outside
 

@@ -21,7 +21,7 @@ from pslab.errors import CheckpointError
 from pslab.policies.sync.elastic import Row
 from pslab.protocol.messages import Push
 from pslab.protocol.window import Window
-from pslab.tensors.codec.frames import Entries
+from pslab.tensors.codec import Entries
 from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.workload.keyspace import KeyRange
 

@@ -7,7 +7,7 @@ import torch
 
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
-from pslab.tensors.codec.frames import Entries
+from pslab.tensors.codec import Entries
 from pslab.tensors.update.methods.users import Users, mean_over_users
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part, Store

@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pslab.errors import FrameError
-from pslab.tensors.codec.bitmap import set_bits
-from pslab.tensors.codec.frames import (
+from pslab.tensors.codec import (
     CRC,
     HEADER,
     MAX_N,
     NAMES,
     START,
     Entries,
+    Runs,
     decode,
     encode,
     encode_into,
@@ -26,10 +26,10 @@ from pslab.tensors.codec.frames import (
     largest_frame_bytes,
     positions_of,
     requested,
+    set_bits,
     sliced_bytes,
     write_into,
 )
-from pslab.tensors.codec.run_length import CHUNK, size_bytes, write
 
 SPARSE = ("coordinates", "bitmap", "varint", "runs")
 
@@ -362,7 +362,8 @@ def test_a_request_is_no_frame_of_entries_and_entries_are_no_request() -> None:
         requested(buffer[:size], 64)
 
 
-@pytest.mark.parametrize("gap", [CHUNK - 1, CHUNK, CHUNK + 1])
-def test_runs_that_end_where_a_chunk_does_are_counted(gap: int) -> None:
-    indices = np.delete(np.arange(2 * CHUNK), gap)
-    assert size_bytes(indices, 2 * CHUNK, 1000) == write(indices, 2 * CHUNK).nbytes == 16
+@pytest.mark.parametrize("past", [-1, 0, 1])
+def test_runs_that_end_where_a_chunk_does_are_counted(past: int) -> None:
+    n, runs = 2 * Runs.CHUNK, Runs()
+    indices = np.delete(np.arange(n), Runs.CHUNK + past)
+    assert runs.size_bytes(indices, n, 1000) == runs.positions(indices, n).nbytes == 16

@@ -1,0 +1,515 @@
+"""Frames: the entries of a dense or sparse vector as bytes, and back.
+
+    frame  = header body
+    header = length (u64) codec (u8) dtype (u8) zero (u16) n (u32) k (u32) CRC-32 (u32), little endian
+
+The CRC covers every byte of the frame except its own four. A codec writes the body. The codecs of this page lose
+nothing: their body is the k values, unchanged, and then the positions of these entries, which each codec writes in its
+own way. A dense frame, of all n entries, has no positions. A request for entries has positions and no values.
+
+To add a codec, write a class with the methods of `Codec` and give it a row in the table (`pslab.config.table`).
+A lossy compressor (quantized values, signs, low-rank factors) touches three files:
+
+    codec            its `write` gives a shorter body, its `read` a dense or sparse vector near the one that was
+                     written; with `exact = False` the worker adds what was lost to its residual
+    pruning rule     which entries are compressed; `Static(1.0)` takes all of them and has a residual
+    table of names   a row for each
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pslab.config.table import ROWS
+from pslab.errors import FrameError, nearest
+
+Array = NDArray[Any]
+
+MAX_N = 2**31 - 1
+HEADER = struct.Struct("<QBBHII")
+CRC = struct.Struct("<I")
+START = HEADER.size + CRC.size  # 24 bytes: a multiple of eight, so that the values are aligned
+DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
+NO_VALUES = len(DTYPES)  # in the place of a dtype
+NAMES = tuple(name for name in ROWS["codec"] if name != "auto")  #: in the order of their numbers in the header
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Some entries of a vector of length n, or all of them."""
+
+    n: int
+    indices: Array | None  #: [k] int32 or int64, strictly increasing; None: all n
+    values: Array  #: [k] float32 or float64
+
+
+class Positions(NamedTuple):
+    """Positions of k entries of a vector of length n, as a codec writes them."""
+
+    n: int
+    k: int
+    codec: str
+    written: Array
+
+
+# --- codecs -----------------------------------------------------------------------------------------------------------
+
+
+class Codec:
+    """How entries become the body of a frame: by default their values as they are, then their positions.
+
+    A codec of positions takes increasing indices [k] (int32 or int64) of a vector of length n.
+    """
+
+    exact: ClassVar[bool] = True  #: whether `read` gives the very entries that were written
+
+    def write(self, entries: Entries) -> tuple[Array, ...]:
+        """The body: arrays that follow each other."""
+        at = np.arange(entries.n) if entries.indices is None else entries.indices
+        return entries.values, self.positions(at, entries.n)
+
+    def read(self, body: Array, n: int, k: int, dtype: np.dtype[Any]) -> Entries:
+        """The entries from a body (uint8); their values may be a view of it.
+
+        Raises:
+            FrameError: a body that `write` does not produce.
+        """
+        split = k * dtype.itemsize
+        if k > n or split > len(body):
+            raise FrameError(f"a frame of {START + len(body)} bytes cannot hold {k} of {n} entries")
+        return Entries(n, self.indices(body[split:], n, k), np.frombuffer(body[:split], dtype))
+
+    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+        """The least and the most bytes of a body with k of n entries (arrays of one shape)."""
+        raise NotImplementedError
+
+    def positions(self, indices: Array, n: int) -> Array:
+        """The indices as bytes."""
+        raise NotImplementedError
+
+    def indices(self, positions: Array, n: int, k: int) -> Array | None:
+        """The k indices (int64) from bytes (uint8); None for all n.
+
+        Raises:
+            FrameError: bytes that `positions` does not produce.
+        """
+        raise NotImplementedError
+
+    def size_bytes(self, indices: Array, n: int, most: int) -> int:
+        """The length in bytes of `positions`; some length above `most` where that is longer."""
+        return self.positions(indices, n).nbytes
+
+    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
+        """The length in bytes of the positions in slices, which ascend and do not touch."""
+        return self.size_bytes(np.concatenate([np.arange(s.start, s.stop) for s in slices]), n, 8 * MAX_N)
+
+
+class Dense(Codec):
+    """Every entry of the vector, without positions."""
+
+    def write(self, entries: Entries) -> tuple[Array, ...]:
+        return (entries.values,)
+
+    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+        return k * itemsize, k * itemsize
+
+    def positions(self, indices: Array, n: int) -> Array:
+        return np.empty(0, np.uint8)
+
+    def indices(self, positions: Array, n: int, k: int) -> None:
+        if k != n or len(positions):
+            raise FrameError(f"a dense frame of {n} entries has {k} entries and {len(positions)} bytes of positions")
+
+
+class Coordinates(Codec):
+    """Positions of sparse entries: each index as i32."""
+
+    def size_bytes(self, indices: Array, n: int, most: int) -> int:
+        return 4 * len(indices)
+
+    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
+        return 4 * sum(s.stop - s.start for s in slices)
+
+    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+        return k * (itemsize + 4), k * (itemsize + 4)
+
+    def positions(self, indices: Array, n: int) -> Array:
+        return indices.astype("<i4")
+
+    def indices(self, positions: Array, n: int, k: int) -> Array:
+        if len(positions) != 4 * k:
+            raise FrameError(f"{k} coordinates take {4 * k} bytes, not {len(positions)}")
+        indices = np.frombuffer(positions, "<i4")
+        if not increasing(indices, n):
+            raise FrameError(f"coordinates that do not increase or lie outside 0 to {n - 1}")
+        return indices.astype(np.int64)
+
+
+class Bitmap(Codec):
+    """Positions of sparse entries: one bit per entry of the vector, lowest first."""
+
+    def size_bytes(self, indices: Array, n: int, most: int) -> int:
+        return -(-n // 8)
+
+    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
+        return -(-n // 8)
+
+    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+        size = k * itemsize + np.ceil(n / 8)
+        return size, size
+
+    def positions(self, indices: Array, n: int) -> Array:
+        mask = np.zeros(n, np.bool_)
+        mask[indices] = True
+        return np.packbits(mask, bitorder="little")
+
+    def indices(self, positions: Array, n: int, k: int) -> Array:
+        if len(positions) != -(-n // 8):
+            raise FrameError(f"a bitmap of {n} entries takes {-(-n // 8)} bytes, not {len(positions)}")
+        if n % 8 and positions[-1] >> (n % 8):
+            raise FrameError("a bitmap with bits set beyond its last entry")
+        if (count := int(np.bitwise_count(positions).sum(dtype=np.int64))) != k:
+            raise FrameError(f"a bitmap with {count} bits set for {k} values")
+        return set_bits(positions)
+
+
+class Varint(Codec):
+    """Positions of sparse entries: LEB128 of each gap to the index before, less one."""
+
+    LIMITS = (7, 14, 21, 28)  # the bits that one byte, two bytes, ... hold
+
+    def size_bytes(self, indices: Array, n: int, most: int) -> int:
+        return most + 1 if len(indices) > most else self._total(self._gaps(indices))
+
+    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
+        skipped = [s.start - before for s, before in zip(slices, [0, *(s.stop for s in slices)], strict=False)]
+        return int(sum(s.stop - s.start for s in slices) - len(slices) + self._total(np.array(skipped, np.uint32)))
+
+    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+        least = k * (itemsize + 1)
+        return least, least + sum(np.minimum(k, (n - k) // 2**bits) for bits in self.LIMITS)
+
+    def positions(self, indices: Array, n: int) -> Array:
+        gaps = self._gaps(indices)
+        total = self._total(gaps)
+        if total == len(gaps):
+            return gaps.astype(np.uint8)
+        long = np.flatnonzero(gaps >= 128)
+        extra = np.zeros(len(gaps), np.int64)  # bytes of each gap after its first
+        for bits in self.LIMITS:
+            extra[long] += gaps[long] >= np.uint32(1 << bits)
+        at = np.arange(len(gaps)) + np.cumsum(extra) - extra
+        coded = np.empty(total, np.uint8)
+        coded[at] = gaps & np.uint32(127)
+        rest, at = gaps[long], at[long]
+        while len(rest):
+            coded[at] |= 128
+            rest, at = rest >> np.uint32(7), at + 1
+            coded[at] = rest & np.uint32(127)
+            left = np.flatnonzero(rest >= 128)
+            rest, at = rest[left], at[left]
+        return coded
+
+    def indices(self, positions: Array, n: int, k: int) -> Array:
+        last = np.flatnonzero(positions < 128)  # the last byte of each number
+        if len(last) != k or (k and last[-1] != len(positions) - 1) or (not k and len(positions)):
+            raise FrameError(f"{len(positions)} bytes are not {k} complete varints")
+        gaps = positions.astype(np.int64) if len(positions) == k else self._long(positions, last, n)
+        indices = np.cumsum(gaps + 1) - 1  # k * 2**31 at most: no overflow
+        if k and indices[-1] >= n:
+            raise FrameError(f"varints outside 0 to {n - 1}")
+        return indices
+
+    def _long(self, positions: Array, last: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+        """The numbers, of which some have several bytes."""
+        first = np.concatenate(([0], last[:-1] + 1))
+        size = last - first
+        if int(size.max()) > 4 or bool(((positions[last] == 0) & (size > 0)).any()):
+            raise FrameError("a varint that is longer than necessary")
+        gaps = (positions[first] & 127).astype(np.int64)
+        more, step = np.flatnonzero(size), 1
+        while len(more):
+            gaps[more] |= (positions[first[more] + step] & 127).astype(np.int64) << (7 * step)
+            step += 1
+            more = more[size[more] >= step]
+        if int(gaps.max()) >= n:
+            raise FrameError(f"varints outside 0 to {n - 1}")
+        return gaps
+
+    def _gaps(self, indices: Array) -> NDArray[np.uint32]:
+        """The number of entries that are skipped before each index."""
+        gaps = np.empty(len(indices), np.uint32)
+        gaps[:1] = indices[:1]
+        np.subtract(indices[1:], indices[:-1], out=gaps[1:], casting="unsafe")
+        gaps[1:] -= np.uint32(1)
+        return gaps
+
+    def _total(self, gaps: NDArray[np.uint32]) -> int:
+        return len(gaps) + sum(int(np.count_nonzero(gaps >= np.uint32(1 << bits))) for bits in self.LIMITS)
+
+
+class Runs(Codec):
+    """Positions of consecutive entries: the starts of all runs as u32, then their lengths."""
+
+    RUN_BYTES = 8
+    CHUNK = 1 << 15  # entries that are counted at a time
+    FEW = 64  # below so many runs, they are expanded one by one
+
+    def size_bytes(self, indices: Array, n: int, most: int) -> int:
+        found = min(1, len(indices))
+        for start in range(0, len(indices) - 1, self.CHUNK):
+            piece = indices[start : start + self.CHUNK + 1]
+            found += int(np.count_nonzero(piece[1:] - piece[:-1] != 1))
+            if self.RUN_BYTES * found > most:
+                break
+        return self.RUN_BYTES * found
+
+    def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
+        return self.RUN_BYTES * len(slices)
+
+    def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
+        fewest, most = np.minimum(1, k), np.minimum(k, n - k + 1)
+        return k * itemsize + self.RUN_BYTES * fewest, k * itemsize + self.RUN_BYTES * most
+
+    def positions(self, indices: Array, n: int) -> Array:
+        if not len(indices):
+            return np.empty(0, np.uint8)
+        first = np.concatenate(([0], np.flatnonzero(indices[1:] - indices[:-1] != 1) + 1))
+        return np.concatenate((indices[first], np.diff(first, append=len(indices)))).astype("<u4")
+
+    def indices(self, positions: Array, n: int, k: int) -> Array:
+        if len(positions) % self.RUN_BYTES:
+            raise FrameError(f"{len(positions)} bytes are not a whole number of runs of {self.RUN_BYTES}")
+        starts, lengths = np.frombuffer(positions, "<u4").reshape(2, -1).astype(np.int64)
+        ends = starts + lengths
+        if int(lengths.sum()) != k:  # so that the memory needed is bounded by k
+            raise FrameError(f"runs of {lengths.sum()} entries for {k} values")
+        if bool((lengths == 0).any()) or bool((ends[:-1] >= starts[1:]).any()) or (k and ends[-1] > n):
+            raise FrameError(f"runs that are empty, touch each other or lie outside 0 to {n - 1}")
+        if len(starts) < self.FEW:
+            return np.concatenate([np.arange(0), *map(np.arange, starts, ends)])
+        return np.asarray(np.arange(k) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths))
+
+
+@cache
+def codec_of(name: str) -> Codec:
+    """The codec of a name of the table."""
+    found: Codec = ROWS["codec"][name].load()()
+    return found
+
+
+AUTO = ("coordinates", "bitmap", "varint", "runs")  #: of these `auto` takes the shortest
+
+
+def increasing(indices: Array, n: int) -> bool:
+    """Whether the indices increase strictly and lie in 0 to n - 1."""
+    if not len(indices):
+        return True
+    return bool(indices[0] >= 0 and indices[-1] < n and (indices[1:] > indices[:-1]).all())
+
+
+def set_bits(bitmap: Array, chunk: int = 1 << 17) -> NDArray[np.int64]:
+    """The positions of the set bits of a bitmap (uint8, lowest bit first), increasing; found chunk by chunk (bytes)."""
+    if len(bitmap) > chunk:
+        return np.concatenate([set_bits(bitmap[i : i + chunk]) + i * 8 for i in range(0, len(bitmap), chunk)])
+    words = np.zeros(-(-len(bitmap) // 8) * 2, "<u4")
+    words.view(np.uint8)[: len(bitmap)] = bitmap
+    if int(np.bitwise_count(words.view("<u8")).sum(dtype=np.int64)) > len(bitmap) * 8 // 10:
+        return np.flatnonzero(np.unpackbits(bitmap, bitorder="little").view(np.bool_))
+    word = np.flatnonzero(words != 0)  # few words have a bit set, and few bytes of these: only they are unpacked
+    octets = words[word].view(np.uint8)
+    byte = np.flatnonzero(octets != 0)
+    bit = np.flatnonzero(np.unpackbits(octets[byte], bitorder="little").view(np.bool_))
+    found: NDArray[np.int64] = ((word[byte >> 2] << 5) + ((byte & 3) << 3))[bit >> 3] + (bit & 7)
+    return found
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def frame_bytes(n: int, itemsize: int) -> int:
+    """The length in bytes of a dense frame of n entries."""
+    return START + n * itemsize
+
+
+def largest_frame_bytes(n: int, itemsize: int) -> int:
+    """The bytes that hold any frame of a vector of length n, whatever its density and codec."""
+    # the coordinates of all entries are the longest, except where n = 1: a run takes twice as much
+    return START + max(n * (itemsize + 4), (itemsize + 8) * min(n, 1))
+
+
+def sliced_bytes(n: int, slices: Sequence[slice], itemsize: int, codec: str = "auto") -> int:
+    """The length in bytes of a frame of these slices of a vector of length n. They ascend and do not touch."""
+    k = sum(s.stop - s.start for s in slices)
+    if k == n and codec in ("auto", "dense"):
+        return frame_bytes(n, itemsize)
+    chosen = AUTO if codec == "auto" else (codec,)
+    return int(START + k * itemsize + min(codec_of(each).sliced_bytes(slices, n) for each in chosen))
+
+
+def position_bytes(indices: Array, n: int) -> int:
+    """The length in bytes of the positions of these entries (increasing), as `auto` writes them."""
+    return 0 if len(indices) == n else _shortest(indices, n)[0]
+
+
+def body_bounds(k: Array, n: Array, itemsize: int, codec: str) -> tuple[Array, Array]:
+    """The least and the most bytes that a frame of k of n entries (arrays of one shape) has after its header."""
+    if codec != "auto":
+        return codec_of(codec).bounds(k, n, itemsize)
+    low, high = zip(*(codec_of(name).bounds(k, n, itemsize) for name in AUTO), strict=True)
+    return (np.where(k == n, n * itemsize, np.minimum.reduce(low)),
+            np.where(k == n, n * itemsize, np.minimum.reduce(high)))  # fmt: skip
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def encode(entries: Entries, codec: str = "auto") -> bytes:
+    """One frame, as `encode_into` writes it.
+
+    Raises:
+        ValueError: invalid entries or an unknown codec.
+    """
+    name = _chosen(entries, codec)
+    body = codec_of(name).write(entries)
+    frame = bytearray(START + sum(part.nbytes for part in body))
+    _lay(memoryview(frame), name, entries.n, len(entries.values), entries.values.dtype, body)
+    return bytes(frame)
+
+
+def encode_into(buffer: memoryview, entries: Entries, codec: str = "auto") -> int:
+    """Write one frame to the start of `buffer` and return its length in bytes; `auto` takes the shortest codec.
+
+    Raises:
+        ValueError: invalid entries (indices that do not increase, for example), an unknown codec, a buffer too small.
+    """
+    name = _chosen(entries, codec)
+    body = codec_of(name).write(entries)
+    return _lay(buffer, name, entries.n, len(entries.values), entries.values.dtype, body)
+
+
+def positions_of(indices: Array, n: int, codec: str = "auto") -> Positions:
+    """The positions of entries at these indices (int32 or int64, increasing), for frames that ask for or give them.
+
+    Raises:
+        ValueError: as `encode_into`.
+    """
+    name = _chosen(Entries(n, indices, np.empty(len(indices), DTYPES[0])), codec)
+    return Positions(n, len(indices), name, codec_of(name).positions(indices, n))
+
+
+def write_into(buffer: memoryview, positions: Positions, values: Array | None = None) -> int:
+    """Write a frame of these entries to the start of `buffer`, or, without values, one that asks for them; its length.
+
+    Raises:
+        ValueError: a buffer too small.
+    """
+    n, k, codec, written = positions
+    body = (written,) if values is None else (values, written)
+    return _lay(buffer, codec, n, k, None if values is None else values.dtype, body)
+
+
+def requested(frame: memoryview | bytes, n: int) -> Array:
+    """The indices (int64, increasing) that a frame asks for, of a vector of length n.
+
+    Raises:
+        FrameError: as `decode`, or a frame that has values.
+    """
+    view = memoryview(frame).cast("B")
+    codec, dtype, length, k = _header(view)
+    if dtype is not None or length != n or k > n:
+        raise FrameError(f"a frame of {k} of {length} entries is not one that asks for some of {n}")
+    found = codec_of(codec).indices(np.frombuffer(view[START:], np.uint8), n, k)
+    return np.arange(n) if found is None else found
+
+
+def decode(frame: memoryview | bytes, n: int | None = None) -> Entries:
+    """The entries of a complete, unchanged frame. With `n`, only a vector of that length is accepted.
+
+    The values may be a view of `frame`: copy what has to outlive it. The frame's length bounds the memory needed.
+
+    Raises:
+        FrameError: truncated, trailing or changed bytes, or contents that do not describe a vector.
+    """
+    view = memoryview(frame).cast("B")
+    codec, dtype, length, k = _header(view)
+    if n is not None and n != length:
+        raise FrameError(f"frame of a vector of {length} entries where one of {n} is expected")
+    if dtype is None:
+        raise FrameError(f"a frame that asks for {k} entries has no values")
+    return codec_of(codec).read(np.frombuffer(view[START:], np.uint8), length, k, dtype)
+
+
+def frame_length(frame: memoryview) -> int:
+    """The length in bytes that the header of a frame states."""
+    return int(HEADER.unpack_from(frame)[0])
+
+
+def _lay(
+    buffer: memoryview, codec: str, n: int, k: int, dtype: np.dtype[Any] | None, body: tuple[Array, ...]
+) -> int:
+    """Write header and body to the start of a buffer; the frame's length."""
+    length = START + sum(part.nbytes for part in body)
+    view = memoryview(buffer).cast("B")
+    if len(view) < length:
+        raise ValueError(f"a buffer of {len(view)} bytes cannot hold a frame of {length}; see largest_frame_bytes")
+    header = HEADER.pack(length, NAMES.index(codec), NO_VALUES if dtype is None else DTYPES.index(dtype), 0, n, k)
+    view[: HEADER.size] = header
+    at = START
+    for part in body:
+        np.frombuffer(view[at : at + part.nbytes], part.dtype)[:] = part
+        at += part.nbytes
+    CRC.pack_into(view, HEADER.size, zlib.crc32(view[START:length], zlib.crc32(header)))
+    return length
+
+
+def _chosen(entries: Entries, codec: str) -> str:
+    """The name of the codec that writes these entries, once they are checked."""
+    n, indices, values = entries.n, entries.indices, entries.values
+    if not 0 <= n <= MAX_N:
+        raise ValueError(f"n={n}: a frame holds a vector of 0 to {MAX_N} entries")
+    if values.dtype not in DTYPES or values.ndim != 1:
+        raise ValueError(f"values must be one-dimensional float32 or float64, not {values.ndim}-d {values.dtype}")
+    if codec not in ROWS["codec"]:
+        raise ValueError(f"codec={codec!r}; {nearest(codec, ROWS['codec'])}")
+    if len(values) != (n if indices is None else len(indices)):
+        raise ValueError(f"{len(values)} values for {n if indices is None else len(indices)} indices")
+    if indices is not None and (indices.dtype not in (np.int64, np.int32) or indices.ndim != 1):
+        raise ValueError(f"indices must be one-dimensional int64 or int32, not {indices.ndim}-d {indices.dtype}")
+    if indices is not None and not increasing(indices, n):
+        raise ValueError(f"indices must increase strictly and lie in 0 to {n - 1}")
+    if codec == "auto":
+        return "dense" if indices is None or len(values) == n else _shortest(indices, n)[1]
+    if codec == "dense" and len(values) < n:
+        raise ValueError(f"{len(values)} of {n} entries cannot be sent as dense: the codec writes no positions")
+    return codec
+
+
+def _header(view: memoryview) -> tuple[str, np.dtype[Any] | None, int, int]:
+    """The codec, dtype (None: no values), n and k of a frame whose length and CRC are right."""
+    if len(view) < START:
+        raise FrameError(f"{len(view)} bytes are too few for a frame: its header alone takes {START}")
+    length, codec, dtype, zero, n, k = HEADER.unpack_from(view)
+    if length != len(view):
+        raise FrameError(f"a frame of {length} bytes arrived with {len(view)}")
+    if CRC.unpack_from(view, HEADER.size)[0] != zlib.crc32(view[START:], zlib.crc32(view[: HEADER.size])):
+        raise FrameError(f"a frame of {length} bytes was changed on its way: its CRC-32 does not match")
+    if codec >= len(NAMES) or dtype > NO_VALUES or zero or n > MAX_N:
+        raise FrameError(f"a frame with codec {codec}, dtype {dtype}, n {n} is not one that this version writes")
+    return NAMES[codec], None if dtype == NO_VALUES else DTYPES[dtype], n, k
+
+
+def _shortest(indices: Array, n: int) -> tuple[int, str]:
+    """The bytes of the shortest positions of these entries, and the codec that writes them."""
+    best = (8 * MAX_N, "")
+    for name in AUTO:
+        best = min(best, (codec_of(name).size_bytes(indices, n, best[0]), name))
+    return best

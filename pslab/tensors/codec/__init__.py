@@ -1,1 +1,0 @@
-"""How sparse and dense vectors are written as bytes, and read back."""
