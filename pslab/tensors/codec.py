@@ -136,7 +136,7 @@ class Coordinates(Codec):
         return 4 * len(indices)
 
     def sliced_bytes(self, slices: Sequence[slice], n: int) -> int:
-        return 4 * sum(s.stop - s.start for s in slices)
+        return int(4 * sum(s.stop - s.start for s in slices))
 
     def bounds(self, k: Array, n: Array, itemsize: int) -> tuple[Array, Array]:
         return k * (itemsize + 4), k * (itemsize + 4)

@@ -1,37 +1,40 @@
-"""Multilevel partition of rows: coarsen, partition what is small, refine on the way back; by halves, then by moves.
+"""Multilevel bisection of rows, again and again: match, contract, grow, refine, in loops that numba compiles.
 
-Source: Duan, Wang and Wu; Karypis et al. (IEEE TVLSI 1999, hMETIS); Catalyurek and Aykanat (IEEE TPDS 1999, PaToH).
+A hypergraph has rows as vertices and keys as nets. `nets` are each vertex's, `pins` each net's vertices, both as
+(starts, items); every net has two pins at least. A net is cut if it has pins on both sides.
 """
 
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from pslab.tensors.partitioning.bisection import Lists, contracted, grown, matched, refined, transposed
-from pslab.tensors.partitioning.rules import moved, relieve
-from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.sparse.rows import SparseRows
 
 Array = NDArray[Any]
+Lists = tuple[Array, Array]  # (starts, items)
+
+LARGE_NET = 500  # pins; larger nets say little about which vertices are alike, and take long
+PASSES = 8
+PATIENCE = 50  # moves without a gain, and a twentieth of the vertices
 COARSE = 150  # vertices at which coarsening ends
 SHRINKS = 0.95  # or where a level keeps more of them than this
 GROWINGS = 8
 HEAVIEST = 8  # times the mean weight of a coarsest vertex
 
 
-def partition(rows: SparseRows, weights: Array, workers: int, most: int, seed: int) -> Array:
-    """Rows to workers, of which none holds more than `most`, with few keys used by several: int64 [rows]."""
-    chance, weights = numpy_generator(seed, "partition", "multilevel"), weights.astype(np.int64)
-    parts = np.zeros(len(rows), np.int64)
+def halved(rows: SparseRows, weights: Array, workers: int, most: int, chance: np.random.Generator) -> Array:
+    """Rows to workers with few keys used by several: int64 [rows]; a worker may hold a little more than `most`."""
+    parts, weights = np.zeros(len(rows), np.int64), weights.astype(np.int64)
     pins = contracted((rows.holders[0].astype(np.int64), rows.holders[1].astype(np.int64)), np.arange(len(rows)),
                       len(rows))  # fmt: skip
     _halve(pins, weights, np.arange(len(rows)), 0, workers, most, parts, chance)
-    relieve(parts, weights, workers, most)
-    return moved(rows, parts, weights, workers, most, chance.permutation(len(rows)))
+    return parts
 
 
 def _halve(
@@ -80,3 +83,218 @@ def _bisected(pins: Lists, weights: Array, limits: Array, least: int, chance: np
         best = best[group]
         refined(nets, pins, weights, best, limits)
     return best
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def transposed(lists: Lists, count: int) -> Lists:
+    """The lists the other way round: for each of `count` items, the lists that hold it, increasing."""
+    starts, items = lists
+    found = np.zeros(count + 1, np.int64)
+    for item in items:
+        found[item + 1] += 1
+    found = np.cumsum(found)
+    at, holders = found[:-1].copy(), np.empty(len(items), np.int64)
+    for number in range(len(starts) - 1):
+        for place in range(starts[number], starts[number + 1]):
+            holders[at[items[place]]] = number
+            at[items[place]] += 1
+    return found, holders
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def matched(nets: Lists, pins: Lists, weights: Array, order: Array, heaviest: int) -> Array:
+    """Pairs of vertices that share most: the number of the pair, or of the vertex alone, by vertex.
+
+    Each shared net of d pins counts 1/(d - 1); heavy vertices count less, and no pair is heavier than `heaviest`.
+    """
+    pair, next_pair = np.full(len(weights), -1, np.int64), 0
+    rating, met = np.zeros(len(weights)), np.empty(len(weights), np.int64)
+    for vertex in order:
+        if pair[vertex] >= 0:
+            continue
+        count = 0
+        for at in range(nets[0][vertex], nets[0][vertex + 1]):
+            first, end = pins[0][nets[1][at]], pins[0][nets[1][at] + 1]
+            if end - first > LARGE_NET:
+                continue
+            for place in range(first, end):
+                other = pins[1][place]
+                if pair[other] < 0 and other != vertex:
+                    if rating[other] == 0:
+                        met[count] = other
+                        count += 1
+                    rating[other] += 1 / (end - first - 1)
+        best, highest = -1, 0.0
+        for other in met[:count]:
+            rated = rating[other] / np.sqrt(weights[vertex] * weights[other])
+            rating[other] = 0
+            if rated > highest and weights[vertex] + weights[other] <= heaviest:
+                best, highest = other, rated
+        pair[vertex] = next_pair
+        if best >= 0:
+            pair[best] = next_pair
+        next_pair += 1
+    return pair
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def contracted(pins: Lists, group: Array, groups: int) -> Lists:
+    """The nets over groups of vertices; a negative group is left out, and so are nets with fewer than two groups."""
+    starts, items = np.zeros(len(pins[0]), np.int64), np.empty(len(pins[1]), np.int64)
+    seen = np.full(groups, -1, np.int64)
+    kept = end = 0
+    for net in range(len(pins[0]) - 1):
+        first = end
+        for place in range(pins[0][net], pins[0][net + 1]):
+            member = group[pins[1][place]]
+            if member >= 0 and seen[member] != net:
+                seen[member] = net
+                items[end] = member
+                end += 1
+        if end - first < 2:
+            end = first
+            continue
+        kept += 1
+        starts[kept] = end
+    return starts[: kept + 1].copy(), items[:end].copy()
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def grown(nets: Lists, pins: Lists, weights: Array, first: int, least: int) -> Array:
+    """Side 1 grown from a vertex, always by the one that cuts the fewest nets more, until it weighs `least`."""
+    side = np.zeros(len(weights), np.int64)
+    counts, gains = _counted(nets, pins, side)
+    unused = [(np.int64(0), np.int64(0))]
+    load, vertex = 0, first
+    while True:
+        _move(nets, pins, side, counts, gains, vertex, unused, unused)
+        load += weights[vertex]
+        if load >= least:
+            return side
+        vertex = -1
+        for other in range(len(weights)):
+            if side[other] == 0 and (vertex < 0 or gains[other] > gains[vertex]):
+                vertex = other
+        if vertex < 0:
+            return side
+        unused.clear()
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def refined(nets: Lists, pins: Lists, weights: Array, side: Array, limits: Array) -> int:
+    """Move vertices while that cuts fewer nets, each at most once a pass, and not beyond the limits of the sides.
+
+    `side` is changed in place. A side that is too heavy sheds weight first. Returns the number of cut nets.
+
+    Source: Fiduccia and Mattheyses (DAC 1982)
+    """
+    size = len(weights)
+    load = np.zeros(2, np.int64)
+    for vertex in range(size):
+        load[side[vertex]] += weights[vertex]
+    counts, gains = _counted(nets, pins, side)
+    for _ in range(PASSES):
+        from_0, from_1 = [(np.int64(0), np.int64(0))], [(np.int64(0), np.int64(0))]
+        from_0.clear()
+        from_1.clear()
+        for vertex in range(size):
+            heappush(from_1 if side[vertex] else from_0, (-gains[vertex], np.int64(vertex)))
+        locked, moves = np.zeros(size, np.bool_), np.empty(size, np.int64)
+        count = best_count = gained = best = 0
+        least_over = max(0, load[0] - limits[0]) + max(0, load[1] - limits[1])
+        begun_over = least_over
+        while count - best_count < PATIENCE + size // 20:
+            zero = _next(from_0, 0, side, gains, locked, weights, load[1], limits[1])
+            one = _next(from_1, 1, side, gains, locked, weights, load[0], limits[0])
+            if load[0] > limits[0]:
+                vertex = zero
+            elif load[1] > limits[1] or zero < 0 or (one >= 0 and gains[one] > gains[zero]):
+                vertex = one
+            else:
+                vertex = zero
+            if vertex < 0:
+                break
+            here = side[vertex]
+            gained += gains[vertex]
+            load[here] -= weights[vertex]
+            load[1 - here] += weights[vertex]
+            locked[vertex] = True
+            _move(nets, pins, side, counts, gains, vertex, from_0, from_1)
+            moves[count] = vertex
+            count += 1
+            over = max(0, load[0] - limits[0]) + max(0, load[1] - limits[1])
+            if over < least_over or (over == least_over and gained > best):
+                least_over, best, best_count = over, gained, count
+        from_0.clear()
+        from_1.clear()
+        for at in range(count - 1, best_count - 1, -1):  # what came after the best is undone
+            vertex = moves[at]
+            load[side[vertex]] -= weights[vertex]
+            load[1 - side[vertex]] += weights[vertex]
+            _move(nets, pins, side, counts, gains, vertex, from_0, from_1)
+            from_0.clear()
+            from_1.clear()
+        if best <= 0 and least_over == begun_over:
+            break
+    cut = 0
+    for net in range(len(counts)):
+        cut += counts[net, 0] > 0 and counts[net, 1] > 0
+    return cut
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _counted(nets: Lists, pins: Lists, side: Array) -> tuple[Array, Array]:
+    """The pins of each net on each side, and by how many cut nets fewer there are if a vertex moves."""
+    counts = np.zeros((len(pins[0]) - 1, 2), np.int64)
+    for net in range(len(counts)):
+        for place in range(pins[0][net], pins[0][net + 1]):
+            counts[net, side[pins[1][place]]] += 1
+    gains = np.zeros(len(side), np.int64)
+    for vertex in range(len(side)):
+        for at in range(nets[0][vertex], nets[0][vertex + 1]):
+            of_net = counts[nets[1][at]]
+            gains[vertex] += (of_net[side[vertex]] == 1) - (of_net[1 - side[vertex]] == 0)
+    return counts, gains
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _next(
+    heap: Any, here: int, side: Array, gains: Array, locked: Array, weights: Array, load: int, limit: int
+) -> int:
+    """The vertex with the largest gain that may leave a side; it stays in the heap. Those that cannot are dropped."""
+    while len(heap):
+        gain, vertex = heap[0]
+        if not locked[vertex] and side[vertex] == here and -gain == gains[vertex] and load + weights[vertex] <= limit:
+            return int(vertex)
+        heappop(heap)
+    return -1
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _move(
+    nets: Lists, pins: Lists, side: Array, counts: Array, gains: Array, vertex: int, from_0: Any, from_1: Any
+) -> None:
+    """Move a vertex to the other side; those whose gain changes go to their side's heap with it."""
+    here = side[vertex]
+    there = 1 - here
+    side[vertex] = there
+    gains[vertex] = -gains[vertex]
+    for at in range(nets[0][vertex], nets[0][vertex + 1]):
+        net = nets[1][at]
+        of_net = counts[net]
+        for which, change in ((there, 1), (here, -1)):
+            if which == here:
+                of_net[here] -= 1
+                of_net[there] += 1
+            # before it has moved: nobody, or one, is there; afterwards: nobody, or one, is left here
+            left = of_net[which]
+            if left > 1:
+                continue
+            for place in range(pins[0][net], pins[0][net + 1]):
+                other = pins[1][place]
+                if other == vertex or (left == 1 and side[other] != which):
+                    continue
+                gains[other] += change if left == 0 else -change
+                heappush(from_1 if side[other] else from_0, (-gains[other], np.int64(other)))
+                if left == 1:
+                    break

@@ -1,22 +1,34 @@
-"""partition(rows, workers, rule): which worker holds which rows."""
+"""partition(rows, workers, rule): which worker holds which rows.
+
+Every rule gives each row to one worker. A row weighs its entries, unless rows are to be balanced, since the entries are
+what a worker computes. By moves and by levels no worker holds more than `capacity` of the weight; the other rules
+balance as well as they can.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from pslab.errors import ConfigError, nearest
-from pslab.tensors.partitioning import libraries, multilevel, rules
+from pslab.tensors.partitioning.multilevel import halved
+from pslab.tensors.random_streams import numpy_generator
 from pslab.tensors.sparse.rows import SparseRows
 
 Array = NDArray[Any]
+BALANCES = ("entries", "rows")
+PASSES = 50  # over all rows; moves end long before
+TRIES = 100_000  # rows that are put to a worker in the search for a partition within the capacity
 
 
-class Wanted(NamedTuple):
-    """What a rule is asked for."""
+class Problem(NamedTuple):
+    """What a rule has to solve."""
 
     rows: SparseRows
     weights: Array  #: int64 [rows]
@@ -24,23 +36,6 @@ class Wanted(NamedTuple):
     epsilon: float
     most: int  #: the weight that one worker may hold
     seed: int
-
-    @property
-    def blocks(self) -> Array:
-        """The rows in contiguous blocks."""
-        return rules.in_blocks(self.weights, self.workers)
-
-
-RULES: dict[str, Callable[[Wanted], Array]] = {
-    "random": lambda w: rules.at_random(w.weights, w.workers, w.seed),
-    "blocks": lambda w: w.blocks,
-    "moves": lambda w: rules.by_moves(w.rows, w.blocks, w.weights, w.workers, w.most, w.seed),
-    "parsa": lambda w: rules.parsa(w.rows, w.workers),
-    "multilevel": lambda w: multilevel.partition(w.rows, w.weights, w.workers, w.most, w.seed),
-    "mtkahypar": lambda w: libraries.mtkahypar(w.rows, w.weights, w.workers, w.epsilon, w.seed),
-    "metis": lambda w: libraries.metis(w.rows, w.weights, w.workers),
-}
-BALANCES = ("entries", "rows")
 
 
 def partition(
@@ -66,5 +61,242 @@ def partition(
     if not 0 <= epsilon <= 1:
         raise ConfigError("epsilon", epsilon, "must be from 0 to 1")
     weights = rows.entries_of if balance == "entries" else np.ones(len(rows), np.int64)
-    most = rules.capacity(weights, workers, epsilon)
-    return RULES[rule](Wanted(rows, weights, workers, epsilon, most, seed))
+    most = capacity(weights, workers, epsilon)
+    return RULES[rule](Problem(rows, weights, workers, epsilon, most, seed))
+
+
+def capacity(weights: Array, workers: int, epsilon: float) -> int:
+    """The most that one worker may hold: ε above an equal share, rounded up before and down after.
+
+    Raises:
+        ConfigError: a row is heavier.
+    """
+    most = int((1 + epsilon) * -(-int(weights.sum()) // workers))
+    if len(weights) and weights.max() > most:
+        problem = f"a row weighs {weights.max()}, more than the {most} that a worker may hold: use fewer workers"
+        raise ConfigError("workers", workers, problem)
+    return most
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def at_random(problem: Problem) -> Array:
+    """Rows in random order, each to the worker with the least so far: what no partitioner is."""
+    weights, workers = problem.weights, problem.workers
+    order = numpy_generator(problem.seed, "partition", "random").permutation(len(weights))
+    parts, load = np.empty(len(weights), np.int64), np.zeros(workers, np.int64)
+    for row in order.tolist():
+        parts[row] = worker = int(load.argmin())
+        load[worker] += weights[row]
+    return parts
+
+
+def in_blocks(problem: Problem) -> Array:
+    """Contiguous blocks of equal weight: what costs nothing, and is good where neighbours are alike."""
+    weights, workers = problem.weights, problem.workers
+    middle = np.cumsum(weights) - weights / 2
+    return np.minimum((middle * workers / max(int(weights.sum()), 1)).astype(np.int64), workers - 1)
+
+
+def by_moves(problem: Problem) -> Array:
+    """The two-step heuristic's first step: rows move, one by one, to where they save the most traffic.
+
+    Rows are visited in random order until none moves. Each goes to the worker below `most` with the largest gain in
+    Σ(λ - 1), or with none if that makes the two loads more equal.
+
+    Source: Duan, Wang and Wu; that it starts from contiguous blocks, and moves, is this project's: streaming rows onto
+    the worker with the fewest new keys gains nothing where one key is in all rows.
+    """
+    order = numpy_generator(problem.seed, "partition", "moves").permutation(len(problem.rows))
+    parts = moved(problem, in_blocks(problem), order)
+    return moved(problem, parts, order) if relieve(problem, parts) else parts
+
+
+def multilevel(problem: Problem) -> Array:
+    """Multilevel partition of rows: coarsen, partition what is small, refine on the way back; by halves, then by moves.
+
+    Source: Duan, Wang and Wu; Karypis et al. (IEEE TVLSI 1999, hMETIS); Catalyurek and Aykanat (IEEE TPDS 1999, PaToH).
+    """
+    chance = numpy_generator(problem.seed, "partition", "multilevel")
+    parts = halved(problem.rows, problem.weights, problem.workers, problem.most, chance)
+    relieve(problem, parts)
+    return moved(problem, parts, chance.permutation(len(problem.rows)))
+
+
+def parsa(problem: Problem) -> Array:
+    """Greedily, worker by worker in turn, the row that adds the fewest keys to those that it has; the first of these.
+
+    Workers hold equally many rows, whatever these weigh. One pass, without the published code's warm-up passes.
+
+    Source: Li et al. (KDD workshop 2015, "Parsa").
+    """
+    rows, workers = problem.rows, problem.workers
+    parts = np.full(len(rows), -1, np.int64)
+    cost = np.repeat(rows.entries_of[None, :].astype(np.int32), workers, axis=0)
+    known = np.zeros((workers, rows.key_count), bool)
+    starts, holders = rows.holders
+    for turn in range(len(rows)):
+        worker = turn % workers
+        row = int(cost[worker].argmin())
+        parts[row] = worker
+        cost[:, row] = np.iinfo(np.int32).max
+        keys = rows.keys[rows.starts[row] : rows.starts[row + 1]]
+        for key in keys[~known[worker, keys]].tolist():
+            others = holders[starts[key] : starts[key + 1]]
+            cost[worker, others[parts[others] < 0]] -= 1
+        known[worker, keys] = True
+    return parts
+
+
+def mtkahypar(problem: Problem) -> Array:
+    """Mt-KaHyPar for Σ(λ - 1), with the preset that gives the same partition each time.
+
+    Source: Gottesbüren et al. (ESA 2022)
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    rows, library = problem.rows, _library("mtkahypar")
+    machine = library.initialize(1)
+    context = machine.context_from_preset(library.PresetType.DETERMINISTIC)
+    context.set_partitioning_parameters(problem.workers, problem.epsilon, library.Objective.KM1)
+    library.set_seed(problem.seed % 2**31)
+    starts, holders = rows.holders
+    nets = [holders[first:end].tolist() for first, end in pairwise(starts) if end - first > 1]
+    graph = machine.create_hypergraph(context, len(rows), len(nets), nets, problem.weights.tolist(), [1] * len(nets))
+    found = graph.partition(context)
+    return np.array([found.block_id(row) for row in range(len(rows))], np.int64)
+
+
+def metis(problem: Problem) -> Array:
+    """METIS on the bipartite graph of rows and keys: it counts cut edges, and may exceed ε.
+
+    Source: Karypis and Kumar (SIAM J. Sci. Comput. 1998)
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    rows, library = problem.rows, _library("pymetis")
+    starts, holders = rows.holders
+    edges = np.concatenate([rows.keys + len(rows), holders])
+    ends = np.concatenate([rows.starts, rows.starts[-1] + starts[1:]])
+    heavy = np.concatenate([problem.weights, np.zeros(rows.key_count, np.int64)])
+    _, parts = library.part_graph(problem.workers, xadj=ends.tolist(), adjncy=edges.tolist(), vweights=heavy.tolist())
+    return np.array(parts[: len(rows)], np.int64)
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigError("partition", name, "is not installed: pip install 'pslab[partition]'") from None
+
+
+RULES: dict[str, Callable[[Problem], Array]] = {
+    "random": at_random, "blocks": in_blocks, "moves": by_moves, "parsa": parsa, "multilevel": multilevel,
+    "mtkahypar": mtkahypar, "metis": metis,
+}  # fmt: skip
+
+
+# --- moves ------------------------------------------------------------------------------------------------------------
+
+
+def relieve(problem: Problem, parts: Array) -> bool:
+    """Bring every worker within its capacity, in place; whether there was anything to do.
+
+    The lightest rows of a worker that holds too much go to those that hold the least. Where that does not suffice, all
+    rows are put anew, whatever their keys.
+
+    Raises:
+        ConfigError: no such partition was found.
+    """
+    weights, workers, most = problem.weights, problem.workers, problem.most
+    load = np.bincount(parts, weights, minlength=workers).astype(np.int64)
+    if load.max() <= most:
+        return False
+    for worker in np.flatnonzero(load > most).tolist():
+        own = np.flatnonzero(parts == worker)
+        for row in own[np.argsort(weights[own], kind="stable")].tolist():
+            other = int(load.argmin())
+            if load[worker] <= most or load[other] + weights[row] > most:
+                break
+            parts[row] = other
+            load[worker] -= weights[row]
+            load[other] += weights[row]
+    if load.max() > most:
+        parts[:] = _packed(weights, workers, most)
+    return True
+
+
+def _packed(weights: Array, workers: int, most: int) -> Array:
+    """A partition within the capacity: the heaviest row first, to the fullest worker that can take it; where a row fits
+    nowhere, the last choice is taken back."""
+    order = np.argsort(-weights, kind="stable").tolist()
+    load, parts = [0] * workers, np.empty(len(weights), np.int64)
+    choices: list[list[int]] = []  # of each row that was put: the workers that are still to be tried, the next one last
+    for _ in range(TRIES + len(order)):
+        if len(choices) == len(order):
+            return parts
+        weight = int(weights[order[len(choices)]])
+        fits = {load[worker]: worker for worker in range(workers) if load[worker] + weight <= most}  # equal ones once
+        choices.append([fits[held] for held in sorted(fits)])
+        while choices and not choices[-1]:
+            choices.pop()
+            if choices:
+                row = order[len(choices) - 1]
+                load[parts[row]] -= int(weights[row])
+        if not choices:
+            break
+        row = order[len(choices) - 1]
+        parts[row] = worker = choices[-1].pop()
+        load[worker] += int(weights[row])
+    problem = f"no partition was found in which each of {workers} workers holds at most {most}: allow a larger epsilon"
+    raise ConfigError("workers", workers, f"{problem}, use fewer workers, or rule='random'")
+
+
+def moved(problem: Problem, parts: Array, order: Array) -> Array:
+    """The partition that `by_moves` makes of another one, with rows visited in this order."""
+    rows, weights, workers = problem.rows, problem.weights.astype(np.int64), problem.workers
+    parts = parts.astype(np.int64)  # a copy
+    counts = np.zeros((rows.key_count, workers), np.int32)
+    np.add.at(counts, (rows.keys, parts[rows.row_of]), 1)
+    load = np.bincount(parts, weights, minlength=workers).astype(np.int64)
+    for _ in range(PASSES):
+        if not _move_all(rows.starts, rows.keys, weights, parts, counts, load, problem.most, order):
+            break
+    return parts
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _move_all(
+    starts: Array, keys: Array, weights: Array, parts: Array, counts: Array, load: Array, most: int, order: Array
+) -> int:
+    """One visit of every row; how many have moved."""
+    moves, workers = 0, load.shape[0]
+    cost = np.zeros(workers, np.int64)
+    for row in order:
+        here, gain = parts[row], 0
+        cost[:] = 0
+        for at in range(starts[row], starts[row + 1]):
+            of_key = counts[keys[at]]
+            gain += of_key[here] == 1
+            for there in range(workers):
+                cost[there] += of_key[there] == 0
+        best, largest = -1, 0
+        for there in range(workers):
+            if there == here or load[there] + weights[row] > most:
+                continue
+            evens = load[there] + weights[row] < load[here]
+            if gain - cost[there] > largest or (best < 0 and evens and gain == cost[there]):
+                best, largest = there, gain - cost[there]
+        if best < 0:
+            continue
+        for at in range(starts[row], starts[row + 1]):
+            counts[keys[at], here] -= 1
+            counts[keys[at], best] += 1
+        load[here] -= weights[row]
+        load[best] += weights[row]
+        parts[row] = best
+        moves += 1
+    return moves

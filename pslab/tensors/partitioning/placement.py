@@ -129,12 +129,12 @@ def renumbered(owner: Array) -> Array:
 
 
 def as_held(weights: Flat, places: Array | None) -> Flat:
-    """Weights in the order of their keys, as servers hold them: each at its place; None: it is the same."""
+    """Weights as servers hold them, each at its place, of weights in the order of their keys; None: the same order."""
     return weights if places is None else weights[np.argsort(places)]
 
 
 def by_key(flat: Flat, places: Array | None) -> Flat:
-    """... and back: weights as servers hold them, in the order of their keys."""
+    """Weights in the order of their keys, of weights as servers hold them."""
     return flat if places is None else flat[places]
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pslab.errors import ConfigError
 from pslab.tensors.codec import Entries, encode
-from pslab.tensors.partitioning import bisection, placement, rules, traffic
-from pslab.tensors.partitioning.partition import RULES, partition
+from pslab.tensors.partitioning import multilevel, placement, traffic
+from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition, relieve
 from pslab.tensors.sparse.planted import Planted
 from pslab.tensors.sparse.rows import rows_of
 
@@ -67,18 +67,18 @@ def test_bytes_are_those_of_frames():
 
 
 def test_parsa_takes_the_row_that_adds_the_fewest_keys():
-    assert rules.parsa(FOUR, 2).tolist() == [1, 0, 1, 0]
+    assert partition(FOUR, 2, "parsa").tolist() == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("most", "parts"), [(2, [0, 0, 1, 1]), (3, [1, 0, 1, 0])])
 def test_rows_move_where_there_is_room_and_traffic_to_save(most, parts):
-    assert rules.moved(FOUR, np.array([0, 0, 1, 1]), ONES, 2, most, np.arange(4)).tolist() == parts
+    assert moved(Problem(FOUR, ONES, 2, 0.0, most, 0), np.array([0, 0, 1, 1]), np.arange(4)).tolist() == parts
 
 
 def test_the_capacity_is_a_little_more_than_an_equal_share():
-    assert rules.capacity(np.full(10, 3), 4, 0.03) == 8  # of 30: 7.5, so 8, and 3 % more is 8.24
+    assert capacity(np.full(10, 3), 4, 0.03) == 8  # of 30: 7.5, so 8, and 3 % more is 8.24
     with pytest.raises(ConfigError, match="a row weighs 9"):
-        rules.capacity(np.array([9, 1]), 4, 0.5)
+        capacity(np.array([9, 1]), 4, 0.5)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -88,7 +88,7 @@ def test_every_row_has_one_worker_and_loads_are_balanced(planted, rule, workers)
     assert parts.shape == (len(planted),)
     load = np.bincount(parts, minlength=workers)
     assert load.sum() == len(planted)
-    assert load.max() <= rules.capacity(np.ones(len(planted), np.int64), workers, 0.05)
+    assert load.max() <= capacity(np.ones(len(planted), np.int64), workers, 0.05)
 
 
 def test_entries_are_balanced_unless_it_is_said_otherwise(planted):
@@ -98,7 +98,7 @@ def test_entries_are_balanced_unless_it_is_said_otherwise(planted):
     rows = rows_of("uneven", uneven.key_count, [(uneven.keys[keep][a:b], np.ones(b - a)) for a, b in
                    pairwise(starts)], uneven.labels, uneven.test)  # fmt: skip
     load = np.bincount(partition(rows, 5, "multilevel"), rows.entries_of, minlength=5)
-    assert load.max() <= rules.capacity(rows.entries_of, 5, 0.03)
+    assert load.max() <= capacity(rows.entries_of, 5, 0.03)
 
 
 @pytest.mark.parametrize("rule", OWN)
@@ -166,35 +166,35 @@ def test_refinement_counts_what_it_cuts_and_never_cuts_more():
     for _ in range(30):
         size = int(chance.integers(4, 40))
         pins = lists([chance.choice(size, int(chance.integers(2, min(size, 7))), replace=False) for _ in range(60)])
-        nets, weights = bisection.transposed(pins, size), chance.integers(1, 4, size)
+        nets, weights = multilevel.transposed(pins, size), chance.integers(1, 4, size)
         side = chance.integers(0, 2, size)
         before = cut_of(pins, side)
         limits = np.bincount(side, weights, minlength=2).astype(np.int64)
-        found = bisection.refined(nets, pins, weights, side, limits)
+        found = multilevel.refined(nets, pins, weights, side, limits)
         assert found == cut_of(pins, side) <= before
         assert (np.bincount(side, weights, minlength=2) <= limits).all()
 
 
 def test_a_side_that_is_too_heavy_sheds_weight():
     pins, weights, side = lists([[0, 1, 2, 3]]), np.ones(4, np.int64), np.zeros(4, np.int64)
-    bisection.refined(bisection.transposed(pins, 4), pins, weights, side, np.array([2, 2]))
+    multilevel.refined(multilevel.transposed(pins, 4), pins, weights, side, np.array([2, 2]))
     assert sorted(side.tolist()) == [0, 0, 1, 1]
 
 
 def test_contracted_nets_have_two_groups_at_least():
-    found = bisection.contracted(lists([[0, 1], [0, 2], [2, 3], [1, 2, 3]]), np.array([0, 0, 1, -1]), 2)
+    found = multilevel.contracted(lists([[0, 1], [0, 2], [2, 3], [1, 2, 3]]), np.array([0, 0, 1, -1]), 2)
     assert [found[1][a:b].tolist() for a, b in pairwise(found[0])] == [[0, 1], [0, 1]]
 
 
 def test_vertices_are_matched_with_whom_they_share_most():
     pins = lists([[0, 1], [0, 1], [2, 3], [1, 2, 3]])
-    pairs = bisection.matched(bisection.transposed(pins, 4), pins, np.ones(4, np.int64), np.array([0, 2, 1, 3]), 2)
+    pairs = multilevel.matched(multilevel.transposed(pins, 4), pins, np.ones(4, np.int64), np.array([0, 2, 1, 3]), 2)
     assert pairs.tolist() == [0, 0, 1, 1]
 
 
 def test_a_worker_that_holds_too_much_gives_its_lightest_rows_away():
     parts = np.zeros(4, np.int64)
-    rules.relieve(parts, ONES, 2, 2)
+    relieve(Problem(FOUR, ONES, 2, 0.0, 2, 0), parts)
     assert sorted(parts.tolist()) == [0, 0, 1, 1]
 
 
@@ -287,7 +287,7 @@ def test_no_worker_holds_more_than_its_capacity_wherever_that_can_be(rule, asked
     rows, workers, epsilon = asked
     weights = rows.entries_of
     try:
-        most = rules.capacity(weights, workers, epsilon)
+        most = capacity(weights, workers, epsilon)
     except ConfigError:
         return
     each = itertools.product(range(workers), repeat=len(rows))
