@@ -126,7 +126,7 @@ ROWS = _table(
         example="dynamic:5", label="dynamic, {passes} passes", ramp={3: "#D9B44A", 5: "#A0662A", 8: "#5A2418"}),
     Row("prune", "dgc", "pslab.tensors.pruning.rules:DGC", source="Lin et al. (ICLR 2018)", example="dgc:0.1%",
         label="DGC {fraction:%}", ramp={0.1: "#BFA8F0", 0.01: "#7A55D8", 0.001: "#31197A"}),
-    Row("prune", "range", "pslab.tensors.pruning.range_rule:Ranges",
+    Row("prune", "range", "pslab.tensors.pruning.range_push:Ranges",
         source="Tsai (slides 2017); Li et al. (OSDI 2014)", example="range:300", label="ranges, {size} keys"),
 
     Row("rate", "constant", "pslab.policies.rates:Constant", source="Jiang et al. (SIGMOD 2017)",
@@ -183,14 +183,14 @@ ROWS = _table(
     Row("model", "cnn", "pslab.tensors.workload.models:CNN", label="CNN"),
     Row("model", "linear", "pslab.tensors.workload.models:Regression", label="logistic regression, {keys} keys"),
 
-    Row("data", "mnist", "pslab.tensors.workload.files.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
+    Row("data", "mnist", "pslab.tensors.datasets.mnist:Mnist", source="LeCun et al. (Proc. IEEE 1998)",
         example="mnist:train=4096,test=1000", label="MNIST, {train} to train, {test} to test"),
-    Row("data", "folder", "pslab.tensors.workload.files.image_folder:ImageFolder", example="folder:pictures,side=32",
+    Row("data", "folder", "pslab.tensors.datasets.image_folder:ImageFolder", example="folder:pictures,side=32",
         label="images of {path}, side {side}"),
-    Row("data", "functions", "pslab.tensors.workload.files.sparse_rows:Functions", label="functions of Python"),
-    Row("data", "libsvm", "pslab.tensors.workload.files.sparse_rows:Libsvm", source="Chang and Lin (ACM TIST 2011)",
+    Row("data", "functions", "pslab.tensors.datasets.functions:Functions", label="functions of Python"),
+    Row("data", "libsvm", "pslab.tensors.datasets.libsvm:Libsvm", source="Chang and Lin (ACM TIST 2011)",
         example="libsvm:rows.txt", label="rows of {path}"),
-    Row("data", "planted", "pslab.tensors.workload.files.sparse_rows:Planted", example="planted:noise=0.2",
+    Row("data", "planted", "pslab.tensors.datasets.planted:Planted", example="planted:noise=0.2",
         label="planted rows, {rows} of {keys} keys, {per_row} in a row, {communities} communities, noise {noise:%}"),
 
     Row("loss", "cross_entropy", "pslab.tensors.workload.objective:cross_entropy", label="cross-entropy"),

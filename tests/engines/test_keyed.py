@@ -25,7 +25,7 @@ from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.tensors.device import Device
 from pslab.tensors.partitioning.traffic import exchanged, push_bytes, reply_bytes, request_bytes
-from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset, resolve_data
 from pslab.tensors.workload.models import Linear
 

@@ -13,10 +13,9 @@ from pslab.config.table import ROWS, find
 from pslab.errors import ConfigError, nearest
 from pslab.protocol.traits import Lengths, traits_of
 from pslab.tensors.codec import frame_bytes
-from pslab.tensors.pruning.range_rule import Ranges
+from pslab.tensors.pruning.range_push import Ranges
 from pslab.tensors.pruning.rules import Dense, rule_traits
-from pslab.tensors.update import rate_state
-from pslab.tensors.update.methods import state as methods
+from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 

@@ -22,9 +22,8 @@ from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import Memory, memories
 from pslab.tensors.pruning.rules import Dense
-from pslab.tensors.sparse.inputs import SparseInputs
-from pslab.tensors.update import rate_state
-from pslab.tensors.update.methods import state as methods
+from pslab.tensors.sparse import SparseInputs
+from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset

@@ -24,7 +24,7 @@ from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec import frame_bytes
 from pslab.tensors.device import Device
-from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update.optimizers import OptimizerSpec
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset

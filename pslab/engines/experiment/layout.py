@@ -13,7 +13,7 @@ from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena, aligned
 from pslab.protocol.worker import buffers_of
 from pslab.tensors.codec import largest_frame_bytes
 from pslab.tensors.pruning.pruner import Memory
-from pslab.tensors.update.methods import state as methods
+from pslab.tensors.update import methods
 
 T = TypeVar("T")
 

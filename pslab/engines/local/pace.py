@@ -31,7 +31,7 @@ from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.keyed import KeyedProducer
 from pslab.tensors.codec import encode
 from pslab.tensors.pruning.pruner import NonFinite
-from pslab.tensors.pruning.range_pruner import pruner_of
+from pslab.tensors.pruning.range_push import pruner_of
 
 KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
 AIM_SHARE = 0.03  # ... that is aimed at

@@ -19,7 +19,7 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.rows import Rows
-from pslab.engines.worker.batches.keys import requests_of
+from pslab.engines.worker.batches import requests_of
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.keyed import producer_of
 from pslab.engines.worker.phases import PHASE_COLUMNS

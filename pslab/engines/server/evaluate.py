@@ -13,7 +13,7 @@ from pslab.engines.processes.channel import report
 from pslab.engines.processes.child import ProcessContext
 from pslab.tensors.device import DEVICES, Device
 from pslab.tensors.random_streams import seed_globals
-from pslab.tensors.sparse.inputs import on_keys
+from pslab.tensors.sparse import on_keys
 from pslab.tensors.workload.data import batch
 from pslab.tensors.workload.objective import loss_sum, metric_sum, placed, targets
 from pslab.tensors.workload.reading import slices

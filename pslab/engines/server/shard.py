@@ -16,8 +16,7 @@ from pslab.errors import FrameError, WorkerFailed
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec import Entries, decode, encode_into, requested
-from pslab.tensors.update import rate_state
-from pslab.tensors.update.methods import state as methods
+from pslab.tensors.update import methods, rate_state
 from pslab.tensors.update.store import Gradient, Part, Store
 from pslab.tensors.workload.keyspace import KeyRange
 

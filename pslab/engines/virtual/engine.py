@@ -24,7 +24,7 @@ from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.batches.keys import by_load, requests_of
+from pslab.engines.worker.batches import by_load, requests_of
 from pslab.errors import RunError, WorkerDied
 from pslab.tensors.device import one_thread
 

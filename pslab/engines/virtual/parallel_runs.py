@@ -33,7 +33,7 @@ from pslab.engines.server.shard import TensorShard
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import body_of
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.batches.keys import by_load, requests_of
+from pslab.engines.worker.batches import by_load, requests_of
 from pslab.engines.worker.keyed import producer_of
 from pslab.engines.worker.tensors import Basis, Pulled
 from pslab.errors import RunError

@@ -11,7 +11,7 @@ from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Diverged, Frame, Gradient
 from pslab.engines.virtual.scheduler import COMPUTED, INSTALLED, Scheduler
-from pslab.engines.worker.batches.keys import Requests
+from pslab.engines.worker.batches import Requests
 from pslab.engines.worker.driver import WorkerDriver
 from pslab.engines.worker.phases import Log
 from pslab.engines.worker.tensors import Basis, Pulled

@@ -12,7 +12,7 @@ from typing import Any, cast
 from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Frame, Gradient, Wanted
-from pslab.engines.worker.batches.keys import Requests
+from pslab.engines.worker.batches import Requests
 from pslab.engines.worker.phases import Log, PhaseLog
 from pslab.engines.worker.range_schedule import turns_of
 from pslab.engines.worker.tensors import Basis, Write

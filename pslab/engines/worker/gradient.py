@@ -13,14 +13,14 @@ from torch import nn
 
 from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
-from pslab.engines.worker.batches.reader import Reader
+from pslab.engines.worker.batches import Reader
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
 from pslab.tensors.pruning.pruner import checked_finite
 from pslab.tensors.random_streams import seed_globals
-from pslab.tensors.update.methods import state as methods
-from pslab.tensors.update.methods.steps import Course
+from pslab.tensors.update import methods
+from pslab.tensors.update.steps import Course
 from pslab.tensors.workload.data import Dataset, batch
 from pslab.tensors.workload.keyspace import Slot
 from pslab.tensors.workload.objective import placed, targets

@@ -18,8 +18,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import in_turn
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import Gradient
-from pslab.engines.worker.batches.keys import BatchKeys, KeyedRows, Requests
-from pslab.engines.worker.batches.reader import Reader
+from pslab.engines.worker.batches import BatchKeys, KeyedRows, Reader, Requests
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.tensors import NO_BASIS, NOTHING, Basis, Producer, Pulled
 from pslab.tensors.codec import Entries, decode, encode_into, frame_length, write_into

@@ -23,7 +23,7 @@ from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
 from pslab.tensors.codec import Entries, decode, encode_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, checked_finite, is_finite, zeros
-from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
+from pslab.tensors.pruning.range_push import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import rounds

@@ -23,7 +23,7 @@ from pslab.lab.chaos.replay import replay
 from pslab.lab.chaos.sums import SumGradients, SumShard, replayed
 from pslab.lab.judge import tables
 from pslab.lab.runs.resolve import resolve
-from pslab.tensors.pruning.range_rule import Ranges
+from pslab.tensors.pruning.range_push import Ranges
 
 VIRTUAL, LOCAL = "virtual", "local"
 LIMIT_S = {VIRTUAL: 60.0, LOCAL: 120.0}  # for one run; the longest takes a second

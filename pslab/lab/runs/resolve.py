@@ -28,7 +28,7 @@ from pslab.tensors.device import DEVICES
 from pslab.tensors.partitioning.partition import partition
 from pslab.tensors.partitioning.placement import as_held, place, renumbered
 from pslab.tensors.partitioning.traffic import used
-from pslab.tensors.sparse.inputs import SparseInputs, on_keys
+from pslab.tensors.sparse import SparseInputs, on_keys
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part
 from pslab.tensors.workload import layer_costs

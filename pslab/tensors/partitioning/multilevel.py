@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pslab.tensors.sparse.rows import SparseRows
+from pslab.tensors.sparse import SparseRows
 
 Array = NDArray[Any]
 Lists = tuple[Array, Array]  # (starts, items)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.partitioning.multilevel import halved
 from pslab.tensors.random_streams import numpy_generator
-from pslab.tensors.sparse.rows import SparseRows
+from pslab.tensors.sparse import SparseRows
 
 Array = NDArray[Any]
 BALANCES = ("entries", "rows")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pslab.tensors.codec import START, position_bytes
-from pslab.tensors.sparse.rows import SparseRows
+from pslab.tensors.sparse import SparseRows
 
 Array = NDArray[Any]
 VALUE_BYTES = 4  # float32

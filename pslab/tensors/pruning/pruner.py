@@ -15,7 +15,6 @@ import torch
 
 from pslab.config.table import find
 from pslab.errors import PslabError
-from pslab.tensors.pruning.range_rule import Ranges
 from pslab.tensors.pruning.rules import Dense, Rule, rule_traits
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.selection import select
@@ -53,7 +52,7 @@ class Piece(NamedTuple):
     unpruned: bool
 
 
-def memories(rule: Rule | Ranges, layers: int, size: int, dtype: torch.dtype) -> dict[str, Memory]:
+def memories(rule: Any, layers: int, size: int, dtype: torch.dtype) -> dict[str, Memory]:
     """The memories that a rule needs: the residual and the momentum ([size]), and a threshold for each layer."""
     traits = rule_traits(rule)
     wanted = {

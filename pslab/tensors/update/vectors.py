@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pslab.tensors.codec import Entries
 from pslab.tensors.update.store import Gradient, Part
@@ -84,3 +85,24 @@ def positions(entries: Entries) -> torch.Tensor:
     """The indices of sparse entries as int64 [k]."""
     return torch.from_numpy(np.asarray(entries.indices, dtype=np.int64))
 
+
+def mean_over_users(vectors: Sequence[Vector]) -> tuple[Vector, NDArray[np.int64]]:
+    """Each entry's mean over the vectors that hold it, and how many do (of each entry that any holds).
+
+    A dense vector holds all of them.
+    """
+    whole = [vector for vector in vectors if isinstance(vector, torch.Tensor)]
+    if len(whole) == len(vectors):
+        return mean(vectors), np.full(len(whole[0]), len(vectors), np.int64)
+    held = [vector for vector in vectors if isinstance(vector, Entries)]
+    own = [np.asarray(entries.indices, np.int64) for entries in held]
+    indices = np.arange(held[0].n) if whole else np.unique(np.concatenate(own))
+    total, counts = np.zeros(len(indices), held[0].values.dtype), np.full(len(indices), len(whole), np.int64)
+    for vector in whole:
+        total += vector.numpy()
+    for entries, keys in zip(held, own, strict=True):
+        where = np.searchsorted(indices, keys)
+        total[where] += entries.values
+        counts[where] += 1
+    found = total / counts.astype(total.dtype)
+    return (torch.from_numpy(found) if whole else Entries(held[0].n, indices, found)), counts

@@ -19,6 +19,7 @@ from pslab.config.spec import build
 from pslab.config.table import ROWS, names
 from pslab.errors import ConfigError, nearest
 from pslab.tensors.random_streams import numpy_generator
+from pslab.tensors.sparse import SparseInputs, SparseRows
 from pslab.tensors.workload.objective import described
 from pslab.tensors.workload.reading import Column, Rows, Source
 from pslab.tensors.workload.torchvision_ops import import_named, torchvision, with_operators
@@ -285,6 +286,21 @@ def streamed(name: str, train: Any, test: Any) -> Dataset:
     classes = max((int(y.max()) + 1 for y in labels), default=0)
     train_x, train_y, test_x, test_y = (Column(each, place) for each in (first, second) for place in (0, 1))
     return Dataset(name, train_x, train_y, test_x, test_y, mean, std, max(named, classes) if labels else 0)
+
+
+def of_rows(rows: SparseRows) -> Dataset:
+    """A Dataset of sparse rows: those that are held back are for testing, the others for training.
+
+    Raises:
+        ConfigError: none of one kind.
+    """
+    test = rows.take(np.flatnonzero(rows.test))
+    for each, what in ((rows.training, "train on"), (test, "test with")):
+        if not len(each):
+            raise ConfigError("data", rows.name, f"has no rows to {what}")
+    labels = [torch.from_numpy(each.labels).long() for each in (rows.training, test)]
+    inputs = [SparseInputs.of(each) for each in (rows.training, test)]
+    return Dataset(rows.name, inputs[0], labels[0], inputs[1], labels[1], 0.0, 1.0, 2)
 
 
 def _scale(x: Tensor) -> tuple[float, float]:

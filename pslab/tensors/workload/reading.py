@@ -24,7 +24,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import restored_globals, seed_globals
-from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.sparse import SparseInputs
 
 Pair = tuple[Tensor, Tensor]  # inputs and targets
 Batch = tuple[int, Sequence[int] | npt.NDArray[np.int64]]  # an epoch, and the places of its examples

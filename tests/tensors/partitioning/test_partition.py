@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pslab.errors import ConfigError
 from pslab.tensors.codec import Entries, encode
+from pslab.tensors.datasets.planted import Planted
 from pslab.tensors.partitioning import multilevel, placement, traffic
 from pslab.tensors.partitioning.partition import RULES, Problem, capacity, moved, partition, relieve
-from pslab.tensors.sparse.planted import Planted
-from pslab.tensors.sparse.rows import rows_of
+from pslab.tensors.sparse import rows_of
 
 A, B, C, D = range(4)
 FOUR = rows_of("four", 4, [(np.array(keys), np.ones(len(keys))) for keys in ([A, B], [C, D], [A, B], [C])],

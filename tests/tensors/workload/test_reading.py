@@ -12,7 +12,7 @@ from tiny import digits, global_states
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
-from pslab.engines.worker.batches.reader import Reader
+from pslab.engines.worker.batches import Reader
 from pslab.errors import ConfigError
 from pslab.tensors.workload.data import Batches, Dataset, resolve_data
 

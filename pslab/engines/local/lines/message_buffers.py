@@ -14,7 +14,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, Blocked, Diverged, Go, Stop
 from pslab.errors import FrameError
 from pslab.protocol.messages import Ack, Pull, Push, Weights
-from pslab.tensors.update.methods.state import SAID
+from pslab.tensors.update.methods import SAID
 
 Places = tuple[memoryview, ...]
 

@@ -118,8 +118,8 @@ def browser() -> Finding:
 
 def data() -> Finding:
     """The four files of MNIST, compared with the official digests."""
+    from pslab.tensors.datasets.mnist import RAW
     from pslab.tensors.workload.data import data_root
-    from pslab.tensors.workload.files.mnist import RAW
 
     raw = data_root() / RAW
     missing, changed = [], []

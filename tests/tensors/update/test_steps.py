@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pslab.tensors.update.methods.steps import Course, Steps
+from pslab.tensors.update.steps import Course, Steps
 
 
 class Worker:

@@ -14,8 +14,8 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.plots.labels import name
 from pslab.lab.runs.resolve import resolve
+from pslab.tensors.datasets import image_folder
 from pslab.tensors.workload.data import Dataset, resolve_data
-from pslab.tensors.workload.files import image_folder
 
 COLOURS = {"ants": (200, 40, 0), "bees": (0, 40, 200)}
 

@@ -14,10 +14,10 @@ import torch
 from idx_files import digits, idx, write
 
 from pslab.errors import ConfigError
+from pslab.tensors.datasets.mnist import read_idx
 from pslab.tensors.workload.data import resolve_data
-from pslab.tensors.workload.files.mnist import read_idx
 
-ROOT = Path(__file__).resolve().parents[4] / "data"
+ROOT = Path(__file__).resolve().parents[3] / "data"
 OFFICIAL = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",

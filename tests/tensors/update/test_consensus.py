@@ -13,8 +13,8 @@ from pslab.policies.methods.admm import ADMM
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors.codec import Entries
-from pslab.tensors.update.methods.consensus import Consensus, Solving
-from pslab.tensors.update.methods.steps import Course
+from pslab.tensors.update.consensus import Consensus, Solving
+from pslab.tensors.update.steps import Course
 from pslab.tensors.update.store import Part
 
 EXACT = {"steps": 60, "balance": False}  # steps at rate 1/2 on a quadratic: exact to the last digits

@@ -11,8 +11,7 @@ from torch import nn
 from pslab.config.spec import build
 from pslab.errors import ConfigError
 from pslab.tensors.pruning.pruner import NonFinite, Pruner, memories, zeros
-from pslab.tensors.pruning.range_pruner import RangePruner, pruner_of
-from pslab.tensors.pruning.range_rule import Ranges, keys_of, ranges_in
+from pslab.tensors.pruning.range_push import RangePruner, Ranges, keys_of, pruner_of, ranges_in
 from pslab.tensors.pruning.rules import Static
 from pslab.tensors.workload.keyspace import KeyRange, Keyspace
 

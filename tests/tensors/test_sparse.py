@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.tensors.sparse.inputs import SparseInputs, numbered, on_keys
-from pslab.tensors.sparse.planted import Planted
+from pslab.tensors.datasets.planted import Planted
+from pslab.tensors.sparse import SparseInputs, numbered, on_keys
 from pslab.tensors.workload.data import resolve_data
 from pslab.tensors.workload.models import Linear, build_model
 

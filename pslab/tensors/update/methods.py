@@ -18,10 +18,10 @@ import torch
 from pslab.protocol.server import Step
 from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.pruner import Memory
-from pslab.tensors.update.methods.consensus import Consensus, Solving
-from pslab.tensors.update.methods.steps import Local, Steps
-from pslab.tensors.update.methods.users import Users
+from pslab.tensors.update.consensus import Consensus, Solving
+from pslab.tensors.update.steps import Local, Steps
 from pslab.tensors.update.store import Gradient, Part
+from pslab.tensors.update.vectors import inside, mean_over_users, outside
 
 AVERAGE, REPLICA, CONSENSUS = METHODS = "average", "replica", "consensus"
 SAID = "said"  # the memory of scalars that the server reads
@@ -40,6 +40,27 @@ class AtServer(Protocol):
 
     def facts(self) -> dict[str, object]:
         """For the manifest."""
+
+
+class Users:
+    """The server's half of an averaging of sparse data: models are averaged over the workers that have moved them."""
+
+    converged = False
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+        """Of one range, as its entries."""
+        vectors = [inside(self._parts[step.range], gradient) for gradient in gradients]
+        return [outside(mean_over_users(vectors)[0])]
+
+    def tell(self) -> None:
+        """Workers need to know no more than the weights."""
+
+    def facts(self) -> dict[str, object]:
+        """Nothing for the manifest."""
+        return {}
 
 
 def memories(sync: Any, size: int, dtype: torch.dtype) -> dict[str, Memory]:

@@ -8,9 +8,10 @@ import torch
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Step
 from pslab.tensors.codec import Entries
-from pslab.tensors.update.methods.users import Users, mean_over_users
+from pslab.tensors.update.methods import Users
 from pslab.tensors.update.optimizers import resolve_optimizer
 from pslab.tensors.update.store import Part, Store
+from pslab.tensors.update.vectors import mean_over_users
 
 ONE, OTHER = Entries(3, np.array([0, 1]), np.array([1.0, 2.0])), Entries(3, np.array([0]), np.array([3.0]))
 

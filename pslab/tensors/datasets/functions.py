@@ -1,4 +1,4 @@
-"""One row for each function of the interpreter's own library: real text on every machine, without a download.
+"""Rows of the functions of the interpreter's own library: real text on every machine, without a download.
 
 The keys are the names and words of a function, without its docstring; its label says whether it had one. The files are
 read where they are (licence: PSF); another release of Python is another data set, and has another name.
@@ -12,6 +12,7 @@ import sysconfig
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from pslab.errors import ConfigError
-from pslab.tensors.sparse.rows import SparseRows, rows_of
+from pslab.tensors.sparse import SparseRows, rows_of
+from pslab.tensors.workload.data import Dataset, of_rows
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 TEST_SHARE = 5  # a fifth of the rows, by their names
@@ -33,6 +35,23 @@ _LEFT_OUT = """
 LEFT_OUT = frozenset(_LEFT_OUT.split())
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Functions:
+    """One row for each function of the interpreter's own library; its keys are the words, the label: was it documented?
+
+    12,000 rows, 24,000 keys, 22 in a row, on every machine without a download. Each release of Python is another set.
+    """
+
+    def dataset(self, name: str, root: Path) -> Dataset:
+        """The rows; the same object each time."""
+        return _dataset()
+
+
+@lru_cache(maxsize=1)
+def _dataset() -> Dataset:
+    return of_rows(load())
 
 
 @lru_cache(maxsize=1)

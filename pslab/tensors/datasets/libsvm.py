@@ -6,15 +6,44 @@ Source: Chang and Lin (ACM TIST 2011)
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from pslab.config.identity import sources
+from pslab.config.parameters import check
 from pslab.errors import ConfigError
-from pslab.tensors.sparse.rows import SparseRows, rows_of
+from pslab.tensors.sparse import SparseRows, rows_of
+from pslab.tensors.workload.data import Dataset, of_rows
 
 TEST_SHARE = 5  # a fifth of the rows, by their text
 LARGEST_KEY = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Libsvm:
+    """Rows of a file in LIBSVM's format: ``label key:value key:value ...``. Labels above 0 are 1, all others 0.
+
+    Source: Chang and Lin (ACM TIST 2011)
+    """
+
+    path: Annotated[str, "absolute, from ~, or from the working directory"]
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def dataset(self, name: str, root: Path) -> Dataset:
+        """The rows; the same object until the file changes."""
+        place = Path(self.path).expanduser().absolute()
+        return _dataset(place, str(sources.file(place)))
+
+
+@lru_cache(maxsize=1)
+def _dataset(path: Path, content: str) -> Dataset:
+    return of_rows(load(path))
 
 
 def load(path: Path | str) -> SparseRows:

@@ -1,9 +1,11 @@
-"""The keys that a worker's iterations need, and its requests for them."""
+"""A worker's batches: its examples, in memory or read ahead, the keys that these hold, and the requests for them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -16,11 +18,46 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import in_turn
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.tensors.codec import Positions, positions_of, write_into
-from pslab.tensors.sparse.inputs import SparseInputs
+from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.workload.data import Batches, Dataset
+from pslab.tensors.workload.reading import Column, Pair
 
-Keys = NDArray[np.int64]
+Keys = NDArray[np.int64]  # or numbers of examples
 LOOKED_AT = 8  # iterations of each worker, whose keys tell the load of each server
+
+
+class Reader:
+    """The examples of one worker's batches, which are read ahead where they do not lie in memory."""
+
+    def __init__(
+        self, dataset: Dataset, workers: int, worker: int, batch_size: int, seed: int,
+        parts: Keys | None = None,
+    ) -> None:  # fmt: skip
+        self._dataset, self._seed = dataset, seed
+        sequential = isinstance(dataset.train_x, Column) and dataset.train_x.source.sequential
+        self._made = len(dataset.train_y), workers, worker, batch_size, seed, sequential, parts
+        self.batches = Batches(*self._made)
+        self._next, self._stream = -1, iter(list[Pair]())
+        self._end: Callable[[], object] = lambda: None
+
+    def at(self, iteration: int) -> Pair:
+        """Inputs and targets of an iteration's batch."""
+        x, y = self._dataset.train_x, self._dataset.train_y
+        if not isinstance(x, Column):
+            rows = torch.from_numpy(self.batches.at(iteration))
+            return x[rows], y[rows]
+        if iteration != self._next:
+            self._end()
+            self._stream = stream = x.source.read(_batches(iteration, *self._made), self._seed)
+            # its loading processes end by order only while their queues live, which a collector of cycles ends first
+            self._end = weakref.finalize(self, stream.close)
+        self._next = iteration + 1
+        return next(self._stream)
+
+
+def _batches(begin: int, *made: Any) -> Iterator[tuple[int, Keys]]:
+    batches = Batches(*made)  # loading processes are some batches ahead of a worker's own
+    return ((each // batches.rounds, batches.at(each)) for each in itertools.count(begin))
 
 
 class KeyedRows:
@@ -49,7 +86,7 @@ class KeyedRows:
 
     @cached_property
     def positions(self) -> list[Positions | None]:
-        """... as frames name them that ask for them, or give their gradient; None if it has none of them."""
+        """Of each range the places as frames write them, in requests and in pushes; None if there are none."""
         job = self._job
         return [positions_of(self.places[piece] - part.slices[0].start, part.size, job.run.codec)
                 if piece.start < piece.stop else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +12,8 @@ import numpy as np
 from pslab.config.parameters import Bounds, check
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import numpy_generator
-from pslab.tensors.sparse.rows import SparseRows, rows_of
+from pslab.tensors.sparse import SparseRows, rows_of
+from pslab.tensors.workload.data import Dataset, of_rows
 
 TEST_SHARE = 0.2
 SHARPNESS = 4.0  # how surely a row's score gives its label
@@ -40,6 +43,10 @@ class Planted:
             problem = f"a community has {self.keys // self.communities} keys, fewer than a row holds"
             raise ConfigError("planted.per_row", self.per_row, problem)
 
+    def dataset(self, name: str, root: Path) -> Dataset:
+        """The rows; the same object each time."""
+        return _dataset(self)
+
     def load(self) -> SparseRows:
         """The rows, shuffled."""
         chance = numpy_generator(self.seed, "planted")
@@ -65,6 +72,11 @@ class Planted:
         name = (f"planted: {self.rows} rows, {self.keys} keys, {self.per_row} a row, {self.communities} communities, "
                 f"noise {100 * self.noise:g} %, exponent {self.exponent:g}, seed {self.seed}")  # fmt: skip
         return rows_of(name, self.keys, each, labels, chance.random(self.rows) < TEST_SHARE)
+
+
+@lru_cache(maxsize=1)
+def _dataset(planted: Planted) -> Dataset:
+    return of_rows(planted.load())
 
 
 def _logarithms(count: int, exponent: float) -> np.ndarray:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pslab.errors import ConfigError
-from pslab.tensors.sparse import functions, libsvm
-from pslab.tensors.sparse.planted import Planted
-from pslab.tensors.sparse.rows import SparseRows, rows_of
+from pslab.tensors.datasets import functions, libsvm
+from pslab.tensors.datasets.planted import Planted
+from pslab.tensors.sparse import SparseRows, rows_of
 
 DIGESTS = {"3.11.7": "5f41d843", "3.12.1": "b6150962", "3.13.0": "299ce3ea"}  # of these releases as they are published
 A, B, C = 0, 1, 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pslab.tensors.update.methods.minimize import minimized
+from pslab.tensors.update.minimize import minimized
 
 
 def quadratic(seed: int = 0, size: int = 30):

@@ -1,1 +1,0 @@
-"""Which examples a worker takes at each iteration, and which keys they hold."""

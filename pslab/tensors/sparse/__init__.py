@@ -1,1 +1,0 @@
-"""Rows that hold few of many keys, and where they come from."""

@@ -1,1 +1,0 @@
-"""Datasets that lie in files: MNIST, and images in folders."""
