@@ -87,7 +87,8 @@ class Unwritable(RecordError, ExportError):
 class RunError(PslabError):
     """A run that could not go on.
 
-    `outcome` is what it had completed (a pslab.engines.experiment.outcome.Outcome), or None; `kept` says where it lies.
+    `outcome` is what it had completed (an Outcome of pslab.engines.experiment.experiment), or None; `kept` says
+    where it lies.
     """
 
     outcome: Any = None

@@ -16,8 +16,7 @@ from pslab.config.table import ROWS
 from pslab.engines.experiment.checkpoint.file import pack
 from pslab.engines.experiment.checkpoint.graph import Graph
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
-from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.experiment.outcome import TABLES, Interrupted, OnProgress, Outcome, Trained
+from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, OnProgress, Outcome, Trained
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.server.evaluate import Evaluating

@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, Outcome
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.outcome import Outcome
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.worker import Selecting
 from pslab.engines.server.evaluate import Evaluating

@@ -12,7 +12,7 @@ from whole import conduct
 
 from pslab.config.run import SEMANTICS, Run, digest_of
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.experiment import Outcome
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 

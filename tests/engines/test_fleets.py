@@ -19,7 +19,7 @@ from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import OnProgress, Outcome
+from pslab.engines.experiment.experiment import OnProgress, Outcome
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.processes import pool
 from pslab.engines.processes.fleets import loopback

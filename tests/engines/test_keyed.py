@@ -12,9 +12,9 @@ from memory import peak_bytes
 from whole import conduct, killed, same
 
 from pslab.config.run import SEMANTICS, Run, digest_of
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.outcome import Outcome
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.server.evaluate import Evaluator
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PULLED, PUSH_COLUMNS, PUSHED

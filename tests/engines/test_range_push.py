@@ -11,7 +11,7 @@ from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.processes import pool
 from pslab.engines.virtual import parallel_runs
 from pslab.errors import ConfigError

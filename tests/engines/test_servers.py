@@ -10,7 +10,7 @@ from tiny import tiny
 from whole import conduct, same
 
 from pslab.config.run import Run
-from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.server_node import StoreNode
 from pslab.engines.virtual.timing import execute

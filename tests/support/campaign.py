@@ -26,7 +26,7 @@ from processes import living, wait_for_end
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.processes import pool
 from pslab.errors import RunError

@@ -13,7 +13,7 @@ from torch import nn
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual import engine as virtual
 from pslab.lab.runs.resolve import resolve

@@ -13,8 +13,8 @@ import pytest
 from pslab.config.run import Run
 from pslab.engines.experiment.checkpoint import checkpointing
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
+from pslab.engines.experiment.experiment import TABLES, Outcome
 from pslab.engines.experiment.job import SharedDataset
-from pslab.engines.experiment.outcome import TABLES, Outcome
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import Report, await_report
 from pslab.engines.processes.child import ProcessContext

@@ -1,19 +1,19 @@
-"""An experiment: a Run whose names have become objects, and where its tensors lie in shared memory."""
+"""An experiment (a Run whose names have become objects, with its data and initial weights), and its outcome."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from pslab.config.cluster import Cluster
+from pslab.config.cluster import APPLY_FACTORS, SELECT_FACTORS, Cluster
 from pslab.config.run import Run
 from pslab.config.table import find
-from pslab.engines.experiment import costs
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
 from pslab.policies.rates import Rate
 from pslab.policies.schedules import Schedule
@@ -31,14 +31,12 @@ from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.objective import Loss, Metric, accuracy, cross_entropy
 from pslab.tensors.workload.running_statistics import Running, calibration
 
-T = TypeVar("T")
-
 SQUARES = "squares"  # the memory of a rate that needs its worker's own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """Everything that an engine needs, checked. `weights` are the initial ones, flat, as servers hold them."""
+class Setup:
+    """What every process of a run knows: its policies, its model, and the cluster; all of it checked."""
 
     run: Run
     sync: Sync
@@ -49,10 +47,8 @@ class Experiment:
     prune: Any  #: a rule of pslab.tensors.pruning.pruner, or one of the user's
     optimizer: OptimizerSpec
     cluster: Cluster
-    dataset: Dataset
     shell: nn.Module  #: the model without its weights
     keyspace: Keyspace
-    weights: torch.Tensor
     parts: tuple[Part, ...]
     loss: Loss = cross_entropy
     metric: Metric | None = accuracy  #: None stands for the mean loss
@@ -61,7 +57,6 @@ class Experiment:
     device: Device = field(default=Device())  #: where workers compute
     assignment: Any = None  #: the worker of each training example (int64 [N]), if they are shared out once
     places: Any = None  #: of each key where servers hold it (int64 [keys]), if that is not in the order of the keys
-    checkpoints: CheckpointStore | None = None  #: where they lie, if there are to be any
     trains: bool = True  #: if not, workers only exchange: no gradient is computed, nothing is evaluated (benchmarks)
 
     @cached_property
@@ -70,15 +65,10 @@ class Experiment:
         return traits_of(self.sync)
 
     @property
-    def examples(self) -> int:
-        """In the training data."""
-        return len(self.dataset.train_y)
-
-    @property
     def in_place(self) -> bool:
         """Whether workers compute on the server's own weights: no worker computes as they change.
 
-        In wall-clock time also over no link: what an emulated one brings is to be brought.
+        In wall-clock time only where no link is emulated: the weights cross such a link as copies.
         """
         alone = self.cluster.free or self.run.engine != "local"
         return self.run.pull == "whole" and alone and self.traits.barrier
@@ -88,10 +78,58 @@ class Experiment:
         """Whether a worker applies to its own weights what it has not yet sent."""
         return bool(getattr(self.prune, "applies", False))
 
-    @property
+    @cached_property
     def layered(self) -> bool:
         """Whether a layer's requests go when it is ready, and wait for no other layer."""
         return bool(self.ranges.layered)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a worker that dies is replaced, and what it keeps lies where its successor finds it."""
+        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.apart
+
+    @cached_property
+    def sparse(self) -> bool:
+        """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
+        return self.keyed or not isinstance(self.prune, Dense)
+
+    @cached_property
+    def keyed(self) -> bool:
+        """Whether workers pull and push just the keys that their batches hold."""
+        return self.run.pull == "keys"
+
+    @cached_property
+    def select_factor(self) -> float:
+        """What a gradient takes at its worker, in the cluster's `select_s`."""
+        return select_factor(self.cluster, self.prune, self.rate)
+
+    @cached_property
+    def apply_factor(self) -> float:
+        """What a push takes at the server, in the cluster's `apply_s`."""
+        return apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
+
+    @property
+    def memories(self) -> dict[str, Memory]:
+        """What each worker keeps from one gradient to the next."""
+        size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
+        pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
+        squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
+        own = {SQUARES: Memory(size, dtype)} if squares else {}
+        return {**pruned, **own, **methods.memories(self.sync, size, dtype)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Setup):
+    """Everything that an engine needs. `weights` are the initial ones, flat, as servers hold them."""
+
+    dataset: Dataset
+    weights: torch.Tensor
+    checkpoints: CheckpointStore | None = None  #: where they lie, if there are to be any
+
+    @property
+    def examples(self) -> int:
+        """The number of training examples."""
+        return len(self.dataset.train_y)
 
     @property
     def portable(self) -> bool:
@@ -105,21 +143,6 @@ class Experiment:
         named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
         return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.apart
 
-    @property
-    def replaces(self) -> bool:
-        """Whether a worker that dies is replaced, and what it keeps lies where its successor finds it."""
-        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.apart
-
-    @property
-    def sparse(self) -> bool:
-        """Whether gradients travel as frames of entries; if not they are read where the worker computed them."""
-        return self.keyed or not isinstance(self.prune, Dense)
-
-    @property
-    def keyed(self) -> bool:
-        """Whether workers pull and push just the keys that their batches hold."""
-        return self.run.pull == "keys"
-
     @cached_property
     def evaluated(self) -> Any:
         """The keys whose weights an evaluation reads (int64, increasing, at least one); None: it reads all weights."""
@@ -130,21 +153,64 @@ class Experiment:
         found = np.union1d(test.keys_of(np.arange(len(test))), train.keys_of(rows))
         return found if len(found) else np.zeros(1, np.int64)
 
-    @property
-    def select_factor(self) -> float:
-        """What a gradient takes at its worker, in the cluster's `select_s`."""
-        return costs.select_factor(self.cluster, self.prune, self.rate)
 
-    @property
-    def apply_factor(self) -> float:
-        """What a push takes at the server, in the cluster's `apply_s`."""
-        return costs.apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
+def select_factor(cluster: Cluster, prune: Any, rate: Any) -> float:
+    """What a gradient takes at its worker in virtual time, in the cluster's `select_s`: the rule's selection (1 of a
+    user's own rule), and the division by the rate if the worker does that."""
+    factors, row = {**SELECT_FACTORS, **cluster.select_factor}, find("prune", prune)
+    found = factors[row.name] if row else 1.0
+    return found + factors[needed] if (needed := rate_state.needs(rate)) in rate_state.AT_WORKER else found
 
-    @property
-    def memories(self) -> dict[str, Memory]:
-        """What each worker keeps from one gradient to the next."""
-        size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
-        pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
-        squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
-        own = {SQUARES: Memory(size, dtype)} if squares else {}
-        return {**pruned, **own, **methods.memories(self.sync, size, dtype)}
+
+def apply_factor(cluster: Cluster, optimizer: OptimizerSpec, rate: Any, sparse: bool) -> float:
+    """What a push takes at the server in virtual time, in the cluster's `apply_s`: 1 for plain SGD at a rate that keeps
+    nothing there, and what other optimizers and rates take longer."""
+    factors = {**APPLY_FACTORS, **cluster.apply_factor}
+    found, name, needed = 1.0, optimizer.cls.__name__.lower(), rate_state.needs(rate)
+    if not optimizer.plain_sgd:
+        found = factors.get(name, factors["other"])[sparse]
+    return found + factors[needed][sparse] - 1.0 if needed in rate_state.AT_SERVER else found
+
+
+# --- what an engine hands to the records: plain tables and facts ----------------------------------------------------
+
+OnProgress = Callable[[dict[str, Any]], None]
+"""Gets {"pushes", "seconds", "workers"} now and then, {"pushes", "seconds", "accuracy", "loss"} when a snapshot was
+evaluated, and {} ten times a second meanwhile. Each of "workers" is {"doing": computing, waiting, transferring or dead,
+"for": [workers], "iteration"}. With "repeated", which says why, the run has begun again;
+"checkpoint" says from which one the run goes on, or why there are none;
+"waits" says who waits for whom where no push came for a lease;
+"evaluating" is [done, of] snapshots once the training is over.
+It may raise KeyboardInterrupt to end the run in order."""
+
+
+TABLES = ("accuracy", "phases", "pushes", "arrivals", "weights")  # the arrays of an Outcome, in their order
+
+
+class Trained(NamedTuple):
+    """The snapshots of a run whose training is over."""
+
+    snapshots: Mapping[int, tuple[int, float]]  #: by number: pushes, seconds
+    evaluated: Mapping[int, tuple[float, float]]  #: of some: accuracy, loss
+    left: Mapping[int, np.ndarray]  #: of the others their weights
+
+
+@dataclass
+class Outcome:
+    """One run that has ended. Tables are float64 [rows, columns]; seconds count from its start."""
+
+    accuracy: np.ndarray  #: pushes, seconds, accuracy, loss
+    phases: np.ndarray  #: see pslab.engines.worker.phases.PHASE_COLUMNS
+    pushes: np.ndarray  #: see pslab.engines.server.ledger.PUSH_COLUMNS
+    arrivals: np.ndarray  #: ... ARRIVAL_COLUMNS
+    weights: np.ndarray  #: the final ones, flat
+    facts: dict[str, Any] = field(default_factory=dict)
+    trained: Trained | None = None  #: of one that was interrupted while it was evaluated
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that was interrupted and ended in order; `outcome` has its completed iterations, None if there are none."""
+
+    def __init__(self, outcome: Outcome | None) -> None:
+        self.outcome = outcome
+        super().__init__("interrupted")

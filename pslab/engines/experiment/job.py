@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
-from pslab.config.cluster import Cluster
-from pslab.config.run import Run
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, Setup
 from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena, aligned
 from pslab.engines.experiment.wire import WHOLE
 from pslab.policies.partition import servers_of
-from pslab.policies.rates import Rate
-from pslab.policies.schedules import Schedule
-from pslab.protocol.requests import Order
-from pslab.protocol.traits import Sync, Traits
 from pslab.tensors.codec import frame_bytes
-from pslab.tensors.device import Device
 from pslab.tensors.sparse import SparseInputs
-from pslab.tensors.update.optimizers import OptimizerSpec
-from pslab.tensors.update.store import Part
 from pslab.tensors.workload.data import Dataset
-from pslab.tensors.workload.keyspace import Keyspace
-from pslab.tensors.workload.objective import Loss, Metric
 from pslab.tensors.workload.reading import Column, Rows
-from pslab.tensors.workload.running_statistics import Running
 
 FIELDS = ("train_x", "train_y", "test_x", "test_y")
 
@@ -100,41 +87,23 @@ class SharedDataset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One run, as the server and the workers get it."""
+class Job(Setup):
+    """One run, as the server and the workers get it: where its tensors lie stands for the tensors."""
 
-    run: Run
-    sync: Sync
-    traits: Traits
-    rate: Rate
-    order: Order
-    schedule: Schedule
-    prune: Any
-    optimizer: OptimizerSpec
-    cluster: Cluster
-    shell: nn.Module
-    loss: Loss
-    metric: Metric | None
-    keyspace: Keyspace
-    parts: tuple[Part, ...]
-    layer_shares: tuple[tuple[float, float], ...]
     layout: Layout
     shelf: SharedDataset
-    running: Running
-    device: Device
-    examples: int
-    assignment: Any
-    places: Any
-    evaluated: Any
-    select_factor: float
-    apply_factor: float
-    sparse: bool
-    keyed: bool
-    trains: bool
-    portable: bool
-    own: bool
-    layered: bool
+    examples: int  #: in the training data
+    evaluated: Any  #: see Experiment
+    portable: bool  #: see Experiment
     shares: tuple[float, ...]  #: of each range: what handling it costs in virtual time, of what the whole model costs
+
+    @classmethod
+    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset) -> Job:
+        """The job of an experiment whose tensors have found their places."""
+        shared = {each.name: getattr(experiment, each.name) for each in fields(Setup)}
+        return cls(**shared, layout=layout, shelf=shelf, examples=experiment.examples, evaluated=experiment.evaluated,
+                   portable=experiment.portable, shares=tuple(part.size / layout.size for part in experiment.parts),
+                   )  # fmt: skip
 
     @cached_property
     def ranges_of(self) -> tuple[tuple[int, ...], ...]:
@@ -196,13 +165,3 @@ class Job:
         run = self.run
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
         return run.learning_rate * self.schedule.factor(progress, applied * run.batch_size / self.examples)
-
-    @classmethod
-    def of(cls, experiment: Experiment, layout: Layout, shelf: SharedDataset) -> Job:
-        """The job of an experiment whose tensors have found their places."""
-        same = ("run", "sync", "traits", "rate", "order", "schedule", "prune", "optimizer", "cluster", "shell", "loss",
-                "metric", "keyspace", "parts", "layer_shares", "running", "device", "examples", "assignment", "places",
-                "evaluated", "select_factor", "apply_factor", "sparse", "keyed", "trains", "portable", "own",
-                "layered")  # fmt: skip
-        shares = tuple(part.size / layout.size for part in experiment.parts)
-        return cls(**{name: getattr(experiment, name) for name in same}, layout=layout, shelf=shelf, shares=shares)

@@ -14,8 +14,7 @@ import numpy as np
 from pslab.config.fleet import Fleet
 from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import facts as fault_facts
-from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.experiment.outcome import Interrupted, OnProgress, Outcome
+from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.liveness import Liveness

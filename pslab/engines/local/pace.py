@@ -17,9 +17,8 @@ import numpy as np
 import torch
 
 from pslab.engines.emulation.compute_times import ComputeTimes
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, OnProgress
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.outcome import OnProgress
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.framed_pipe import ready

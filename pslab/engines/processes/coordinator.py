@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, OnProgress, Trained
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.outcome import OnProgress, Trained
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.pool import ENDS, Pool
 from pslab.engines.processes.watch import EVALUATING, PREPARING, Phases, Watch

@@ -13,8 +13,7 @@ import numpy as np
 
 from pslab.config.metric import metric_of
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
-from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.experiment.outcome import Interrupted, OnProgress, Outcome
+from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
 from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, Coordinator

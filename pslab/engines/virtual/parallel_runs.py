@@ -16,10 +16,9 @@ import numpy as np
 
 from pslab.config.metric import metric_of
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import TABLES, Experiment, Outcome
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.outcome import TABLES, Outcome
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report, report

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, OnProgress, Outcome
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.outcome import OnProgress, Outcome
 from pslab.engines.experiment.wire import Diverged, Frame
 from pslab.engines.server.ledger import JOINED, LEFT, PULLED, PUSHED
 from pslab.engines.server.push_accounts import PushAccounts

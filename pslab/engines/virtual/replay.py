@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, Outcome
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.outcome import Outcome
 from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import Sizes, exchange, job_without_tensors

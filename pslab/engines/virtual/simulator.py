@@ -20,8 +20,8 @@ from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.links import UP
 from pslab.engines.emulation.traffic import Traffic
+from pslab.engines.experiment.experiment import OnProgress
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.outcome import OnProgress
 from pslab.engines.experiment.wire import Diverged, Frame
 from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.rows import Rows

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
-from pslab.engines.experiment.outcome import Interrupted, OnProgress, Outcome
 from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts

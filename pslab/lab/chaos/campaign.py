@@ -14,8 +14,7 @@ import pandas as pd
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.engines.experiment.experiment import Experiment
-from pslab.engines.experiment.outcome import Interrupted, Outcome
+from pslab.engines.experiment.experiment import Experiment, Interrupted, Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import exchange, job_without_tensors
 from pslab.lab.chaos.draw import drawn

@@ -13,7 +13,7 @@ from pslab.config.parameters import Bounds
 from pslab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pslab.engines.experiment.outcome import Outcome
+    from pslab.engines.experiment.experiment import Outcome
 
 ENGINES = ("virtual", "local")
 RUNS = {"virtual": 1000, "local": 20}

@@ -11,7 +11,7 @@ from pslab.config.run import Run
 from pslab.lab.judge.verdict import judge
 
 if TYPE_CHECKING:
-    from pslab.engines.experiment.outcome import Outcome
+    from pslab.engines.experiment.experiment import Outcome
 
 
 def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:

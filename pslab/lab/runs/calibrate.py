@@ -120,7 +120,7 @@ def _cluster(
 
 def _factors(run: Run, cluster: Cluster) -> tuple[float, float]:
     """What selecting and applying take in this run, in the cluster's `select_s` and `apply_s`."""
-    from pslab.engines.experiment.costs import apply_factor, select_factor
+    from pslab.engines.experiment.experiment import apply_factor, select_factor
     from pslab.tensors.pruning.rules import Dense
     from pslab.tensors.update.optimizers import resolve_optimizer
 

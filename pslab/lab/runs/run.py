@@ -22,7 +22,7 @@ from pslab.lab.runs.machine import check_disk, forget_checkpoints, forget_old_ch
 from pslab.lab.runs.progress import Progress, taken_before
 
 if TYPE_CHECKING:
-    from pslab.engines.experiment.outcome import Interrupted, Outcome
+    from pslab.engines.experiment.experiment import Interrupted, Outcome
 
 _pool_in_use = threading.Lock()  # one pool per process: a run in a cell must not meet one in the background
 
@@ -181,7 +181,7 @@ def _tried(name: str, run: Run, place: Path, shown: Progress, stop: threading.Ev
 
 def _execute(name: str, run: Run, place: Path, shown: Progress, stop: threading.Event) -> Result:
     from pslab.engines.execute import execute, keep_trained
-    from pslab.engines.experiment.outcome import Interrupted
+    from pslab.engines.experiment.experiment import Interrupted
     from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve
 
@@ -242,7 +242,7 @@ def _in_parallel(
 
     Those without either were under way in a process that is gone, or not begun: alone they come to the same end.
     """
-    from pslab.engines.experiment.outcome import Interrupted, Outcome
+    from pslab.engines.experiment.experiment import Interrupted, Outcome
     from pslab.engines.virtual import parallel_runs
     from pslab.lab.judge.tables import tables_of
     from pslab.lab.runs.resolve import resolve

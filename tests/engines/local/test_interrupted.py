@@ -7,7 +7,7 @@ import signal
 import pytest
 from tiny import tiny
 
-from pslab.engines.experiment.outcome import Interrupted
+from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.local import engine
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool

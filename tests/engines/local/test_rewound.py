@@ -12,7 +12,7 @@ from sabotage import DECIDER, SabotagedServer, dying
 from tiny import tiny
 
 from pslab.engines.execute import execute as execute_again
-from pslab.engines.experiment.outcome import Interrupted
+from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.local.engine import execute
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.recovery.generations import Generations, newest

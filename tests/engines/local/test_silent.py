@@ -16,7 +16,7 @@ from ownpolicies import AlwaysHold
 from sabotage import Sabotaged
 from tiny import Raises, tiny
 
-from pslab.engines.experiment.outcome import Interrupted
+from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool, watch
 from pslab.errors import RunError, Stalled, WorkerDied

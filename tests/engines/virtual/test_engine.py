@@ -8,7 +8,7 @@ import pytest
 from tiny import Diverges, tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import Interrupted
+from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES

@@ -14,7 +14,7 @@ from tiny import Diverges, Raises, tiny
 
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import TABLES, Outcome
+from pslab.engines.experiment.experiment import TABLES, Outcome
 from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import parallel_runs

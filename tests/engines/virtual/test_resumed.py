@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.checkpoint.store import CheckpointStore
-from pslab.engines.experiment.outcome import Interrupted
+from pslab.engines.experiment.experiment import Interrupted
 from pslab.engines.virtual import engine as virtual
 from pslab.lab.runs.resolve import resolve
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.checkpoint.file import pack, unpack
-from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.experiment.experiment import Experiment, OnProgress
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.outcome import OnProgress
 from pslab.engines.local.liveness import Liveness
 from pslab.engines.local.recovery.generations import Generations, newest
 from pslab.engines.local.recovery.replacing import Recovery

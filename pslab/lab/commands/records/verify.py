@@ -16,7 +16,7 @@ from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding, line
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pslab.engines.experiment.outcome import Outcome
+    from pslab.engines.experiment.experiment import Outcome
     from pslab.lab.records.record import Result
 
 #: Facts of a run of real processes that follow from the order at its server.

@@ -11,7 +11,7 @@ from ray_nodes import Nodes
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.experiment.outcome import Outcome
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.processes import pool
 from pslab.engines.processes.pool import SERVER
 from pslab.errors import WorkerDied
