@@ -24,7 +24,7 @@ from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.phase_tables import PhaseTables
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.local.server import LocalServer
-from pslab.engines.local.stores.role import StoreRole
+from pslab.engines.local.store import StoreRole
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report

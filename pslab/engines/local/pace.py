@@ -22,7 +22,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.outcome import OnProgress
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.ends import number_of
-from pslab.engines.local.lines.framed_pipe import ready
+from pslab.engines.local.lines.stream import ready
 from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.precedence import Starving, let_others_first
