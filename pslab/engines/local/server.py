@@ -13,8 +13,8 @@ from pslab.engines.experiment.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.ends import server_stream
 from pslab.engines.local.lines.stream import SPIN_S, NoFrame, Stream, ready
-from pslab.engines.local.pace import waking_late_s
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
+from pslab.engines.local.rehearsal import waking_late_s
 from pslab.engines.local.remote_store import RemoteStores
 from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import ProcessContext

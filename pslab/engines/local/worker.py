@@ -13,7 +13,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import FIRST, Diverged, Frame, Stop
 from pslab.engines.local.lines.ends import worker_stream
 from pslab.engines.local.lines.stream import SPIN_S, awaited, ready
-from pslab.engines.local.pace import rehearsed
+from pslab.engines.local.rehearsal import rehearsed
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
@@ -34,14 +34,14 @@ class Stopped(Exception):
     """The server has ended the run."""
 
 
-class LocalWorker(Evaluating):
+class LocalWorker:
     """The role of a worker's process: one run."""
 
     called = "worker {}"
 
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
         context = context.with_offset_now()
-        super().__init__(context, job)
+        self.context, self.job, self._evaluating = context, job, Evaluating(context, job)
         self.worker, self.stream = context.number, worker_stream(job, context)
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         requests = requests_of(job, context.arena, context.data)
@@ -67,7 +67,12 @@ class LocalWorker(Evaluating):
 
     @property
     def iteration(self) -> int:
+        """The iteration that is being computed or waited for, for error messages."""
         return self.driver.iteration
+
+    def evaluate(self, index: int, device: str) -> None:
+        """Evaluate a snapshot and report it."""
+        self._evaluating.evaluate(index, device)
 
     def rehearse(self) -> None:
         """Report how long gradients take while all workers compute."""
