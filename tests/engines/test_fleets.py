@@ -135,7 +135,7 @@ class Babbles(nn.Module):
             from pslab.engines.local.lines.stream import Stream
 
             lines = [each for each in gc.get_objects() if isinstance(each, Stream)]
-            line = next(each for each in lines if each._mirror is not None and each._mirror._server == self.server)
+            line = next(each for each in lines if each._buffers is not None and each._buffers._server == self.server)
             os.write(line._stream, bytes(range(256)))
         return self.net(x)
 

@@ -31,7 +31,7 @@ def replaced(where: str, made: Callable[[Any], Any]) -> None:
 
 def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKILL) -> None:
     """This process ends at the count-th call of a function: before it, after it, or in the midst of what it writes:
-    half of what `os.write` has, or a state of what a worker keeps (`WorkerState._put`)."""
+    half of the first piece that `os.writev` has, or a state of what a worker keeps (`WorkerState._put`)."""
 
     def made(original: Any) -> Any:
         calls = 0
@@ -42,7 +42,8 @@ def dying(where: str, count: int, when: str = "before", end: int = signal.SIGKIL
             if calls == count and when == "torn":
                 arguments[0]._numbers[arguments[1]] = TORN
             if calls == count and when == "half":
-                original(arguments[0], arguments[1][: len(arguments[1]) // 2])
+                (first, *_) = arguments[1]
+                original(arguments[0], [first[: len(first) // 2]])
             if calls == count and when == "after":
                 original(*arguments, **named)
             if calls == count:

@@ -96,7 +96,7 @@ class Blocked(NamedTuple):
 class Ordered(NamedTuple):
     """Server -> another one: what it is to do; the pushes or the request that this is about follow."""
 
-    kind: int  #: see pslab.engines.local.stores.order
+    kind: int  #: see pslab.engines.local.store
     about: int  #: the range, the snapshot, or the worker
     version: int = 0
     flag: bool = False  #: of a step whether it is a mean, of a reply whether it is empty

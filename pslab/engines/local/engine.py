@@ -15,21 +15,22 @@ from pslab.config.fleet import Fleet
 from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import facts as fault_facts
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
+from pslab.engines.local import rehearsal
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.liveness import Liveness
-from pslab.engines.local.pace import AGAIN, DILATIONS, EMULATED, Pace, Rehearsing, emulation, kept
+from pslab.engines.local.pace import DILATIONS, EMULATED, Pace, emulation, kept, larger
 from pslab.engines.local.recovery.disk import Disk
 from pslab.engines.local.recovery.phase_tables import PhaseTables
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.local.server import LocalServer
-from pslab.engines.local.stores.role import StoreRole
+from pslab.engines.local.store import StoreRole
 from pslab.engines.local.worker import LocalWorker
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import Report
-from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S
+from pslab.engines.processes.coordinator import INTERRUPT_LIMIT_S, POLL_S, Coordinator
 from pslab.engines.processes.pool import ENDS, SERVER, Pool
-from pslab.engines.processes.precedence import let_others_first
+from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
@@ -37,6 +38,7 @@ from pslab.engines.server.rows import rows_in
 from pslab.engines.worker.driver import skipped
 from pslab.errors import RunError
 
+AGAIN = "the machine did not keep the cluster's pace: once again, slower"
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
 
 
@@ -81,14 +83,25 @@ def rehearse(experiment: Experiment) -> Pace:
         raise
 
 
-class _LocalRun(Rehearsing):
-    """A run in wall-clock time."""
+class _LocalRun(Coordinator):
+    """A run in wall-clock time.
+
+    Args:
+        beside: whether a process evaluates while the run is under way.
+        yields: see `execute`.
+        before: the emulation of an attempt that was not kept.
+    """
 
     def __init__(
         self, pool: Pool, experiment: Experiment, on_progress: OnProgress, beside: bool, yields: bool | None,
         before: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(pool, experiment, on_progress, yields, before)
+        super().__init__(pool, experiment, on_progress)
+        self.precedence, self.before = Precedence(self._computing, yields), before
+        self.dilation, self.pace = 1.0, Pace((), 0.0)
+        self.workers = set(range(self.run.workers))
+        self.stores = {number_of(self.run.workers, server) for server in range(1, self.run.servers)}
+        self.all = self.workers | {SERVER} | self.stores  #: the processes that have a role
         self.liveness = Liveness(pool, self.run.workers, self.run.on_death, self.stores)
         self.lost = self.liveness.lost
         servers, succeed = (SERVER, *sorted(self.stores)), partial(self._give_role, successor=True)
@@ -124,6 +137,23 @@ class _LocalRun(Rehearsing):
             pools.release(kill=True)
         return outcome
 
+    def rehearsed(self) -> Pace:
+        """The pace that a run would have now."""
+        self._prepare()
+        self._rehearse()
+        return self.pace
+
+    def _rehearse(self) -> None:
+        """Find out whether workers may let others first, and how slowly the cluster must run."""
+        self.pace, asked = rehearsal.rehearse(self, self.workers, self.precedence), self.run.dilation
+        least = larger(self.before) if self.before else 1.0
+        self.dilation = asked if isinstance(asked, float) else self.pace.dilation(self.experiment, least)
+
+    def _computing(self) -> list[int]:
+        """The processes that compute, by their numbers in the system."""
+        return [self.pool.processes[number].pid
+                for number in self.all - {SERVER} - self.stores - self.pool.ended.keys()]  # fmt: skip
+
     @property
     def _under_way(self) -> bool:
         """Whether the server or a worker has not yet reported its end."""
@@ -144,12 +174,12 @@ class _LocalRun(Rehearsing):
 
     def _follow(self) -> None:
         """Take what the processes report until all of them have ended."""
-        with self._yielding(self.yields):
+        with self.precedence.yielding(self.precedence.yields):
             self._run()
             self.running = True
             while self._under_way:
                 self.hear(self._owed(), POLL_S)
-                self._relieve()
+                self.precedence.relieve()
                 if (fallen := self.recovery.fallen) is not None and "outcome" not in self.facts:
                     self._rewind(fallen)
                 if (beside := self.evaluator) is not None and beside not in self.pool.ended and not self.busy:
@@ -193,8 +223,8 @@ class _LocalRun(Rehearsing):
         return {
             "dilation": self.dilation,
             **found,
-            "workers_let_others_first": self.yields,
-            **({"workers_starved": True} if self.starved else {}),
+            "workers_let_others_first": self.precedence.yields,
+            **({"workers_starved": True} if self.precedence.starved else {}),
             "rehearsed_gradient_s": self.pace.gradient_s,
             "rehearsed_late_s": self.pace.late_s,
         }
@@ -211,7 +241,7 @@ class _LocalRun(Rehearsing):
         before = self._emulation()
         self.on_progress({"pushes": 0, "seconds": 0.0, "repeated": AGAIN})
         beside = self.evaluator is not None
-        return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.asked, before).conduct()
+        return _LocalRun(self.pool, self.experiment, self.on_progress, beside, self.precedence.asked, before).conduct()
 
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
@@ -271,8 +301,7 @@ class _LocalRun(Rehearsing):
             self.recovery.prepared(number)
         elif report.kind == "joined":
             self.recovery.joined(report.body)
-            if self.yields:
-                let_others_first(self._computing, True)
+            self.precedence.renew()
         elif report.kind == "checkpoint":
             self.disk.keep(**report.body)
         elif report.kind == "evaluated":

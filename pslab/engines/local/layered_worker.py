@@ -15,8 +15,8 @@ class LocalLayeredWorker(LocalWorker):
     sooner than the model says. A pass that takes longer than modelled may be caught up with by those behind it.
     """
 
-    def __init__(self, seat: ProcessContext, job: Job, successor: bool = False) -> None:
-        super().__init__(seat, job, successor)
+    def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
+        super().__init__(context, job, successor)
         self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # what each one's passes really took
         self.producer.attend(self._needs, self._turns, self._layer_ready)
 
@@ -76,7 +76,7 @@ class LocalLayeredWorker(LocalWorker):
         begin_s = self.now()
         self.driver.stall(self.iteration, begin_s)
         if not self.job.cluster.free:
-            self.line.send([Blocked(self.worker, missing)])
+            self.stream.send([Blocked(self.worker, missing)])
         while self.driver.missing(layer) is not None:
             self._receive()  # nothing is to be computed before the iteration is
         now = self.now()

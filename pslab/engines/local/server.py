@@ -11,11 +11,11 @@ from typing import Any
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
-from pslab.engines.local.lines.ends import decider_line
-from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
-from pslab.engines.local.pace import waking_late_s
+from pslab.engines.local.lines.ends import server_stream
+from pslab.engines.local.lines.stream import SPIN_S, NoFrame, Stream, ready
 from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
-from pslab.engines.local.stores.line import StoreLines
+from pslab.engines.local.rehearsal import waking_late_s
+from pslab.engines.local.remote_store import RemoteStores
 from pslab.engines.processes.channel import await_order, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.watch import LOOKS
@@ -35,18 +35,18 @@ class LocalServer:
 
     called = "server"
 
-    def __init__(self, seat: ProcessContext, job: Job, checkpoint: int = 0) -> None:
-        self.job, self.run_, self.seat, self.parent = job, job.run, seat, seat.parent
+    def __init__(self, context: ProcessContext, job: Job, checkpoint: int = 0) -> None:
+        self.job, self.run_, self.context, self.parent = job, job.run, context, context.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self.clock = WallClock()
-        self.stores = StoreLines(job, seat, self.clock)
-        self.lines: list[Line | None] = list(map(self._line, range(job.run.workers)))
-        self.coming: dict[int, Line] = {}  # of workers whose former process has sent what is still on its way
-        self.whose: dict[int, int | None] = {line.descriptor: worker for worker, line in enumerate(self.lines) if line}
-        self.whose[self.parent.fileno()] = None  # what is listened to
-        self.checkpoints = Checkpoints(job, seat, self, self.clock, self.stores.each)
+        self.stores = RemoteStores(job, context, self.clock)
+        self.streams: list[Stream | None] = list(map(self._stream, range(job.run.workers)))
+        self.coming: dict[int, Stream] = {}  # of workers whose former process has sent what is still on its way
+        self.whose: dict[int, int | None] = {self.parent.fileno(): None}  # what is listened to
+        self.whose |= {stream.descriptor: worker for worker, stream in enumerate(self.streams) if stream}
+        self.checkpoints = Checkpoints(job, context, self, self.clock, self.stores.each)
         self.resumed: Mapping[str, Any] | None  # the facts of the checkpoint that it goes on from
-        first = None if checkpoint else first_state(job, seat, self, self.clock, self.stores.each)
+        first = None if checkpoint else first_state(job, context, self, self.clock, self.stores.each)
         self.resumed, self.state = self.checkpoints.restore(checkpoint) if first is None else (None, first)
         self.driver, self.waiting, self.faults, self.left, _ = self.state
         self.machine = self.driver.machine
@@ -70,7 +70,7 @@ class LocalServer:
         """Serve until a stop rule holds, then report everything to the parent."""
         if self.resumed is None:
             self.clock.start(dilation)
-            self.stores.tell(Go(self.clock.zero_s))
+            self.stores.send(Go(self.clock.zero_s))
             self.driver.start()
             self._checkpoint(not self.checkpoints.problem)
             for worker in range(self.run_.workers):
@@ -80,10 +80,10 @@ class LocalServer:
             if zero_s is None:  # it stood still meanwhile
                 zero_s = time.monotonic() - self.resumed["seconds"] * dilation
             self.clock.start(dilation, zero_s)
-            self.stores.tell(Go(zero_s))
+            self.stores.send(Go(zero_s))
             self.stores.settle(self.state.machines, self.driver, self.resumed["seconds"])
-            lines, self.lines, self.whose = self.lines, [None] * len(self.lines), {self.parent.fileno(): None}
-            self.coming = {w: line for w, line in enumerate(lines) if line is not None and w not in self.left}
+            streams, self.streams, self.whose = self.streams, [None] * len(self.streams), {self.parent.fileno(): None}
+            self.coming = {w: stream for w, stream in enumerate(streams) if stream is not None and w not in self.left}
         self._loop()
         ended_s = self.clock.now()
         self.driver.keep_last(ended_s)
@@ -98,11 +98,11 @@ class LocalServer:
         self._end("interrupted")
 
     def attach(self, worker: int) -> None:
-        """A new process takes a worker's place; its line comes behind this order."""
-        pipe = self.seat.attached(worker)
+        """A new process takes a worker's place; its stream comes behind this order."""
+        pipe = self.context.attached(worker)
         if not self.driver.outcome:  # else its end tells it
-            self.seat.pipes[worker] = pipe  # also of the next run
-            self.coming[worker] = self._line(worker)
+            self.context.pipes[worker] = pipe  # also of the next run
+            self.coming[worker] = self._stream(worker)
             self.stores.join(worker)
 
     def abandon(self, worker: int) -> None:
@@ -111,14 +111,14 @@ class LocalServer:
             self._leave(worker)
 
     def bury(self, worker: int) -> None:
-        """This worker's process is given up; its line does not end, if it stands still on a host that does not answer.
+        """This worker's process is given up: its stream does not end if it stands still on a dead host.
         """
-        while not self.driver.outcome and self.lines[worker] is not None and self._hear(worker):
+        while not self.driver.outcome and self.streams[worker] is not None and self._hear(worker):
             pass  # it has come before
         if self.driver.outcome:
-            self._leave_line(worker)
-        elif self.lines[worker] is not None:
-            self._end_line(worker)
+            self._leave_stream(worker)
+        elif self.streams[worker] is not None:
+            self._end_stream(worker)
 
     # --- the loop -------------------------------------------------------------------------------------------------
 
@@ -184,8 +184,8 @@ class LocalServer:
     def _attach_due(self) -> None:
         """Processes that take the place of others go on, once all that those have sent is dealt with, and answered."""
         for worker in [w for w in self.coming if self.links.sent_all(w) and not self.stores.answers(w)]:
-            line = self.coming.pop(worker)
-            self.lines[worker], self.whose[line.descriptor] = line, worker
+            stream = self.coming.pop(worker)
+            self.streams[worker], self.whose[stream.descriptor] = stream, worker
             self.links.renew(worker)
             iteration, frame = self.driver.succeed(worker)
             self._send(worker, [Go(self.clock.zero_s, iteration, self.faults.survived(worker))])
@@ -204,9 +204,9 @@ class LocalServer:
     def _hear(self, worker: int) -> bool:
         """Read what a worker has sent, or that it is gone; whether there was something."""
         frames = self._frames(worker)
-        self._heard(worker, self.stores.gathered(worker, frames or []))
+        self._heard(worker, self.stores.whole(worker, frames or []))
         if frames is None or worker in self.wrong:
-            self._end_line(worker)
+            self._end_stream(worker)
         return bool(frames)
 
     def _hear_store(self, source: int) -> None:
@@ -215,21 +215,21 @@ class LocalServer:
         for worker, frame in whole:
             self._heard(worker, [frame])
         for worker in [worker for worker in ended if worker not in self.coming]:
-            while self.lines[worker] is not None and self._hear(worker):
+            while self.streams[worker] is not None and self._hear(worker):
                 pass  # it has come before
-            self._end_line(worker)
+            self._end_stream(worker)
 
-    def _end_line(self, worker: int) -> None:
+    def _end_stream(self, worker: int) -> None:
         """Nothing more is read of a worker's process; it is lost once no server has anything of it."""
-        self._leave_line(worker)
+        self._leave_stream(worker)
         if worker not in self.ending:
             self.ending.add(worker)
             self.stores.end(worker)
 
-    def _leave_line(self, worker: int) -> None:
-        if (line := self.lines[worker]) is not None:
-            del self.whose[line.descriptor]
-            self.lines[worker] = None
+    def _leave_stream(self, worker: int) -> None:
+        if (stream := self.streams[worker]) is not None:
+            del self.whose[stream.descriptor]
+            self.streams[worker] = None
 
     def _heard(self, worker: int, frames: Iterable[Frame]) -> None:
         """Let the links carry what a worker has sent."""
@@ -244,20 +244,20 @@ class LocalServer:
             else:
                 self.links.send_up(worker, frame)
 
-    def _line(self, worker: int) -> Line:
-        return decider_line(self.job, self.seat, worker, self.stores.relay)
+    def _stream(self, worker: int) -> Stream:
+        return server_stream(self.job, self.context, self.context.pipes[worker], worker)
 
     def _frames(self, worker: int) -> list[Frame] | None:
-        """What has come on a worker's line; None if its process is gone."""
-        line = self.lines[worker]
-        assert line is not None  # it is listened to
+        """What has come on a worker's stream; None if its process is gone."""
+        stream = self.streams[worker]
+        assert stream is not None  # it is listened to
         try:
-            return line.frames()
+            return stream.frames()
         except (EOFError, OSError) as error:
             if isinstance(error, NoFrame):  # its process is there, and is to be ended
                 self.wrong[worker] = str(error)
-            del self.whose[line.descriptor]
-            self.lines[worker] = None
+            del self.whose[stream.descriptor]
+            self.streams[worker] = None
             return None
 
     def _take_one(self) -> None:
@@ -288,9 +288,9 @@ class LocalServer:
 
     def keep(self) -> None:
         """What a worker is slow to take is copied; where memory is shared it lies in a place of the worker's."""
-        for line in self.lines:
-            if line is not None:
-                line.keep()
+        for stream in self.streams:
+            if stream is not None:
+                stream.keep()
 
     def _deliver(self, *, busy: bool = False) -> None:
         """Weights that are due go out to the workers."""
@@ -301,9 +301,9 @@ class LocalServer:
             self._send(worker, frame)
 
     def _send(self, worker: int, frame: Frame) -> None:
-        if (line := self.lines[worker]) is not None:
-            with contextlib.suppress(OSError):  # a dead worker is noticed where its line is read
-                line.send(frame)
+        if (stream := self.streams[worker]) is not None and not self.stores.relayed(frame):
+            with contextlib.suppress(OSError):  # a dead worker is noticed where its stream is read
+                stream.send(frame)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -326,12 +326,12 @@ class LocalServer:
             self.driver.leave(worker)
 
     def _dismiss(self) -> None:
-        """Stop the workers, and read each one's line to its last message: the next run begins with empty lines."""
-        waiting = {worker for worker, line in enumerate(self.lines) if line is not None}
+        """Stop the workers, and read each one's stream to its last message: the next run begins with empty streams."""
+        waiting = {worker for worker, stream in enumerate(self.streams) if stream is not None}
         for worker in set(range(self.run_.workers)) - waiting - self.left:  # it waits for a process: for none, now
             report(self.parent, "lost", {"worker": worker, "over": True})
         self.coming.clear()
-        self.stores.tell(Stop(0))
+        self.stores.send(Stop(0))
         for worker in waiting:
             self._send(worker, [Stop(worker)])
         while waiting and self.driver.outcome != "died":
@@ -342,7 +342,7 @@ class LocalServer:
                     continue
                 if (sender := self.whose.get(source, BURIED)) is None:
                     self._obey()
-                    waiting -= {worker for worker in waiting if self.lines[worker] is None}  # it is buried
+                    waiting -= {worker for worker in waiting if self.streams[worker] is None}  # it is buried
                 if sender is None or sender == BURIED:
                     continue
                 self.heard.add(sender)
@@ -356,7 +356,7 @@ class LocalServer:
     def _report(self, ended_s: float) -> None:
         books, pushes = self.driver.books, self.driver.books.applied
         rows = books.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
-        show_held(self.job, self.seat.arena, self.job.layout.server, 0)
+        show_held(self.job, self.context.arena, self.job.layout.server, 0)
         if fallen := self.stores.gone():  # not all that was decided was done
             report(self.parent, "fallen", {"numbers": fallen})
             pushes = reached(rows, len(self.job.parts), self.job.traits)["pushes"]

@@ -11,9 +11,9 @@ import time
 from pslab.engines.emulation.faults import NEVER, Faults
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import FIRST, Diverged, Frame, Stop
-from pslab.engines.local.lines.ends import worker_line
-from pslab.engines.local.lines.framed_pipe import ready
-from pslab.engines.local.pace import rehearsed
+from pslab.engines.local.lines.ends import worker_stream
+from pslab.engines.local.lines.stream import SPIN_S, awaited, ready
+from pslab.engines.local.rehearsal import rehearsed
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
@@ -34,26 +34,28 @@ class Stopped(Exception):
     """The server has ended the run."""
 
 
-class LocalWorker(Evaluating):
+class LocalWorker:
     """The role of a worker's process: one run."""
 
     called = "worker {}"
 
-    def __init__(self, seat: ProcessContext, job: Job, successor: bool = False) -> None:
-        seat = seat.met_again()
-        super().__init__(seat, job)
-        self.worker, self.line = seat.number, worker_line(job, seat)
-        requests = requests_of(job, seat.arena, seat.data)
-        rows = Rows(len(PHASE_COLUMNS), seat.phases)  # they outlive this process
-        self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.line.send(frame), rows, requests)
-        self.producer = producer_of(job, self.worker, seat.arena, seat.data, successor=successor, requests=requests)
+    def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
+        context = context.with_offset_now()
+        self.context, self.job, self._evaluating = context, job, Evaluating(context, job)
+        self.worker, self.stream = context.number, worker_stream(job, context)
+        self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
+        requests = requests_of(job, context.arena, context.data)
+        rows = Rows(len(PHASE_COLUMNS), context.phases)  # they outlive this process
+        self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.stream.send(frame), rows, requests)
+        self.producer = producer_of(job, self.worker, context.arena, context.data, successor=successor,
+                                    requests=requests)  # fmt: skip
         self.producer.warm_up()
         self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []
         self.selecting = Selecting(job.device.apart)
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
-        self.clock, self.life = WallClock(), LifeSigns(seat.parent, job.run.lease_s)
+        self.clock, self.life = WallClock(), LifeSigns(context.parent, job.run.lease_s)
         # how late it woke for weights: a computation that the cluster models begins when they came, and hides it
         self.hides, self.lag_s, self.late_s = job.cluster.modelled(job.run.workers) and not job.layered, 0.0, 0.0
         self.idle_since_s = math.inf  # it waits since then, though it may be kept from saying so
@@ -65,11 +67,17 @@ class LocalWorker(Evaluating):
 
     @property
     def iteration(self) -> int:
+        """The iteration that is being computed or waited for, for error messages."""
         return self.driver.iteration
+
+    def evaluate(self, index: int, device: str) -> None:
+        """Evaluate a snapshot and report it."""
+        self._evaluating.evaluate(index, device)
 
     def rehearse(self) -> None:
         """Report how long gradients take while all workers compute."""
-        report(self.seat.parent, "rehearsed", rehearsed(self.job, self.worker, self.seat.arena, self.seat.data))
+        measured = rehearsed(self.job, self.worker, self.context.arena, self.context.data)
+        report(self.context.parent, "rehearsed", measured)
 
     def run(self, dilation: float) -> None:
         """Work until the server says stop, then report the phases."""
@@ -83,21 +91,21 @@ class LocalWorker(Evaluating):
         except Stopped:
             self._last_message()
         except NonFinite:
-            self.line.send([Diverged(self.worker, self.iteration)])
+            self.stream.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
         kill_after(math.inf)
         turns = self.driver.turns
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
-                "clock_bound_s": self.seat.bound_s(), "refused": self.driver.refused, "faulted": self.faults.rows,
+                "clock_bound_s": self.context.bound_s(), "refused": self.driver.refused, "faulted": self.faults.rows,
                 "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
-        report(self.seat.parent, "worked", body)
+        report(self.context.parent, "worked", body)
 
     def _start(self, dilation: float) -> int | None:
         """Start with the run, or take the place of another process: the iteration to be computed now, if any."""
         self.clock.start(dilation)
         go, *others = self._messages()
-        self.clock.start(dilation, go.zero_s - self.seat.apart[0])
+        self.clock.start(dilation, go.zero_s - self.context.offset[0])
         left_s = self.faults.kill_s(self.worker) - self.clock.now()
         if go.iteration == FIRST:
             kill_after(self.clock.real_s(left_s))
@@ -107,7 +115,7 @@ class LocalWorker(Evaluating):
         self.spared = go.spared
         self.driver.resume(go.iteration)
         body = {"worker": self.worker, "joined": go.iteration, "kept": self.producer.resume(go.iteration)}
-        report(self.seat.parent, "joined", body)
+        report(self.context.parent, "joined", body)
         return self._deal_with(others)
 
     # --- computing ------------------------------------------------------------------------------------------------
@@ -171,7 +179,7 @@ class LocalWorker(Evaluating):
         """The modelled computation ends at `end_s`; a stop ends it sooner."""
         while (left_s := end_s - self.clock.now()) > 0:
             self.life.give()
-            if ready((self.line.descriptor,), min(self.life.period_s, self.clock.real_s(left_s)), spin_s=0.0):
+            if ready((self.stream.descriptor,), min(self.life.period_s, self.clock.real_s(left_s)), spin_s=0.0):
                 self._receive()  # nothing is to be computed before the computation ends
                 self.lag_s = 0.0  # so nothing was delayed, however late it was read
 
@@ -183,8 +191,8 @@ class LocalWorker(Evaluating):
 
     def _show(self) -> None:
         """Let the parent see the phases now and then: what it has not seen is lost with this process."""
-        if not self.seat.arena.shared and time.monotonic() - self.shown_s > SHOW_S:
-            self.seat.show()
+        if not self.context.arena.shared and time.monotonic() - self.shown_s > SHOW_S:
+            self.context.show()
             self.shown_s = time.monotonic()
 
     def _deal_with(self, messages: Frame) -> int | None:
@@ -196,12 +204,12 @@ class LocalWorker(Evaluating):
 
     def _messages(self) -> Frame:
         try:
-            frames = self.line.wait(self.idle_since_s)
+            frames, late_s = awaited(self.stream, self.idle_since_s, spin_s=self.spin_s)
             self.idle_since_s = math.inf
             messages = [message for frame in frames if not self.driver.repeated(frame) for message in frame]
         except EOFError:
             raise Stopped from None
-        late_s = self.line.late_s / self.clock.dilation
+        late_s /= self.clock.dilation
         if self.hides:
             self.lag_s = late_s
         else:
@@ -219,7 +227,7 @@ class LocalWorker(Evaluating):
 
     def _last_message(self) -> None:
         with contextlib.suppress(OSError):  # the server may be gone
-            self.line.send([Stop(self.worker)])
+            self.stream.send([Stop(self.worker)])
 
     def _received(self, message: Ack | Weights) -> int | None:
         now = self.now()
@@ -237,12 +245,12 @@ class Selecting:
     """How long a worker has waited for others while it selected: on the CPU what its thread did not compute; of a
     device, whose time no thread has, what went beyond the shortest selection until then."""
 
-    def __init__(self, apart: bool) -> None:
-        self._apart, self._shortest_s = apart, math.inf
+    def __init__(self, separate: bool) -> None:
+        self._separate, self._shortest_s = separate, math.inf
 
     def waited_s(self, spent_s: float, used_s: float) -> float:
         """Of `spent_s`, of which the thread has computed `used_s`."""
-        if self._apart:
+        if self._separate:
             used_s = self._shortest_s = min(self._shortest_s, spent_s)
         return max(0.0, spent_s - used_s)
 

@@ -35,21 +35,17 @@ def name(number: int) -> str:
 
 
 class Reach(Protocol):
-    """How a process finds others, where it is given no lines."""
+    """How a process finds others, where it is given no lines; see pslab.engines.processes.fleets.loopback."""
 
-    port: int  #: where it listens
+    port: int
 
-    def accept(self, number: int) -> Connection:
-        """The line of a process that dials this one."""
+    def accept(self, number: int) -> Connection: ...
 
-    def of(self, number: int, *, anew: bool = False) -> Connection:
-        """The same, again and again; `anew` if another process of this number dials."""
+    def of(self, number: int, *, anew: bool = False) -> Connection: ...
 
-    def to(self, number: int) -> tuple[Connection, float]:
-        """A line to a process, again and again, and what its clock shows more."""
+    def to(self, number: int) -> tuple[Connection, float]: ...
 
-    def apart(self, number: int) -> tuple[float, float] | None:
-        """What a process's clock shows more now, and how exact that is; None if it does not answer."""
+    def offset(self, number: int) -> tuple[float, float] | None: ...
 
 
 class Memory(NamedTuple):
@@ -76,7 +72,7 @@ class ProcessContext(NamedTuple):
     checkpoints: tuple[Arena, Arena]  #: two generations of its own state, if it is a server
     phases: Arena | None = None  #: the table of a worker's own
     reach: Reach | None = None  #: how it finds others, if it is given no lines
-    apart: tuple[float, float] = (0.0, 0.0)  #: what the server's clock shows more than this one, and how exact that is
+    offset: tuple[float, float] = (0.0, 0.0)  #: what the server's clock shows more than this one, and how exact that is
 
     def attached(self, number: int) -> Connection:
         """The line of a new process, which the parent says is there."""
@@ -92,20 +88,20 @@ class ProcessContext(NamedTuple):
         assert self.reach is not None
         return self.reach.of(number, anew=anew)
 
-    def met_again(self) -> ProcessContext:
-        """The same, with what the server's clock shows more now: clocks drift apart. Where nobody answers, or both read
-        one clock, as before."""
-        now = self.reach.apart(SERVER) if self.reach is not None and any(self.apart) else None
-        return self if now is None else self._replace(apart=now)
+    def with_offset_now(self) -> ProcessContext:
+        """The same, with the offset of the server's clock measured anew, since clocks drift. Where both read one clock,
+        or the server does not answer, the offset stays as it was."""
+        now = self.reach.offset(SERVER) if self.reach is not None and any(self.offset) else None
+        return self if now is None else self._replace(offset=now)
 
     def bound_s(self) -> float:
-        """How far off the server's clock was at most, since it was measured: of clocks that drift evenly, it is most at
-        one end."""
-        seconds, bound_s = self.met_again().apart
-        return max(self.apart[1], abs(seconds - self.apart[0]) + bound_s)
+        """How wrong the offset of the server's clock was at most since it was measured: of clocks that drift evenly, it
+        is most at one end."""
+        seconds, bound_s = self.with_offset_now().offset
+        return max(self.offset[1], abs(seconds - self.offset[0]) + bound_s)
 
     def show(self) -> None:
-        """Let the parent see what it is to see, if it does not already; it does once all is `shown`."""
+        """Send the parent what it is to see, if memory is not shared; it has that once all is `shown`."""
         if not self.arena.shared:
             from pslab.engines.processes.channel import report
 
@@ -113,11 +109,11 @@ class ProcessContext(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """Whether all that the parent is to see is out of this process, whose end then takes nothing with it."""
+        """Whether all that the parent is to see has left this process: nothing of it is lost if this process ends."""
         return not getattr(self.parent, "late", False)
 
     def show_all(self) -> None:
-        """Wait until it is."""
+        """Wait until all has left this process."""
         if not self.arena.shared:
             cast("Any", self.parent).flush()
 
@@ -128,29 +124,29 @@ class ProcessContext(NamedTuple):
         report(self.parent, "snapshot", body)
 
 
-def main(seat: ProcessContext) -> None:
+def main(context: ProcessContext) -> None:
     """Serve orders until the parent closes the pipe or is gone.
 
-    `look_in` is given folders of modules. `start` is given a callable and its arguments: called with the seat before
-    them it makes the role, and "prepared" is reported. Every other order names a method of the role, and gives its
-    arguments.
+    The order `look_in` gives folders of modules. `start` gives a callable and its arguments: called with the context
+    before them it makes the role, and "prepared" is reported. Every other order names a method of the role, and gives
+    its arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's interrupt is for the notebook: it stops us in order
     _die_with_fork_server()
-    threading.Thread(target=_die_with_parent, args=(seat.parent,), daemon=True).start()
+    threading.Thread(target=_die_with_parent, args=(context.parent,), daemon=True).start()
     import torch
 
     from pslab.engines.processes.channel import ALIVE, read_order, report
     from pslab.tensors.selection import compiling
 
     torch.set_num_threads(1)  # one and two threads give different bits; parallelism is between gradients
-    compiling.waits = partial(report, seat.parent, ALIVE)
-    report(seat.parent, "ready")
+    compiling.waits = partial(report, context.parent, ALIVE)
+    report(context.parent, "ready")
     gc.freeze()
     role: Any = None
     while True:
         try:
-            message = seat.parent.recv_bytes()
+            message = context.parent.recv_bytes()
         except (EOFError, OSError):
             return
         try:
@@ -160,14 +156,14 @@ def main(seat: ProcessContext) -> None:
             elif verb == "start":
                 role, (make, *given) = None, arguments
                 _give_memory_back()
-                role = make(seat, *given)
-                report(seat.parent, "prepared")
+                role = make(context, *given)
+                report(context.parent, "prepared")
             else:
                 getattr(role, verb)(*arguments)
         except Exception:  # whatever a user's model or policy raises is reported to the parent, which ends the run
             body = {"iteration": getattr(role, "iteration", 0), "traceback": traceback.format_exc()}
             try:
-                report(seat.parent, "failed", body)
+                report(context.parent, "failed", body)
             except OSError:  # the parent has closed the pipe: nobody is interested any more
                 return
 

@@ -83,7 +83,7 @@ class Pool:
         return self._shelf
 
     def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
-        """Give one child a role: what this callable makes of its seat and these arguments. It reports "prepared".
+        """Give one child a role: what this callable makes of its context and these arguments. It reports "prepared".
 
         Messages name the child as the role's attribute `called` says: ``"host {}"``.
         """

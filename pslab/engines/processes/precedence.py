@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 WINDOW_S = 2.0
 SHARE = 0.25  # of the cores, which processes that want one get at least, or they starve
@@ -29,6 +29,44 @@ def let_others_first(processes: Iterable[int], yields: bool) -> bool:
                 os.sched_setscheduler(process, wanted, os.sched_param(0))
             return True
     return False
+
+
+class Precedence:
+    """Whether the processes of a run that compute let others first, unless that starves them.
+
+    Args:
+        computing: their numbers in the system, now.
+        asked: whether they do; None: unless a rehearsal shows that it starves them.
+    """
+
+    def __init__(self, computing: Callable[[], list[int]], asked: bool | None) -> None:
+        self._computing, self.asked, self._starving = computing, asked, Starving()
+        self.yields = bool(asked)
+        self.starved = False  #: whether they did, and no longer do
+
+    @contextlib.contextmanager
+    def yielding(self, yields: bool) -> Iterator[bool]:
+        """They let others first if they `yield`, and the system can do that: then no message is late because they
+        compute. What it gives says whether they do."""
+        try:
+            yield yields and let_others_first(self._computing(), True)
+        finally:
+            self.as_usual()
+
+    def renew(self) -> None:
+        """There is a new process among them."""
+        if self.yields:
+            let_others_first(self._computing(), True)
+
+    def relieve(self) -> None:
+        """If they let others first, and so get next to nothing, they do it no longer."""
+        if self.yields and self._starving(self._computing()):
+            self.as_usual()
+            self.yields, self.starved = False, True
+
+    def as_usual(self) -> None:
+        """They compete for the cores as all others do."""
+        let_others_first(self._computing(), False)
 
 
 class Starving:

@@ -78,8 +78,8 @@ class Evaluating:
 
     called = "evaluator"
 
-    def __init__(self, seat: ProcessContext, job: Job) -> None:
-        self.seat, self.job = seat, job
+    def __init__(self, context: ProcessContext, job: Job) -> None:
+        self.context, self.job = context, job
         self._evaluator: Evaluator | None = None
 
     @property
@@ -91,6 +91,6 @@ class Evaluating:
         """Evaluate a snapshot and report it."""
         if self._evaluator is None:
             # side by side, as workers are: each process on one of several devices
-            self._evaluator = Evaluator(self.job, self.seat.data, DEVICES[device].of(max(0, self.seat.number)))
-        accuracy, loss = self._evaluator.snapshot(index, self.seat.snapshots)
-        report(self.seat.parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})
+            self._evaluator = Evaluator(self.job, self.context.data, DEVICES[device].of(max(0, self.context.number)))
+        accuracy, loss = self._evaluator.snapshot(index, self.context.snapshots)
+        report(self.context.parent, "evaluated", {"index": index, "accuracy": accuracy, "loss": loss})

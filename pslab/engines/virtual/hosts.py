@@ -44,8 +44,8 @@ class Host(Evaluating):
 
     called = "host {} of virtual workers"
 
-    def __init__(self, seat: ProcessContext, job: Job, workers: list[int]) -> None:
-        super().__init__(seat, job)
+    def __init__(self, context: ProcessContext, job: Job, workers: list[int]) -> None:
+        super().__init__(context, job)
         self._module = module_of(job, job.device) if job.portable else None
         self._producers: dict[int, Producer | KeyedProducer] = {}
         self._iteration = 0
@@ -61,7 +61,7 @@ class Host(Evaluating):
         (writes, turn, ahead), self._iteration = basis, iteration
         given = Basis([Write(*each) for each in writes], None if turn is None else RangeOfIteration(*turn), ahead)
         body = body_of(self._producer(worker), iteration, [Pulled(*each) for each in pulled], given)
-        report(self.seat.parent, "produced", {"worker": worker, **body})
+        report(self.context.parent, "produced", {"worker": worker, **body})
 
     def remember(self) -> None:
         """Report what lasts in each virtual worker that lives here: the state, as the bytes of a checkpoint."""
@@ -72,17 +72,17 @@ class Host(Evaluating):
                 content, problem = b"", str(error)
             table = np.frombuffer(content.ljust(-len(content) % 8 + len(content), b"\0"), np.float64)
             body = {"worker": worker, "size_bytes": len(content), "problem": problem}
-            report(self.seat.parent, "remembered", body, table)
+            report(self.context.parent, "remembered", body, table)
 
     def recall(self, worker: int, content: bytes) -> None:
         """Go on from what was reported."""
         self._producer(worker).recall(rebuild(unpack(content)[1], {}))
-        report(self.seat.parent, "recalled", {"worker": worker})
+        report(self.context.parent, "recalled", {"worker": worker})
 
     def _producer(self, worker: int) -> Producer | KeyedProducer:
         found = self._producers.get(worker)
         if found is None:
-            found = producer_of(self.job, worker, self.seat.arena, self.seat.data, self._module)
+            found = producer_of(self.job, worker, self.context.arena, self.context.data, self._module)
             self._producers[worker] = found
         return found
 

@@ -17,7 +17,7 @@ from pslab.engines.execute import execute
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, Carried, Frame, Gradient, Wanted, pack, unpack
-from pslab.engines.local.stores.order import frame_of
+from pslab.engines.local.store import frame_of
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver
 from pslab.engines.server.ledger import Ledger

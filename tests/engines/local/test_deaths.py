@@ -18,10 +18,10 @@ from pslab.lab.chaos.replay import replay
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 
-LINE, DRIVER = "pslab.engines.local.lines.framed_pipe:Line", "pslab.engines.worker.driver:WorkerDriver"
+LINE, DRIVER = "pslab.engines.local.lines.stream:Stream", "pslab.engines.worker.driver:WorkerDriver"
 MOMENTS: dict[str, tuple[Any, ...]] = {
     "before it sends": (f"{LINE}.send", 5),
-    "in half a frame": ("os:write", 5, "half"),
+    "in half a frame": ("os:writev", 5, "half"),
     "after it has sent": (f"{LINE}.send", 5, "after"),
     "before it reads that its push was taken": (f"{DRIVER}.acknowledged", 5),
     "after it has read that": (f"{DRIVER}.acknowledged", 5, "after"),

@@ -9,12 +9,13 @@ import time
 import pytest
 from tiny import Dies, tiny
 
-from pslab.engines.local import engine
+from pslab.engines.local import engine, rehearsal
 from pslab.engines.local.engine import execute, rehearse
 from pslab.engines.local.pace import AIM_SHARE, DILATIONS, Pace, emulation, kept, larger
 from pslab.engines.processes import pool, precedence
+from pslab.engines.worker.phases import PHASES
+from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.runs.run import run
 
 STEADY = {"compute_s": 0.02}
 
@@ -82,80 +83,79 @@ def test_ranges_that_are_late_together_are_late_once():
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def test_a_dilated_run_is_recorded_in_the_clusters_seconds(tmp_path, monkeypatch):
-    follow, real_s = engine._LocalRun._follow, []
-
-    def timed(self):
-        begin_s = time.monotonic()
-        follow(self)
-        real_s.append(time.monotonic() - begin_s)
-
-    monkeypatch.setattr(engine._LocalRun, "_follow", timed)
-    wanted = tiny(sync="asp", workers=2, pushes=8, cluster={"compute_s": 0.004, "latency_s": 0.002}, dilation=10)
-    result = run(wanted, results=tmp_path, progress=False)
-    assert result.manifest["dilation"] == 10
-    assert real_s[0] >= 10 * result.manifest["seconds"] >= 10 * 4 * 0.006
-    spent = (result.phases.end_s - result.phases.begin_s).groupby(result.phases.phase).min()
-    assert spent["compute"] >= 0.004 - 1e-9
-    assert spent["push"] >= 0.002 - 1e-9
-    assert result.manifest["verdict"] == "valid"
+def facts_of(look=lambda news: None, **fields):
+    return execute(resolve(tiny(**{"workers": 2, "pushes": 8, **fields})), look).facts
 
 
-def test_the_stop_rule_in_seconds_is_in_the_clusters(tmp_path):
-    wanted = tiny(workers=2, pushes=None, seconds=0.1, cluster={"compute_s": 0.01}, dilation=4)
-    manifest = run(wanted, results=tmp_path, progress=False).manifest
-    assert manifest["outcome"] == "seconds"
-    assert manifest["seconds"] >= 0.1
-    assert manifest["pushes"] <= 20  # two workers, ten iterations
+def paces(monkeypatch: pytest.MonkeyPatch, *gradients_s: float) -> None:
+    """Rehearsals find out these, one after the other."""
+    found = iter(gradients_s)
+    monkeypatch.setattr(rehearsal, "measured", lambda *given: Pace((next(found),), 0.0))
 
 
-def test_what_was_not_kept_is_repeated_once_and_slower(monkeypatch):
+def test_a_dilated_run_is_recorded_in_the_clusters_seconds_and_its_stop_rule_is_in_them():
+    """How fast those are the news of the run show."""
+    seen = list[tuple[float, float]]()
+
+    def look(news):
+        if "workers" in news:
+            seen.append((time.monotonic(), news["seconds"]))
+
+    cluster = {"compute_s": 0.004, "latency_s": 0.002}
+    wanted = tiny(sync="asp", workers=2, pushes=None, seconds=0.1, eval_every=8, cluster=cluster, dilation=10)
+    outcome = execute(resolve(wanted), look)
+    facts = tables_of(wanted, outcome)[2]
+    assert (facts["dilation"], facts["outcome"], facts["verdict"]) == (10, "seconds", "valid")
+    assert facts["seconds"] >= 0.1
+    assert facts["pushes"] <= 2 * (1 + 0.1 / 0.008)
+    assert seen[-1][0] - seen[0][0] > 5 * (seen[-1][1] - seen[0][1]) > 0
+    _, _, phase, begin_s, end_s, *_ = outcome.phases.T
+    for name, least_s in (("compute", 0.004), ("push", 0.002)):
+        assert (end_s - begin_s)[phase == PHASES.index(name)].min() >= least_s - 1e-9
+
+
+@pytest.mark.parametrize("dilation", ["auto", 1])
+def test_what_was_not_kept_is_repeated_once_and_slower_unless_the_dilation_is_given(monkeypatch, dilation):
     monkeypatch.setattr(engine, "kept", lambda emulation: False)
-    monkeypatch.setattr(engine._LocalRun, "_measured", lambda self, limit_s=0.0: Pace((0.001,), 0.0))
+    paces(monkeypatch, *[0.001] * 4)
     news = []
-    wanted = tiny(workers=2, pushes=8, cluster={"compute_s": 0.002}, dilation="auto")
-    facts = execute(resolve(wanted), news.append).facts
-    assert sum(bool(item.get("repeated")) for item in news) == 1
-    assert facts["dilation"] >= 1.5 * facts["repeated_after"]["dilation"] == 1.5
+    facts = facts_of(news.append, cluster={"compute_s": 0.002}, dilation=dilation)
+    assert [sum(bool(item.get("repeated")) for item in news), "repeated_after" in facts] == [dilation == "auto"] * 2
+    assert facts["dilation"] == (2.0 if dilation == "auto" else 1.0)
+    assert facts.get("repeated_after", facts)["dilation"] == 1.0
     assert not facts["emulation_ok"]
     assert facts["pushes"] == 8
 
 
-def test_a_given_dilation_is_kept_to(monkeypatch):
-    monkeypatch.setattr(engine, "kept", lambda emulation: False)
-    facts = execute(resolve(tiny(workers=2, pushes=8, cluster={"compute_s": 0.002}, dilation=1)), lambda _: None).facts
-    assert (facts["dilation"], facts["emulation_ok"], "repeated_after" in facts) == (1.0, False, False)
-
-
-def test_nothing_is_rehearsed_where_nothing_is_emulated(monkeypatch):
-    monkeypatch.setattr(engine._LocalRun, "_measured", None)
-    assert execute(resolve(tiny(pushes=8)), lambda _: None).facts["dilation"] == 1.0
+def test_where_nothing_is_emulated_nothing_is_rehearsed_and_nothing_can_be_late(monkeypatch):
+    monkeypatch.setattr(rehearsal, "measured", None)
+    facts = facts_of()
+    assert facts["emulation_ok"]
+    found = facts["emulation"]
+    assert (found["dilation"], found["late_message_share"], found["compute_overrun_share"]) == (1.0, 0.0, 0.0)
 
 
 def test_workers_that_are_starved_are_scheduled_as_others(monkeypatch):
-    paces = iter([Pace((0.001,), 0.0), Pace((0.002,), 0.0)] * 2)
-    monkeypatch.setattr(engine._LocalRun, "_measured", lambda self, limit_s=0.0: next(paces))
-    wanted = tiny(workers=2, pushes=8, cluster={"compute_s": 0.05}, dilation=1)
-    assert not execute(resolve(wanted), lambda _: None).facts["emulation"]["workers_let_others_first"]
-    assert execute(resolve(wanted), lambda _: None, yields=True).facts["emulation"]["rehearsed_gradient_s"] == 0.002
+    paces(monkeypatch, *[0.001, 0.002] * 2)
+    wanted = resolve(tiny(workers=2, pushes=8, cluster={"compute_s": 0.05}, dilation=1))
+    assert not execute(wanted, lambda _: None).facts["emulation"]["workers_let_others_first"]
+    assert execute(wanted, lambda _: None, yields=True).facts["emulation"]["rehearsed_gradient_s"] == 0.002
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
-def test_workers_that_begin_to_starve_are_scheduled_as_others(monkeypatch):
+@pytest.mark.parametrize(("awaited", "pushes"), [(1.0, 60), (0.0, 8)])
+def test_workers_that_begin_to_starve_are_scheduled_as_others(monkeypatch, awaited, pushes):
     monkeypatch.setattr(precedence, "WINDOW_S", 0.0)
-    monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (0.0, time.monotonic()))
-    wanted = tiny(workers=2, pushes=60, cluster={"compute_s": 0.01})
+    monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (0.0, awaited * time.monotonic()))
+    wanted = tiny(workers=2, pushes=pushes, cluster={"compute_s": 0.01})
     found = execute(resolve(wanted), lambda _: None, yields=True).facts["emulation"]
-    assert (found["workers_let_others_first"], found["workers_starved"]) == (False, True)
-    monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (0.0, 0.0))
-    found = execute(resolve(wanted.but(pushes=8)), lambda _: None, yields=True).facts["emulation"]
-    assert (found["workers_let_others_first"], "workers_starved" in found) == (True, False)
+    assert (not found["workers_let_others_first"], found.get("workers_starved", False)) == (bool(awaited),) * 2
 
 
-def test_a_rehearsal_changes_no_model(tmp_path):
-    plain = run(tiny(sync="bsp", seed=3), results=tmp_path, progress=False)
-    emulated = run(tiny(sync="bsp", seed=3, cluster={"compute_s": 0.002}, dilation=1), results=tmp_path, progress=False)
-    assert emulated.manifest["weights_sha256"] == plain.manifest["weights_sha256"]
+def test_a_rehearsal_changes_no_model():
+    plain, emulated = (execute(resolve(tiny(workers=2, pushes=8, seed=3, **fields)), lambda _: None)
+                       for fields in ({}, {"cluster": {"compute_s": 0.002}, "dilation": 1}))  # fmt: skip
+    assert emulated.weights.tobytes() == plain.weights.tobytes()
     assert rehearse(resolve(tiny(model=Dies, cluster={"compute_s": 0.002}))).gradient_s > 0  # it has copies of its own
 
 
@@ -178,9 +178,3 @@ def test_a_worker_that_is_stopped_while_it_waits_for_weights_is_late():
     found = facts["emulation"]  # stopped as it sends, its push is late
     assert found["compute_overrun_share"] + found["late_message_share"] > 0.5 / 2 / facts["seconds"]
     assert not facts["emulation_ok"]
-
-
-def test_where_nothing_is_emulated_nothing_can_be_late():
-    facts = execute(resolve(tiny(workers=2, pushes=8)), lambda _: None).facts
-    assert facts["emulation_ok"]
-    assert facts["emulation"]["late_message_share"] == facts["emulation"]["compute_overrun_share"] == 0

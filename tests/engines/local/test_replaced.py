@@ -18,15 +18,15 @@ from pslab.engines.processes import pool
 from pslab.errors import StartFailed, WorkerDied
 from pslab.lab.runs.run import run
 
-KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.state:WorkerState", "local.lines.framed_pipe",
+KEPT, LINE, DRIVER = (f"pslab.engines.{room}" for room in ("worker.state:WorkerState", "local.lines.stream",
                                                             "worker.driver:WorkerDriver"))  # fmt: skip
 MOMENTS = {
     "before it prunes": (f"{KEPT}.begin", 5),
     "while it prunes": (f"{KEPT}.end", 5),
     "while it copies what it keeps": (f"{KEPT}._put", 5, "torn"),
-    "before it sends": (f"{LINE}:Line.send", 5),
-    "in half a frame": ("os:write", 20, "half"),
-    "after it has sent": (f"{LINE}:Line.send", 5, "after"),
+    "before it sends": (f"{LINE}:Stream.send", 5),
+    "in half a frame": ("os:writev", 20, "half"),
+    "after it has sent": (f"{LINE}:Stream.send", 5, "after"),
     "before weights are in their place": (f"{DRIVER}.arrived", 5),
     "after weights are in their place": (f"{DRIVER}.installed", 5, "after"),
 }
@@ -92,7 +92,7 @@ def test_a_run_whose_worker_is_replaced_is_valid_under_every_kind_of_policy(tmp_
 
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_is_replaced(tmp_path, undisturbed):
-    result = conduct(tmp_path, partial(dying, f"{LINE}:Line.send", 5, end=signal.SIGSTOP), lease_s=1.0)
+    result = conduct(tmp_path, partial(dying, f"{LINE}:Stream.send", 5, end=signal.SIGSTOP), lease_s=1.0)
     (life,) = result.manifest["lives"]
     assert life["how"].startswith("was stopped by a signal and has been silent for longer than its lease")
     assert np.array_equal(result.weights, undisturbed.weights)

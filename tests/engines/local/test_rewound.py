@@ -27,7 +27,7 @@ from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.ssp import SSP
 
 GENERATIONS = "pslab.engines.local.recovery.generations:Generations"
-APPLY, LINE = "pslab.engines.server.shard:TensorShard.apply", "pslab.engines.local.lines.framed_pipe:Line"
+APPLY, LINE = "pslab.engines.server.shard:TensorShard.apply", "pslab.engines.local.lines.stream:Stream"
 MOMENTS = {
     "before a checkpoint": (f"{GENERATIONS}.lay", 4),
     "while a checkpoint is written": ("pslab.engines.experiment.shared_memory:Arena.reserve", 4),
@@ -37,9 +37,9 @@ MOMENTS = {
     "after a step is applied": (APPLY, 7, "after"),
     "before it acknowledges": (f"{LINE}.send", 9),
     "after it has acknowledged": (f"{LINE}.send", 9, "after"),
-    "in half a frame": ("os:write", 40, "half"),
+    "in half a frame": ("os:writev", 40, "half"),
 }
-OTHERS = {**MOMENTS, "in half a frame": ("os:write", 9, "half")}  # of a server that does not decide
+OTHERS = {**MOMENTS, "in half a frame": ("os:writev", 9, "half")}  # of a server that does not decide
 FEW = ["while a checkpoint is written", "before it acknowledges"]
 
 

@@ -17,11 +17,10 @@ from tiny import tiny
 from pslab.engines.execute import execute
 from pslab.engines.experiment.wire import WHOLE, Carried, Gradient, PartSaved, Stop, Wanted, pack, unpack
 from pslab.engines.local.lines.ends import number_of
-from pslab.engines.local.lines.framed_pipe import Line
+from pslab.engines.local.lines.stream import Stream
 from pslab.engines.local.recovery.generations import Generations
-from pslab.engines.local.stores.line import StoreLine
-from pslab.engines.local.stores.order import frame_of, order_of
-from pslab.engines.local.stores.role import LocalStore, StoreRole
+from pslab.engines.local.remote_store import RemoteStore
+from pslab.engines.local.store import LocalStore, StoreRole, frame_of, order_of
 from pslab.engines.processes import pool as pools
 from pslab.engines.processes.channel import ALIVE
 from pslab.engines.processes.watch import LOOKS
@@ -67,7 +66,7 @@ class Heard:
         self.calls.append((index, done_s))
 
 
-def stepped(store: LocalStore, line: Line, *orders: Any) -> list[Any]:
+def stepped(store: LocalStore, line: Stream, *orders: Any) -> list[Any]:
     """What comes of these orders, and the end of the run."""
     for order in orders:
         line.send(frame_of(order, Work(0.1, [])))
@@ -79,18 +78,18 @@ def stepped(store: LocalStore, line: Line, *orders: Any) -> list[Any]:
 
 
 def test_a_store_goes_on_from_its_part_of_a_checkpoint():
-    job, seat, line = seated(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
+    job, context, line = seated(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
     layout, role, (piece,) = job.layout, StoreRole(1, 2), job.held[1]
-    weights = seat.arena.tensor(layout.server, layout.size, layout.dtype)
-    seat.arena.tensor(layout.gradients[0][0], layout.size, layout.dtype).uniform_(-1, 1)
+    weights = context.arena.tensor(layout.server, layout.size, layout.dtype)
+    context.arena.tensor(layout.gradients[0][0], layout.size, layout.dtype).uniform_(-1, 1)
     payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
     first, second = (Step(1, (Push(0, 1, version, version, payload, 0),), False, version + 1) for version in range(2))
-    done = stepped(LocalStore(seat, job, role), line, first, Keep(7), second)
+    done = stepped(LocalStore(context, job, role), line, first, Keep(7), second)
     assert [type(message) for message in done] == [Carried, Carried, Carried, PartSaved]
     assert done[-1] == PartSaved(7)
     after = weights.clone()
     weights.zero_()
-    again = LocalStore(seat, job, role, 7)
+    again = LocalStore(context, job, role, 7)
     assert not torch.equal(weights[piece], after[piece])
     assert not weights[: piece.start].any()  # another server's
     stepped(again, line, second)
@@ -98,26 +97,26 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
 
 
 def test_a_part_is_kept_once_it_is_out_of_its_process():
-    job, seat, line = seated()
-    store = LocalStore(seat, job, StoreRole(1, 2))
-    seat.parent.late = True  # type: ignore[attr-defined]
+    job, context, line = seated()
+    store = LocalStore(context, job, StoreRole(1, 2))
+    context.parent.late = True  # type: ignore[attr-defined]
     line.send(frame_of(Keep(7), Work()))
     store._turn()
     assert [type(message) for frame in line.frames() for message in frame] == [Carried]
-    seat.parent.late = False  # type: ignore[attr-defined]
+    context.parent.late = False  # type: ignore[attr-defined]
     store._turn()
     assert line.frames() == [[PartSaved(7)]]
 
 
 def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     """Orders come closer together than its signs of life, and take no CPU time that the system counts."""
-    job, seat, line = seated()
-    now_s, store = time.monotonic(), LocalStore(seat, job, StoreRole(1, 2))
+    job, context, line = seated()
+    now_s, store = time.monotonic(), LocalStore(context, job, StoreRole(1, 2))
     for turn in range(4 * LOOKS):
         monkeypatch.setattr(time, "monotonic", lambda now_s=now_s + turn * job.run.lease_s / LOOKS / 2: now_s)
         line.send(frame_of(Forget(0), Work()))
         store._turn()
-    assert {said.kind for said in seat.parent.reports()} == {ALIVE}  # type: ignore[attr-defined]
+    assert {said.kind for said in context.parent.reports()} == {ALIVE}  # type: ignore[attr-defined]
 
 
 def test_a_server_is_not_dead_where_its_messages_come_closer_together_than_its_signs_of_life():
@@ -135,21 +134,21 @@ class Counting:
 
 
 def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is_whole():
-    job, seat, line = seated(rate=Counting())
-    store = LocalStore(seat, job, StoreRole(1, 2))
+    job, context, line = seated(rate=Counting())
+    store = LocalStore(context, job, StoreRole(1, 2))
     job.rate.steps += 1  # type: ignore[attr-defined]
     (carried,) = stepped(store, line, Keep(1))
     assert isinstance(carried, Carried)
-    said, end = seat.parent.reports()  # type: ignore[attr-defined]
+    said, end = context.parent.reports()  # type: ignore[attr-defined]
     assert (said.kind, end.kind) == ("checkpoint", "stored")
     assert "server 1 of 2: this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]
-    assert Generations(seat.checkpoints).numbers() == []
+    assert Generations(context.checkpoints).numbers() == []
 
 
 def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
-    job, seat, _ = seated()
+    job, context, _ = seated()
     pipe = Pipe()
-    store = StoreLine(job, seat._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
+    store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     step, reply = Step(1, PUSHES, True, 1), Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 1, NO_WORKER)
     machine, heard, work = Store(), Heard(), Work(0.25, dealt=[[0.1, 0.1]] * 2)
     for order in (step, reply, Snapshot(3), Keep(2), Discard(1, PUSHES[0]), Forget(0)):
@@ -160,9 +159,9 @@ def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
 
 
 def test_a_successor_waits_for_weights_that_are_laid_for_its_predecessor():
-    job, seat, _ = seated()
+    job, context, _ = seated()
     pipe = Pipe()
-    store = StoreLine(job, seat._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
+    store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     store.hand(Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 0, NO_WORKER), Work(), Heard())
     assert [store.answers(worker) for worker in range(2)] == [False, True]
 

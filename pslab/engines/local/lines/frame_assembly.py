@@ -1,9 +1,10 @@
-"""Lines of a run without shared memory that has several servers: numbers go to and from the server of their range.
+"""Several servers without shared memory: numbers go to and from the server of their range.
 
-A worker's frame goes to the server that decides, and what of it is about ranges of another one goes there, too, with
-the numbers: that one passes it on once it has read them, and only then the frame has come. So what a step or a reply is
-about is there when a server is told to do it, and every frame has come whole or not at all, whoever ends amid it.
-Weights go to a worker by way of the server that adds the numbers. It costs a message between two servers each way.
+A worker sends a whole frame to the server that decides, and to each other server those messages that are about its
+ranges, with the numbers. That one passes them on to the server that decides once it has read the numbers, and only when
+it has all parts of a frame the frame has come. So the numbers are there when a server is ordered to use them, and every
+frame comes whole or not at all, whichever process ends meanwhile. Weights go to a worker by way of the server of their
+range, which adds the numbers. This costs a message between two servers in each direction.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import select
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from pslab.engines.experiment.wire import Frame, Message, Stop, pack
-from pslab.engines.local.lines.framed_pipe import Line, ready
-from pslab.engines.local.lines.stream import Stream
+from pslab.engines.local.lines.stream import Stream, ready
 from pslab.errors import FrameError
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
@@ -24,12 +24,12 @@ OF_RANGES = (Push, Pull, Weights, Ack)
 
 
 def server_of(message: Message, servers: Sequence[int]) -> int:
-    """By way of which server a message goes; `servers` has that of each range."""
+    """The server by way of which a message goes; `servers` has that of each range."""
     return servers[message.range] if isinstance(message, OF_RANGES) else 0
 
 
 def elsewhere(frame: Iterable[Message], servers: Sequence[int]) -> dict[int, Frame]:
-    """What of a frame is about ranges of other servers than the one that decides."""
+    """The messages of a frame that are about ranges of other servers than the one that decides."""
     found: dict[int, Frame] = {}
     for message in frame:
         if server := server_of(message, servers):
@@ -37,131 +37,88 @@ def elsewhere(frame: Iterable[Message], servers: Sequence[int]) -> dict[int, Fra
     return found
 
 
-class Fan(Line):
-    """A worker's end of its lines to all servers, the one that decides first."""
+class ServerStreams:
+    """A worker's streams to all servers, the one that decides first, read as one."""
 
-    def __init__(self, lines: Sequence[Stream], servers: Sequence[int]) -> None:
-        first = lines[0]
-        self._lines, self._servers, self._spin_s = lines, servers, first._spin_s
-        self.late_s, self._sent_s = 0.0, 0.0
-        self._events = select.epoll(len(lines))
-        self._by = {line.descriptor: number for number, line in enumerate(lines)}
-        for line in lines:
-            self._events.register(line.descriptor, select.EPOLLIN)
+    def __init__(self, streams: Sequence[Stream], servers: Sequence[int]) -> None:
+        self._streams, self._servers, self.sent_s = streams, servers, 0.0
+        self._events = select.epoll(len(streams))
+        self._listened = {stream.descriptor: server for server, stream in enumerate(streams)}
+        for descriptor in self._listened:
+            self._events.register(descriptor, select.EPOLLIN)
         self.descriptor = self._events.fileno()
 
     def send(self, frame: Iterable[Message]) -> None:
+        """Send a frame to the server that decides, and its parts to the others; OSError if the first one is gone."""
         whole = list(frame)
         last = any(isinstance(message, Stop) for message in whole)
-        self._lines[0].send(whole)
-        others = range(1, len(self._lines))
-        for server, own in (dict.fromkeys(others, whole) if last else elsewhere(whole, self._servers)).items():
-            with contextlib.suppress(OSError):  # that another one is gone the one that decides notices
-                self._lines[server].send(own)
-        if last:
-            self._drain()
+        self._streams[0].send(whole)
+        others = range(1, len(self._streams))
+        for server, part in (dict.fromkeys(others, whole) if last else elsewhere(whole, self._servers)).items():
+            with contextlib.suppress(OSError):  # the one that decides notices that another one is gone
+                self._streams[server].send(part)
+        if last:  # read what servers have still sent: the next run begins with empty streams
+            while left := self._listened.keys() - {self._streams[0].descriptor}:
+                for descriptor in ready(list(left)):
+                    self._read(self._listened[descriptor])
 
     def frames(self) -> list[Frame]:
-        """What has come from any server; EOFError when the one that decides is gone."""
-        found: list[Frame] = []
-        for descriptor, _ in self._events.poll(0):
-            number = self._by.get(descriptor)
-            if number is not None:
-                found += self._of(number)
-        return found
+        """The frames that are here, from any server; EOFError when the one that decides is gone."""
+        return [frame for descriptor, _ in self._events.poll(0) if descriptor in self._listened
+                for frame in self._read(self._listened[descriptor])]  # fmt: skip
 
-    def _of(self, number: int) -> list[Frame]:
-        line, found = self._lines[number], list[Frame]()
+    def _read(self, server: int) -> list[Frame]:
+        stream, found = self._streams[server], list[Frame]()
         try:
-            found = line.frames()
+            found = stream.frames()
         except EOFError:
-            if not number:
+            if not server:
                 raise
-            self._forget(line)  # the server that decides ends the run
-        self._sent_s = max(self._sent_s, line._sent_s)
-        if number and any(isinstance(frame[0], Stop) for frame in found):
-            self._forget(line)
+            self._forget(stream)  # the server that decides ends the run
+        self.sent_s = max(self.sent_s, stream.sent_s)
+        if server and any(isinstance(frame[0], Stop) for frame in found):
+            self._forget(stream)
             found = [frame for frame in found if not isinstance(frame[0], Stop)]
         return found
 
-    def _forget(self, line: Stream) -> None:
+    def _forget(self, stream: Stream) -> None:
         """Nothing more comes from a server in this run."""
-        self._events.unregister(line.descriptor)
-        del self._by[line.descriptor]
-
-    def _drain(self) -> None:
-        """Read what servers have still sent: the next run begins with empty lines."""
-        for number, line in list(enumerate(self._lines))[1:]:
-            while line.descriptor in self._by:
-                ready((line.descriptor,))
-                self._of(number)
-
-
-class Relayed(Line):
-    """The deciding server's end of a worker's lines: what is about another server's range goes by way of that one."""
-
-    def __init__(self, line: Stream, servers: Sequence[int], relay: Callable[[int, Frame], None]) -> None:
-        self._line, self._servers, self._relay, self.descriptor = line, servers, relay, line.descriptor
-
-    def send(self, frame: Iterable[Message]) -> None:
-        own = list(frame)
-        server = server_of(own[-1], self._servers)
-        if server:
-            self._relay(server, own)
-        else:
-            self._line.send(own)
-
-    def frames(self) -> list[Frame]:
-        return self._line.frames()
+        self._events.unregister(stream.descriptor)
+        del self._listened[stream.descriptor]
 
 
 class FrameAssembly:
-    """At the server that decides: frames of which other servers do not have all numbers yet, and what they do have."""
+    """The frames of each worker that have not come whole, at the server that decides."""
 
     def __init__(self, workers: int, servers: Sequence[int]) -> None:
         self._servers = servers
-        self._frames: list[deque[Frame]] = [deque() for _ in range(workers)]
-        self._parts: list[dict[int, deque[Frame]]] = [{} for _ in range(workers)]  # of each worker, by server
+        # of each worker, by server: what that one has read; the one that decides reads all messages of each frame
+        self._coming: list[list[deque[Frame]]] = [[deque() for _ in range(1 + max(servers))] for _ in range(workers)]
 
     def under_way(self) -> list[int]:
         """Workers with a frame that has not come whole."""
-        return [worker for worker, frames in enumerate(self._frames) if frames]
+        return [worker for worker, (whole, *_) in enumerate(self._coming) if whole]
 
-    def frame(self, worker: int, frame: Frame) -> list[Frame]:
-        """A worker has sent this: the frames that have come now.
-
-        Raises:
-            FrameError: the parts that are here are none of it; or it is one too many.
-        """
-        return self._added(worker, self._frames[worker], frame)
-
-    def part(self, worker: int, server: int, part: Frame) -> list[Frame]:
-        """A server has the numbers of this: the frames that have come now.
+    def add(self, worker: int, server: int, frame: Frame) -> list[Frame]:
+        """A server has read this of a worker, with the numbers: the frames that are whole now.
 
         Raises:
-            FrameError: it is no part of the frame that the worker has sent, or one too many.
+            FrameError: it is no part of the frame that the worker has sent to the server that decides, or one too many.
         """
-        return self._added(worker, self._parts[worker].setdefault(server, deque()), part)
-
-    def forget(self, worker: int) -> None:
-        """Nothing more comes from a worker's process."""
-        self._frames[worker].clear()
-        self._parts[worker].clear()
-
-    def _added(self, worker: int, waiting: deque[Frame], frame: Frame) -> list[Frame]:
-        waiting.append(frame)
-        found = self._whole(worker)
-        if len(waiting) > AHEAD:
+        coming, found = self._coming[worker], list[Frame]()
+        coming[server].append(frame)
+        while coming[0]:
+            parts = elsewhere(coming[0][0], self._servers)
+            if not all(coming[other] for other in parts):
+                break
+            if any(pack(coming[other].popleft()) != pack(part) for other, part in parts.items()):
+                raise FrameError("has sent one server other messages than the one that decides")
+            found.append(coming[0].popleft())
+        if len(coming[server]) > AHEAD:
             raise FrameError(f"has sent one server {AHEAD} frames of which another one knows nothing")
         return found
 
-    def _whole(self, worker: int) -> list[Frame]:
-        frames, parts, found = self._frames[worker], self._parts[worker], list[Frame]()
-        while frames:
-            needed = elsewhere(frames[0], self._servers)
-            if not all(parts.get(server) for server in needed):
-                break
-            if any(pack(parts[server].popleft()) != pack(part) for server, part in needed.items()):
-                raise FrameError("has sent one server other messages than the one that decides")
-            found.append(frames.popleft())
-        return found
+    def forget(self, worker: int) -> None:
+        """Nothing more comes from a worker's process."""
+        for frames in self._coming[worker]:
+            frames.clear()

@@ -1,61 +1,87 @@
-"""A line between processes without shared memory: each frame, and behind it the bytes that its messages name.
+"""A stream of frames between two processes of a run: the messages of each, and behind them the bytes that they name.
 
-They are sent from where they lie (writev) and read to where they belong (readv). Sending never waits for the other end
-unless it is asked to, and then it reads meanwhile: two ends that only wrote would wait for each other for ever. What
-the socket does not take is sent as soon as it does; a `descriptor` that is ready may be ready for that alone. That may
-be no more than what is sent within a lease: a peer that reads nothing for so long is dead, even if it computes.
+Where memory is shared messages name nothing that travels. Elsewhere the bytes are sent from where they lie (writev)
+and read to where they belong (readv). Sending does not wait for the other end unless it is asked to, and then it reads
+meanwhile: two ends that only wrote would wait for each other for ever. What the socket does not take is sent as soon
+as it does; a `descriptor` that is ready may be ready for that alone. No more waits to be sent than a lease allows: a
+peer that reads nothing for so long is dead, even if it computes.
 
 A payload wakes its reader once for each LOW_BYTES and not for each packet, which gains 10 to 35 %.
+
+Waking a sleeping process costs 20 to 50 microseconds, so a wait first looks for a moment, yielding the core each time,
+and then sleeps; a wait without bound would starve the others where processes outnumber cores. Where time is emulated
+there is no such moment: a process that has yielded the core gets it back late, and waits last milliseconds anyway.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from pslab.engines.experiment.wire import Frame, Message, pack, unpack
-from pslab.engines.local.lines.framed_pipe import HEADER, READ_BYTES, SPIN_S, Line, NoFrame
 from pslab.engines.local.lines.message_buffers import MessageBuffers, Places
 from pslab.errors import FrameError
 
+HEADER = struct.Struct("<Id")  # of a frame: the length of its messages, and when it was sent, on the monotonic clock
+SPIN_S = 50e-6
+READ_BYTES = 1 << 16  # at a time, of messages
 LOW_BYTES = 1 << 18
 PIECES = 256  # of memory in one system call; the system's limit is 1,024
-FRAME_BYTES = 1 << 22  # of the messages in one frame, without what they are about
+FRAME_BYTES = 1 << 22  # of the messages in one frame, without the bytes that they name
 PROBES = 3  # without an answer in the last quarter of a lease
 
 
-class Stream(Line):
-    """One end. Without a `mirror` messages bring nothing.
+class NoFrame(EOFError):
+    """The other end is there, and has sent what is no frame of this run, or reads nothing: its stream has ended."""
+
+
+class Readable(Protocol):
+    """A stream, or several that are read as one."""
+
+    descriptor: int
+    sent_s: float  #: when the last frame that was read had been sent
+
+    def frames(self) -> list[Frame]:
+        """The frames that are here."""
+
+
+class Stream:
+    """One end. Frames arrive whole and in their order.
 
     Args:
         kinds: of messages that the other end may send; no other is read.
+        buffers: where the bytes lie that messages name; None if they name none.
         waits: whether `send` returns only when everything is on its way.
-        lease_s: after so long without an answer of the other end's machine the line has ended.
-        apart_s: what the other end's clock shows more than this one's.
+        lease_s: after so long without an answer of the other end's machine the stream has ended.
+        offset_s: what the other end's clock shows more than this one's.
     """
 
     def __init__(
-        self, pipe: Connection, mirror: MessageBuffers | None, kinds: tuple[type, ...], *, waits: bool, lease_s: float,
-        spin_s: float = SPIN_S, apart_s: float = 0.0,
+        self, pipe: Connection, kinds: tuple[type, ...], buffers: MessageBuffers | None = None, *, lease_s: float,
+        waits: bool = False, offset_s: float = 0.0,
     ) -> None:  # fmt: skip
-        super().__init__(pipe, spin_s)
-        self._apart_s = apart_s
-        self._stream, self._mirror, self._kinds, self._waits = self.descriptor, mirror, kinds, waits
+        self._pipe, self._kinds, self._buffers, self._waits = pipe, kinds, buffers, waits  # which keeps it open
         self._lease_s, self._took_s = lease_s, 0.0  # when the socket last took something of what did not fit at once
+        self.sent_s, self._offset_s = 0.0, offset_s
         self._to_send: deque[memoryview] = deque()
         self._lent = False  # whether some of them may be places that others write to
+        self._rest = b""  # of a frame whose messages are not all here
         self._to_read: deque[memoryview] = deque()  # the places of what is still to come of a frame
         self._frame: Frame | None = None  # whose places these are
         self._found: list[Frame] = []
         self._ended: EOFError | None = None  # why nothing more comes
+        self._stream = pipe.fileno()
+        os.set_blocking(self._stream, False)
         self._socket = socket.socket(fileno=os.dup(self._stream))
         self._low = 1
         _keep_alive(self._socket, lease_s)
@@ -64,15 +90,16 @@ class Stream(Line):
         self.descriptor = self._events.fileno()  # ready, too, while something can be sent, or was found
 
     def send(self, frame: Iterable[Message]) -> None:
+        """Send one frame; OSError if the other end is gone, TimeoutError if it has read nothing for a lease."""
         body, to_send = pack(frame), self._to_send
         if to_send and time.monotonic() - self._took_s > self._lease_s:
             self._give_up()
             raise TimeoutError
         fits = not to_send
         to_send.append(memoryview(HEADER.pack(len(body), time.monotonic()) + body))
-        if self._mirror is not None:
+        if self._buffers is not None:
             for message in frame:
-                to_send.extend(self._mirror.places(message))
+                to_send.extend(self._buffers.places(message))
             self._lent = True
         self._write()
         if to_send and fits:
@@ -87,13 +114,18 @@ class Stream(Line):
         self._watch()
 
     def keep(self) -> None:
+        """Let what is still to be sent arrive as it is now, whatever becomes of the place where it lies."""
         if self._lent and self._to_send:
             self._to_send = deque(memoryview(bytes(piece)) for piece in self._to_send)
         self._lent = False
 
     def frames(self) -> list[Frame]:
-        """The frames that are here; EOFError when the other end is gone, or has sent what is none, and everything
-        before that has been read: its words say why."""
+        """The frames that are here.
+
+        Raises:
+            EOFError: the other end is gone, or has sent what is no frame (NoFrame), and everything before that has been
+                read; its words say why.
+        """
         if self._to_send:
             try:
                 self._write()
@@ -111,7 +143,7 @@ class Stream(Line):
         """Hand the socket what it takes."""
         to_send, took = self._to_send, False
         while to_send:
-            pieces = [to_send[i] for i in range(min(PIECES, len(to_send)))]
+            pieces = list(islice(to_send, PIECES))
             try:
                 sent = os.writev(self._stream, pieces)
             except BlockingIOError:
@@ -126,7 +158,7 @@ class Stream(Line):
                 to_send.popleft()
 
     def _give_up(self) -> None:
-        """The other end reads nothing: this line has ended, and whoever waits for it is woken."""
+        """The other end reads nothing: this stream has ended, and a process that waits for it is woken."""
         self._to_send.clear()
         self._end(NoFrame(f"has read nothing that was sent to it for its lease of {self._lease_s:g} s"))
         with contextlib.suppress(OSError):
@@ -138,8 +170,7 @@ class Stream(Line):
             while True:
                 places = self._to_read
                 if places:
-                    pieces = [places[i] for i in range(min(PIECES, len(places)))]
-                    _advance(places, self._some(os.readv(self._stream, pieces)))
+                    _advance(places, self._some(os.readv(self._stream, list(islice(places, PIECES)))))
                     self._take(b"")
                 else:
                     data = os.read(self._stream, READ_BYTES)
@@ -155,11 +186,12 @@ class Stream(Line):
             self._end(EOFError(str(error)))
         except (FrameError, struct.error) as error:
             self._end(NoFrame(f"has sent what is no frame of this run: {error}"))
-        self._await(sum(map(len, self._to_read)))
+        if self._to_read or self._low > 1:
+            self._await(sum(map(len, self._to_read)))
 
     def _some(self, count: int) -> int:
         if not count:
-            raise EOFError("has ended its line" + (" amid a frame" if self._rest or self._to_read else ""))
+            raise EOFError("has ended its stream" + (" amid a frame" if self._rest or self._to_read else ""))
         return count
 
     def _end(self, why: EOFError) -> None:
@@ -188,7 +220,7 @@ class Stream(Line):
                 raise FrameError(f"messages of {length} bytes; a frame has 1 to {FRAME_BYTES}")
             if begin + length > len(data):
                 break
-            self._sent_s, at = sent_s - self._apart_s, begin + length
+            self.sent_s, at = sent_s - self._offset_s, begin + length
             frame: Frame = list(unpack(data[begin:at]))
             for message in frame:
                 self._to_read.extend(self._places(message))
@@ -196,8 +228,8 @@ class Stream(Line):
         self._rest = data[at:]
 
     def _places(self, message: Any) -> Places:
-        if self._mirror is not None:
-            return self._mirror.checked(message, self._kinds)
+        if self._buffers is not None:
+            return self._buffers.checked(message, self._kinds)
         if type(message) not in self._kinds:
             raise FrameError(f"a {type(message).__name__}, which is not sent here")
         return ()
@@ -217,6 +249,33 @@ class Stream(Line):
             self._watched = watched
 
 
+def ready(sources: Sequence[int], timeout_s: float | None = None, *, spin_s: float = SPIN_S) -> list[int]:
+    """The descriptors that can be read, or have ended, in their order; waits until there is one, or for `timeout_s`."""
+    # select waits in microseconds; poll and epoll would round up to milliseconds
+    found = select.select(sources, (), (), 0)[0]
+    if found or timeout_s == 0:
+        return found
+    until_s = time.monotonic() + (spin_s if timeout_s is None else min(spin_s, timeout_s))
+    while time.monotonic() < until_s:
+        os.sched_yield()
+        if found := select.select(sources, (), (), 0)[0]:
+            return found
+    left_s = None if timeout_s is None else max(0.0, timeout_s - spin_s)
+    return select.select(sources, (), (), left_s)[0]
+
+
+def awaited(stream: Readable, since_s: float = math.inf, *, spin_s: float = SPIN_S) -> tuple[list[Frame], float]:
+    """The next frames, at least one, and for how many seconds the last one had been here when it was read.
+
+    A process that has waited since an instant before this one says so: it may have been stopped between the two.
+    """
+    begin_s = min(since_s, time.monotonic())
+    while True:
+        ready((stream.descriptor,), spin_s=spin_s)
+        if found := stream.frames():
+            return found, max(0.0, time.monotonic() - max(begin_s, stream.sent_s))
+
+
 def _advance(places: deque[memoryview], count: int) -> None:
     """So many bytes more have been read."""
     while count:
@@ -226,7 +285,7 @@ def _advance(places: deque[memoryview], count: int) -> None:
         count -= len(places.popleft())
 
 
-def _keep_alive(line: socket.socket, lease_s: float) -> None:
+def _keep_alive(stream: socket.socket, lease_s: float) -> None:
     """Send at once, and notice the end of the other machine, or of the way to it, within a lease."""
     seconds, tcp = max(1, round(lease_s * 3 / 4)), socket.IPPROTO_TCP
     options = [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1), (tcp, "TCP_NODELAY", 1), (tcp, "TCP_KEEPIDLE", seconds),
@@ -234,4 +293,4 @@ def _keep_alive(line: socket.socket, lease_s: float) -> None:
                (tcp, "TCP_USER_TIMEOUT", round(1000 * lease_s))]  # fmt: skip
     for level, name, value in options:
         with contextlib.suppress(OSError, AttributeError):  # no TCP, or a system without it
-            line.setsockopt(level, getattr(socket, name), value)
+            stream.setsockopt(level, getattr(socket, name), value)

@@ -15,6 +15,7 @@ from pslab.engines.local.liveness import Liveness
 from pslab.engines.local.recovery.generations import Generations, newest
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.processes.pool import Pool
+from pslab.engines.processes.precedence import Precedence
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS
 from pslab.engines.server.rows import Rows, rows_in
 
@@ -37,7 +38,7 @@ class Owner(Protocol):
     liveness: Liveness
     recovery: Recovery
     dilation: float
-    yields: bool
+    precedence: Precedence
     before: Mapping[str, Any] | None
 
     def forget_snapshots(self, count: int) -> None: ...
@@ -89,7 +90,7 @@ class Disk:
         for index, weights in state["weights"].items():
             if index in owner.snapshots:
                 layout.snapshot_in(owner.pool.snapshots, index).numpy()[:] = weights
-        owner.dilation, owner.yields = state["dilation"], state["yields"]
+        owner.dilation, owner.precedence.yields = state["dilation"], state["yields"]
         owner.recovery.lives, owner.recovery.rewinds = state["lives"], state["rewinds"]
         owner.liveness.deaths[:] = state["deaths"]
         owner.recovery.begin_again(facts, "the run was ended, and goes on from a checkpoint")
@@ -103,7 +104,7 @@ class Disk:
         tables = [rows_in(arena, columns) for arena, columns in zip(owner.pool.ledger, COLUMNS, strict=True)]
         servers = [np.frombuffer(part, np.uint8) for part in parts]
         return {"servers": servers, "tables": tables, "snapshots": owner.snapshots, "evaluated": owner.evaluated,
-                "weights": weights, "dilation": float(owner.dilation), "yields": owner.yields,
+                "weights": weights, "dilation": float(owner.dilation), "yields": owner.precedence.yields,
                 "lives": owner.recovery.lives, "rewinds": owner.recovery.rewinds,
                 "deaths": owner.liveness.deaths}  # fmt: skip
 

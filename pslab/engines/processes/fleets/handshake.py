@@ -17,12 +17,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from pslab.engines.processes.fleets.clocks import Offset, offset
 from pslab.errors import ConfigError, StartFailed
 from pslab.version import __version__
 
@@ -43,6 +42,29 @@ PROOF, INSTANT, VERDICT = struct.Struct("<32s"), struct.Struct("<d"), struct.Str
 
 class Refused(StartFailed):
     """Two processes have not met: they have other keys or versions, or the other one is no process of pslab."""
+
+
+class Offset(NamedTuple):
+    """What another clock shows more than one's own, in seconds, and how far off that may be."""
+
+    seconds: float
+    bound_s: float
+
+
+SAME = Offset(0.0, 0.0)  # of processes that read one clock
+
+
+def offset(pings: Iterable[tuple[float, float, float]]) -> Offset:
+    """The difference of two clocks from pings: each was sent and its answer received at these instants of one's own
+    clock, and the other clock showed the middle number meanwhile.
+
+    A message that is answered with the other clock's instant bounds their difference by half its round trip, whichever
+    of its two ways took longer; of several the shortest one bounds it best (Cristian, Distributed Computing 3, 1989).
+    Two clocks that agree within the bound are taken for the one of a machine. ValueError if there is no ping.
+    """
+    sent_s, theirs_s, received_s = min(pings, key=lambda ping: ping[2] - ping[0])
+    found = Offset(theirs_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2)
+    return SAME if abs(found.seconds) <= found.bound_s else found
 
 
 class Peer(NamedTuple):

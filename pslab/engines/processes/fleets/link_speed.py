@@ -40,7 +40,7 @@ class Host(NamedTuple):
     gpus: list[str]
     python: str
     torch: str
-    apart_s: float  #: what the server's clock shows more
+    offset_s: float  #: what the server's clock shows more
     bound_s: float  #: how far off that may be
     port: int  #: where it listens
 
@@ -118,14 +118,14 @@ def _reported(pool: Pool, numbers: Any, heed: Callable[[], None]) -> dict[int, d
 class _Role:
     called = "process {}"
 
-    def __init__(self, seat: ProcessContext) -> None:
+    def __init__(self, context: ProcessContext) -> None:
         import torch
 
-        self.called, self.parent = name(seat.number), seat.parent
+        self.called, self.parent = name(context.number), context.parent
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        self.say(name=socket.gethostname(), cores=float(cores()), gpus=gpus,
-                 python=platform.python_version(), torch=torch.__version__,
-                 apart_s=seat.apart[0], bound_s=seat.apart[1], port=seat.reach.port if seat.reach else 0)  # fmt: skip
+        (offset_s, bound_s), port = context.offset, context.reach.port if context.reach else 0
+        self.say(name=socket.gethostname(), cores=float(cores()), gpus=gpus, python=platform.python_version(),
+                 torch=torch.__version__, offset_s=offset_s, bound_s=bound_s, port=port)  # fmt: skip
 
     def say(self, **body: Any) -> None:
         report(self.parent, "measured", body)
@@ -134,10 +134,10 @@ class _Role:
 class Answers(_Role):
     """The role of a server: it answers whoever asks."""
 
-    def __init__(self, seat: ProcessContext, workers: int) -> None:
-        super().__init__(seat)
-        lines = seat.pipes[:workers] if seat.number == SERVER else [seat.line_of(worker) for worker in range(workers)]
-        self.lines = list(map(_Line, lines))
+    def __init__(self, context: ProcessContext, workers: int) -> None:
+        super().__init__(context)
+        decides = context.number == SERVER
+        self.lines = [_Line(context.pipes[worker] if decides else context.line_of(worker)) for worker in range(workers)]
 
     def serve(self) -> None:
         """Until each of them has said that this is the end."""
@@ -155,9 +155,9 @@ class Answers(_Role):
 class Measures(_Role):
     """The role of a worker."""
 
-    def __init__(self, seat: ProcessContext, servers: Sequence[int]) -> None:
-        super().__init__(seat)
-        self.lines = [_Line(line) for line in (seat.pipes[0], *(seat.line_to(number)[0] for number in servers))]
+    def __init__(self, context: ProcessContext, servers: Sequence[int]) -> None:
+        super().__init__(context)
+        self.lines = [_Line(line) for line in (context.pipes[0], *(context.line_to(number)[0] for number in servers))]
 
     def alone(self) -> None:
         """While no other worker measures: latency, and bandwidth to each server and from it."""

@@ -47,8 +47,8 @@ class LocalFleet:
         here, there = self._context.Pipe()
         try:
             with there:
-                seat = child.ProcessContext(number, there, list(lines), *memory)
-                process = self._context.Process(target=child.main, args=(seat,), name=f"pslab-{name(number)}",
+                context = child.ProcessContext(number, there, list(lines), *memory)
+                process = self._context.Process(target=child.main, args=(context,), name=f"pslab-{name(number)}",
                                                 daemon=True)  # fmt: skip
                 process.start()
         except BaseException:

@@ -16,13 +16,14 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import child
 from pslab.engines.processes.channel import ALIVE, limit_waits, report
 from pslab.engines.processes.child import SERVER, name
-from pslab.engines.processes.fleets.clocks import SAME, Offset
 from pslab.engines.processes.fleets.handshake import (
     CLOCK,
     HELLO_LIMIT_S,
+    SAME,
     START_LIMIT_S,
     Address,
     Listener,
+    Offset,
     Peer,
     dial,
     new_key,
@@ -77,7 +78,7 @@ class Reach:
             self._of[number] = self.accept(number)
         return self._of[number]
 
-    def apart(self, number: int) -> Offset | None:
+    def offset(self, number: int) -> Offset | None:
         """What a process's clock shows more now; None if it does not answer."""
         try:
             line, clock = dial(self._book[number], CLOCK, self._key, HELLO_LIMIT_S)
@@ -91,7 +92,7 @@ class Reach:
         if number not in self._to:
             self._to[number] = self.met(number)
         line, clock = self._to[number]
-        if clock != SAME and (now := self.apart(number)) is not None:
+        if clock != SAME and (now := self.offset(number)) is not None:
             clock = now
         return line, clock.seconds
 
@@ -208,22 +209,22 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     memory = child.Memory(one, others[0], others[1], ledger, checkpoints, phases)
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER, behind=True)  # type: ignore[arg-type]
     try:
-        lines, apart = _met(reach, number, told["others"])
+        lines, offset = _met(reach, number, told["others"])
     except (PslabError, OSError) as error:
         report(upward, "gone", {"how": f"has not met the others: {error}"})
         upward.flush()
         return
     if pulse:
         threading.Thread(target=_pulse, args=(upward,), daemon=True).start()
-    child.main(child.ProcessContext(number, upward, lines, *memory, reach, apart))
+    child.main(child.ProcessContext(number, upward, lines, *memory, reach, offset))
 
 
 def _met(reach: Reach, number: int, others: Sequence[int]) -> tuple[list[Connection], Offset]:
     """The lines of a new process: the server's to all others, theirs to it; and how far its clock is from theirs."""
     if number == SERVER:
         return [reach.accept(other) for other in others], SAME
-    line, apart = reach.met(SERVER)
-    return [line], apart
+    line, offset = reach.met(SERVER)
+    return [line], offset
 
 
 def _pulse(pipe: Any) -> None:

@@ -76,13 +76,13 @@ class RayFleet(LoopbackFleet):
         each = {"CPU": fleet.worker_cpus, "GPU": fleet.worker_gpus}
         hosts = [min(many, self._children - first) for first in range(0, self._children, many)]
         workers = [{kind: count * share for kind, share in each.items() if share} for count in hosts]
-        apart = "STRICT_SPREAD" if fleet.workers_per_node else "SPREAD" if fleet.servers_apart else "PACK"
+        placed = "STRICT_SPREAD" if fleet.workers_per_node else "SPREAD" if fleet.servers_apart else "PACK"
         wanted = [bundle or {"CPU": 0.001} for bundle in ({"CPU": fleet.server_cpus}, *workers)]
-        found = self._ray.util.placement_group(wanted, strategy=apart)
+        found = self._ray.util.placement_group(wanted, strategy=placed)
         if not found.wait(START_LIMIT_S):
             self._ray.util.remove_placement_group(found)
             has = {kind: count for kind, count in self._ray.cluster_resources().items() if kind in ("CPU", "GPU")}
-            raise StartFailed(f"the Ray cluster has no room for {wanted} ({apart}) within {START_LIMIT_S:g} s; it has "
+            raise StartFailed(f"the Ray cluster has no room for {wanted} ({placed}) within {START_LIMIT_S:g} s; it has "
                               f"{has} on {len(self._ray.nodes())} hosts")  # fmt: skip
         return found
 

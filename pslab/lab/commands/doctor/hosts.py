@@ -96,10 +96,10 @@ def _gpus(ways: LinkSpeeds, fleet: Fleet) -> Finding:
 
 
 def _clocks(ways: LinkSpeeds) -> Finding:
-    apart_s, bound_s = (max(abs(getattr(host, field)) for host in ways.hosts) for field in ("apart_s", "bound_s"))
+    offset_s, bound_s = (max(abs(getattr(host, field)) for host in ways.hosts) for field in ("offset_s", "bound_s"))
     if not bound_s:
         return Finding("clocks", OK, "one, as far as a message can tell")
-    found = f"up to {apart_s:.3g} s apart, known to {1000 * bound_s:.2g} ms"
+    found = f"up to {offset_s:.3g} s apart, known to {1000 * bound_s:.2g} ms"
     if bound_s > EXACT_S:
         return Finding("clocks", NOTE, found, "how long a push and its pull took, each, is known no better than that")
     return Finding("clocks", OK, found)

@@ -1,86 +1,160 @@
-"""Lines between processes without shared memory: frames and what they are about, whatever the streams do."""
+"""Streams between processes: frames whole and in order, with the bytes that they name, however the bytes come."""
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 import pytest
 import torch
-from mirrored import SIZE, Setup, pair, pull, push, weights
+from buffers import SIZE, Buffers, heard, pair, pull, push, weights
 
-from pslab.engines.experiment.wire import WHOLE, Frame, Go, Stop, pack
+from pslab.engines.experiment.wire import WHOLE, Blocked, Frame, Go, Stop, pack
 from pslab.engines.local.lines import stream
-from pslab.engines.local.lines.framed_pipe import HEADER, NoFrame, ready
 from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER
-from pslab.engines.local.lines.stream import Stream
+from pslab.engines.local.lines.stream import HEADER, NoFrame, Stream, awaited, ready
+
+COUNT = 200  # frames of 8 kB, more than narrow sockets take
+FRAMES: list[Frame] = [[push(WHOLE), pull(87)], [Stop(1), Blocked(1, 0)], [Stop(1)]]
+
+
+def raw(*frame: object, behind: bytes = b"") -> bytes:
+    body = pack(frame)  # type: ignore[arg-type]
+    return HEADER.pack(len(body), 0.0) + body + behind
 
 
 class Ends:
-    """Worker 1's end, and the server's, with an arena each."""
+    """Worker 1's end, and the server's: of a pipe where memory is shared, else of a TCP stream, with an arena each."""
 
-    def __init__(self, **fields: Any) -> None:
-        self.here, self.there = Setup(**fields), Setup(**fields)
-        self.pipes = pair()
-        self.worker = Stream(self.pipes[0], self.here.mirror, TO_WORKER, waits=True, lease_s=60.0)
-        self.server = Stream(self.pipes[1], self.there.mirror, TO_SERVER, waits=False, lease_s=60.0)
+    def __init__(self, pipes: tuple[Connection, Connection], *, shared: bool, lease_s: float = 60.0) -> None:
+        self.here, self.there, self.pipes = Buffers(), Buffers(), pipes
+        ours, theirs = (None, None) if shared else (self.here.messages, self.there.messages)
+        self.worker = Stream(pipes[0], TO_WORKER, ours, waits=True, lease_s=lease_s)
+        self.server = Stream(pipes[1], TO_SERVER, theirs, lease_s=lease_s)
+        self.brings = b"" if shared else self.here.gradient.uniform_(-1.0, 1.0).numpy().tobytes()
 
-    def fill(self, setup: Setup, offset: int, seed: int) -> torch.Tensor:
-        found = setup.arena.tensor(offset, SIZE, torch.float32)
-        return found.copy_(torch.randn(SIZE, generator=torch.Generator().manual_seed(seed)))
+    def narrow(self) -> Ends:
+        """Let the sockets take little."""
+        for pipe in self.pipes:
+            with socket.socket(fileno=os.dup(pipe.fileno())) as own:
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        return self
 
-    def heard(self, end: Stream) -> list[Frame]:
-        while not (found := end.frames()):
-            ready((end.descriptor,))
-        return found
+    def write(self, data: bytes) -> None:
+        """What worker 1's process sends, whatever it is."""
+        os.write(self.pipes[0].fileno(), data)
+
+    def end_worker(self) -> None:
+        """Worker 1's process is gone."""
+        with socket.socket(fileno=os.dup(self.pipes[0].fileno())) as own:
+            own.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(params=["shared", "separate"])
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    yield from made(shared=request.param == "shared")
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
-    found = Ends()
+def tcp() -> Iterator[Ends]:
+    yield from made(shared=False)
+
+
+def made(*, shared: bool) -> Iterator[Ends]:
+    found = Ends(Pipe() if shared else pair(), shared=shared)
     yield found
     for pipe in found.pipes:
         pipe.close()
 
 
-def test_what_a_frame_is_about_is_in_its_place_when_the_frame_is_here(ends: Ends):
-    gradients = [ends.fill(ends.here, at, seed) for seed, at in enumerate(ends.here.layout.gradients[1])]
-    frames = [[push(WHOLE, 0, iteration), pull(87)] for iteration in range(2)]
-    for frame in frames:
+def beside(call: Callable[[], object]) -> threading.Thread:
+    found = threading.Thread(target=call)
+    found.start()
+    return found
+
+
+def test_frames_arrive_whole_and_in_order_with_what_they_are_about(ends: Ends):
+    for frame in FRAMES:
         ends.worker.send(frame)
-    found = ends.heard(ends.server)
-    while len(found) < 2:
-        found += ends.heard(ends.server)
-    assert found == frames
-    for at, gradient in zip(ends.there.layout.gradients[1], gradients, strict=True):
-        assert torch.equal(ends.there.arena.tensor(at, SIZE, torch.float32), gradient)
+    assert heard(ends.server, len(FRAMES)) == FRAMES
+    assert ends.server.frames() == []
+    assert ends.there.gradient.numpy().tobytes() == (ends.brings or bytes(4 * SIZE))
 
 
 @pytest.mark.parametrize("step", [1, 7, 100, 5000])
 def test_a_frame_that_comes_in_pieces_is_one_frame(ends: Ends, step: int):
-    gradient = ends.fill(ends.here, ends.here.layout.gradients[1][1], 3)
-    data = b"".join(HEADER.pack(len(body), 0.0) + body + behind for body, behind in
-                    [(pack([push(WHOLE), pull(87)]), gradient.numpy().tobytes()), (pack([Stop(1)]), b"")])  # fmt: skip
-    found: list[Frame] = []
+    data, found = raw(*FRAMES[0], behind=ends.brings) + raw(*FRAMES[1]) + raw(*FRAMES[2]), list[Frame]()
     for at in range(0, len(data), step):
-        os.write(ends.pipes[0].fileno(), data[at : at + step])
+        ends.write(data[at : at + step])
         found += ends.server.frames()
-    while len(found) < 2:
-        found += ends.heard(ends.server)
-    assert found == [[push(WHOLE), pull(87)], [Stop(1)]]
-    assert torch.equal(ends.there.arena.tensor(ends.there.layout.gradients[1][1], SIZE, torch.float32), gradient)
+    assert found + (heard(ends.server, 3 - len(found)) if len(found) < 3 else []) == FRAMES
+    assert ends.there.gradient.numpy().tobytes() == (ends.brings or bytes(4 * SIZE))
 
 
-def narrow(ends: Ends) -> None:
-    """Sockets that take little."""
-    for pipe in ends.pipes:
-        with socket.socket(fileno=os.dup(pipe.fileno())) as own:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+def test_frames_before_the_end_are_read_first(ends: Ends):
+    ends.worker.send(FRAMES[0])
+    ends.end_worker()
+    assert heard(ends.server) == FRAMES[:1]
+    with pytest.raises(EOFError, match="has ended its stream"):
+        heard(ends.server)
+
+
+def test_an_end_amid_a_frame_is_an_end(ends: Ends):
+    ends.write(raw(push(WHOLE), behind=bytes(100)) if ends.brings else raw(push(WHOLE))[:-1])
+    ends.end_worker()
+    with pytest.raises(EOFError, match="amid a frame"):
+        heard(ends.server)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(HEADER.pack(2**31, 0.0), "messages of 2147483648 bytes; a frame has 1 to 4194304"),
+     (HEADER.pack(0, 0.0), "messages of 0 bytes"),
+     (HEADER.pack(3, 0.0) + b"\xff\0\0", "no kind of message has the number 255"),
+     (HEADER.pack(2, 0.0) + pack([Stop(1)])[:2], ".* requires a buffer"), (raw(Go(0.0)), "a Go")],
+    ids=["too long", "empty", "no kind", "half a record", "not sent here"])  # fmt: skip
+def test_what_is_no_frame_ends_the_stream_and_says_why(ends: Ends, data: bytes, words: str):
+    ends.write(data)
+    with pytest.raises(NoFrame, match=f"has sent what is no frame of this run: {words}"):
+        heard(ends.server)
+
+
+def test_more_bytes_than_there_is_room_for_end_the_stream(tcp: Ends):
+    tcp.write(raw(push(10**6)))
+    with pytest.raises(NoFrame, match="brings 1000000 bytes; there is room for"):
+        heard(tcp.server)
+
+
+def test_random_bytes_end_the_stream():
+    chance = random.Random(7)
+    for _ in range(50):
+        for ends in made(shared=False):
+            ends.write(raw(Stop(1)) + HEADER.pack(chance.randrange(1, 64), 0.0) + chance.randbytes(200))
+            ends.end_worker()
+            with pytest.raises(EOFError):
+                heard(ends.server, 100)
+
+
+def test_a_server_does_not_wait_for_a_worker_that_does_not_read_and_both_may_send_at_once(tcp: Ends):
+    sent = tcp.narrow().there.flat(0).uniform_(-1.0, 1.0)
+    for iteration in range(COUNT):
+        tcp.server.send([weights(WHOLE, 0, iteration)])
+    sender = beside(lambda: [tcp.worker.send([push(WHOLE)]) for _ in range(COUNT)])
+    assert heard(tcp.server, COUNT) == [[push(WHOLE)]] * COUNT
+    sender.join()
+    assert torch.equal(tcp.there.gradient, tcp.here.gradient)
+    server = beside(lambda: serve(tcp.server))
+    assert heard(tcp.worker, COUNT) == [[weights(WHOLE, 0, iteration)] for iteration in range(COUNT)]
+    server.join()
+    assert torch.equal(tcp.here.flat(0), sent)
 
 
 def serve(server: Stream) -> None:
@@ -89,137 +163,70 @@ def serve(server: Stream) -> None:
         server.frames()
 
 
-def test_a_server_does_not_wait_for_who_does_not_read_and_both_may_send_at_once(ends: Ends):
-    narrow(ends)
-    sent, count = ends.fill(ends.there, 0, 5), 200
-    for iteration in range(count):  # 1.5 MB, of which nobody reads anything
-        ends.server.send([weights(WHOLE, 0, iteration)])
-    gradient = ends.fill(ends.here, ends.here.layout.gradients[1][1], 3)
-    sender = threading.Thread(target=lambda: [ends.worker.send([push(WHOLE)]) for _ in range(count)])
-    sender.start()
-    found: list[Frame] = []
-    while len(found) < count:
-        found += ends.heard(ends.server)
-    sender.join()
-    assert found == [[push(WHOLE)]] * count
-    assert torch.equal(ends.there.arena.tensor(ends.there.layout.gradients[1][1], SIZE, torch.float32), gradient)
-    server = threading.Thread(target=serve, args=(ends.server,))
-    server.start()
-    heard: list[Frame] = []
-    while len(heard) < count:
-        heard += ends.heard(ends.worker)
+def test_what_a_slow_reader_has_not_taken_arrives_as_it_was_when_its_place_is_about_to_change(tcp: Ends):
+    sent = tcp.narrow().there.flat(0).uniform_(-1.0, 1.0).clone()
+    for iteration in range(COUNT):
+        tcp.server.send([weights(WHOLE, 0, iteration)])
+    tcp.server.keep()
+    tcp.there.flat(0).zero_()
+    server = beside(lambda: serve(tcp.server))
+    heard(tcp.worker, COUNT)
     server.join()
-    assert heard == [[weights(WHOLE, 0, iteration)] for iteration in range(count)]
-    assert torch.equal(ends.here.arena.tensor(0, SIZE, torch.float32), sent)
+    assert torch.equal(tcp.here.flat(0), sent)
 
 
-def test_what_a_slow_reader_has_not_taken_arrives_as_it_was_when_its_place_is_about_to_change(ends: Ends):
-    narrow(ends)
-    sent, count = ends.fill(ends.there, 0, 5).clone(), 0
-    while not ends.server._to_send:
-        ends.server.send([weights(WHOLE, 0, count)])
-        count += 1
-    ends.server.keep()
-    ends.fill(ends.there, 0, 6)
-    server = threading.Thread(target=serve, args=(ends.server,))
-    server.start()
-    found: list[Frame] = []
-    while len(found) < count:
-        found += ends.heard(ends.worker)
-    server.join()
-    assert torch.equal(ends.here.arena.tensor(0, SIZE, torch.float32), sent)
-
-
-@pytest.mark.parametrize("lease_s", [0.0, 60.0])
-def test_who_reads_nothing_for_a_lease_is_dead(ends: Ends, lease_s: float):
-    """So what waits for it in a server is no more than is sent within one."""
-    narrow(ends)
-    server = Stream(ends.pipes[1], ends.there.mirror, TO_SERVER, waits=False, lease_s=lease_s)
-    while not server._to_send:
-        server.send([weights(WHOLE)])
-    if lease_s:
-        server.send([weights(WHOLE)])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_peer_that_reads_nothing_for_a_lease_is_dead_and_one_that_reads_slowly_is_not(
+    tcp: Ends, reads: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """So no more waits for it in a server than is sent within a lease."""
+    now_s = time.monotonic()
+    tcp.narrow()
+    for _ in range(COUNT):
+        tcp.server.send([weights(WHOLE)])
+    monkeypatch.setattr(stream.time, "monotonic", lambda: now_s + 61.0)
+    if reads:
+        for _ in range(50):
+            tcp.worker.frames()
+        assert tcp.server.frames() == []  # it sends what there is room for now
+        tcp.server.send([weights(WHOLE)])
         return
     with pytest.raises(TimeoutError):
-        server.send([weights(WHOLE)])
-    assert ready((server.descriptor,), 0) == [server.descriptor]
-    with pytest.raises(NoFrame, match="has read nothing that was sent to it for its lease of 0 s"):
-        server.frames()
-    assert not server._to_send
+        tcp.server.send([weights(WHOLE)])
+    assert ready((tcp.server.descriptor,), 0) == [tcp.server.descriptor]
+    with pytest.raises(NoFrame, match="has read nothing that was sent to it for its lease of 60 s"):
+        tcp.server.frames()
 
 
-def test_who_reads_slowly_is_alive(ends: Ends):
-    narrow(ends)
-    server = Stream(ends.pipes[1], ends.there.mirror, TO_SERVER, waits=False, lease_s=60.0)
-    for _ in range(1000):
-        server.send([weights(WHOLE)])
-    server._took_s -= 61.0
-    for _ in range(50):
-        ends.worker.frames()
-    assert server.frames() == []  # it takes what there is room for now
-    assert server._to_send
-    server.send([weights(WHOLE)])
-
-
-def test_what_was_read_while_something_was_sent_is_ready(ends: Ends):
-    narrow(ends)
-    ends.server.send([Go(1.0)])
-    reader = threading.Thread(target=serve, args=(ends.server,))
-    reader.start()
+def test_what_was_read_while_something_was_sent_is_ready(tcp: Ends):
+    tcp.narrow().server.send([Go(1.0)])
+    reader = beside(lambda: serve(tcp.server))
     for _ in range(10):
-        ends.worker.send([push(WHOLE)])
+        tcp.worker.send([push(WHOLE)])
     reader.join()
-    assert ready((ends.worker.descriptor,), 0) == [ends.worker.descriptor]
-    assert ends.worker.frames() == [[Go(1.0)]]
-    assert ready((ends.worker.descriptor,), 0) == []
+    assert ready((tcp.worker.descriptor,), 0) == [tcp.worker.descriptor]
+    assert tcp.worker.frames() == [[Go(1.0)]]
+    assert ready((tcp.worker.descriptor,), 0) == []
 
 
-def test_frames_before_the_end_are_read_first(ends: Ends):
-    ends.worker.send([push(WHOLE)])
-    ends.pipes[0].close()
-    ends.worker._socket.close()
-    assert ends.heard(ends.server) == [[push(WHOLE)]]
-    with pytest.raises(EOFError, match="has ended its line"):
-        ends.heard(ends.server)
+@pytest.mark.parametrize(("since_s", "waits_s", "sent_s", "read_s", "late_s"), [
+    (math.inf, 10.0, 11.0, 15.0, 4.0), (math.inf, 20.0, 11.0, 20.5, 0.5), (10.0, 20.0, 11.0, 20.5, 9.5),
+], ids=["it is waited for", "it was there already", "it was kept from waiting"])  # fmt: skip
+def test_how_late_a_frame_is_read_counts_from_when_it_is_there_and_waited_for(
+    since_s: float, waits_s: float, sent_s: float, read_s: float, late_s: float, ends: Ends,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    instants = iter([sent_s, waits_s, read_s])
+    monkeypatch.setattr(stream.time, "monotonic", lambda: next(instants))
+    ends.worker.send([Stop(1)])
+    assert awaited(ends.server, since_s) == ([[Stop(1)]], late_s)
 
 
-def test_an_end_amid_a_frame_is_an_end(ends: Ends):
-    body = pack([push(WHOLE)])
-    os.write(ends.pipes[0].fileno(), HEADER.pack(len(body), 0.0) + body + bytes(100))
-    ends.pipes[0].close()
-    ends.worker._socket.close()
-    with pytest.raises(EOFError, match="amid a frame"):
-        ends.heard(ends.server)
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [(HEADER.pack(2**31, 0.0), "messages of 2147483648 bytes; a frame has 1 to 4194304"),
-     (HEADER.pack(0, 0.0), "messages of 0 bytes"),
-     (HEADER.pack(3, 0.0) + b"\xff\0\0", "no kind of message has the number 255"),
-     (HEADER.pack(2, 0.0) + pack([Stop(1)])[:2], "requires a buffer"),
-     (HEADER.pack(len(pack([push(10**6)])), 0.0) + pack([push(10**6)]), "brings 1000000 bytes; there is room for")],
-)  # fmt: skip
-def test_what_is_no_frame_ends_the_line_and_says_why(ends: Ends, data: bytes, words: str):
-    os.write(ends.pipes[0].fileno(), data)
-    with pytest.raises(EOFError, match=words):
-        ends.heard(ends.server)
-
-
-def test_random_bytes_end_the_line(ends: Ends, monkeypatch: pytest.MonkeyPatch):
-    chance = random.Random(7)
-    monkeypatch.setattr(stream, "FRAME_BYTES", 64)
-    for _ in range(200):
-        found = Ends()
-        found.worker.send([Stop(1)])
-        os.write(found.pipes[0].fileno(), HEADER.pack(chance.randrange(1, 64), 0.0) + chance.randbytes(200))
-        found.pipes[0].close()
-        found.worker._socket.close()
-        with pytest.raises(EOFError):
-            to_the_end(found)
-        found.pipes[1].close()
-
-
-def to_the_end(ends: Ends) -> None:
-    for _ in range(3):
-        ends.heard(ends.server)
+def test_ready_gives_those_that_can_be_read_in_their_order(ends: Ends):
+    other_here, other_there = Pipe()
+    sources = [ends.server.descriptor, other_here.fileno()]
+    assert ready(sources, 0) == ready(sources, 1e-4) == []
+    other_there.send_bytes(b"x")
+    assert ready(sources) == sources[1:]
+    ends.end_worker()
+    assert ready(sources) == sources  # an end is something to read

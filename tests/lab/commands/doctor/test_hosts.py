@@ -18,7 +18,7 @@ COSTS = {"compute_s": 0.0123456, "slow": {}, "layer_shares": [], "latency_s": 1e
 
 
 def host(who: str, name: str = "a", **fields: object) -> Host:
-    usual = {"cores": 4.0, "gpus": ["H100"], "python": "3.12.1", "torch": "2.13", "apart_s": 0.0, "bound_s": 0.0,
+    usual = {"cores": 4.0, "gpus": ["H100"], "python": "3.12.1", "torch": "2.13", "offset_s": 0.0, "bound_s": 0.0,
              "port": 20001}  # fmt: skip
     return Host(who, name, **{**usual, **fields})  # type: ignore[arg-type]
 
@@ -58,8 +58,8 @@ def test_a_cluster_that_is_well(examined):
 @pytest.mark.parametrize(("ways", "name", "state", "words"), [
     (found(host("worker 1", python="3.12.4")), "processes", NOTE, "Python 3.12.1 and 3.12.4"),
     (found(*(host(f"worker {n}", "b") for n in range(1, 5))), "cores", NOTE, "b has 4 for 5"),
-    (found(host("worker 1", bound_s=0.002, apart_s=-7.0)), "clocks", NOTE, "up to 7 s apart, known to 2 ms"),
-    (found(host("worker 1", bound_s=1e-4, apart_s=-7.0)), "clocks", OK, "up to 7 s apart, known to 0.1 ms"),
+    (found(host("worker 1", bound_s=0.002, offset_s=-7.0)), "clocks", NOTE, "up to 7 s apart, known to 2 ms"),
+    (found(host("worker 1", bound_s=1e-4, offset_s=-7.0)), "clocks", OK, "up to 7 s apart, known to 0.1 ms"),
     (found(ways=[LinkSpeed(0, 0, 1e-4, 1e9, 1e9), LinkSpeed(1, 0, 1e-4, 1e9, 3e8)]),
      "links", NOTE, "worker 1 and server 0"),
 ])  # fmt: skip

@@ -1,7 +1,7 @@
 """The process of a server that does not decide: it holds weights, and does what it is ordered.
 
 Orders come with the messages that they are about, and what came of each goes back. Payloads lie in shared memory; where
-there is none, they come from the workers and go to them on lines of its own, whose messages it passes on.
+there is none, they come from the workers and go to them on streams of its own, whose messages it passes on.
 """
 
 from __future__ import annotations
@@ -11,21 +11,49 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import Carried, Ended, Frame, Go, Joined, Ordered, PartSaved, Stop
-from pslab.engines.local.lines.ends import order_line, store_line
-from pslab.engines.local.lines.framed_pipe import SPIN_S, Line, NoFrame, ready
+from pslab.engines.experiment.wire import Carried, ComputedOn, Ended, Frame, Go, Joined, Ordered, PartSaved, Stop
+from pslab.engines.local.lines.ends import order_stream, server_stream
+from pslab.engines.local.lines.stream import SPIN_S, NoFrame, Stream, ready
 from pslab.engines.local.recovery.generations import Keeping
-from pslab.engines.local.stores.order import order_of
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.ledger import copy_held, show_held
 from pslab.engines.server.shard import TensorShard
-from pslab.engines.server.store import carry_out
+from pslab.engines.server.store import Work, carry_out
 from pslab.errors import CheckpointError
-from pslab.protocol.store import Keep
+from pslab.protocol.messages import NO_WORKER
+from pslab.protocol.server import Reply, Step
+from pslab.protocol.store import Forget, Keep, Order, Snapshot
 
 LOOK_S = 0.01  # after which is looked whether a part of a checkpoint is out, where memory is not shared
+STEP, REPLY, NOTHING = range(3)  # kinds of `Ordered`
+PLAIN: dict[int, type[Snapshot | Keep | Forget]] = {3: Snapshot, 4: Keep, 5: Forget}  # orders of a number alone
+KINDS = {order: kind for kind, order in PLAIN.items()}
+
+
+def frame_of(order: Order, work: Work) -> Frame:
+    """An order as messages."""
+    if isinstance(order, Step):
+        first = Ordered(STEP, order.range, order.version, order.aggregate, work.rate)
+        return [first, *order.pushes, *map(ComputedOn, work.computing)]
+    if isinstance(order, Reply):
+        return [Ordered(REPLY, order.pull.range, order.version, order.empty), order.pull]
+    if isinstance(order, Snapshot | Keep | Forget):
+        return [Ordered(KINDS[type(order)], order[0])]
+    return [Ordered(NOTHING, 0)]
+
+
+def order_of(frame: Frame) -> tuple[Order | None, Work]:
+    """The order that messages are; None if there is nothing to do, and it is done when its turn comes."""
+    first, *about = frame
+    if first.kind == STEP:
+        computing = [message.version for message in about if isinstance(message, ComputedOn)]
+        pushes = tuple(about[: len(about) - len(computing)])
+        return Step(first.about, pushes, first.flag, first.version), Work(first.rate, computing)
+    if first.kind == REPLY:
+        return Reply(about[0], first.version, NO_WORKER, empty=first.flag), Work()
+    return (PLAIN[first.kind](first.about) if first.kind in PLAIN else None), Work()
 
 
 @dataclass(frozen=True)
@@ -39,8 +67,8 @@ class StoreRole:
     def called(self) -> str:
         return f"server {self.server} of {self.servers}"
 
-    def __call__(self, seat: ProcessContext, job: Job, checkpoint: int = 0) -> LocalStore:
-        return LocalStore(seat, job, self, checkpoint)
+    def __call__(self, context: ProcessContext, job: Job, checkpoint: int = 0) -> LocalStore:
+        return LocalStore(context, job, self, checkpoint)
 
 
 class LocalStore:
@@ -48,64 +76,64 @@ class LocalStore:
 
     iteration = 0  # it has none
 
-    def __init__(self, seat: ProcessContext, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
-        seat = seat.met_again()
-        self._seat, self._job, self._role, self._clock = seat, job, role, WallClock()
-        self._line = order_line(job, seat, 0, decides=False)
-        self._keeping = Keeping(job, role.server, seat.arena, seat.checkpoints)
-        self._shard = self._keeping.restored(checkpoint)[1][0] if checkpoint else TensorShard(job, seat.arena)
+    def __init__(self, context: ProcessContext, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
+        context = context.with_offset_now()
+        self._context, self._job, self._role, self._clock = context, job, role, WallClock()
+        self._orders = order_stream(job, context, 0, decides=False)
+        self._keeping = Keeping(job, role.server, context.arena, context.checkpoints)
+        self._shard = self._keeping.restored(checkpoint)[1][0] if checkpoint else TensorShard(job, context.arena)
         self._spin_s = 0.0 if job.cluster.emulated else SPIN_S
-        self._workers: dict[int, Line] = {}  # which bring and get the numbers, where memory is not shared
-        self._whose: dict[int, int] = {}  # of each of these lines
+        self._workers: dict[int, Stream] = {}  # which bring and get the numbers, where memory is not shared
+        self._whose: dict[int, int] = {}  # of each of these streams
         self._over = False  # whether the decider has said so
-        self._life = LifeSigns(seat.parent, job.run.lease_s)
+        self._life = LifeSigns(context.parent, job.run.lease_s)
         self._keeps = 0  # the checkpoint whose part is not yet out of this process
 
     def run(self, dilation: float) -> None:
         """Do what the decider orders until it says stop, or is gone."""
         self._clock.dilation, self._over = dilation, False
         try:
-            for worker in range(self._job.run.workers) if not self._seat.arena.shared else ():
-                self._listen(worker, self._seat.line_of(worker))
+            for worker in range(self._job.run.workers) if not self._context.arena.shared else ():
+                self._listen(worker, self._context.line_of(worker))
             while self._workers or not self._over:
                 self._turn()
-            show_held(self._job, self._seat.arena, self._job.layout.server, self._role.server)
-            report(self._seat.parent, "stored")
-            self._seat.show_all()  # before the decider may say that the run has ended
+            show_held(self._job, self._context.arena, self._job.layout.server, self._role.server)
+            report(self._context.parent, "stored")
+            self._context.show_all()  # before the decider may say that the run has ended
             self._tell([Stop(0)])
         except EOFError:
             return
         except BaseException:
-            self._seat.pipes[0].close()  # the decider is not to wait for it
+            self._context.pipes[0].close()  # the decider is not to wait for it
             raise
 
     def _turn(self) -> None:
         """Wait for something to do, and do it. What is done may take less CPU time than the system counts."""
         self._life.give()
         patience_s = LOOK_S if self._keeps else self._life.period_s
-        for source in ready([self._line.descriptor, *self._whose], patience_s, spin_s=self._spin_s):
-            if source == self._line.descriptor:
+        for source in ready([self._orders.descriptor, *self._whose], patience_s, spin_s=self._spin_s):
+            if source == self._orders.descriptor:
                 self._obey()
             elif source in self._whose:
                 self._hear(self._whose[source])
-        if self._keeps and self._seat.shown:
+        if self._keeps and self._context.shown:
             self._tell([PartSaved(self._keeps)])
             self._keeps = 0
 
     def _obey(self) -> None:
         """Do what the decider says, or pass weights on to a worker."""
-        for frame in self._line.frames():
+        for frame in self._orders.frames():
             first = frame[0]
             if isinstance(first, Stop):
                 self._over = True
                 for worker in self._workers:
                     self._send(worker, frame)
             elif isinstance(first, Go):
-                self._clock.start(self._clock.dilation, first.zero_s - self._seat.apart[0])
+                self._clock.start(self._clock.dilation, first.zero_s - self._context.offset[0])
             elif isinstance(first, Ordered):
                 self._carry_out(frame)
             elif isinstance(first, Joined):
-                self._listen(first.worker, self._seat.line_of(first.worker, anew=True))
+                self._listen(first.worker, self._context.line_of(first.worker, anew=True))
             elif isinstance(first, Ended):  # what has come before is dealt with
                 while first.worker in self._workers and self._hear(first.worker):
                     pass
@@ -114,8 +142,8 @@ class LocalStore:
                 self._send(frame[-1].worker, frame)
 
     def _listen(self, worker: int, pipe: Connection) -> None:
-        self._workers[worker] = line = store_line(self._job, self._seat, pipe, worker, self._role.server)
-        self._whose[line.descriptor] = worker
+        stream = server_stream(self._job, self._context, pipe, worker, self._role.server)
+        self._workers[worker], self._whose[stream.descriptor] = stream, worker
 
     def _hear(self, worker: int) -> bool:
         """Pass on what a worker has sent, as its numbers are here; whether there was something."""
@@ -133,7 +161,7 @@ class LocalStore:
         return bool(frames)
 
     def _end(self, worker: int, how: str) -> None:
-        """Nothing more comes from a worker's process on its line to this server; that is said once."""
+        """Nothing more comes from a worker's process on its stream to this server; that is said once."""
         if worker in self._workers:
             self._forget(worker)
             self._tell([Ended(worker, how.encode())])
@@ -143,17 +171,17 @@ class LocalStore:
 
     def _send(self, worker: int, frame: Frame) -> None:
         if worker in self._workers:
-            with contextlib.suppress(OSError):  # its end is noticed where its line is read
+            with contextlib.suppress(OSError):  # its end is noticed where its stream is read
                 self._workers[worker].send(frame)
 
     def _tell(self, frame: Frame) -> None:
-        with contextlib.suppress(OSError):  # the decider may be gone, which is noticed where its line is read
-            self._line.send(frame)
+        with contextlib.suppress(OSError):  # the decider may be gone, which is noticed where its stream is read
+            self._orders.send(frame)
 
     def copy(self, index: int, server: int) -> None:
         """Copy what is held here into a snapshot."""
-        copy_held(self._job, self._shard.weights, self._seat.snapshots, index, server)
-        report(self._seat.parent, "copied", {"index": index})
+        copy_held(self._job, self._shard.weights, self._context.snapshots, index, server)
+        report(self._context.parent, "copied", {"index": index})
 
     def _carry_out(self, frame: Frame) -> None:
         order, work = order_of(frame)
@@ -165,7 +193,7 @@ class LocalStore:
         kept = self._keep(order.number)
         self._tell([Carried(0, begin_s, self._clock.now())])
         if kept:
-            self._seat.show()
+            self._context.show()
             self._keeps = order.number
 
     def _keep(self, number: int) -> bool:
@@ -173,6 +201,6 @@ class LocalStore:
         try:
             self._keeping.generations.write(number, self._keeping.saved({}, [self._shard]))
         except CheckpointError as error:
-            report(self._seat.parent, "checkpoint", {"pushes": 0, "problem": f"{self._role.called}: {error}"})
+            report(self._context.parent, "checkpoint", {"pushes": 0, "problem": f"{self._role.called}: {error}"})
             return False
         return True

@@ -1,7 +1,8 @@
-"""The decider's ends of its lines to the other servers, and what comes on them.
+"""The other servers as the one that decides sees them: its streams to them, and what comes on these.
 
-Messages and emulated links stay with the decider. Over such a line go orders, with the messages that they are about,
-and back what came of each; payloads lie in shared memory, or come and go on lines between that server and the workers.
+Messages and emulated links stay with the server that decides. To another one it sends orders, with the messages that
+they are about, and hears when each is done; the numbers lie in shared memory, or travel between that server and the
+workers.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Carried, Ended, Frame, Go, Joined, PartSaved, Stop
-from pslab.engines.local.lines.ends import number_of, order_line
-from pslab.engines.local.lines.frame_assembly import FrameAssembly
-from pslab.engines.local.lines.framed_pipe import ready
-from pslab.engines.local.stores.order import frame_of
+from pslab.engines.local.lines.ends import number_of, order_stream
+from pslab.engines.local.lines.frame_assembly import FrameAssembly, server_of
+from pslab.engines.local.lines.stream import ready
+from pslab.engines.local.store import frame_of
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import StoreListener, Work, pass_on
@@ -27,15 +28,15 @@ from pslab.protocol.store import Order, Snapshot, Store
 HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
 
 
-class StoreLine:
-    """The decider's end: orders leave a latency after they were decided, as over the cluster's links."""
+class RemoteStore:
+    """Another server: orders leave a latency after they were decided, as over the cluster's links."""
 
-    def __init__(self, job: Job, seat: ProcessContext, server: int, clock: WallClock) -> None:
+    def __init__(self, job: Job, context: ProcessContext, server: int, clock: WallClock) -> None:
         self.number = number_of(job.run.workers, server)
-        self._line = order_line(job, seat, self.number, decides=True)
+        self._stream = order_stream(job, context, self.number, decides=True)
         self.machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
         self._held: deque[tuple[float, Frame]] = deque()  # orders, and when they leave
-        self.descriptor = self._line.descriptor
+        self.descriptor = self._stream.descriptor
         self.kept = 0  #: the last checkpoint of which it has its part
         self.gone = False  #: whether its process is, or does not answer
         self.over = False  #: whether it has sent its last message
@@ -58,7 +59,7 @@ class StoreLine:
         self.send_due(now)
 
     def settle(self, machine: Store, hearer: StoreListener, now: float) -> None:
-        """It goes on from a checkpoint: all that it was ordered before is done, and who waited for it begins again."""
+        """It goes on from a checkpoint: all orders before that are done, and workers that waited for it begin again."""
         self.machine = machine
         while machine.orders:
             done = machine.done()
@@ -69,24 +70,23 @@ class StoreLine:
 
     def finish(self, hearer: StoreListener) -> None:
         self.send_due(math.inf)
-        while self.owes and not self.gone:
-            if ready((self.descriptor,), self.patience_s):
-                self.hear(hearer)  # what comes from workers comes too late
-            else:
-                self.gone = True
+        self._hear_while(lambda: self.owes, hearer)  # what comes from workers comes too late
 
     def dismiss(self, hearer: StoreListener) -> None:
-        """Read its line to its last message: the next run begins with an empty one."""
-        while not self.over and not self.gone:
+        """Read its stream to its last message: the next run begins with an empty one."""
+        self._hear_while(lambda: not self.over, hearer)
+
+    def _hear_while(self, condition: Callable[[], bool], hearer: StoreListener) -> None:
+        while condition() and not self.gone:
             if ready((self.descriptor,), self.patience_s):
                 self.hear(hearer)
             else:
                 self.gone = True
 
-    def tell(self, message: Go | Stop | Ended | Joined) -> None:
-        """Send it something that is no order."""
-        with contextlib.suppress(OSError):  # its end is noticed where its line is read
-            self._line.send([message])
+    def send(self, frame: Frame) -> None:
+        """Send it messages that are no order."""
+        with contextlib.suppress(OSError):  # its end is noticed where its stream is read
+            self._stream.send(frame)
 
     def next_s(self) -> float:
         """When the next order leaves; infinity if none is to."""
@@ -95,21 +95,16 @@ class StoreLine:
     def send_due(self, now: float) -> None:
         """Let the orders leave that are to leave by now."""
         while self._held and self._held[0][0] <= now:
-            with contextlib.suppress(OSError):
-                self._line.send(self._held[0][1])
-            self._held.popleft()
-
-    def relay(self, frame: Frame) -> None:
-        """Let it pass a frame on to a worker, with the numbers."""
-        self._line.send(frame)
+            self.send(self._held.popleft()[1])
 
     def hear(self, hearer: StoreListener) -> list[Frame]:
-        """Read what it has done, or that it is gone; what workers have sent by way of it, and that lines have ended."""
+        """Read what it has done, or that it is gone; what workers have sent by way of it, and that streams have ended.
+        """
         passed = []
         try:
-            for frame in self._line.frames():
+            for frame in self._stream.frames():
                 if isinstance(frame[0], Carried):
-                    self._carried(frame[0], hearer)
+                    pass_on(self.machine.done(), hearer, *frame[0])
                 elif isinstance(frame[0], Stop):
                     self.over = True
                 elif isinstance(frame[0], PartSaved):
@@ -120,53 +115,48 @@ class StoreLine:
             self.gone = True
         return passed
 
-    def _carried(self, carried: Carried, hearer: StoreListener) -> None:
-        pass_on(self.machine.done(), hearer, *carried)
 
+class RemoteStores:
+    """All other servers of a run; and where memory is not shared, the frames that workers send by way of them."""
 
-class StoreLines:
-    """All of a run's, by their descriptors; and where memory is not shared, what workers send by way of them."""
-
-    def __init__(self, job: Job, seat: ProcessContext, clock: WallClock) -> None:
-        self.each = [StoreLine(job, seat, server, clock) for server in range(1, job.run.servers)]
+    def __init__(self, job: Job, context: ProcessContext, clock: WallClock) -> None:
+        self.each = [RemoteStore(job, context, server, clock) for server in range(1, job.run.servers)]
         self.sources = {store.descriptor: store for store in self.each}  #: those that may be heard
-        self._by_way = self.each if not seat.arena.shared else []  # of which workers send
-        self._gathering = FrameAssembly(job.run.workers, job.server_of)
+        self._by_way = self.each if not context.arena.shared else []  # of which workers send
+        self._servers, self._assembly = job.server_of, FrameAssembly(job.run.workers, job.server_of)
         self.wrong: dict[int, str] = {}  #: why nothing more is read of a worker's process that is there
 
     # --- workers' frames, where memory is not shared ----------------------------------------------------------------
 
-    def gathered(self, worker: int, frames: list[Frame]) -> list[Frame]:
+    def whole(self, worker: int, frames: list[Frame]) -> list[Frame]:
         """A worker has sent these to the server that decides: those that have come whole."""
-        if not self._by_way:
-            return frames
-        return [whole for frame in frames for whole in self._taken(worker, 0, frame)]
+        return [whole for frame in frames for whole in self._add(worker, 0, frame)] if self._by_way else frames
 
     def sending(self) -> list[int]:
         """Workers with a frame that has not come whole."""
-        return self._gathering.under_way()
+        return self._assembly.under_way()
 
     def end(self, worker: int) -> None:
         """Nothing more counts that comes from a worker's process: all are to say that they have dealt with the rest."""
         for store in self._by_way:
             if worker not in store.ended:
-                store.tell(Ended(worker))
+                store.send([Ended(worker)])
 
     def ended(self, worker: int) -> bool:
         """Whether nothing more comes."""
         if not all(store.gone or worker in store.ended for store in self._by_way):
             return False
-        self._gathering.forget(worker)
+        self._assembly.forget(worker)
         return True
 
     def join(self, worker: int) -> None:
         """Another process takes a worker's place, and has dialled all of them."""
         for store in self._by_way:
             store.ended.discard(worker)
-            store.tell(Joined(worker))
+            store.send([Joined(worker)])
 
     def hear(self, source: int, hearer: StoreListener) -> tuple[list[tuple[int, Frame]], list[int]]:
-        """Read one's line: frames that have come whole now, and workers from which nothing more comes to it."""
+        """Read one's stream: frames that have come whole now, and workers from which nothing more comes to it."""
         store, whole, ended = self.sources[source], list[tuple[int, Frame]](), list[int]()
         for frame in store.hear(hearer):
             last = frame[-1]
@@ -176,32 +166,38 @@ class StoreLines:
                     self.wrong.setdefault(last.worker, last.how.decode(errors="replace"))
                 ended.append(last.worker)
                 continue
-            found = self._taken(last.worker, self.each.index(store) + 1, frame)
-            whole += [(last.worker, each) for each in found]
+            whole += [(last.worker, each) for each in self._add(last.worker, self.each.index(store) + 1, frame)]
             if last.worker in self.wrong:
                 ended.append(last.worker)
         if store.gone:
             del self.sources[source]
         return whole, ended
 
-    def _taken(self, worker: int, server: int, frame: Frame) -> list[Frame]:
+    def _add(self, worker: int, server: int, frame: Frame) -> list[Frame]:
         if worker in self.wrong:
             return []
         try:
-            return self._gathering.part(worker, server, frame) if server else self._gathering.frame(worker, frame)
+            return self._assembly.add(worker, server, frame)
         except FrameError as error:
             self.wrong[worker] = str(error)
             return []
 
-    def relay(self, server: int, frame: Frame) -> None:
-        """Let a server pass a frame on to a worker."""
-        self.each[server - 1].relay(frame)
+    def relayed(self, frame: Frame) -> bool:
+        """Whether a frame to a worker goes by way of another server, which adds the numbers; then it is sent there."""
+        server = server_of(frame[-1], self._servers) if self._by_way else 0
+        if server:
+            self.each[server - 1].send(frame)
+        return server > 0
 
     # --- what is done ---------------------------------------------------------------------------------------------
 
     def gone(self) -> list[int]:
         """The numbers of those whose processes are."""
         return [store.number for store in self.each if store.gone]
+
+    def owing(self) -> list[int]:
+        """The numbers of those that have something to do."""
+        return [store.number for store in self.each if store.owes]
 
     def answers(self, worker: int) -> bool:
         """Whether one of them is still to lay weights ready for a worker."""
@@ -212,13 +208,13 @@ class StoreLines:
         for store, machine in zip(self.each, machines, strict=True):
             store.settle(machine, hearer, now)
 
-    def tell(self, message: Go | Stop) -> None:
+    def send(self, message: Go | Stop) -> None:
         """Send all of them something that is no order."""
         for store in self.each:
-            store.tell(message)
+            store.send([message])
 
     def dismiss(self, hearer: StoreListener) -> None:
-        """Read every line to its last message."""
+        """Read every stream to its last message."""
         for store in self.each:
             store.dismiss(hearer)
 
@@ -233,10 +229,6 @@ class StoreLines:
         return not self.gone()
 
     def hurry(self) -> None:
-        """The run is to end: who does not answer soon is not waited for."""
+        """The run is to end: a server that does not answer soon is not waited for."""
         for store in self.each:
             store.patience_s = min(store.patience_s, HURRY_S)
-
-    def owing(self) -> list[int]:
-        """The numbers of those that have something to do."""
-        return [store.number for store in self.each if store.owes]
