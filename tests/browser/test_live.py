@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from pslab.config.run import Run
-from pslab.lab.records.record import Draft
+from pslab.lab.records.drafts import Draft
 from pslab.lab.records.results import load
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -187,7 +187,7 @@ FOREIGN = """
 import sys
 from pathlib import Path
 from pslab.config.run import Run
-from pslab.lab.records.record import Draft
+from pslab.lab.records.drafts import Draft
 for line in sys.stdin:
     run = Run(workers=int(line), pushes=400, seed=41, sync="asp", model="mlp:8")
     draft = Draft(run, Path({place!r}))

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from pslab.config.run import Run
-from pslab.lab.records.record import Draft, Result
+from pslab.lab.records.drafts import Draft
+from pslab.lab.records.record import Result
 
 PHASE_COLUMNS = ["worker", "iteration", "phase", "begin_s", "end_s", "waits_for"]
 ARRIVAL_COLUMNS = ["kind", "worker", "range", "iteration", "version", "seconds"]

@@ -40,7 +40,7 @@ if __name__ == "__main__":
     from pslab.lab.runs.run import sweep
 
     if where == "-":
-        from pslab.lab.records.record import Draft
+        from pslab.lab.records.drafts import Draft
 
         begin = Draft.__init__
 

@@ -50,11 +50,11 @@ def main(options: argparse.Namespace) -> int:
             raise ConfigError("section", name, nearest(name, SECTIONS))
     rows = measure(options.section or DEFAULT, options.quick)
     if options.json:
-        from pslab.lab.plots.export import replace
+        from pslab.lab.records.disk import write_file
         from pslab.lab.records.record import environment
 
         content = {"environment": environment(), "rows": [row.plain() for row in rows]}
-        replace(options.json, (json.dumps(content, indent=1) + "\n").encode())
+        write_file(options.json, (json.dumps(content, indent=1) + "\n").encode())
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pslab.config import plain_yaml
 from pslab.errors import ConfigError, Unwritable
-from pslab.lab.records.disk.atomic_folder import free_bytes
+from pslab.lab.records.disk import free_bytes
 from pslab.lab.runs.progress import in_words
 from pslab.lab.studies.batch import Entry, folder, plan
 from pslab.lab.studies.claims import PLAIN, RED

@@ -15,7 +15,7 @@ from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.plots.marks import marks
 from pslab.lab.records import record
-from pslab.lab.records.disk.live import LIVE, Live, drafts, written_here
+from pslab.lab.records.drafts import LIVE, DraftReader, drafts, written_here
 from pslab.lab.records.results import load
 
 SAMPLES = 60  # of what a worker does that are kept: twelve seconds, at the server's five a second
@@ -110,7 +110,7 @@ class Track:
 class _Draft:
     """A run's directory while it is under way."""
 
-    live: Live
+    live: DraftReader
     written_s: float  #: its file's time when it was seen first
     read_s: float = field(default_factory=time.monotonic)
     track: Track | None = None
@@ -130,7 +130,7 @@ class Watcher:
         for path in drafts(self.results):
             written_s = _written_s(path)
             if path not in self._drafts and path not in self._unreadable and time.time() - written_s < SILENT_S:
-                self._drafts[path] = _Draft(Live(path), written_s)
+                self._drafts[path] = _Draft(DraftReader(path), written_s)
         changed = [self._read(path, draft) for path, draft in list(self._drafts.items())]
         return any(changed)
 

@@ -29,10 +29,10 @@ from pslab.lab.plots.page.panels import (
     words_of,
 )
 from pslab.lab.plots.page.theme import BACK, SINGLE, told_apart
+from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
 from pslab.lab.records.summary import columns_of, diverged, groups, sound
-from pslab.lab.records.times.intervals import records
 from pslab.lab.records.units import SPACE, round_size, size
 
 

@@ -20,10 +20,10 @@ from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, headline, words_of
 from pslab.lab.plots.page.theme import GRID, INK, PALE, PHASES, SMALL, WIDTHS, Look
+from pslab.lab.records.intervals import ACTIVITIES, NOBODY, budget, records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import groups
-from pslab.lab.records.times.intervals import ACTIVITIES, NOBODY, budget, records
 from pslab.lab.records.units import SPACE
 
 WORDS = {**lanes.WORDS, "gap": "not measured"}

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 import re
 import sys
 import tempfile
@@ -22,9 +21,9 @@ import plotly.graph_objects as go
 import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
-from pslab.errors import Unwritable
 from pslab.lab.plots.page.paper import SCREEN, caption_of, heading_of, paper, screen
 from pslab.lab.plots.page.theme import FONT, PALE
+from pslab.lab.records.disk import write_file
 
 FORMATS = ("png", "svg", "pdf")
 PNG_SCALE = 2
@@ -63,13 +62,13 @@ def write_all(figures: Mapping[str, go.Figure], directory: Path | str, images: b
     folder = Path(directory)
     written = []
     if figures:
-        replace(folder / "plotly.min.js", get_plotlyjs().encode())
+        write_file(folder / "plotly.min.js", get_plotlyjs().encode())
     for name, fig in figures.items():
-        written += [replace(folder / f"{name}.json", plain(fig).encode()),
-                    replace(folder / f"{name}.html", page(fig, name, "directory").encode())]  # fmt: skip
+        written += [write_file(folder / f"{name}.json", plain(fig).encode()),
+                    write_file(folder / f"{name}.html", page(fig, name, "directory").encode())]  # fmt: skip
         if lines := caption_of(fig):
             words = [*filter(None, [heading_of(fig)]), *lines]
-            written.append(replace(folder / f"{name}.txt", ("\n".join(words) + "\n").encode()))
+            written.append(write_file(folder / f"{name}.txt", ("\n".join(words) + "\n").encode()))
     if images:
         written += write_images((fig, folder / name) for name, fig in figures.items())
     return written
@@ -132,7 +131,7 @@ def _write_images(wanted: Sequence[tuple[go.Figure | Path, Path]], formats: Sequ
             width=[fig.layout.width for fig, _, _ in jobs], height=[fig.layout.height for fig, _, _ in jobs],
         )  # fmt: skip
         return [
-            replace(stem.with_name(f"{stem.name}.{kind}"), _steady(file.read_bytes(), kind, stem.name))
+            write_file(stem.with_name(f"{stem.name}.{kind}"), _steady(file.read_bytes(), kind, stem.name))
             for file, (_, stem, kind) in zip(files, jobs, strict=True)
         ]
 
@@ -153,26 +152,6 @@ def _steady(content: bytes, kind: str, name: str) -> bytes:
 
 def _identifier(name: str) -> str:
     return "figure-" + hashlib.sha256(name.encode()).hexdigest()[:6]
-
-
-def replace(path: Path, content: bytes) -> Path:
-    """Put the content in place at once, whole; a file that holds it already stays as it is.
-
-    Raises:
-        Unwritable: the disk is full or the directory cannot be written to.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        if path.is_file() and path.read_bytes() == content:
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(content)
-        os.replace(draft, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise Unwritable(f"{path} ({len(content)} bytes) cannot be written: {error}") from error
-    return path
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pslab.lab.plots import labels
-from pslab.lab.plots.export import replace
-from pslab.lab.records.times import intervals
+from pslab.lab.records import intervals
+from pslab.lab.records.disk import write_file
 
 if TYPE_CHECKING:
     from pslab.lab.records.record import Result
@@ -67,7 +67,7 @@ def write_perfetto(
         ExportError: the disk is full or the directory cannot be written to.
     """
     text = json.dumps(perfetto(result, begin_s, end_s), separators=(",", ":"), ensure_ascii=False)
-    return replace(Path(path), text.encode())
+    return write_file(Path(path), text.encode())
 
 
 # -- threads ---------------------------------------------------------------------------------------

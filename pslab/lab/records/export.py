@@ -19,7 +19,7 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS
 from pslab.errors import ConfigError, ExportError, nearest
-from pslab.lab.records.disk.atomic_folder import MANIFEST
+from pslab.lab.records.disk import MANIFEST
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import EACH, Results, evaluations
 

@@ -11,17 +11,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import os
 import platform
-import shutil
 import sys
-import tempfile
 import textwrap
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,11 +32,9 @@ from pslab.config.identity import gpus
 from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import Run
-from pslab.errors import RecordError, Unwritable
+from pslab.errors import RecordError
 from pslab.lab.records import card
-from pslab.lab.records.disk import atomic_folder, journal
-from pslab.lab.records.disk.atomic_folder import draft_of, publish, read_file, read_manifest, read_table, write_manifest
-from pslab.lab.records.disk.live import LIVE
+from pslab.lab.records.disk import read_file, read_manifest, read_table
 from pslab.lab.records.facts import REQUIRED, TEXTS, wrong_columns, wrong_facts
 from pslab.version import __version__
 
@@ -157,100 +151,6 @@ def default_results() -> Path:
     return here / "results"
 
 
-class Draft:
-    """The record of a run that is under way: a directory beside its place, which gets its name when it is complete.
-
-    Meanwhile `live.jsonl` in it grows: the run on its first line, then the engine's news, one a line.
-    """
-
-    def __init__(self, run: Run, results: Path, *, again: bool = False) -> None:
-        self.run, self.results, self._again = run, results, again
-        self.path = draft_of(results / "runs" / run.digest)
-        try:
-            self.path.mkdir(parents=True)
-        except OSError as error:
-            raise Unwritable(f"a record cannot be started in {results / 'runs'}: {error}") from error
-        self.note({"digest": run.digest, "run": run.plain()})
-
-    def note(self, news: Mapping[str, Any]) -> None:
-        """Add a line to what a live view reads; a run does not fail if it cannot be written."""
-        with contextlib.suppress(OSError):
-            journal.append(self.path / LIVE, json.dumps(news))
-
-    def save(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
-        """The run is finished: its record takes its place; what another process has recorded there meanwhile stays.
-
-        If it was run again, a record whose emulation was not kept goes to results/replaced/ instead, where it is no
-        result.
-        """
-        name = _apart(self.run) if self.run.unknown else self.run.digest
-        return self._save(tables, weights, facts, self.results / "runs" / name, self.run.keep_weights)
-
-    def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
-        """The run came to no end: what it completed goes to results/interrupted/, where it is no result."""
-        return self._save(tables, weights, facts, self._aside(self.results), True)
-
-    def drop(self) -> None:
-        """There is nothing to keep."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def _save(
-        self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool
-    ) -> Result:
-        """Write a record to its place, or, where that cannot be, where temporary files are kept.
-
-        Raises:
-            Unwritable: it is not in its place; the message says what room there is, and where it lies instead.
-        """
-        try:
-            return self._write(tables, weights, facts, place, kept)
-        except OSError as error:
-            self.drop()
-            name, room = self.run.digest, atomic_folder.room_at(place)
-            problem = f"the record of {name} cannot be written to {place}: {error} ({room})"
-            try:
-                self.path = draft_of(Path(tempfile.mkdtemp(prefix="pslab-")) / name)  # a new folder, of this user alone
-                found = self._write(tables, weights, facts, self._aside(self.path.parent), True)
-            except OSError as other:
-                self.drop()
-                raise Unwritable(f"{problem}; nor to {tempfile.gettempdir()}: {other}") from error
-            raise Unwritable(f"{problem}; what was completed is kept in {found.path}") from error
-
-    def _write(
-        self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any], place: Path, kept: bool
-    ) -> Result:
-        manifest = {
-            "digest": self.run.digest,
-            "run": self.run.plain(),
-            **({"source": texts} if (texts := self.run.sources()) else {}),
-            **({"not_found_again": self.run.unknown} if self.run.unknown else {}),
-            **facts,
-            "weights_sha256": hashlib.sha256(np.ascontiguousarray(weights).data).hexdigest(),
-            "environment": environment(self.run.device),
-        }
-        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed the results meanwhile
-        for name in tables:
-            tables[name].to_csv(self.path / f"{name}.csv", index=False)
-        if kept:
-            np.save(self.path / WEIGHTS, weights, allow_pickle=False)
-        manifest["evaluation_sha256"] = evaluation_sum(self.path, manifest["weights_sha256"])
-        files = [f"{name}.csv" for name in tables] + [WEIGHTS] * kept
-        manifest = write_manifest(self.path, manifest, files)
-        (self.path / LIVE).unlink(missing_ok=True)
-        place.parent.mkdir(exist_ok=True)
-        aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None
-        if not publish(self.path, place, aside):
-            manifest = read_facts(place)
-        return Result(self.run, place, manifest, cached=False)
-
-    def _aside(self, results: Path) -> Path:
-        return results / "interrupted" / _apart(self.run)
-
-    def _replaces(self, place: Path) -> bool:
-        """Whether what lies at this place is a record that this run was to be run again for."""
-        return self._again and place.is_dir() and not emulation_ok(read_manifest(place, FILES))
-
-
 def emulation_ok(manifest: Mapping[str, Any]) -> bool:
     """Whether the machine kept up with the cluster that it emulated; if not, the record's seconds mean nothing."""
     return manifest.get("emulation_ok") is not False
@@ -301,8 +201,3 @@ def _environment(torch: Any) -> dict[str, Any]:
     return {"pslab": __version__, "torch": version("torch"), "python": platform.python_version(),
             "machine": platform.machine(), "cores": os.cpu_count(),
             "capability": None if torch is None else torch.backends.cpu.get_cpu_capability()}  # fmt: skip
-
-
-def _apart(run: Run) -> str:
-    """The name of a folder that is like no other."""
-    return f"{run.digest}-{uuid.uuid4().hex[:8]}"

@@ -22,9 +22,9 @@ from pslab.errors import ConfigError, nearest
 from pslab.lab.records import record
 from pslab.lab.records.card import recovered
 from pslab.lab.records.grid_axes import key_of
+from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
-from pslab.lab.records.times.intervals import lead, waiting
 from pslab.lab.records.units import DASH, UNITS, Unit, plain
 
 MIDDLE = 0.1  # share of a run's pushes at either end that says nothing of its steady state

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pslab.config.run import Run
 from pslab.engines.processes.precedence import cores
 from pslab.errors import ConfigError, Unwritable
-from pslab.lab.records.disk.atomic_folder import free_bytes, in_bytes
+from pslab.lab.records.disk import free_bytes, in_bytes
 from pslab.lab.records.record import environment
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from pslab.config.metric import metric_of
 from pslab.config.run import Run
 from pslab.errors import in_a_sentence
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 
 PLAIN_PERIOD_S = 10.0
 LIVE_PERIOD_S = 0.1

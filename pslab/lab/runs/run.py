@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pslab.config.run import Run
 from pslab.errors import RecordError, RunError, RunsInterrupted, StartFailed, SweepFailed, Unwritable
-from pslab.lab.records.disk import journal
-from pslab.lab.records.disk.live import clean
-from pslab.lab.records.record import Draft, Result, default_results, emulation_ok, find
+from pslab.lab.records import journal
+from pslab.lab.records.drafts import Draft, clean
+from pslab.lab.records.record import Result, default_results, emulation_ok, find
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.interrupts import heed, import_torch, noted
 from pslab.lab.runs.machine import check_disk, forget_checkpoints, forget_old_checkpoints, with_checkpoints

@@ -27,8 +27,8 @@ from typing import Any
 from pslab.config import plain_yaml
 from pslab.config.run import FIELDS, SEMANTICS
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.disk import journal
-from pslab.lab.records.disk.atomic_folder import MANIFEST, read_manifest
+from pslab.lab.records import journal
+from pslab.lab.records.disk import MANIFEST, read_manifest
 from pslab.lab.records.record import emulation_ok
 from pslab.lab.studies.figures import stem
 from pslab.lab.studies.parameters import check, check_named, code_cells, of_notebook

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pslab.errors import ConfigError
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import diverged, emulation_ok
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pslab
 from pslab.errors import PslabError, Unwritable
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 from pslab.lab.runs.progress import in_words
 from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies.batch import SUFFIXES, Entry
@@ -34,7 +34,7 @@ def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
 
     With `again`, recorded runs whose emulation was not kept are run again.
     """
-    from pslab.lab.plots.export import replace
+    from pslab.lab.records.disk import write_file
 
     begun_s, before, code = time.monotonic(), entry.figures, entry.made((), ())["code"]
     draft = entry.executed.with_name(f".{entry.name}.partial.ipynb")
@@ -55,8 +55,8 @@ def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
             draft.unlink(missing_ok=True)
         stamp = entry.stamp_of(journal.entries(written), time.monotonic() - begun_s)
         stamp["made"]["code"] = code  # which somebody may have changed meanwhile
-    replace(entry.executed, content)
-    replace(entry.stamped, (json.dumps(stamp, indent=1, sort_keys=True) + "\n").encode())
+    write_file(entry.executed, content)
+    write_file(entry.stamped, (json.dumps(stamp, indent=1, sort_keys=True) + "\n").encode())
     vars(entry).pop("stamp", None)  # it was read before
     entry.executed.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     for figure in set(before) - set(entry.figures):  # which the notebook draws no longer

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pslab.errors import ConfigError
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 from pslab.lab.records.record import default_results
 from pslab.lab.studies.parameters import current, kernel
 

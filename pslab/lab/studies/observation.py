@@ -22,7 +22,7 @@ import pandas as pd
 
 from pslab.config.run import Run, digest_of
 from pslab.errors import ConfigError
-from pslab.lab.records.disk.atomic_folder import read_manifest, read_table, write_manifest, written
+from pslab.lab.records.disk import read_manifest, read_table, write_manifest, written
 from pslab.lab.records.record import environment
 
 FORMAT = 2  # raise it whenever the same Observation would give another record

@@ -22,7 +22,7 @@ import pandas as pd
 from pslab.config.parameters import Bounds, check
 from pslab.config.run import digest_of
 from pslab.errors import ConfigError
-from pslab.lab.records.disk.atomic_folder import read_manifest, read_table, write_manifest, written
+from pslab.lab.records.disk import read_manifest, read_table, write_manifest, written
 from pslab.lab.records.record import default_results, environment
 from pslab.lab.runs.machine import processor
 from pslab.policies.planning.baselines import BASELINES

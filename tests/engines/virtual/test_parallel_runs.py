@@ -19,7 +19,7 @@ from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual import parallel_runs
 from pslab.errors import SweepFailed, Unwritable, WorkerFailed
-from pslab.lab.records import record
+from pslab.lab.records import disk
 from pslab.lab.records.record import Result, find
 from pslab.lab.records.results import load
 from pslab.lab.runs.progress import Progress
@@ -169,7 +169,7 @@ def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytes
 def test_a_full_disk_ends_all_of_them_and_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
     runs = [mine(seed=0, pushes=8), *(mine(seed=seed, pushes=100_000) for seed in range(1, virtual.cores() + 1))]
-    monkeypatch.setattr(record, "publish", full(record.publish, tmp_path / "results"))
+    monkeypatch.setattr(disk, "publish", full(disk.publish, tmp_path / "results"))
     with pytest.raises(Unwritable, match="No space left on device") as error:
         sweep(runs, results=tmp_path / "results", progress=False)
     there = [load(path) for path in (tmp_path / "elsewhere/pslab/interrupted").iterdir()]

@@ -20,7 +20,8 @@ from pslab.config.run import Run
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.commands import figures
 from pslab.lab.plots import export
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
+from pslab.lab.records.disk import write_file
 from pslab.lab.records.record import find
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import AGAIN
@@ -95,7 +96,7 @@ class Bench:
         for source, figure in pairs:
             assert source.is_file()
             self.exported.append(figure.name)
-            written += [export.replace(figure.with_name(f"{figure.name}.{kind}"), b"") for kind in export.FORMATS]
+            written += [write_file(figure.with_name(f"{figure.name}.{kind}"), b"") for kind in export.FORMATS]
         return written
 
     def stamp(self, name: str) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, SILENT, SILENT_S, UNDER_WAY, Doing, Watcher
-from pslab.lab.records.disk.live import LIVE
-from pslab.lab.records.record import Draft
+from pslab.lab.records.drafts import LIVE, Draft
 
 RUN = Run(workers=2, pushes=100)
 WORKERS = [{"doing": "waiting", "for": [1], "iteration": 4}, {"doing": "computing", "for": [], "iteration": 3}]

@@ -28,7 +28,8 @@ from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
 from pslab.lab.live.view import Live, _follow, _notes, _row
 from pslab.lab.plots.page.theme import Look
-from pslab.lab.records.record import Draft, find
+from pslab.lab.records.drafts import Draft
+from pslab.lab.records.record import find
 from pslab.lab.runs.background import current
 from pslab.lab.runs.progress import has_front_end
 

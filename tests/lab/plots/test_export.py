@@ -90,19 +90,6 @@ def test_a_file_that_is_equal_is_not_touched(tmp_path: Path):
     assert all(path.stat().st_mtime > 1 for path in paths)
 
 
-def test_a_write_that_fails_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = export.replace(tmp_path / "file", b"old")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(ExportError, match=r"file \(3 bytes\) cannot be written.*No space left"):
-        export.replace(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
 def test_a_directory_that_is_a_file_is_refused(tmp_path: Path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(ExportError, match="cannot be written"):

@@ -21,7 +21,7 @@ from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import PslabError, RecordError
 from pslab.lab.commands.records.verify import judgement
 from pslab.lab.judge.verdict import judge
-from pslab.lab.records.disk.atomic_folder import write_manifest
+from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.facts import COLUMNS, wrong_facts
 from pslab.lab.records.record import TABLES, Result
 from pslab.lab.records.results import Results, load

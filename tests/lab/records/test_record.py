@@ -14,10 +14,10 @@ from pslab.config.identity import gpus
 from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.commands.records.verify import sums
-from pslab.lab.records.disk.atomic_folder import in_bytes, write_manifest
-from pslab.lab.records.disk.live import Live, clean, drafts
+from pslab.lab.records.disk import in_bytes, write_manifest
+from pslab.lab.records.drafts import Draft, DraftReader, clean, drafts
 from pslab.lab.records.facts import COLUMNS
-from pslab.lab.records.record import FILES, WEIGHTS, Draft, find
+from pslab.lab.records.record import FILES, WEIGHTS, find
 from pslab.lab.records.results import load
 
 TABLES = {
@@ -221,7 +221,7 @@ def test_a_run_whose_content_is_unknown_gets_a_folder_of_its_own_each_time(tmp_p
 def test_what_a_run_says_is_read_as_it_comes(tmp_path):
     draft = Draft(RUN, tmp_path)
     (place,) = drafts(tmp_path)
-    live = Live(place)
+    live = DraftReader(place)
     (first,) = live.news()
     assert first == {"digest": RUN.digest, "run": RUN.plain()}
     assert live.news() == []

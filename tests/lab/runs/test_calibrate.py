@@ -10,9 +10,9 @@ from tiny import tiny
 
 from pslab.config.cluster import COSTS, resolve_cluster
 from pslab.errors import ConfigError
+from pslab.lab.records.intervals import waiting
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import summary
-from pslab.lab.records.times.intervals import waiting
 from pslab.lab.runs.calibrate import calibrate, calibrated, trace
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import run, sweep

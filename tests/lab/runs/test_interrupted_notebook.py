@@ -14,7 +14,7 @@ from kernels import Kernel
 from processes import living, wait_for_end
 
 from pslab.config.run import Run
-from pslab.lab.records.disk.live import clean
+from pslab.lab.records.drafts import clean
 from pslab.lab.records.record import FILES, WEIGHTS
 from pslab.lab.records.results import load
 

@@ -11,7 +11,7 @@ import handmade
 import pytest
 
 from pslab.config.run import Run
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 from pslab.lab.runs import progress
 from pslab.lab.runs.progress import Progress, kind_of, taken_before, work
 

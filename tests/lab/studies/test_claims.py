@@ -12,7 +12,7 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab.plots.page.theme import DARK, SEEN, contrast
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 from pslab.lab.studies.claims import claim
 
 TEXT = "it takes {value:.2f} of the time"

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from pslab.errors import ConfigError
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 from pslab.lab.studies import parameters
 from pslab.lab.studies.figures import VARIANT, save, stem
 

@@ -209,7 +209,7 @@ def memory() -> Finding:
 
 def results() -> Finding:
     """Whether records can be written, and on how much free disk."""
-    from pslab.lab.records.disk.atomic_folder import free_bytes
+    from pslab.lab.records.disk import free_bytes
     from pslab.lab.records.record import default_results
 
     place = default_results()

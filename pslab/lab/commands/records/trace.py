@@ -38,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _window(result: Result, from_s: float | None, to_s: float | None) -> tuple[float | None, float | None]:
     """Raises ConfigError where nothing of the run lies between the two."""
-    from pslab.lab.records.times.intervals import duration
+    from pslab.lab.records.intervals import duration
 
     low, high = from_s or 0.0, duration(result) if to_s is None else to_s
     if not (low < high and low < duration(result) and high > 0):
@@ -56,8 +56,9 @@ def write(
         ExportError: a file cannot be written.
     """
     from pslab.lab.plots.charts.timeline import timeline
-    from pslab.lab.plots.export import page, replace
+    from pslab.lab.plots.export import page
     from pslab.lab.plots.perfetto import write_perfetto
+    from pslab.lab.records.disk import write_file
 
     if out is None and html is None:
         out, html = folder / f"{result.digest}.json", folder / f"{result.digest}.html"
@@ -65,5 +66,5 @@ def write(
     if out is not None:
         written.append(write_perfetto(result, out, *window))
     if html is not None:
-        written.append(replace(html, page(timeline(result, *window), f"timeline-{result.digest}").encode()))
+        written.append(write_file(html, page(timeline(result, *window), f"timeline-{result.digest}").encode()))
     return written

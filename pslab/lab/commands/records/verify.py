@@ -69,7 +69,7 @@ def sums(result: Result) -> Finding:
     Raises:
         RecordError: it is not.
     """
-    from pslab.lab.records.disk.atomic_folder import read_file
+    from pslab.lab.records.disk import read_file
     from pslab.lab.records.record import FILES, WEIGHTS, evaluation_sum
 
     manifest, files = result.manifest, dict(result.manifest.get("sha256", {}))

@@ -17,10 +17,10 @@ from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, shared_looks, words_of
 from pslab.lab.plots.page.theme import INK, PHASES, Look
+from pslab.lab.records.intervals import inside, window
 from pslab.lab.records.record import Result
+from pslab.lab.records.server_states import ALL, pulling, ranges_of
 from pslab.lab.records.summary import groups
-from pslab.lab.records.times.intervals import inside, window
-from pslab.lab.records.times.server_states import ALL, pulling, ranges_of
 from pslab.lab.records.units import SPACE
 
 LANE, HEIGHT, BAR = (10.0, 26.0), 460.0, 0.5  # px: the thinnest and the tallest lane, all of them; of a lane

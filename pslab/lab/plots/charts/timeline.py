@@ -20,9 +20,9 @@ from pslab.lab.plots.page.keys import Key
 from pslab.lab.plots.page.page import Page
 from pslab.lab.plots.page.panels import Names, shared_looks, words_of
 from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, shade
+from pslab.lab.records import intervals
 from pslab.lab.records.record import Result
 from pslab.lab.records.summary import groups
-from pslab.lab.records.times import intervals
 from pslab.lab.records.units import SPACE
 
 LANE, HEIGHT = (4.5, 22.0), 620.0  # px: the thinnest and the tallest lane; what the lanes of all panels share

@@ -15,7 +15,7 @@ from falsified import falsified, relabelled
 
 from pslab.__main__ import main
 from pslab.config.run import Run
-from pslab.lab.records.disk.atomic_folder import write_manifest
+from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.record import evaluation_sum
 from pslab.lab.runs.run import run
 

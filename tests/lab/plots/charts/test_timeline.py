@@ -16,7 +16,7 @@ from pslab.config.table import ROWS
 from pslab.lab.plots.charts import timeline as module
 from pslab.lab.plots.charts.timeline import timeline
 from pslab.lab.plots.page.theme import INK, PHASES, rgb, shade
-from pslab.lab.records.times import intervals
+from pslab.lab.records import intervals
 
 
 def bars(figure: go.Figure, name: str, axis: str = "y") -> list[tuple[float, float, float]]:

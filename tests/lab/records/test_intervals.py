@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslab.config.run import Run
-from pslab.lab.records.times import intervals as spans
+from pslab.lab.records import intervals as spans
 from pslab.lab.runs.run import sweep
 
 

@@ -17,12 +17,11 @@ import pytest
 
 from pslab.config.run import Run
 from pslab.errors import Unwritable
-from pslab.lab.plots import export
-from pslab.lab.records.disk import atomic_folder, journal
-from pslab.lab.records.disk.live import Live
+from pslab.lab.records import disk, journal
+from pslab.lab.records.drafts import Draft, DraftReader
 from pslab.lab.records.facts import COLUMNS, TEXTS
 from pslab.lab.records.record import TABLES as TABLE_NAMES
-from pslab.lab.records.record import Draft, find
+from pslab.lab.records.record import find
 from pslab.lab.records.results import load
 
 RUN, VALUES = Run(pushes=2, keep_weights=True), np.arange(5.0)
@@ -61,9 +60,9 @@ HALVED = ("to_csv", "save", "write_text", "write_bytes")
 
 def operations(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> int:
     with monkeypatch.context() as patch:
-        disk = Disk(patch, None)
+        full = Disk(patch, None)
         act()
-    return disk.count
+    return full.count
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
@@ -77,7 +76,7 @@ def test_at_every_step_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         draft = Draft(RUN, results)
         with monkeypatch.context() as patch:
             patch.setattr(tempfile, "tempdir", str(elsewhere))
-            disk, text = Disk(patch, number, stays), ""
+            full, text = Disk(patch, number, stays), ""
             try:  # a folder that is there already, or a flush once the record has its place, may fail
                 assert load(getattr(draft, how)(TABLES, VALUES, facts).path).pushes.equals(old.pushes)
             except Unwritable as error:
@@ -95,16 +94,16 @@ def test_at_every_step_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         there = find(RUN, results)
         assert there is None or len(there.pushes) == 2
         assert not list((results / "runs").glob(".*"))
-        number, steps = number + 1, steps + (disk.count > number)
+        number, steps = number + 1, steps + (full.count > number)
     assert number > 10
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
 def test_at_every_step_of_what_studies_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool):
     def write(place: Path) -> None:
-        with atomic_folder.written(place) as draft:
+        with disk.written(place) as draft:
             pd.DataFrame({"a": [1, 2]}).to_csv(draft / "a.csv", index=False)
-            atomic_folder.write_manifest(draft, {}, ["a.csv"])
+            disk.write_manifest(draft, {}, ["a.csv"])
 
     count = operations(monkeypatch, lambda: write(tmp_path / "counted" / "x"))
     assert count > 5
@@ -120,14 +119,14 @@ def test_at_every_step_of_what_studies_keep(tmp_path: Path, monkeypatch: pytest.
 
 def test_at_every_step_of_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "figures" / "a.json"
-    export.replace(path, b"old")
-    count = operations(monkeypatch, lambda: export.replace(tmp_path / "new" / "a", b"new"))
+    disk.write_file(path, b"old")
+    count = operations(monkeypatch, lambda: disk.write_file(tmp_path / "new" / "a", b"new"))
     assert count > 2
     for number in range(1, count):  # the folder is there already
         with monkeypatch.context() as patch:
             Disk(patch, number)
             with pytest.raises(Unwritable, match=r"a\.json \(7 bytes\) cannot be written.*No space left"):
-                export.replace(path, b"another")
+                disk.write_file(path, b"another")
         assert path.read_bytes() == b"old"
         assert [each.name for each in path.parent.iterdir()] == ["a.json"]
 
@@ -168,5 +167,5 @@ def test_a_journal_and_what_a_run_says_have_no_half_lines(tmp_path: Path, monkey
     journal.note(figure="c")
     draft.note({"pushes": 2})
     assert [entry["figure"] for entry in journal.entries(path)] == ["a", "c"]
-    assert [news.get("pushes") for news in Live(draft.path).news()] == [None, 2]
+    assert [news.get("pushes") for news in DraftReader(draft.path).news()] == [None, 2]
     assert all(json.loads(line) for line in path.read_text().splitlines())

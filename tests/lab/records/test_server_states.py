@@ -8,7 +8,7 @@ from pathlib import Path
 import handmade
 import pytest
 
-from pslab.lab.records.times.server_states import pulling, ranges_of
+from pslab.lab.records.server_states import pulling, ranges_of
 
 
 def rows(result) -> list[tuple[float, ...]]:

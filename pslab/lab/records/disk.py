@@ -1,4 +1,4 @@
-"""A record's directory: complete, or absent."""
+"""What is written to disk is there as a whole or not at all: the folder of a record, the file of a figure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from pslab.errors import RecordError, Unwritable
-from pslab.lab.records.disk import journal
+from pslab.lab.records import journal
 
 MANIFEST = "manifest.json"
 
@@ -66,6 +66,26 @@ def written(place: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
         problem = f"the record of {place.name} cannot be written to {place.parent}: {error} ({room_at(place)})"
         raise Unwritable(problem) from error
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Put the content in place at once, whole; a file that holds it already stays as it is.
+
+    Raises:
+        Unwritable: the disk is full or the directory cannot be written to.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.is_file() and path.read_bytes() == content:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(content)
+        os.replace(draft, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise Unwritable(f"{path} ({len(content)} bytes) cannot be written: {error}") from error
+    return path
 
 
 def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:

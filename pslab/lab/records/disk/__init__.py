@@ -1,1 +1,0 @@
-"""What lies on disk: folders that are complete or absent, runs under way, and what a batch reads meanwhile."""
