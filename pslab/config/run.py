@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pslab.config import fleet as hosts
+from pslab.config import gpus, sources
 from pslab.config.cluster import costs_grow
+from pslab.config.content import Unknown, content
 from pslab.config.fleet import Fleet
-from pslab.config.identity import gpus, sources
-from pslab.config.identity.content import Unknown, content
 from pslab.config.metric import LOWER, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split

@@ -22,8 +22,7 @@ from pslab.errors import ConfigError
 from pslab.lab.judge.arrivals import ARRIVALS_JUDGED, Arrivals, faults
 from pslab.lab.judge.capabilities import Rules
 from pslab.lab.judge.facts import FACTS_JUDGED, Facts, names
-from pslab.lab.judge.numbers.given import Numbers
-from pslab.lab.judge.numbers.judged import NUMBERS_JUDGED
+from pslab.lab.judge.numbers import NUMBERS_JUDGED, Numbers
 from pslab.lab.judge.phases import PHASES_JUDGED, Phases
 from pslab.lab.judge.pushes import PUSHES_JUDGED, History
 from pslab.lab.judge.replay import replay

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from pslab.config.identity import sources
+from pslab.config import sources
 from pslab.config.parameters import check
 from pslab.errors import ConfigError
 from pslab.tensors.sparse import functions, libsvm, planted

@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pslab.config.identity import sources
+from pslab.config import sources
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 NAMED = (types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType,
