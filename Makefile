@@ -36,7 +36,7 @@ site: .venv/.ready  ## the documentation as pages, in results/site
 	@echo "setting up .venv: a minute or a few, depending on the network"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	$(BIN)/python -c "from pslab.lab.commands.workplace import lab; lab.keep_outputs_out_of_git(lab.SOURCES)"
+	$(BIN)/python -c "from pslab.lab.commands import lab; lab.keep_outputs_out_of_git(lab.SOURCES)"
 	@touch $@
 
 clean:  ## everything that can be made again, but the records

@@ -24,7 +24,7 @@ from pslab.config.cluster import Cluster
 from pslab.config.parameters import Parameter, parameters
 from pslab.config.run import FIELDS, Run
 from pslab.config.table import ROWS, Row
-from pslab.lab.commands.list import Entry, entries, markdown
+from pslab.lab.commands.list import Listing, entries, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 EACH = "15_each_policy"  # the notebook with a figure of every policy
@@ -46,7 +46,7 @@ def notebooks() -> list[Path]:
 
 
 @cache
-def listed() -> dict[tuple[str, str], Entry]:
+def listed() -> dict[tuple[str, str], Listing]:
     """The names that have a page."""
     return {(each.kind, each.name): each for each in entries() if each.kind in KINDS}
 
@@ -154,7 +154,7 @@ def linked(text: str, path: str) -> str:
 # -- a policy --------------------------------------------------------------------------------------
 
 
-def policy(entry: Entry) -> str:
+def policy(entry: Listing) -> str:
     """The page of a policy, a pruning rule, a rate or an order."""
     row = ROWS[entry.kind][entry.name]
     text = re.sub(r"\n*^Source: .*$", "", entry.text, flags=re.MULTILINE).strip()
@@ -184,7 +184,7 @@ def code(loaded: Any) -> str:
     return inspect.getsource(loaded).replace(f'"""{loaded.__doc__}"""', '"""..."""').rstrip()
 
 
-def studies(path: Path, entry: Entry) -> bool:
+def studies(path: Path, entry: Listing) -> bool:
     """Whether a notebook names it; of what every run has by default, no notebook is a study."""
     if entry.name == FIELDS[entry.kind].default:
         return False

@@ -17,17 +17,17 @@ from pslab.version import __version__
 VERBS = {
     "run": "pslab.lab.commands.run",
     "figures": "pslab.lab.commands.figures",
-    "lab": "pslab.lab.commands.workplace.lab",
-    "init": "pslab.lab.commands.workplace.init",
-    "new-study": "pslab.lab.commands.workplace.new_study",
+    "lab": "pslab.lab.commands.lab",
+    "init": "pslab.lab.commands.init",
+    "new-study": "pslab.lab.commands.new_study",
     "list": "pslab.lab.commands.list",
     "check": "pslab.lab.commands.check",
-    "trace": "pslab.lab.commands.records.trace",
-    "verify": "pslab.lab.commands.records.verify",
-    "export": "pslab.lab.commands.records.export",
+    "trace": "pslab.lab.commands.trace",
+    "verify": "pslab.lab.commands.verify",
+    "export": "pslab.lab.commands.export",
     "bench": "pslab.lab.bench.command",
     "chaos": "pslab.lab.chaos.command",
-    "doctor": "pslab.lab.commands.doctor.command",
+    "doctor": "pslab.lab.commands.doctor",
 }
 PIPE_CLOSED = 141  # as a shell says of a process that wrote to a closed pipe
 

@@ -14,7 +14,7 @@ import pslab
 from pslab.__main__ import PIPE_CLOSED, VERBS, main
 from pslab.config.run import FIELDS
 from pslab.errors import PslabError
-from pslab.lab.commands.doctor import command as doctor
+from pslab.lab.commands import doctor
 
 
 def test_version(capsys: pytest.CaptureFixture):

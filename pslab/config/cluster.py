@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from pslab.config.parameters import SHARE, Bounds, OneOf, check, parameters
+from pslab.config.parameters import SHARE, Bounds, OneOf, check, check_names, parameters
 from pslab.errors import ConfigError, nearest
 
 SECONDS = Bounds(at_least=0, at_most=3600)
@@ -64,7 +64,7 @@ class Fault:
         if not isinstance(given, Mapping) or "what" not in given:
             problem = "must be a list of faults, each a mapping such as {what: drop, probability: 0.01}"
             raise ConfigError("cluster.faults", given, problem)
-        _check_names(given, parameters(Fault), "cluster.faults.")
+        check_names(given, parameters(Fault), "cluster.faults.")
         return cls(**given)
 
     def plain(self) -> dict[str, Any]:
@@ -205,13 +205,6 @@ class Cluster:
         return worker not in self.join or self.leave.get(worker, math.inf) < self.join[worker]
 
 
-def _check_names(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> None:
-    for name in given:
-        if name not in known:
-            problem = f"there is no such field; {nearest(str(name), known)}"
-            raise ConfigError(f"{prefix}{name}", given[name], problem)
-
-
 def _floats(values: Any) -> tuple[float, ...]:
     return tuple(map(float, values))
 
@@ -252,7 +245,7 @@ def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> 
     base = fields.pop("preset", "free")
     if base not in PRESETS:
         raise ConfigError("cluster.preset", base, f"unknown preset; {nearest(str(base), PRESETS)}")
-    _check_names(fields, parameters(Cluster), "cluster.")
+    check_names(fields, parameters(Cluster), "cluster.")
     scaled = {name: cost_s * (weights / MEASURED) for name, cost_s in PRESETS[base].items() if name in OF_WEIGHTS}
     try:
         return Cluster(**{**PRESETS[base], **scaled, **fields})

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pslab.config import plain_yaml
-from pslab.config.parameters import Bounds, OneOf, check, parameters
+from pslab.config.parameters import Bounds, OneOf, check, check_names, parameters
 from pslab.errors import ConfigError, nearest
 
 PLACES = ("local", "loopback", "ray")
 COUNT = Bounds(at_least=0, at_most=1024)
 PORTS = (1024, 65535)  # that anybody may listen on
+NO_ENTRY = "there is no such entry"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Fleet:
             return cls(given)
         if not isinstance(given, Mapping):
             raise ConfigError("fleet", given, "must be a place, or a mapping of Fleet's fields")
-        _known(given, parameters(Fleet), "fleet.")
+        check_names(given, parameters(Fleet), "fleet.", NO_ENTRY)
         return cls(**given)
 
 
@@ -113,7 +114,7 @@ def fields_of(cluster: Any) -> dict[str, Any]:
 
 
 def _taken(given: Mapping[str, Any], entries: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    _known(given, entries, prefix)
+    check_names(given, entries, prefix, NO_ENTRY)
     found: dict[str, Any] = {}
     for name, value in given.items():
         goes = entries[name]
@@ -124,9 +125,3 @@ def _taken(given: Mapping[str, Any], entries: Mapping[str, Any], prefix: str) ->
         else:
             raise ConfigError(f"{prefix}{name}", value, f"must say {', '.join(goes)}, as {{{next(iter(goes))}: ...}}")
     return found
-
-
-def _known(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> None:
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{prefix}{name}", given[name], f"there is no such entry; {nearest(str(name), known)}")

@@ -17,7 +17,7 @@ import math
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -80,12 +80,12 @@ class Parameter:
     @property
     def allowed(self) -> str:
         """``"a number above 0 and at most 1, or None"``."""
-        said = {kind: words for kind, words in WORDS.items() if kind in self.kinds}
-        for kind in {int, float} & said.keys():
-            said[kind] = f"{said[kind]} {self.bounds}".strip()
+        words = {kind: name for kind, name in WORDS.items() if kind in self.kinds}
+        for kind in {int, float} & words.keys():
+            words[kind] = f"{words[kind]} {self.bounds}".strip()
         if self.choices:
-            said[str] = ", ".join(self.choices)
-        return ", or ".join(said.values())
+            words[str] = ", ".join(self.choices)
+        return ", or ".join(words.values())
 
     @property
     def shown(self) -> str:
@@ -186,14 +186,14 @@ def parameters(cls: Any) -> dict[str, Parameter]:
 
 
 def _parameter(f: dataclasses.Field[Any], hint: Any) -> Parameter:
-    kind, *said = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    kind, *annotations = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
     return Parameter(
         name=f.name,
         kinds=typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,),
         default=f.default if f.default_factory is dataclasses.MISSING else f.default_factory(),
-        bounds=next((each for each in said if isinstance(each, Bounds)), Bounds()),
-        choices=next((each for each in said if isinstance(each, OneOf)), OneOf()),
-        doc=next((each for each in said if isinstance(each, str)), ""),
+        bounds=next((each for each in annotations if isinstance(each, Bounds)), Bounds()),
+        choices=next((each for each in annotations if isinstance(each, OneOf)), OneOf()),
+        doc=next((each for each in annotations if isinstance(each, str)), ""),
     )
 
 
@@ -214,6 +214,19 @@ def check(given: Any, prefix: str = "") -> None:
             object.__setattr__(given, name, checked)
 
 
+def check_names(
+    given: Mapping[str, Any], known: Collection[str], prefix: str = "", problem: str = "there is no such field"
+) -> None:
+    """Hold the names of a mapping to those that are known.
+
+    Raises:
+        ConfigError: the first that is not; `prefix` stands before its name.
+    """
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{prefix}{name}", given[name], f"{problem}; {nearest(str(name), known)}")
+
+
 C = TypeVar("C", bound=type)
 
 
@@ -227,9 +240,7 @@ def described(cls: C) -> C:
 
     @functools.wraps(init)
     def __init__(self: Any, *values: Any, **fields: Any) -> None:  # noqa: N807
-        for name in fields:
-            if name not in known:
-                raise ConfigError(name, fields[name], f"{cls.__name__} has no such field; {nearest(name, known)}")
+        check_names(fields, known, problem=f"{cls.__name__} has no such field")
         init(self, *values, **fields)
 
     lines = (textwrap.fill(f"{name}: {field.words}", 100, initial_indent="    ", subsequent_indent=" " * 8)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pslab.config import fleet as hosts
+from pslab.config import gpus, sources
 from pslab.config.cluster import costs_grow
+from pslab.config.content import Unknown, content
 from pslab.config.fleet import Fleet
-from pslab.config.identity import gpus, sources
-from pslab.config.identity.content import Unknown, content
 from pslab.config.metric import LOWER, metric_of
 from pslab.config.parameters import TRUE, Bounds, OneOf, check, described, parameters, plain
 from pslab.config.spec import split
@@ -163,9 +163,9 @@ class Run:
         if self.pushes is None and self.seconds is None and self.eval_every is None:
             raise ConfigError("eval_every", None, "a stop at a target accuracy alone needs an evaluation period")
 
-    def _take(self, said: Mapping[str, Any]) -> None:
-        """The fields that a file of hosts says, which are not said otherwise beside it."""
-        for name, value in said.items():
+    def _take(self, fields: Mapping[str, Any]) -> None:
+        """Take the fields that a file of hosts sets; each of them that is given beside the file must be the same."""
+        for name, value in fields.items():
             own = getattr(self, name)
             if name != "cluster" and own not in (FIELDS[name].default, value):
                 raise ConfigError(name, own, f"the cluster's file says {value!r}: say it once")

@@ -36,7 +36,7 @@ class Row:
     small: str = ""  #: the example that the checker explores; `example` if ""
     label: str = ""  #: in figures; the name if ""
     colour: str = ""  #: reserved: the same in every figure
-    marker: str = ""  #: reserved, where curves are told apart by this kind
+    marker: str = ""  #: reserved, where markers distinguish curves by this kind
     ramp: Mapping[float, str] = field(default_factory=dict)  #: the colour by the first parameter, mildest first
 
     def load(self) -> Any:
@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Alternatives:
     """What one field of a Run can be, beside a name of the table."""
 
     methods: tuple[str, ...] = ()  #: what an object must have to stand in a name's place
@@ -61,26 +61,26 @@ class Kind:
     guide: str = ""  #: the page on objects of one's own, in docs/
 
 
-KINDS: dict[str, Kind] = {
-    "sync": Kind(methods=("window", "initial", "step"), guide="how-to/policy.md"),
-    "prune": Kind(methods=("select", "residual"), guide="how-to/pruner.md"),
-    "rate": Kind(methods=("scale",), guide="how-to/rate.md"),
-    "ranges": Kind(methods=("cut", "layered")),
-    "order": Kind(methods=("pick",), guide="how-to/order.md"),
-    "schedule": Kind(methods=("factor", "needs_budget")),
-    "codec": Kind(),
-    "model": Kind(forms=("package.module:factory", "torchvision:NAME"), objects="a callable, an nn.Module",
+KINDS: dict[str, Alternatives] = {
+    "sync": Alternatives(methods=("window", "initial", "step"), guide="how-to/policy.md"),
+    "prune": Alternatives(methods=("select", "residual"), guide="how-to/pruner.md"),
+    "rate": Alternatives(methods=("scale",), guide="how-to/rate.md"),
+    "ranges": Alternatives(methods=("cut", "layered")),
+    "order": Alternatives(methods=("pick",), guide="how-to/order.md"),
+    "schedule": Alternatives(methods=("factor", "needs_budget")),
+    "codec": Alternatives(),
+    "model": Alternatives(forms=("package.module:factory", "torchvision:NAME"), objects="a callable, an nn.Module",
                   guide="how-to/model-and-data.md"),
-    "data": Kind(forms=("package.module:function", "torchvision:NAME"), objects="a callable, a Dataset",
+    "data": Alternatives(forms=("package.module:function", "torchvision:NAME"), objects="a callable, a Dataset",
                  guide="how-to/model-and-data.md"),
-    "loss": Kind(forms=("package.module:name",), objects=(
+    "loss": Alternatives(forms=("package.module:name",), objects=(
         "a callable loss(output, target) that returns a scalar with a gradient")),
-    "metric": Kind(forms=("package.module:name", "package.module:name:lower"), objects=(
+    "metric": Alternatives(forms=("package.module:name", "package.module:name:lower"), objects=(
         "a callable metric(output, target) that returns a value for each example, or their mean; higher is better "
         "unless its attribute lower_is_better is True, or its name ends with :lower")),
-    "partition": Kind(),
-    "placement": Kind(),
-    "engine": Kind(),
+    "partition": Alternatives(),
+    "placement": Alternatives(),
+    "engine": Alternatives(),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pslab.config.identity import gpus
+from pslab.config import gpus
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError
 

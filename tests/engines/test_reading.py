@@ -107,11 +107,11 @@ def test_a_stream_trains_with_the_same_bits_on_both_engines():
 
 def test_the_digest_of_a_folder_that_is_not_in_memory_knows_its_files_and_reads_none(pictures, monkeypatch):
     data = f"folder:{pictures},side=4,memory=off"
-    monkeypatch.setattr("pslab.config.identity.sources._content", None)
+    monkeypatch.setattr("pslab.config.sources._content", None)
     before = wanted(data).digest
     assert before == wanted(data).digest != wanted(f"{data},loaders=1").digest
     with monkeypatch.context() as patch:
-        patch.setattr("pslab.config.identity.sources._folders", {})
+        patch.setattr("pslab.config.sources._folders", {})
         os.utime(pictures / "train" / "dark" / "3.png")
         assert wanted(data).digest != before
 

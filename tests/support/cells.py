@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pslab.config.identity.content import content
+from pslab.config.content import content
 
 #: What holds the number -> a cell that defines `factory`, or the class `Net`.
 CELLS = {

@@ -21,7 +21,7 @@ import pandas as pd
 from pslab.config.run import Run
 from pslab.errors import RecordError
 from pslab.lab.commands.finding import PROBLEM
-from pslab.lab.commands.records.verify import judgement, rerun, sums
+from pslab.lab.commands.verify import judgement, rerun, sums
 from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.record import evaluation_sum
 from pslab.lab.records.results import load

@@ -11,8 +11,8 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
+from pslab.config import sources
 from pslab.config.fleet import Fleet
-from pslab.config.identity import sources
 from pslab.engines.experiment.job import SharedDataset
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes.channel import ALIVE, NO_TABLE, Report, await_report, limit_waits, order, order_plain

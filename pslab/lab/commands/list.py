@@ -30,7 +30,7 @@ OTHERS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class Listing:
     """One name as it is shown."""
 
     kind: str
@@ -44,7 +44,7 @@ class Entry:
     command: str
 
 
-def entries() -> list[Entry]:
+def entries() -> list[Listing]:
     """Everything that has a name, by kind."""
     from pslab.tensors.update.optimizers import ELEMENTWISE  # torch
 
@@ -52,37 +52,37 @@ def entries() -> list[Entry]:
     return found + [_of_optimizer(*each) for each in ELEMENTWISE.items()] + [_of_preset(name) for name in PRESETS]
 
 
-def _of_row(row: Row) -> Entry:
+def _of_row(row: Row) -> Listing:
     loaded = row.load()
     first, _, rest = (inspect.getdoc(loaded) or "").partition("\n")
     given = list(parameters(loaded).values())
     required = ",".join(p.name.upper() for p in given if not p.shown)
     others = ",".join(p.name.upper() for p in given if p.shown)
     form = row.name + (f":{required}" if required else "") + (f"[{',' if required else ':'}{others}]" if others else "")
-    return Entry(
+    return Listing(
         row.kind, row.name, form, row.summary, rest.strip() if first.rstrip(".") == row.summary else "",
         [_shown(p) for p in given], row.source, f"{row.path.partition(':')[0].replace('.', '/')}.py",
         _command(row.kind, row.example or row.name),
     )  # fmt: skip
 
 
-def _of_optimizer(name: str, cls: type) -> Entry:
+def _of_optimizer(name: str, cls: type) -> Listing:
     options = [{"name": p.name, "type": str(p.annotation), "default": str(p.default), "what": ""}
                for p in inspect.signature(cls).parameters.values() if p.name not in ("params", "lr")]  # fmt: skip
     what = (inspect.getdoc(cls) or "").partition("\n")[0].rstrip(".")
     form, example = f"{name}[:OPTION=VALUE,...]", f"{name}:weight_decay=0.0001"
-    return Entry("optimizer", name, form, what, "", options, "", f"torch.optim.{cls.__name__}",
+    return Listing("optimizer", name, form, what, "", options, "", f"torch.optim.{cls.__name__}",
                  _command("optimizer", example if "weight_decay" in str(options) else name))  # fmt: skip
 
 
-def _of_preset(name: str) -> Entry:
+def _of_preset(name: str) -> Listing:
     from pslab.lab.plots.labels import cluster_name
 
     preset, known = PRESETS[name], parameters(Cluster)
     fields = [{**_shown(known[field]), "default": dataclasses.replace(known[field], default=value).shown}
               for field, value in preset.items()]  # fmt: skip
     what = cluster_name(name) if preset else "no emulation: as fast as this machine"
-    return Entry("cluster", name, name, what, "", fields, "", "pslab/config/cluster.py", _command("cluster", name))
+    return Listing("cluster", name, name, what, "", fields, "", "pslab/config/cluster.py", _command("cluster", name))
 
 
 def _shown(parameter: Parameter) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _command(kind: str, example: str) -> str:
 # -- showing ---------------------------------------------------------------------------------------
 
 
-def overview(found: Iterable[Entry]) -> str:
+def overview(found: Iterable[Listing]) -> str:
     """A line for each entry, by kind."""
     found = list(found)
     forms = [re.sub(r"\[.*\]", "[...]", entry.form) for entry in found]
@@ -112,7 +112,7 @@ def overview(found: Iterable[Entry]) -> str:
     return "\n".join(lines)
 
 
-def page(entry: Entry) -> str:
+def page(entry: Listing) -> str:
     """One entry in full."""
     lines = [f"{entry.form}  ({entry.kind})", *_wrapped(f"{entry.what}.", "  ")]
     if entry.text:
@@ -123,14 +123,14 @@ def page(entry: Entry) -> str:
     return "\n".join([*lines, "", f"  file     {entry.file}", f"  example  {entry.command}"])
 
 
-def markdown(found: Iterable[Entry], page_of: Callable[[Entry], str] = lambda entry: "") -> str:
+def markdown(found: Iterable[Listing], page_of: Callable[[Listing], str] = lambda entry: "") -> str:
     """The documentation's page of names: a table for each kind, without those that torch alone describes.
 
     `page_of` gives the page to which a name is a link, or "".
     """
     found = [entry for entry in found if entry.file.startswith("pslab/")]
 
-    def name(entry: Entry) -> str:
+    def name(entry: Listing) -> str:
         return f"[`{entry.form}`]({page})" if (page := page_of(entry)) else f"`{entry.form}`"
 
     lines = [

@@ -2,212 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
-import pandas as pd
 
-from pslab.lab.judge.arrivals import Arrivals
-from pslab.lab.judge.capabilities import Rules
-from pslab.lab.judge.report import REPORTED, columns, report
-
-COLUMNS = {"push": "push", "worker": "worker", "iteration": "iteration", "range": "range",
-           "pulled": "version_pulled", "applied": "version_applied", "staleness": "staleness"}  # fmt: skip
+from pslab.lab.judge.reading import REPORTED, Pushes, Reading, report
 
 
-@dataclass(frozen=True)
-class History:
-    """The applied pushes as arrays, in the order of application; times in seconds. `arrivals` are what led to them."""
-
-    arrivals: Arrivals
-    rules: Rules
-    push: np.ndarray
-    worker: np.ndarray
-    iteration: np.ndarray
-    range: np.ndarray
-    pulled: np.ndarray
-    applied: np.ndarray
-    staleness: np.ndarray
-    seconds: np.ndarray
-
-    @classmethod
-    def of(cls, table: pd.DataFrame | None, arrivals: Arrivals, rules: Rules) -> History:
-        """Read the table.
-
-        Raises:
-            Unreadable: nothing can be judged from it.
-        """
-        values = columns(table, "pushes", list(COLUMNS.values()), ["seconds"], may_be_empty=True)
-        arrays = {name: values[column] for name, column in COLUMNS.items()}
-        return cls(arrivals, rules, seconds=values["seconds"], **arrays)
-
-    @property
-    def workers(self) -> int:
-        """How many workers the run has."""
-        return self.arrivals.workers
-
-    @property
-    def size(self) -> int:
-        """The number of rows; a push of an iteration has one row on each range."""
-        return len(self.push)
-
-    @cached_property
-    def lines(self) -> np.ndarray:
-        """The rows ordered by range, worker and application."""
-        return np.lexsort((np.arange(self.size), self.worker, self.range))
-
-    def predecessors(self, back: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Rows with a row `back` places before, of the same worker on the same range; and those earlier rows."""
-        now, before = self.lines[back:], self.lines[:-back]
-        same = (self.worker[now] == self.worker[before]) & (self.range[now] == self.range[before])
-        return now[same], before[same]
-
-    @cached_property
-    def due(self) -> np.ndarray:
-        """Per row, the iteration that its worker's next push on its range was expected to have."""
-        due = np.zeros(self.size, np.int64)
-        now, before = self.predecessors()
-        due[now] = self.iteration[before] + 1
-        return due
-
-    @cached_property
-    def moved(self) -> np.ndarray:
-        """Per row, whether its worker was not present all the time."""
-        return np.isin(self.worker, list(self.arrivals.movers))
-
-    @cached_property
-    def fetched(self) -> np.ndarray:
-        """Per row, whether the weights that it was computed on were fetched for it."""
-        return np.array([self.rules.traits.fetches(iteration) for iteration in self.iteration.tolist()], bool)
-
-    def ranges(self) -> list[tuple[int, np.ndarray]]:
-        """Each range with its rows, in the order of application."""
-        order = np.argsort(self.range, kind="stable")
-        names, starts = np.unique(self.range[order], return_index=True)
-        return list(zip(names.tolist(), np.split(order, starts[1:]), strict=True))
-
-    def made_s(self, rows: np.ndarray) -> np.ndarray:
-        """When each version of a range, given its rows, was made: -inf for version 0, inf after the last one."""
-        at = np.full(self.applied[rows].max() + 2, np.inf)
-        at[self.applied[rows[::-1]]] = self.seconds[rows[::-1]]
-        at[0] = -np.inf
-        return at
-
-    def name(self, row: int) -> str:
-        """A push in words."""
-        return f"push {self.push[row]} (worker {self.worker[row]}, iteration {self.iteration[row]}{self.on(row)})"
-
-    def on(self, row: int) -> str:
-        """Its range in words, if there are several."""
-        return f", range {self.range[row]}" if self.range.max() else ""
-
-
-def numbers(h: History) -> list[str]:
+def numbers(r: Reading) -> list[str]:
     """Pushes are numbered from 1, and are of workers, ranges and iterations of the run."""
-    wrong = np.flatnonzero(h.push != np.arange(1, h.size + 1))[:1]
-    found = report(wrong, lambda r: f"push {h.push[r]} is where push {r + 1} was expected: one is missing or repeated")
-    unknown = np.flatnonzero((h.worker < 0) | (h.worker >= h.workers))
-    found += report(unknown, lambda r: f"push {h.push[r]} is of worker {h.worker[r]}, not of 0 to {h.workers - 1}")
-    outside = np.flatnonzero((h.range < 0) | (h.iteration < 0) | (h.range >= h.arrivals.ranges))
-    return found + report(outside, lambda r: f"push {h.push[r]} is of range {h.range[r]}, iteration {h.iteration[r]}: "
+    p, workers = r.pushes, r.run.workers
+    wrong = np.flatnonzero(p.push != np.arange(1, p.size + 1))[:1]
+    found = report(wrong, lambda i: f"push {p.push[i]} is where push {i + 1} was expected: one is missing or repeated")
+    unknown = np.flatnonzero((p.worker < 0) | (p.worker >= workers))
+    found += report(unknown, lambda i: f"push {p.push[i]} is of worker {p.worker[i]}, not of 0 to {workers - 1}")
+    outside = np.flatnonzero((p.range < 0) | (p.iteration < 0) | (p.range >= r.arrivals.ranges))
+    return found + report(outside, lambda i: f"push {p.push[i]} is of range {p.range[i]}, iteration {p.iteration[i]}: "
                                              "both count from 0, and ranges are those of what arrived")  # fmt: skip
 
 
-def once(h: History) -> list[str]:
+def once(r: Reading) -> list[str]:
     """On every range, a worker's iterations are applied in order, each once."""
+    p = r.pushes
     # a worker that returns continues where the others are; a dropped push leaves a gap
-    wrong = np.where(h.moved | h.rules.drops, h.iteration < h.due, h.iteration != h.due)
-    rows = h.lines[wrong[h.lines]]
-    first = np.unique(h.range[rows] * h.workers + h.worker[rows], return_index=True)[1]
-    return report(np.sort(rows[first]), lambda row: _out_of_order(h, row))
+    wrong = np.where(p.moved | r.drops, p.iteration < p.due, p.iteration != p.due)
+    rows = p.lines[wrong[p.lines]]
+    first = np.unique(p.range[rows] * r.run.workers + p.worker[rows], return_index=True)[1]
+    return report(np.sort(rows[first]), lambda row: _out_of_order(p, row))
 
 
-def _out_of_order(h: History, row: int) -> str:
-    due = h.due[row]
-    own = (h.worker == h.worker[row]) & (h.range == h.range[row])
-    same = np.flatnonzero(own & (h.iteration == h.iteration[row]))
+def _out_of_order(p: Pushes, row: int) -> str:
+    """In words, what stands in the place of the push that a worker was to make next."""
+    due = p.due[row]
+    own = (p.worker == p.worker[row]) & (p.range == p.range[row])
+    same = np.flatnonzero(own & (p.iteration == p.iteration[row]))
     if len(same) > 1:
-        return (f"worker {h.worker[row]}'s iteration {h.iteration[row]}{h.on(row)} is applied twice: as push "
-                f"{h.push[same[0]]} and as push {h.push[same[1]]}")  # fmt: skip
-    later = np.flatnonzero(own & (h.iteration == due))
+        return (f"worker {p.worker[row]}'s iteration {p.iteration[row]}{p.on(row)} is applied twice: as push "
+                f"{p.push[same[0]]} and as push {p.push[same[1]]}")  # fmt: skip
+    later = np.flatnonzero(own & (p.iteration == due))
     if len(later):
-        return f"{h.name(row)} is applied before the worker's iteration {due}, which is push {h.push[later[0]]}"
-    return (f"worker {h.worker[row]}'s iteration {due}{h.on(row)} was never applied: its next push, "
-            f"{h.push[row]}, is iteration {h.iteration[row]}")  # fmt: skip
+        return f"{p.name(row)} is applied before the worker's iteration {due}, which is push {p.push[later[0]]}"
+    return (f"worker {p.worker[row]}'s iteration {due}{p.on(row)} was never applied: its next push, "
+            f"{p.push[row]}, is iteration {p.iteration[row]}")  # fmt: skip
 
 
-def versions(h: History) -> list[str]:
+def versions(r: Reading) -> list[str]:
     """The steps on a range make consecutive versions."""
+    p = r.pushes
     found = []
-    for _, rows in h.ranges():
-        version = h.applied[rows]
+    for _, rows in p.by_range:
+        version = p.applied[rows]
         before = np.concatenate(([0], version[:-1]))
         wrong = (version != before + 1) & ((version != before) | (before == 0))
         for at in np.flatnonzero(wrong)[:1]:
             expected = f"{before[at]} or {before[at] + 1}" if before[at] else "1"
-            found.append(f"{h.name(rows[at])} is part of version {version[at]}; {expected} was expected")
+            found.append(f"{p.name(rows[at])} is part of version {version[at]}; {expected} was expected")
     return found[:REPORTED]
 
 
-def staleness(h: History) -> list[str]:
+def staleness(r: Reading) -> list[str]:
     """Staleness is the number of steps on the range between a push's pull and its own step."""
-    true = h.applied - 1 - h.pulled
-    return report(np.flatnonzero(h.staleness != true), lambda r: (
-        f"{h.name(r)} has a recorded staleness of {h.staleness[r]}; {true[r]} steps lie between version {h.pulled[r]}, "
-        f"on which it was computed, and version {h.applied[r]}, which it made"))  # fmt: skip
+    p = r.pushes
+    true = p.applied - 1 - p.pulled
+    return report(np.flatnonzero(p.staleness != true), lambda i: (
+        f"{p.name(i)} has a recorded staleness of {p.staleness[i]}; {true[i]} steps lie between version {p.pulled[i]}, "
+        f"on which it was computed, and version {p.applied[i]}, which it made"))  # fmt: skip
 
 
-def pulled(h: History) -> list[str]:
+def pulled(r: Reading) -> list[str]:
     """A version exists when it is pulled, and a run starts with version 0."""
-    future = np.flatnonzero(h.pulled >= h.applied)
-    found = report(future, lambda r: (f"{h.name(r)} was computed on version {h.pulled[r]}, which is from the future: "
-                                      f"the push itself made version {h.applied[r]}"))  # fmt: skip
-    wrong = (h.pulled < 0) | ((h.iteration == 0) & (h.pulled != 0) & ~h.moved)
-    return found + report(np.flatnonzero(wrong), lambda r: (
-        f"{h.name(r)} was computed on version {h.pulled[r]}; the weights start with version 0"))  # fmt: skip
+    p = r.pushes
+    future = np.flatnonzero(p.pulled >= p.applied)
+    found = report(future, lambda i: (f"{p.name(i)} was computed on version {p.pulled[i]}, which is from the future: "
+                                      f"the push itself made version {p.applied[i]}"))  # fmt: skip
+    wrong = (p.pulled < 0) | ((p.iteration == 0) & (p.pulled != 0) & ~p.moved)
+    return found + report(np.flatnonzero(wrong), lambda i: (
+        f"{p.name(i)} was computed on version {p.pulled[i]}; the weights start with version 0"))  # fmt: skip
 
 
-def own(h: History) -> list[str]:
+def own(r: Reading) -> list[str]:
     """A worker never pulls older weights than before, and its weights contain its own pushes, or it can add them."""
-    now, before = h.predecessors()
-    older = h.pulled[now] < h.pulled[before]
+    p = r.pushes
+    now, before = p.predecessors()
+    older = p.pulled[now] < p.pulled[before]
     found = dict(zip(now[older].tolist(), before[older].tolist(), strict=True))
-    now, before = h.predecessors(1 + h.rules.own)
-    lacking = (h.pulled[now] < h.applied[before]) & h.fetched[now]
+    now, before = p.predecessors(1 + r.lacking)
+    lacking = (p.pulled[now] < p.applied[before]) & p.fetched[now]
     lost = dict(zip(now[lacking].tolist(), before[lacking].tolist(), strict=True))
 
     def words(row: int) -> str:
         if row in found:
             last = found[row]
-            return f"{h.name(row)} was computed on version {h.pulled[row]}, the one before on version {h.pulled[last]}"
+            return f"{p.name(row)} was computed on version {p.pulled[row]}, the one before on version {p.pulled[last]}"
         last = lost[row]
-        return (f"{h.name(row)} was computed on version {h.pulled[row]}, which lacks the worker's own push "
-                f"{h.push[last]}: that made version {h.applied[last]}")  # fmt: skip
+        return (f"{p.name(row)} was computed on version {p.pulled[row]}, which lacks the worker's own push "
+                f"{p.push[last]}: that made version {p.applied[last]}")  # fmt: skip
 
     return report(sorted({*found, *lost}), words)
 
 
-def asked_before(h: History) -> list[str]:
+def asked_before(r: Reading) -> list[str]:
     """An eager worker requests its next weights before its push, which they therefore cannot contain."""
-    if not h.rules.traits.eager:
+    if not r.traits.eager:
         return []
-    now, before = h.predecessors()
-    wrong = (h.iteration[now] == h.iteration[before] + 1) & ~h.moved[now] & (h.pulled[now] >= h.applied[before])
+    p = r.pushes
+    now, before = p.predecessors()
+    wrong = (p.iteration[now] == p.iteration[before] + 1) & ~p.moved[now] & (p.pulled[now] >= p.applied[before])
     earlier = dict(zip(now[wrong].tolist(), before[wrong].tolist(), strict=True))
     return report(sorted(earlier), lambda row: (
-        f"{h.name(row)} was computed on version {h.pulled[row]}, which contains the worker's own push "
-        f"{h.push[earlier[row]]}; the policy is eager: the weights were requested before that push"))  # fmt: skip
+        f"{p.name(row)} was computed on version {p.pulled[row]}, which contains the worker's own push "
+        f"{p.push[earlier[row]]}; the policy is eager: the weights were requested before that push"))  # fmt: skip
 
 
-def alike(h: History) -> list[str]:
+def alike(r: Reading) -> list[str]:
     """A decision for the whole model is the same on every range."""
-    if not h.rules.traits.whole:
+    if not r.traits.whole:
         return []
+    p = r.pushes
     made: list[set[tuple[int, int, int]]] = [
-        set(zip(h.applied[rows].tolist(), h.worker[rows].tolist(), h.iteration[rows].tolist(), strict=True))
-        for _, rows in h.ranges()
+        set(zip(p.applied[rows].tolist(), p.worker[rows].tolist(), p.iteration[rows].tolist(), strict=True))
+        for _, rows in p.by_range
     ]
     others = sorted(set[tuple[int, int, int]].union(*made) - set[tuple[int, int, int]].intersection(*made))
     return report(range(len(others)), lambda at: (
@@ -215,23 +127,11 @@ def alike(h: History) -> list[str]:
         f"on others; the policy decides for all of them"))  # fmt: skip
 
 
-def instants(h: History) -> list[str]:
+def instants(r: Reading) -> list[str]:
     """The server's clock never runs backwards."""
-    if not np.isfinite(h.seconds).all() or h.seconds[0] < 0:
+    p = r.pushes
+    if not np.isfinite(p.seconds).all() or p.seconds[0] < 0:
         return ["a push was applied at a time outside the run"]
-    wrong = np.flatnonzero(np.diff(h.seconds) < 0) + 1
-    return report(wrong, lambda r: (f"{h.name(r)} is applied at {h.seconds[r]:.6g} s, before push {h.push[r - 1]}, "
-                                    f"which was applied at {h.seconds[r - 1]:.6g} s"))  # fmt: skip
-
-
-PUSHES_JUDGED: dict[str, Callable[[History], list[str]]] = {
-    "pushes are numbered": numbers,
-    "each push once and in order": once,
-    "versions": versions,
-    "pulled versions": pulled,
-    "own pushes are read": own,
-    "weights are requested before the push": asked_before,
-    "one decision for all ranges": alike,
-    "staleness": staleness,
-    "times of application": instants,
-}
+    wrong = np.flatnonzero(np.diff(p.seconds) < 0) + 1
+    return report(wrong, lambda i: (f"{p.name(i)} is applied at {p.seconds[i]:.6g} s, before push {p.push[i - 1]}, "
+                                    f"which was applied at {p.seconds[i - 1]:.6g} s"))  # fmt: skip

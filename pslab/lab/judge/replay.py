@@ -6,16 +6,13 @@ A policy is a function of what arrived and when, and both are recorded: the repl
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from pslab.lab.judge.phases import Phases
-from pslab.lab.judge.pushes import History
-from pslab.lab.judge.report import SLACK_S
+from pslab.lab.judge.reading import SLACK_S, Phases, Reading
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 
@@ -24,51 +21,49 @@ class Other(Exception):
     """The policy decides something that was not recorded; the message says what."""
 
 
-def replay(
-    history: History, sync: Any, budget: int | None, facts: Mapping[str, Any], phases: Phases | None = None
-) -> str:
-    """How the replay differs from the record, in words; "" if it does not. `phases` say who waited for whom.
+def replay(r: Reading, phases: Phases | None = None) -> list[str]:
+    """How the replay differs from the record, in words. `phases`, if they have been judged, say who waited for whom.
 
     A policy that decides differently when it is asked again differs, too: it must be a function of its events.
     """
-    arrivals = history.arrivals
     try:
-        again = _Replay(history, Server(sorted(arrivals.present), arrivals.ranges, sync))
-        again.run(budget, facts.get("refused", 0) - bool(facts.get("diverged")), str(facts["outcome"]))
-        again.compare_counts(facts)
+        again = _Replay(r, Server(sorted(r.arrivals.present), r.arrivals.ranges, r.sync))
+        again.run()
+        again.compare_counts()
         if phases is not None:
             again.compare_waits(phases)
     except Other as other:
-        return str(other)
+        return [str(other)]
     except Exception as error:  # whatever a policy raises, which it did not when the run was recorded
-        return f"the policy raised {type(error).__name__}: {error}"
-    return ""
+        return [f"the policy raised {type(error).__name__}: {error}"]
+    return []
 
 
 @dataclass
 class _Replay:
     """A server, and how far the table of pushes has been compared with its steps."""
 
-    history: History
+    reading: Reading
     server: Server
     applied: int = 0  #: gradients of which every range has been applied
     dropped: int = 0
     refused: int = 0
     reason: str = ""  #: of the last refusal
     row: int = 0  #: rows of the table of pushes that are compared
-    rows: dict[int, int] = field(default_factory=dict)  #: ... of each range
+    rows: dict[int, int] = field(default_factory=dict)  #: range -> its rows that are compared
     got: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: (worker, range, iteration) -> version
-    held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: ... -> version that its worker named
-    released: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: ... -> the worker that it waited for
+    held: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: the same -> version that its worker named
+    released: dict[tuple[int, int, int], int] = field(default_factory=dict)  #: the same -> worker that it waited for
     parts: Counter[tuple[int, int]] = field(default_factory=Counter)  #: of a push, the ranges that are applied
 
-    def run(self, budget: int | None, refused: int, ended: str) -> None:
-        """Hand in everything that arrived, in a run that ended so.
+    def run(self) -> None:
+        """Hand in everything that arrived.
 
         Raises:
             Other: what follows from it was not recorded.
         """
-        a, server = self.history.arrivals, self.server
+        r, a, server, budget = self.reading, self.reading.arrivals, self.server, self.reading.run.pushes
+        refused = r.facts.get("refused", 0) - bool(r.facts.get("diverged"))
         self.got = {(worker, index, 0): 0 for worker in a.present for index in range(a.ranges)}
         until = np.minimum.accumulate(np.where(a.kind == "join", np.inf, a.seconds)[::-1])[::-1]
         until = np.append(until[1:], np.inf)  # before the next one is dealt with
@@ -97,24 +92,24 @@ class _Replay:
                 raise Other(f"worker {worker} joins with iteration {iteration}; it is to join with {joined}")
             if self.refused > refused:
                 raise Other(f"{a.name(at)} is refused: {self.reason}")
-        if ended == "budget" and not server.spent(budget):
+        if r.facts["outcome"] == "budget" and not server.spent(budget):
             raise Other(f"the run stopped at its budget of {budget} pushes after {server.gradients}")
-        if self.row < self.history.size:
-            raise Other(f"{self.history.name(self.row)} was applied; the policy does not apply it")
+        if self.row < r.pushes.size:
+            raise Other(f"{r.pushes.name(self.row)} was applied; the policy does not apply it")
 
-    def compare_counts(self, facts: Mapping[str, Any]) -> None:
+    def compare_counts(self) -> None:
         """The manifest counts what happened; raises Other."""
-        found = {"accepted": self.server.gradients, "pushes": self.applied, "dropped": self.dropped}
+        found = {"accepted": self.server.gradients, "applied": self.applied, "dropped": self.dropped}
         for name, count in found.items():
-            if facts[name] != count:
-                raise Other(f"the manifest counts {facts[name]} pushes as {COUNTED[name]}; what arrived makes {count}")
+            if (counted := self.reading.facts["pushes" if name == "applied" else name]) != count:
+                raise Other(f"the manifest counts {counted} pushes as {name}; what arrived makes {count}")
 
     def compare_waits(self, phases: Phases) -> None:
         """A worker waits for the one whose message released it, and for none in other phases; raises Other."""
-        told = np.flatnonzero((phases.phase != "wait") & (phases.waits_for != NO_WORKER))
-        if told.size:
-            raise Other(f"{phases.name(told[0])} is said to wait for worker {phases.waits_for[told[0]]}")
-        for row in np.flatnonzero((phases.phase == "wait") & ~np.isin(phases.worker, list(phases.movers))).tolist():
+        others = np.flatnonzero((phases.phase != "wait") & (phases.waits_for != NO_WORKER))
+        if others.size:
+            raise Other(f"{phases.name(others[0])} is said to wait for worker {phases.waits_for[others[0]]}")
+        for row in phases.rows("wait").tolist():
             name = int(phases.worker[row]), int(phases.range[row]), int(phases.iteration[row]) + 1
             if (whom := self.released.get(name, phases.waits_for[row])) != phases.waits_for[row]:
                 raise Other(f"{phases.name(row)} is said to be for worker {phases.waits_for[row]}; worker {whom} ended "
@@ -129,7 +124,7 @@ class _Replay:
     def _named(self, worker: int, index: int, iteration: int, version: int) -> None:
         """A worker's push of an iteration and its request for the next one name the weights that it holds; one that is
         back, or new in its place, holds none."""
-        if worker in self.history.arrivals.movers:
+        if worker in self.reading.arrivals.movers:
             return
         if (held := self.held.setdefault((worker, index, iteration), version)) != version:
             raise Other(f"worker {worker} holds version {held} and version {version} in iteration {iteration}, as its "
@@ -153,8 +148,8 @@ class _Replay:
     def _step(self, step: Step, now: float, until_s: float) -> None:
         """The next rows of the table of pushes are this step's, applied before what arrived next. Several servers apply
         theirs later, and in order on each range."""
-        until_s = np.inf if self.history.rules.apart else until_s
-        h, rows = self.history, self._next(step)
+        until_s = np.inf if self.reading.several_servers else until_s
+        h, rows = self.reading.pushes, self._next(step)
         made = _in_words((push.worker, push.iteration) for push in step.pushes)
         if len(rows) < len(step.pushes):
             raise Other(f"the policy makes version {step.version} of {made}, which the table of pushes lacks")
@@ -179,18 +174,15 @@ class _Replay:
 
     def _next(self, step: Step) -> list[int]:
         """The rows of the table that are to be this step's, as far as there are any."""
-        if not self.history.rules.apart:
-            return list(range(self.row, min(self.row + len(step.pushes), self.history.size)))
+        if not self.reading.several_servers:
+            return list(range(self.row, min(self.row + len(step.pushes), self.reading.pushes.size)))
         at = self.rows.get(step.range, 0)
-        return self.own.get(step.range, [])[at : at + len(step.pushes)]
+        return self.rows_of.get(step.range, [])[at : at + len(step.pushes)]
 
     @cached_property
-    def own(self) -> dict[int, list[int]]:
+    def rows_of(self) -> dict[int, list[int]]:
         """The rows of each range, in their order."""
-        return {index: rows.tolist() for index, rows in self.history.ranges()}
-
-
-COUNTED = {"accepted": "accepted", "pushes": "applied", "dropped": "dropped"}
+        return {index: rows.tolist() for index, rows in self.reading.pushes.by_range}
 
 
 def _in_words(names: Iterator[tuple[int, int]]) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pslab.config.identity import gpus
+from pslab.config import gpus
 from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import Run

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from pslab.config import spec
+from pslab.config import sources, spec
 from pslab.config.cluster import Cluster, resolve_cluster
-from pslab.config.identity import sources
 from pslab.config.run import Run
 from pslab.engines.experiment.compatibility import check_credit, check_servers, check_together, lengths
 from pslab.engines.experiment.experiment import Experiment

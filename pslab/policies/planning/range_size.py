@@ -23,7 +23,7 @@ SMOOTHING = 0.1  # weight of a new computing time in the moving mean
 WINDOW = 40  # computing times that the quantile is taken of
 
 
-class Line(NamedTuple):
+class LinearFit(NamedTuple):
     """alpha and beta, and the matrix P of their uncertainty, [[p, q], [q, s]]."""
 
     alpha_s: float = 0.0
@@ -33,7 +33,7 @@ class Line(NamedTuple):
     s: float = P0
 
 
-def fitted(line: Line, size: float, seconds: float, forgetting: float = FORGETTING) -> Line:
+def fitted(line: LinearFit, size: float, seconds: float, forgetting: float = FORGETTING) -> LinearFit:
     """The line updated with one more exchange: k = P x / (l + x'P x), theta += k (T - x'theta), P = (P - k x'P) / l.
 
     P is computed in Joseph's form, which stays positive. If the sizes no longer vary P grows without bound: then it is
@@ -44,30 +44,30 @@ def fitted(line: Line, size: float, seconds: float, forgetting: float = FORGETTI
     k, m = u / (1 + u + v * size), v / (1 + u + v * size)
     error = seconds - line.alpha_s - line.beta_s * size
     a, b, c, d = 1 - k, -k * size, -m, 1 - m * size  # I - (k, m) x'
-    new = Line(line.alpha_s + k * error, line.beta_s + m * error,
+    new = LinearFit(line.alpha_s + k * error, line.beta_s + m * error,
                a * a * p + 2 * a * b * q + b * b * s + k * k,
                a * c * p + (a * d + b * c) * q + b * d * s + k * m,
                c * c * p + 2 * c * d * q + d * d * s + m * m)  # fmt: skip
     return new if max(new.p, new.s) <= P_MAX else new._replace(p=P0, q=0.0, s=P0)
 
 
-def exchange_s(line: Line, size: float) -> float:
+def exchange_s(line: LinearFit, size: float) -> float:
     """T(r) in seconds, with alpha at least 0 and beta at least BETA_MIN."""
     return max(0.0, line.alpha_s) + max(BETA_MIN, line.beta_s) * size
 
 
-def best_size(line: Line, compute_s: float, keys: int) -> int:
+def best_size(line: LinearFit, compute_s: float, keys: int) -> int:
     """r*: the most keys, from 1 to `keys`, whose exchange is hidden by computing."""
     crossing = (compute_s - max(0.0, line.alpha_s)) / max(BETA_MIN, line.beta_s)
     return int(min(max(math.floor(crossing + 1e-9), 1), keys))
 
 
-def idle_s(line: Line, size: float, compute_s: float) -> float:
+def idle_s(line: LinearFit, size: float, compute_s: float) -> float:
     """Seconds that a worker waits for its link in an iteration."""
     return max(0.0, exchange_s(line, size) - compute_s)
 
 
-def unused_s(line: Line, size: float, compute_s: float) -> float:
+def unused_s(line: LinearFit, size: float, compute_s: float) -> float:
     """Seconds that the link waits for its worker in an iteration."""
     return max(0.0, compute_s - exchange_s(line, size))
 
@@ -75,7 +75,7 @@ def unused_s(line: Line, size: float, compute_s: float) -> float:
 class Fit(NamedTuple):
     """The measurements of one worker's exchanges and computations."""
 
-    line: Line = Line()
+    line: LinearFit = LinearFit()
     compute_s: float = math.nan  #: the moving mean, or the quantile
     times: tuple[float, ...] = ()  #: the last ones, if a quantile is wanted
     sizes: frozenset[float] = frozenset()  #: up to two sizes that were exchanged

@@ -11,7 +11,7 @@ from pslab.protocol.messages import Apply, Asked, Decisions, Left, Pushed, Searc
 from pslab.protocol.window import Window
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A worker's row in the server's table."""
 
     worker: int
@@ -24,7 +24,7 @@ class Row(NamedTuple):
     interval_s: float | None = None  #: seconds that its last iteration took
 
 
-Table = frozenset[Row]  # a set: the decisions must not depend on an order of the workers
+Table = frozenset[TableRow]  # a set: the decisions must not depend on an order of the workers
 
 
 def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s: float, extra: int) -> int:
@@ -40,9 +40,9 @@ def forecast(pushed_s: float, interval_s: float, slow_s: float, slow_interval_s:
         while ahead < extra and slow_s + (ahead + 1) * slow_interval_s < end_s:
             ahead += 1  # the slowest worker's first end that is not before end_s
         ends = (slow_s + count * slow_interval_s for count in (ahead, ahead + 1) if count)
-        apart_s = min(abs(each - end_s) for each in ends)
-        if apart_s < least_s:
-            best, least_s = granted, apart_s
+        distance_s = min(abs(each - end_s) for each in ends)
+        if distance_s < least_s:
+            best, least_s = granted, distance_s
     return best
 
 
@@ -85,10 +85,10 @@ class DSSP:
         return tuple(Granting(*same, granted) for granted in range(self.extra + 1))
 
     def initial(self, workers: tuple[int, ...]) -> Table:
-        return frozenset(self._started(Row(worker), 0.0, 0) for worker in workers)
+        return frozenset(self._started(TableRow(worker), 0.0, 0) for worker in workers)
 
     def step(self, state: Table, event: SyncEvent, clocks: Window) -> tuple[Table, Decisions]:
-        row = next((row for row in state if row.worker == event.worker), Row(event.worker))
+        row = next((row for row in state if row.worker == event.worker), TableRow(event.worker))
         others = state - {row}
         match event:
             case Asked(_, iteration, now):
@@ -100,7 +100,7 @@ class DSSP:
             case Left(_, now):
                 return self._released(others, now, clocks)
 
-    def _asked(self, row: Row, others: Table, now: float, clocks: Window) -> tuple[Row, Decisions]:
+    def _asked(self, row: TableRow, others: Table, now: float, clocks: Window) -> tuple[TableRow, Decisions]:
         """Algorithm 1, after the push."""
         start, lead = Start(row.worker, row.clock), row.clock - clocks.base
         if row.clock == row.started:  # a duplicate
@@ -124,16 +124,16 @@ class DSSP:
         state = state - set(free) | {self._started(row, now, 0) for row in free}
         return state, tuple(Start(row.worker, row.clock) for row in free)
 
-    def _started(self, row: Row, now: float, credit: int) -> Row:
+    def _started(self, row: TableRow, now: float, credit: int) -> TableRow:
         started_s = now if self.interval == "release" else None
         return row._replace(started=row.clock, credit=credit, waits=False, started_s=started_s)
 
-    def _pushed(self, row: Row, iteration: int, now: float) -> Row:
+    def _pushed(self, row: TableRow, iteration: int, now: float) -> TableRow:
         since_s = row.started_s if self.interval == "release" else row.pushed_s
         interval_s = None if since_s is None else now - since_s
         return row._replace(clock=iteration + 1, pushed_s=now, interval_s=interval_s)
 
-    def _granted(self, row: Row, slowest: Row) -> int:
+    def _granted(self, row: TableRow, slowest: TableRow) -> int:
         """Algorithm 2."""
         assert row.pushed_s is not None and row.interval_s is not None  # noqa: PT018
         assert slowest.pushed_s is not None and slowest.interval_s is not None  # noqa: PT018
@@ -146,11 +146,11 @@ class Granting(DSSP):
 
     granted: int = 0
 
-    def _granted(self, row: Row, slowest: Row) -> int:
+    def _granted(self, row: TableRow, slowest: TableRow) -> int:
         return self.granted
 
 
-def _slowest(rows: Table, base: int) -> Row | None:
+def _slowest(rows: Table, base: int) -> TableRow | None:
     """The slowest worker; None if the interval is unknown of any worker at the low bound `base`."""
     last = [row for row in rows if row.clock == base]  # empty if a worker has joined and not asked yet
     if not last or any(row.interval_s is None for row in last):

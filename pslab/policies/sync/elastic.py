@@ -21,7 +21,7 @@ from pslab.protocol.window import Window
 NEEDED = 2  # pushes of a worker in a superstep from which its interval is known
 
 
-class Row(NamedTuple):
+class Progress(NamedTuple):
     """What the policy knows of a worker."""
 
     worker: int
@@ -34,10 +34,10 @@ class Row(NamedTuple):
     intervals_s: tuple[float, ...] = ()  #: between its pushes, the newest last; with ewma their average
 
 
-class State(NamedTuple):
+class Superstep(NamedTuple):
     """All workers, as a set, and the phase."""
 
-    rows: frozenset[Row]
+    rows: frozenset[Progress]
     planned: bool = False
 
 
@@ -76,11 +76,11 @@ class ElasticBSP:
         same = self.iterations, self.search, self.predict, self.k, self.weight, self.include_last
         return tuple(Planned(*same, idx) for idx in product(range(1, self.iterations + 1), repeat=workers))
 
-    def initial(self, workers: tuple[int, ...]) -> State:
-        return State(frozenset(Row(worker, started=0) for worker in workers))
+    def initial(self, workers: tuple[int, ...]) -> Superstep:
+        return Superstep(frozenset(Progress(worker, started=0) for worker in workers))
 
-    def step(self, state: State, event: SyncEvent, clocks: Window) -> tuple[State, Decisions]:
-        row = next((row for row in state.rows if row.worker == event.worker), Row(event.worker))
+    def step(self, state: Superstep, event: SyncEvent, clocks: Window) -> tuple[Superstep, Decisions]:
+        row = next((row for row in state.rows if row.worker == event.worker), Progress(event.worker))
         others = state.rows - {row}
         match event:
             case Asked(worker, iteration):
@@ -98,7 +98,7 @@ class ElasticBSP:
                 state, starts = _barrier(state)
                 return state, (*searched, *starts)
 
-    def _pushed(self, row: Row, iteration: int, now: float) -> Row:
+    def _pushed(self, row: Progress, iteration: int, now: float) -> Progress:
         intervals_s = row.intervals_s if row.pushed_s is None else self._with(row.intervals_s, now - row.pushed_s)
         pushes = min(row.pushes + 1, NEEDED)
         return row._replace(clock=iteration + 1, pushes=pushes, pushed_s=now, intervals_s=intervals_s)
@@ -108,19 +108,19 @@ class ElasticBSP:
             return (self.weight * newest_s + (1 - self.weight) * intervals_s[0],)
         return (*intervals_s, newest_s)[-self.k if self.predict == "median" else -1 :]
 
-    def _planned(self, state: State) -> tuple[State, Decisions]:
+    def _planned(self, state: Superstep) -> tuple[Superstep, Decisions]:
         """Make the plan with the first event after which every worker's interval is known."""
         if state.planned or not state.rows or any(row.pushes < NEEDED for row in state.rows):
             return state, ()
         rows = sorted(state.rows)
         idx, first = self._idx(rows), 0 if self.include_last else 1
         targets = (row._replace(target=row.clock + place - 1 + first) for row, place in zip(rows, idx, strict=True))
-        return State(frozenset(targets), True), (Searched(len(rows) * self.iterations),)
+        return Superstep(frozenset(targets), True), (Searched(len(rows) * self.iterations),)
 
-    def _idx(self, rows: list[Row]) -> tuple[int, ...]:
+    def _idx(self, rows: list[Progress]) -> tuple[int, ...]:
         return ZIPLINES[self.search]([self._ends(row) for row in rows]).idx
 
-    def _ends(self, row: Row) -> list[float]:
+    def _ends(self, row: Progress) -> list[float]:
         """The instants at which the next iterations of a worker are predicted to end."""
         assert row.pushed_s is not None
         interval_s, first = _median(row.intervals_s), 0 if self.include_last else 1
@@ -133,7 +133,7 @@ class Planned(ElasticBSP):
 
     idx: tuple[int, ...] = ()  #: by worker
 
-    def _idx(self, rows: list[Row]) -> tuple[int, ...]:
+    def _idx(self, rows: list[Progress]) -> tuple[int, ...]:
         return tuple(self.idx[row.worker] for row in rows)
 
 
@@ -142,10 +142,10 @@ def _median(values: tuple[float, ...]) -> float:
     return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _barrier(state: State) -> tuple[State, Decisions]:
+def _barrier(state: Superstep) -> tuple[Superstep, Decisions]:
     """If all workers wait, start all, in the workers' order; the next superstep starts."""
     if not all(row.waits for row in state.rows):
         return state, ()
     rows = sorted(state.rows)
-    fresh = frozenset(Row(row.worker, row.clock, row.clock, intervals_s=row.intervals_s) for row in rows)
-    return State(fresh), tuple(Start(row.worker, row.clock) for row in rows)
+    fresh = frozenset(Progress(row.worker, row.clock, row.clock, intervals_s=row.intervals_s) for row in rows)
+    return Superstep(fresh), tuple(Start(row.worker, row.clock) for row in rows)

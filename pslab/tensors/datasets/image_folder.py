@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pslab.config.identity import sources
+from pslab.config import sources
 from pslab.config.parameters import Bounds, check
 from pslab.errors import ConfigError
 from pslab.tensors.workload.data import Dataset, measured, streamed

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from pslab.config.identity import sources
+from pslab.config import sources
 from pslab.config.parameters import check
 from pslab.errors import ConfigError
 from pslab.tensors.sparse import SparseRows, rows_of

@@ -16,7 +16,7 @@ from pslab.config.cluster import PRESETS
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import ROWS, Row
-from pslab.lab.commands.list import Entry, entries, markdown, overview, page
+from pslab.lab.commands.list import Listing, entries, markdown, overview, page
 from pslab.tensors.update.optimizers import ELEMENTWISE, resolve_optimizer
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ FOUND = entries()
 NAMED = {(entry.kind, entry.name): entry for entry in FOUND}
 
 
-def identified(entry: Entry) -> str:
+def identified(entry: Listing) -> str:
     return f"{entry.kind}-{entry.name}"
 
 
@@ -36,13 +36,13 @@ def test_every_name_of_every_table_is_listed():
 
 
 @pytest.mark.parametrize("entry", FOUND, ids=identified)
-def test_everything_says_what_it_is_and_where(entry: Entry):
+def test_everything_says_what_it_is_and_where(entry: Listing):
     assert len(entry.what) > 5
     assert entry.file.startswith("torch.optim.") or (ROOT / entry.file).is_file()
 
 
 @pytest.mark.parametrize("entry", FOUND, ids=identified)
-def test_every_example_can_be_used(entry: Entry):
+def test_every_example_can_be_used(entry: Listing):
     option, example = shlex.split(entry.command)[2:]
     assert option == f"--{entry.kind}"
     run = Run(**{entry.kind: example})
@@ -97,7 +97,7 @@ def test_the_list_is_aligned_and_at_most_a_hundred_columns_wide(capsys: pytest.C
 
 
 @pytest.mark.parametrize("entry", FOUND, ids=identified)
-def test_no_page_is_wider_than_the_source(entry: Entry):
+def test_no_page_is_wider_than_the_source(entry: Listing):
     assert max(map(len, page(entry).splitlines())) <= 122
 
 

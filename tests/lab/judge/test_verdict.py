@@ -15,11 +15,8 @@ from hypothesis import strategies as st
 from tiny import Diverges, tiny
 from torch.nn import functional
 
-from pslab.config.spec import build
 from pslab.engines.execute import execute
-from pslab.lab.judge.arrivals import Arrivals
-from pslab.lab.judge.capabilities import Rules
-from pslab.lab.judge.pushes import History
+from pslab.lab.judge.reading import Reading
 from pslab.lab.judge.replay import replay
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import SHOWN, judge
@@ -27,7 +24,6 @@ from pslab.lab.records.results import load
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import InvalidRun, run
 from pslab.policies.sync.asp import ASP
-from pslab.protocol.traits import Traits
 
 SYNCS = ("bsp", "ssp:0", "ssp:1", "ssp:3", "asp", "eager", "eager:1", "eager:2", "local:1", "local:3",
          "local:2,after=3", "backup:0", "backup:1", "backup:2")  # fmt: skip
@@ -39,15 +35,12 @@ PRUNED = {"prune": "static:5%", "pull": "changed"}
 
 @pytest.mark.parametrize("made", [handmade.bsp, handmade.asp])
 def test_histories_by_hand_are_replayed_in_one_range_and_in_two(tmp_path, made):
-    one = made(tmp_path)
-    two = handmade.two_ranges(made(tmp_path))
-    for result, order in ((one, "push"), (two, "seconds")):
+    two = handmade.two_ranges(made(tmp_path / "two"))
+    for result, order in ((made(tmp_path), "push"), (two, "seconds")):
         pushes = result.pushes.sort_values(order, kind="stable")
-        arrivals = Arrivals.of(result.arrivals, 2, {0, 1})
-        found = History.of(pushes.assign(push=range(1, len(pushes) + 1)), arrivals, Rules(Traits(), known=True))
-        sync = build("sync", result.run.sync)
-        assert replay(found, sync, result.run.pushes, result.manifest) == ""
-        assert replay(found, build("sync", "ssp:0"), result.run.pushes, result.manifest) != ""
+        tables = {"arrivals": result.arrivals, "pushes": pushes.assign(push=range(1, len(pushes) + 1))}
+        assert replay(Reading(result.run, tables, result.manifest)) == []
+        assert replay(Reading(result.run.but(sync="ssp:0"), tables, result.manifest)) != []
 
 
 @pytest.mark.one_of(6)

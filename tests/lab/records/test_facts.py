@@ -19,7 +19,7 @@ from tiny import tiny
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS
 from pslab.engines.worker.phases import PHASE_COLUMNS
 from pslab.errors import PslabError, RecordError
-from pslab.lab.commands.records.verify import judgement
+from pslab.lab.commands.verify import judgement
 from pslab.lab.judge.verdict import judge
 from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.facts import COLUMNS, wrong_facts

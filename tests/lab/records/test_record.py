@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pslab.config.identity import gpus
+from pslab.config import gpus
 from pslab.config.run import Run
 from pslab.errors import RecordError
-from pslab.lab.commands.records.verify import sums
+from pslab.lab.commands.verify import sums
 from pslab.lab.records.disk import in_bytes, write_manifest
 from pslab.lab.records.drafts import Draft, DraftReader, clean, drafts
 from pslab.lab.records.facts import COLUMNS

@@ -15,7 +15,7 @@ from pslab.policies.planning.range_size import (
     P_MAX,
     PROBES,
     Fit,
-    Line,
+    LinearFit,
     best_size,
     exchange_s,
     fitted,
@@ -24,8 +24,8 @@ from pslab.policies.planning.range_size import (
 )
 
 
-def line(*pairs: tuple[float, float], forgetting: float = 1.0) -> Line:
-    found = Line()
+def line(*pairs: tuple[float, float], forgetting: float = 1.0) -> LinearFit:
+    found = LinearFit()
     for size, seconds in pairs:
         found = fitted(found, size, seconds, forgetting)
     return found
@@ -36,12 +36,12 @@ def test_vector_of_three_exchanges():
     three = fitted(two, 40, 42, 1.0)
     for found in (two, three):
         assert (found.alpha_s, found.beta_s) == (pytest.approx(2, abs=1e-3), pytest.approx(1, abs=1e-4))
-    assert best_size(Line(2, 1), 32, 1000) == 30
+    assert best_size(LinearFit(2, 1), 32, 1000) == 30
     assert best_size(three, 32.01, 1000) == 30
 
 
 def test_vector_of_idle_and_unused_time():
-    found = Line(2.0, 0.1)
+    found = LinearFit(2.0, 0.1)
     assert best_size(found, 10, 1000) == 80
     assert (idle_s(found, 100, 10), unused_s(found, 100, 10)) == (2.0, 0.0)
     assert (idle_s(found, 50, 10), unused_s(found, 50, 10)) == (0.0, 3.0)
@@ -50,10 +50,10 @@ def test_vector_of_idle_and_unused_time():
 
 @pytest.mark.parametrize(
     ("known", "compute_s", "size"),
-    [(Line(2, 0.1), 1000, 60), (Line(2, 0.1), 1.5, 1), (Line(2, 0.1), 2.0, 1), (Line(-5, 0.1), 3, 30),
-     (Line(2, -0.1), 10, 60), (Line(0, 0), 1e-15, 1)],
+    [(LinearFit(2, 0.1), 1000, 60), (LinearFit(2, 0.1), 1.5, 1), (LinearFit(2, 0.1), 2.0, 1),
+     (LinearFit(-5, 0.1), 3, 30), (LinearFit(2, -0.1), 10, 60), (LinearFit(0, 0), 1e-15, 1)],
 )  # fmt: skip
-def test_best_size_is_clamped(known: Line, compute_s: float, size: int):
+def test_best_size_is_clamped(known: LinearFit, compute_s: float, size: int):
     assert best_size(known, compute_s, 60) == size
     assert exchange_s(known, 60) >= 60 * BETA_MIN
 

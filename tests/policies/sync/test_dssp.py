@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulate import simulate
 
-from pslab.policies.sync.dssp import DSSP, Row, _slowest, forecast
+from pslab.policies.sync.dssp import DSSP, TableRow, _slowest, forecast
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Apply, Searched, Start
 
@@ -25,8 +25,8 @@ times = st.floats(0, 100)
 @given(times, times, times, times, st.integers(0, 12))
 def test_forecast_is_the_closest_of_all_pairs(pushed_s, interval_s, slow_s, slow_interval_s, extra):
     ends = [slow_s + count * slow_interval_s for count in range(1, extra + 2)]
-    apart_s = [min(abs(end - (pushed_s + r * interval_s)) for end in ends) for r in range(extra + 1)]
-    assert forecast(pushed_s, interval_s, slow_s, slow_interval_s, extra) == apart_s.index(min(apart_s))
+    distance_s = [min(abs(end - (pushed_s + r * interval_s)) for end in ends) for r in range(extra + 1)]
+    assert forecast(pushed_s, interval_s, slow_s, slow_interval_s, extra) == distance_s.index(min(distance_s))
 
 
 @pytest.mark.parametrize("cap", [None, True, False])
@@ -146,8 +146,8 @@ def test_only_the_fastest_worker_is_granted_iterations():
 
 
 def test_the_slowest_is_at_the_low_bound_and_pushed_longest_ago():
-    late, old = Row(0, 2, pushed_s=5.0, interval_s=1.0), Row(2, 2, pushed_s=4.0, interval_s=9.0)
-    far, new = Row(1, 3, pushed_s=1.0, interval_s=1.0), Row(3, 2, pushed_s=4.5)
+    late, old = TableRow(0, 2, pushed_s=5.0, interval_s=1.0), TableRow(2, 2, pushed_s=4.0, interval_s=9.0)
+    far, new = TableRow(1, 3, pushed_s=1.0, interval_s=1.0), TableRow(3, 2, pushed_s=4.5)
     assert _slowest(frozenset({late, old, far}), 2) == old
     assert _slowest(frozenset({late, old._replace(pushed_s=5.0), far}), 2) == late
     assert _slowest(frozenset({late, old, far, new}), 2) is None  # its interval is not known

@@ -9,7 +9,7 @@ from driven import Driven
 from simulate import simulate
 
 from pslab.policies.planning.zipline import ZIPLINES
-from pslab.policies.sync.elastic import ElasticBSP, Row, State
+from pslab.policies.sync.elastic import ElasticBSP, Progress, Superstep
 from pslab.protocol.messages import Apply, Searched, Start
 
 SPEEDS = [1.0, 1.37, 2.11, 2.9]
@@ -57,7 +57,7 @@ def test_the_last_push_may_be_the_first_prediction():
 
 def interval(sync: ElasticBSP, pushes_s: list[float]) -> float:
     """The predicted interval of a worker that has pushed at these instants."""
-    row = Row(0)
+    row = Progress(0)
     for iteration, now in enumerate(pushes_s):
         row = sync._pushed(row, iteration, now)
     first, second = sync._ends(row)[:2]
@@ -110,7 +110,8 @@ def test_all_workers_are_started_when_the_last_one_asks():
     assert driven.ask(1) == ()
     assert driven.push(0, 9.0) == (Apply(0, 2),)
     assert driven.ask(0) == (Start(0, 3), Start(1, 3))
-    assert driven.state == State(frozenset({Row(0, 3, 3, intervals_s=(7.0,)), Row(1, 3, 3, intervals_s=(1.0,))}))
+    rows = Progress(0, 3, 3, intervals_s=(7.0,)), Progress(1, 3, 3, intervals_s=(1.0,))
+    assert driven.state == Superstep(frozenset(rows))
 
 
 def test_a_duplicate_request_for_the_iteration_being_computed_is_answered():
@@ -154,7 +155,7 @@ def test_the_plan_is_made_when_the_only_unknown_worker_leaves():
 def test_a_worker_may_join_after_all_have_left():
     driven = planned()
     assert driven.leave(0) == driven.leave(1) == ()
-    assert driven.state == State(frozenset())
+    assert driven.state == Superstep(frozenset())
     driven.join(1, 2)
     assert driven.ask(1) == (Start(1, 2),)
 

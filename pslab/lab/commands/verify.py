@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pslab.config.cluster import resolve_cluster
+from pslab.config.run import NAMED, Run
 from pslab.errors import ProtocolError, PslabError, RecordError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding, line
 
@@ -100,18 +101,33 @@ def tables_in(result: Result) -> dict[str, pd.DataFrame]:
 
 def judgement(result: Result) -> Finding:
     """What the judge says of the tables, now."""
+    from pslab.lab.judge.reading import UNKNOWN_POLICY
     from pslab.lab.judge.verdict import judge
 
     found = judge(result.run, tables_in(result), result.manifest)
     if found.verdict == "valid":
         return Finding("judge", OK, f"valid: {len(found.checked)} rules hold")
-    why = found.violations or found.unjudged
-    return Finding("judge", PROBLEM, f"{found.verdict}: {'; '.join(why)}")
+    why = "; ".join(found.violations or found.unjudged)
+    own = "sync" in objects(result.run) and result.manifest.get("verdict") == "valid"
+    if own and len(found.unjudged) == 1 and why.startswith(UNKNOWN_POLICY):
+        held = f"valid when it was recorded; now {len(found.checked)} rules of every policy hold"
+        return Finding("judge", NOTE, f"{held}, and {why}")
+    return Finding("judge", PROBLEM, f"{found.verdict}: {why}")
+
+
+def objects(run: Run) -> dict[str, str]:
+    """The fields that were objects of the user, of which a record has the name and a digest of the content alone."""
+    given = {name: getattr(run, name) for name in NAMED}
+    return {name: value for name, value in given.items() if isinstance(value, str) and "#" in value}
 
 
 def rerun(result: Result) -> Finding:
     """Whether the run, executed again, leaves the same to the bit: in virtual time its tables, weights and facts; of
     real processes, whose order is recorded, the gradients in that order, the weights and the evaluations."""
+    if given := objects(result.run):
+        what = " and ".join(f"{name}={value!r}" for name, value in given.items())
+        return Finding("rerun", NOTE, f"none: {what} names an object, which a record does not hold: where that object "
+                       "is, run it again into another folder")  # fmt: skip
     again = _in_recorded_order if result.run.engine == "local" else _in_virtual_time
     try:
         what, other = again(result)

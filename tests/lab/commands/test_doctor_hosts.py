@@ -11,7 +11,7 @@ from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.engines.processes.fleets.link_speed import Host, LinkSpeed, LinkSpeeds
 from pslab.errors import ConfigError, StartFailed, WorkerFailed
-from pslab.lab.commands.doctor import hosts
+from pslab.lab.commands import doctor_hosts as hosts
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
 
 COSTS = {"compute_s": 0.0123456, "slow": {}, "layer_shares": [], "latency_s": 1e-4, "bandwidth_bit_s": 1e9}

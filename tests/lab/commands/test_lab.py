@@ -13,9 +13,9 @@ import pytest
 from jupyter_server.services.contents.largefilemanager import LargeFileManager
 
 from pslab.__main__ import main
-from pslab.lab.commands.workplace import lab, outputs
+from pslab.lab.commands import git_filter, lab
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 TOUR = "notebooks/00_tour.ipynb"
 
 
@@ -27,7 +27,7 @@ def git(clone: Path, *words: str) -> str:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A fresh clone with the tour in it, as `make` leaves it."""
-    for name in (".gitattributes", TOUR, Path(outputs.__file__).relative_to(ROOT).as_posix()):
+    for name in (".gitattributes", TOUR, Path(git_filter.__file__).relative_to(ROOT).as_posix()):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     git(tmp_path, "init", "--quiet")
@@ -79,7 +79,7 @@ def test_what_a_person_edits_is_committed_without_outputs(clone: Path):
 @pytest.mark.parametrize("path", sorted(ROOT.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_of_the_project_passes_the_filter_unchanged(path: Path):
     text = path.read_text(encoding="utf-8")
-    assert outputs.without_outputs(text) == text  # else its next commit changes it everywhere
+    assert git_filter.without_outputs(text) == text  # else its next commit changes it everywhere
 
 
 def test_what_is_not_known_goes_to_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,12 +12,14 @@ import pandas as pd
 import pytest
 import torch
 from falsified import falsified, relabelled
+from torch import nn
 
 from pslab.__main__ import main
 from pslab.config.run import Run
 from pslab.lab.records.disk import write_manifest
 from pslab.lab.records.record import evaluation_sum
 from pslab.lab.runs.run import run
+from pslab.policies.sync.asp import ASP
 
 RUN = {"model": "tiny:net", "data": "tiny:digits", "batch_size": 16, "pushes": 16, "sync": "asp"}
 
@@ -52,13 +54,33 @@ def test_a_true_virtual_record_passes_with_its_rerun(capsys, record):
     assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], ["ok", "rerun"]])
 
 
-def test_a_run_that_diverged_has_the_same_bits_again_though_they_are_no_numbers(capsys, tmp_path):
-    swells = {"model": "tiny:Swells", "optimizer": "adam", "learning_rate": 1e6}
-    wanted = Run.of({**RUN, **swells, "engine": "virtual", "cluster": "lab"})
-    record = run(wanted, results=tmp_path, progress=False)
-    assert math.isnan(record.manifest["largest_weight"])
-    status, lines = verified(capsys, record.path.name, "--results", tmp_path)
-    assert (status, lines) == (0, [["ok", "sums"], ["ok", "judge"], ["ok", "rerun"]])
+class Mine(ASP):
+    """A policy of the user's own."""
+
+
+def own_net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+@pytest.mark.parametrize(("fields", "lines", "words"), [
+    ({"model": "tiny:Swells", "optimizer": "adam", "learning_rate": 1e6}, ["ok", "ok", "ok"], "the same bits"),
+    ({"sync": Mine()}, ["ok", "note", "note"], "none: sync='Mine#"),
+    ({"model": own_net, "data": "mnist:train=256,test=64"}, ["ok", "ok", "note"], "none: model='own_net#"),
+], ids=["diverged", "a policy", "a model"])  # fmt: skip
+def test_of_a_sound_record_only_what_it_holds_is_computed_again(capsys, tmp_path, fields, lines, words):
+    """Numbers that are not finite have the same bits again; an object of the user's is not in a record."""
+    made = run(Run.of({**RUN, "engine": "virtual", "cluster": "lab", **fields}), results=tmp_path, progress=False)
+    assert math.isnan(made.manifest["largest_weight"]) == ("optimizer" in fields)
+    assert main(["verify", made.digest, "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(("ok ", "note ", "PROBLEM "))] == lines
+    assert words in " ".join(out.split())
+
+
+def test_a_violation_is_a_problem_also_under_a_policy_of_the_users(capsys, tmp_path):
+    made = run(Run.of({**RUN, "engine": "virtual", "cluster": "lab", "sync": Mine()}), results=tmp_path, progress=False)
+    changed(made.path, tmp_path / "changed", "pushes", "staleness", 1)
+    assert verified(capsys, tmp_path / "changed" / "runs" / made.digest) == (1, [["ok", "sums"], ["PROBLEM", "judge"]])
 
 
 @pytest.mark.parametrize(("table", "column"), [("pushes", "loss"), ("accuracy", "accuracy")])
@@ -96,6 +118,7 @@ def test_one_bad_record_does_not_hide_the_next(capsys, record, tmp_path):
 EMULATED = {"compute_s": 0.002}
 
 
+@pytest.mark.one_of(2)
 @pytest.mark.parametrize("fields", [
     {}, {"sync": "bsp", "servers": 2, "ranges": "layers", "cluster": {"compute_s": 0.002, "bandwidth_bit_s": 1e8}},
     {"sync": "eager", "prune": "dgc:5%", "pull": "changed"}, {"sync": "ssp:1", "prune": "range:5", "pull": "range"},

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pslab.lab.commands.workplace import outputs
+from pslab.lab.commands import git_filter
 from pslab.lab.studies.batch import folder
 
-SOURCES = Path(__file__).parents[4]
+SOURCES = Path(__file__).parents[3]
 
 
 def add(verbs: Any) -> None:
@@ -33,5 +33,5 @@ def main(options: argparse.Namespace) -> int:
 def keep_outputs_out_of_git(sources: Path) -> None:
     """Name the filter of .gitattributes in the settings of this clone, which git takes from no file of a repository."""
     if (sources / ".git").exists():
-        command = f"python3 {Path(outputs.__file__).relative_to(SOURCES).as_posix()}"
+        command = f"python3 {Path(git_filter.__file__).relative_to(SOURCES).as_posix()}"
         subprocess.run(["git", "-C", sources, "config", "filter.without-outputs.clean", command], check=False)

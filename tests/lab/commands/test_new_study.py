@@ -9,10 +9,10 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.errors import ConfigError
-from pslab.lab.commands.workplace.new_study import MODEL
+from pslab.lab.commands.new_study import MODEL
 from pslab.lab.studies.batch import plan
 
-NOTEBOOKS = Path(__file__).parents[4] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_name_that_is_taken_or_cannot_be_is_refused(place: Path, capsys: pytes
 
 
 def test_where_there_is_no_study_to_begin_from_it_is_said(tmp_path: Path):
-    from pslab.lab.commands.workplace import new_study
+    from pslab.lab.commands import new_study
 
     with pytest.raises(ConfigError, match="has no batch"):
         new_study.main(options("x", tmp_path))

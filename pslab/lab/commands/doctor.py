@@ -1,12 +1,15 @@
-"""What is well on this machine, what is not, and what to do about it."""
+"""pslab doctor: what is well on this machine, what is not, and what to do about it; or on a cluster's hosts."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import gzip
 import hashlib
 import importlib
 import io
+import json
 import os
 import platform
 import sys
@@ -17,7 +20,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
+from pslab.errors import ConfigError
+from pslab.lab.commands.finding import NOTE, OK, PROBLEM, SIGNS, Finding, line
 from pslab.lab.runs import machine
 
 OLDEST_PYTHON = (3, 11)
@@ -31,6 +35,40 @@ MNIST = {  # sha256 of the four files, unpacked
 WORKERS = (1, 2, 4, 8)
 FREE_DISK_BYTES = (100 * 10**6, 10**9)  # less is a problem, less is a note
 GET_BROWSER = "apt-get install chromium, or plotly_get_chrome (kaleido's); BROWSER_PATH names another"
+
+
+def add(verbs: Any) -> None:
+    """The verb and its options."""
+    parser = verbs.add_parser("doctor", help="what is not well here, or on a cluster, and what to do about it")
+    parser.add_argument("--cluster", metavar="FILE", help="look at the hosts of this cluster.yaml, or at: loopback")
+    parser.add_argument("--write", metavar="FILE", help="and write a run in virtual time that predicts it, as YAML")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Look at everything and report it; exit status 1 if there is a problem.
+
+    Raises:
+        ConfigError: the cluster is none, or is this machine's shared memory; there is a file to write and no cluster.
+    """
+    if options.write and not options.cluster:
+        raise ConfigError("write", options.write, "is for what --cluster FILE, or --cluster loopback, predicts")
+    findings = examine()
+    if options.cluster:
+        from pslab.lab.commands import doctor_hosts
+
+        findings = doctor_hosts.examine(options.cluster, options.write)
+    found = []
+    for finding in findings:
+        found.append(finding)
+        if not options.json:
+            print(line(finding), flush=True)
+    counts = {state: sum(finding.state == state for finding in found) for state in SIGNS}
+    if options.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=1))
+    else:
+        print(", ".join(f"{count} {SIGNS[state]}" for state, count in counts.items() if count))
+    return 1 if counts[PROBLEM] else 0
 
 
 def python() -> Finding:

@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pslab.config.identity import sources
+from pslab.config import sources
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
 NAMED = (types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType,
@@ -59,7 +59,7 @@ class _Walk:
             return _digest("above", [str(len(self._above) - self._above.index(id(value))).encode()])
         self._above.append(id(value))
         try:
-            kind, parts = self._taken_apart(value)
+            kind, parts = self._parts(value)
             found = _digest(kind, parts)
         finally:
             self._above.pop()
@@ -69,7 +69,7 @@ class _Walk:
     def _all(self, values: Iterable[object]) -> list[bytes]:
         return [self.of(value) for value in values]
 
-    def _taken_apart(self, value: Any) -> tuple[str, list[bytes]]:
+    def _parts(self, value: Any) -> tuple[str, list[bytes]]:
         kind = type(value)
         if kind in (list, tuple):
             return kind.__name__, self._all(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pslab.config.identity import sources
+from pslab.config import sources
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 

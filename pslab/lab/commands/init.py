@@ -56,7 +56,7 @@ def main(options: argparse.Namespace) -> int:
 def files() -> Iterator[tuple[str, Path]]:
     """The files of a working copy, by their names in it: of the sources that this package is imported from, or of the
     wheel that it was installed from."""
-    sources = Path(__file__).parents[4]
+    sources = Path(__file__).parents[3]
     if (sources / "notebooks" / PLAN).is_file():
         for pattern in KEPT:
             yield from ((path.relative_to(sources).as_posix(), path) for path in sorted(sources.glob(pattern)))

@@ -124,11 +124,11 @@ def _span(values: list[float]) -> str:
 
 def _prediction(run: Run, costs: Mapping[str, Any], write: str | None) -> Finding:
     usual = Cluster()
-    told = {name: _plain(value) for name, value in costs.items() if value != getattr(usual, name) and value != []}
-    fields = {"engine": "virtual", "workers": run.workers, "servers": run.servers, "cluster": told}
+    cluster = {name: _plain(value) for name, value in costs.items() if value != getattr(usual, name) and value != []}
+    fields = {"engine": "virtual", "workers": run.workers, "servers": run.servers, "cluster": cluster}
     if write:
         Path(write).write_text(yaml.safe_dump(fields, sort_keys=False))
-    flow = yaml.safe_dump(told, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    flow = yaml.safe_dump(cluster, default_flow_style=True, sort_keys=False, width=10**6).strip()
     where = f"written to {write}: pslab run --file {write}" if write else "--write FILE makes a run of it"
     return Finding("prediction", OK, f"cluster: {flow}", f"it equals this one for the default model; {where}")
 

@@ -11,12 +11,12 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.errors import ConfigError
-from pslab.lab.commands.workplace import init
+from pslab.lab.commands import init
 from pslab.lab.records.record import default_results
 from pslab.lab.studies.batch import folder
 from pslab.tensors.workload.data import data_root
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def content(path: Path) -> str:
@@ -60,7 +60,7 @@ def test_of_a_wheel_the_files_are_taken_that_it_has_installed(tmp_path: Path, mo
     for file in installed.files:
         file.dist = importlib.metadata.PathDistribution(site / "pslab.dist-info")
     monkeypatch.setattr(init, "distributions", lambda name: [installed])
-    monkeypatch.setattr(init, "__file__", str(site / "pslab" / "lab" / "commands" / "workplace" / "init.py"))
+    monkeypatch.setattr(init, "__file__", str(site / "pslab" / "lab" / "commands" / "init.py"))
     ((name, file),) = init.files()
     assert name == "notebooks/00_tour.ipynb"
     assert file.resolve() == (tmp_path / "share" / "pslab" / name).resolve()

@@ -1,1 +1,0 @@
-"""What is done with finished records: shown as a timeline, verified, exported."""

@@ -1,1 +1,0 @@
-"""What the numbers of a record must be."""
