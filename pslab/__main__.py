@@ -14,6 +14,7 @@ from typing import Any
 from pslab.errors import ConfigError, PslabError, nearest
 from pslab.version import __version__
 
+TOOL = "pslab.lab.commands.developer"  # of which each verb has a module of its own
 VERBS = {
     "run": "pslab.lab.commands.run",
     "figures": "pslab.lab.commands.figures",
@@ -25,11 +26,17 @@ VERBS = {
     "trace": "pslab.lab.commands.trace",
     "verify": "pslab.lab.commands.verify",
     "export": "pslab.lab.commands.export",
-    "bench": "pslab.lab.bench.command",
-    "chaos": "pslab.lab.chaos.command",
+    "bench": TOOL,
+    "chaos": TOOL,
     "doctor": "pslab.lab.commands.doctor",
 }
 PIPE_CLOSED = 141  # as a shell says of a process that wrote to a closed pipe
+
+
+def verb_of(name: str) -> Any:
+    """The module of a verb: `add` adds its options to a parser, `main` executes it."""
+    module = import_module(VERBS[name])
+    return module.tool(name) if VERBS[name] == TOOL else module
 
 
 class Verb(argparse.ArgumentParser):
@@ -72,7 +79,7 @@ def _main(verb: str, words: list[str]) -> int:
                         help="for bash and zsh: eval \"$(pslab --completion)\"")  # fmt: skip
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=Verb)
     for name in [verb] if verb in VERBS else VERBS:  # a verb alone loads only what it needs
-        import_module(VERBS[name]).add(verbs)
+        verb_of(name).add(verbs)
     if not verb:
         parser.print_help()
         return 2
@@ -88,7 +95,7 @@ def _main(verb: str, words: list[str]) -> int:
     elif unknown:
         name = unknown[0].lstrip("-").partition("=")[0].replace("_", "-")
         raise ConfigError("option", unknown[0], nearest(name, (option.replace("_", "-") for option in vars(options))))
-    status: int = import_module(VERBS[verb]).main(options)
+    status: int = verb_of(verb).main(options)
     sys.stdout.flush()
     return status
 

@@ -11,22 +11,21 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from tools.bench.command import SECTIONS
 
 import pslab
-from pslab.__main__ import VERBS, Verb
+from pslab.__main__ import Verb, verb_of
 from pslab.config.run import Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS
 from pslab.errors import ConfigError
 from pslab.lab import plots
-from pslab.lab.bench.command import SECTIONS
 from pslab.lab.commands.figures import chosen
 from pslab.lab.studies.parameters import of_notebook
 from pslab.policies.rates import Applied
@@ -309,7 +308,7 @@ def options_of(command: str) -> tuple[str, argparse.Namespace]:
     """The verb, and the options that its own parser reads."""
     words = shlex.split(command, comments=True)[1:]
     parser = argparse.ArgumentParser()
-    import_module(VERBS[words[0]]).add(parser.add_subparsers(parser_class=Verb))
+    verb_of(words[0]).add(parser.add_subparsers(parser_class=Verb))
     return words[0], parser.parse_args(words)
 
 

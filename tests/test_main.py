@@ -33,14 +33,18 @@ def test_a_package_that_is_only_on_the_path_works_as_an_installed_one(tmp_path: 
 
     code = ("import pslab.engines.processes.fleets.handshake as meeting, pslab.__main__ as pslab\n"
             "pslab.main(['--version']); print(meeting.versions())\n"
-            "print(pslab.main('run --engine timing --cluster lab --pushes 4 --results .'.split()))")  # fmt: skip
+            "print(pslab.main('run --engine timing --cluster lab --pushes 4 --results .'.split()))\n"
+            "print(pslab.main(['bench', 'rounds', '--quick']), pslab.main([]))")  # fmt: skip
     paths = os.pathsep.join(map(str, (checkout, packages)))
     ended = subprocess.run([sys.executable, "-S", "-c", code], env={**os.environ, "PYTHONPATH": paths}, cwd=tmp_path,
                            capture_output=True, text=True, timeout=120)  # fmt: skip
-    version, versions, *_, status = ended.stdout.splitlines() or [ended.stderr]
+    version, versions, *said = ended.stdout.splitlines() or [ended.stderr]
     assert version == f"pslab {pslab.__version__}"
     assert f", {version}, " in versions
-    assert status == "0"
+    assert said[-1] == "1 2"
+    assert "0" in said
+    assert "bench       a tool of developers, in a checkout of pslab" in ended.stdout
+    assert "pslab bench: bench is a tool of developers and no part of an installed pslab: clone" in ended.stderr
 
 
 def test_a_warning_is_one_line_without_the_place_in_the_source(tmp_path: Path, capsys: pytest.CaptureFixture):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from tiny import tiny
+from tools.chaos.replay import replay
 from wanted import given, weights
 
 from pslab.engines.execute import execute
-from pslab.lab.chaos.replay import replay
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.rates import AdaGrad, Applied, Split

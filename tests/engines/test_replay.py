@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 from tiny import tiny
+from tools.chaos.replay import replay
 
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.lab.chaos.replay import replay
 from pslab.lab.runs.resolve import resolve
 
 PRUNED = {"prune": "static:5%", "pull": "changed"}

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny import tiny
+from tools.chaos.campaign import performed
+from tools.chaos.draw import drawn
 from whole import conduct, same
 
 from pslab.config.run import Run
@@ -16,8 +18,6 @@ from pslab.engines.virtual.server_node import StoreNode
 from pslab.engines.virtual.timing import execute
 from pslab.engines.worker.phases import COMPUTE, PHASE_COLUMNS
 from pslab.errors import ConfigError
-from pslab.lab.chaos.campaign import performed
-from pslab.lab.chaos.draw import drawn
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 

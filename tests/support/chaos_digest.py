@@ -10,7 +10,8 @@ import numpy as np
 
 def digests(seed: int, runs: int) -> list[str]:
     """Of each run: the SHA-256 of its tables and facts, but for those that the clock on the wall has said."""
-    from pslab.lab.chaos.campaign import campaign
+    from tools.chaos.campaign import campaign
+
     from pslab.lab.commands.verify import MEASURED
 
     found = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pslab.lab.chaos.draw import DATA, MODEL
+from tools.chaos.draw import DATA, MODEL
 
 COMMON = {"engine": "timing", "model": MODEL, "data": DATA, "batch_size": 16, "on_death": "continue"}
 FOUND: dict[str, dict[str, Any]] = {

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from found import COMMON, FOUND
+from tools.chaos.campaign import campaign, performed
 
 from pslab.config.run import Run
-from pslab.lab.chaos.campaign import campaign, performed
 
 SEED, RUNS = 0, 1000  # of the campaign that looks for them, until it has found one
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from pslab.engines.check import explain, invariants
+from pslab.engines.check import invariants
 from pslab.engines.check.invariants import Wrong
-from pslab.engines.check.result import ALIVE, CUT, STEP, Event, Explored, Move, Next, State, Stepped, Violation
+from pslab.engines.check.result import ALIVE, CUT, STEP, Event, Explored, Move, Next, State, Stepped, Violation, explain
 from pslab.engines.check.server import ServerSide, WorkersDiffer
 from pslab.engines.check.worker import FAULTS, KILL, LOSE, REJOIN, WorkerSide
 from pslab.errors import ConfigError, nearest
@@ -135,12 +135,13 @@ class Explorer:
                 self.transitions += 1
                 progress = progress or not each.move.fault
                 if each.wrong:
-                    return found, self._violation([*self._path(state), each], each.wrong, each.at)
+                    path = [*self._path(state), each]
+                    return found, explain(path, self.workers, self.ranges, each.wrong, each.at)
                 if each.state not in seen:
                     seen[each.state] = state
                     found.append(each.state)
             if not progress and (wrong := self._ended(state)):
-                return found, self._violation(self._path(state), wrong)
+                return found, explain(self._path(state), self.workers, self.ranges, wrong)
         return found, None
 
     def _path(self, last: State) -> list[Next]:
@@ -150,9 +151,6 @@ class Explorer:
             path.append(next(each for each in self.successors(before) if each.state == last and not each.wrong))
             last = before
         return path[::-1]
-
-    def _violation(self, path: list[Next], wrong: str, at: int = 0) -> Violation:
-        return explain.violation(path, self.workers, self.ranges, wrong, at)
 
     # --- transitions ----------------------------------------------------------------------------------------------
 

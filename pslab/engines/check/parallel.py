@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing as mp
 import os
-import signal
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,10 +18,8 @@ import cloudpickle
 from pslab.engines.check.explorer import explore
 from pslab.engines.check.result import Explored
 from pslab.engines.check.worker import FAULTS
-from pslab.engines.processes.spawn import without_main
-from pslab.errors import PslabError, StartFailed, ended
-
-END_LIMIT_S = 2.0
+from pslab.engines.processes.spawn import spawning
+from pslab.errors import PslabError, StartFailed
 
 
 @dataclass(frozen=True)
@@ -65,78 +62,36 @@ def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Ex
     if min(processes, len(tasks)) <= 1:
         yield from ((index, task.run()) for index, task in enumerate(tasks))
         return
-    children: dict[Connection, Any] = {}
-    try:
-        for _ in range(min(processes, len(tasks))):
-            children.update([_spawned()])
-        waiting = list(enumerate(tasks))[::-1]
-        busy = {pipe for pipe in children if _give(pipe, waiting)}
-        while busy:
-            for pipe in connection.wait(busy):
-                assert isinstance(pipe, Connection)
-                index, found = _received(pipe, children[pipe])
-                if not _give(pipe, waiting):
-                    busy.remove(pipe)
-                yield index, found
-    finally:
-        for process in children.values():
-            process.kill()
-            process.join(END_LIMIT_S)
-
-
-def _spawned() -> tuple[Connection, Any]:
-    context = mp.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), name="pslab-check", daemon=True)
-    with without_main():
-        process.start()
-    theirs.close()
-    return ours, process
-
-
-def _give(pipe: Connection, waiting: list[tuple[int, Task]]) -> bool:
-    if not waiting:
-        return False
-    index, task = waiting.pop()
-    with contextlib.suppress(OSError):  # that it ended is noticed where its answer is awaited
-        pipe.send((index, cloudpickle.dumps(task)))  # by value: the policy may be a class of a notebook's cell
-    return True
-
-
-def _received(pipe: Connection, process: Any) -> tuple[int, Explored]:
-    try:
-        index, found = pipe.recv()
-    except (EOFError, OSError):
-        process.join(END_LIMIT_S)
-        raise StartFailed(f"a process of the checker ended early ({ended(process.exitcode)})") from None
-    if isinstance(found, PslabError):
-        raise found
-    return index, found
+    line, held = mp.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(min(processes, len(tasks)), mp.get_context("spawn"), _end_with, (line,))
+    with line, pool, held:  # the children end when `held` is closed: here, or because this process ends
+        try:
+            with spawning():  # by value: the policy may be a class of a notebook's cell
+                futures = {pool.submit(_explored, cloudpickle.dumps(task)): index for index, task in enumerate(tasks)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise StartFailed("a process of the checker ended early, perhaps because memory ran out") from None
 
 
 # --- in a child ----------------------------------------------------------------------------------------------------
 
 
-def _serve(pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process if it is interrupted
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    while True:
-        try:
-            index, task = pipe.recv()
-        except EOFError:
-            return
-        found: Explored | PslabError
-        try:
-            found = cloudpickle.loads(task).run()
-        except PslabError as error:
-            found = error
-        except Exception:
-            found = PslabError(traceback.format_exc())
-        pipe.send((index, found))
+def _end_with(line: Connection) -> None:
+    """End this process as soon as the other end of a line is closed."""
 
-
-def _die_with_parent() -> None:
-    parent = mp.parent_process()
-    if parent is not None:
-        parent.join()
+    def watch() -> None:
+        line.poll(None)
         os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _explored(task: bytes) -> Explored:
+    try:
+        found: Explored = cloudpickle.loads(task).run()
+    except PslabError:
+        raise
+    except Exception:
+        raise PslabError(traceback.format_exc()) from None
+    return found

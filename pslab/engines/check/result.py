@@ -1,7 +1,9 @@
-"""States, transitions and results of an exploration, as plain values."""
+"""States, transitions and results of an exploration, as plain values; and a violation in plain English."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,7 +39,7 @@ class Event(NamedTuple):
     message: Any = None
 
 
-class View(NamedTuple):
+class ServerView(NamedTuple):
     """What the invariants compare of a state of the server: per worker, None for a worker that left."""
 
     applied: tuple[tuple[int, ...] | None, ...]  #: per range: its clock without the pushes that are held
@@ -59,7 +61,7 @@ class Stepped:
     at: int = 0  #: the worker that `<self>` is
 
 
-class Local(NamedTuple):
+class LocalState(NamedTuple):
     """A worker and its links. In it the worker's own number is always 0; messages and machines are numbers."""
 
     machine: int
@@ -82,20 +84,20 @@ class Local(NamedTuple):
         """Whether the weights of a range are being computed on: they have arrived, and its gradient is not ready."""
         return index in self.todo and self.got[index] >= self.computing
 
-    def joined(self, iteration: int, pushed: tuple[int, ...], own: tuple[tuple[int, int], ...]) -> Local:
+    def joined(self, iteration: int, pushed: tuple[int, ...], own: tuple[tuple[int, int], ...]) -> LocalState:
         """Back with this iteration, on new links; of each range the server has so many of its pushes."""
         last = (iteration - 1,) * len(pushed)
-        return Local(
+        return LocalState(
             -1, reading=self.reading, computing=iteration - 1, got=last, acked=last, own=own,
             applied=(iteration,) * len(pushed), missed=self.missed + iteration - min(pushed),
             owed=tuple(tuple(range(done, end)) for done, end in zip(self.applied, pushed, strict=True)),
         )  # fmt: skip
 
-    def linked(self, link: str, under_way: tuple[int, ...]) -> Local:
+    def linked(self, link: str, under_way: tuple[int, ...]) -> LocalState:
         """With these messages on a link."""
         return self._replace(up=under_way) if link == UP else self._replace(down=under_way)
 
-    def noted(self, link: str, message: int) -> Local:
+    def noted(self, link: str, message: int) -> LocalState:
         """With a message that may arrive again."""
         if link == UP:
             return self._replace(past_up=tuple(sorted({*self.past_up, message})))
@@ -166,9 +168,92 @@ class Explored:
         return "clean" if self.reached else "bound not reached"
 
 
-def without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-    return items[:place] + items[place + 1 :]
+# --- a path in words ------------------------------------------------------------------------------------------------
 
 
-def with_(items: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*items[:place], value, *items[place + 1 :])
+def explain(path: Sequence[Next], workers: int, ranges: int, wrong: str, at: int = 0) -> Violation:
+    """A broken rule and the path to it in words; every worker keeps the number that it had at the start.
+
+    Args:
+        path: the transitions, in order.
+        workers, ranges: their numbers in the cluster.
+        wrong: what is wrong; `<i>` is worker i, and `<self>` worker `at`, of the last state of the path.
+        at: see `wrong`.
+    """
+    numbers, words = tuple(range(workers)), []
+    for taken in path:
+        words.append(_event(taken, numbers, several=ranges > 1))
+        numbers = tuple(numbers[old] for old in taken.order)
+    return Violation(_named(wrong, numbers, at), tuple(words))
+
+
+def _named(text: str, numbers: Sequence[int], at: int) -> str:
+    text = text.replace("<self>", str(numbers[at]))
+    return re.sub(r"<(\d+)>", lambda found: str(numbers[int(found[1])]), text)
+
+
+def _event(taken: Next, numbers: Sequence[int], *, several: bool) -> str:
+    """One transition: what happens, then what the server does."""
+    worker, move = f"worker {numbers[taken.worker]}", taken.move
+    words = _happens(worker, move.kind, move.about, several=several)
+    if move.computes >= 0:
+        words += f"; it computes iteration {move.computes}"
+    if taken.stepped is None:
+        return words
+    effects = [_effect(effect, numbers, several=several) for effect in taken.stepped.effects]
+    if not effects and move.event is not None and move.event.kind == "message" and not taken.stepped.wrong:
+        effects = ["the server holds it"]
+    return "; ".join([words, *effects])
+
+
+def _happens(worker: str, kind: str, about: Any, *, several: bool) -> str:
+    if kind == "compute":
+        return f"{worker} has computed its gradient{f' of range {about}' * several}, pushes it and pulls"
+    if kind == "read":
+        index, iteration, _ = about
+        return f"the weights{f' of range {index}' * several} for iteration {iteration} of {worker} have been sent"
+    if kind == "store":
+        return f"server {about} does what it was ordered first"
+    if kind == "kill":
+        return f"{worker} is killed"
+    if kind == "leave":
+        return f"the server learns that {worker} has left"
+    if kind == "rejoin":
+        return f"{worker} rejoins"
+    message = _message(worker, about, several=several)
+    return {
+        "deliver": f"{message} arrives",
+        "overtake": f"{message} arrives before what was sent before it",
+        "again": f"{message} arrives a second time",
+        "lose": f"{message} is lost: the lease of {worker} will run out",
+    }[kind]
+
+
+def _message(worker: str, message: Any, *, several: bool) -> str:
+    where = f" on range {message.range}" * several
+    return {
+        "Push": f"{worker}'s push of iteration {message.iteration}{where}",
+        "Pull": f"{worker}'s pull for iteration {message.iteration}{where}",
+        "Weights": f"the reply to {worker} for iteration {message.iteration}{where}",
+        "Ack": f"the acknowledgement to {worker} of iteration {message.iteration}{where}",
+    }[type(message).__name__]
+
+
+def _effect(effect: Any, numbers: Sequence[int], *, several: bool) -> str:
+    kind = type(effect).__name__
+    if kind == "Step":
+        pushes = ", ".join(f"worker {numbers[push.worker]}'s of iteration {push.iteration}" for push in effect.pushes)
+        where = f" of range {effect.range}" * several
+        what = f"the mean of {pushes}" if effect.aggregate else f"it: {pushes}"
+        return f"the server applies {what}, as version {effect.version}{where}"
+    if kind == "Reply":
+        pull = effect.pull
+        where = f" on range {pull.range}" * several
+        return f"the server starts worker {numbers[pull.worker]} with iteration {pull.iteration}{where}"
+    if kind == "Forget":
+        return f"it forgets worker {numbers[effect.worker]}"
+    if kind == "Discard":
+        return f"the server drops worker {numbers[effect.push.worker]}'s push of iteration {effect.push.iteration}"
+    if kind == "Searched":
+        return f"the policy plans over {effect.points} point{'s' * (effect.points != 1)}"
+    return f"the server refuses it: {effect.reason}"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pslab.engines.check import invariants
 from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
-from pslab.engines.check.result import DROP, FREE, JOIN, REPLY, SEND, STEP, Event, Op, Ops, Stepped, View
+from pslab.engines.check.result import DROP, FREE, JOIN, REPLY, SEND, STEP, Event, Op, Ops, ServerView, Stepped
 from pslab.errors import ConfigError
 from pslab.protocol.traits import traits_of
 
@@ -68,7 +68,7 @@ class ServerSide:
         self._tried = [(each, frozen(each)) for each in plans]
         self._numbers: dict[Any, int] = {}
         self._servers: list[Any] = []
-        self.views: list[View] = []
+        self.views: list[ServerView] = []
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._renamed: dict[tuple[int, Order], int] = {}
         self._server_of = [index * servers // ranges for index in self._indices]
@@ -102,10 +102,6 @@ class ServerSide:
     def held(self, state: int) -> list[tuple[int, int]]:
         """(worker, iteration) of the pushes that are counted and not applied."""
         return [(int(worker), iteration) for part in self._servers[state].ranges for worker, iteration in part.held]
-
-    def machine(self, state: int) -> Any:
-        """The server machine in a state."""
-        return self._servers[state]
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -184,7 +180,7 @@ class ServerSide:
         finally:
             server.sync = self.sync
         if self._server_of[-1] == 0:
-            ops += [op for effect in effects for op in self._ops(effect, apart=False)]
+            ops += [op for effect in effects for op in self._ops(effect, at_store=False)]
         return Driven(server, effects, tuple(ops), None, heard)
 
     def _handed(self, server: Any, effects: list[Any], ops: list[tuple[int, Op]]) -> list[Any]:
@@ -214,19 +210,19 @@ class ServerSide:
         """What a store has done for each worker."""
         vain = isinstance(done.order, self._kinds.server.Reply) and not done.sends
         freed = [(int(push.worker), Op(FREE, push.range, push.iteration)) for push in done.free]
-        return ([] if vain else self._ops(done.order, apart=True)) + freed
+        return ([] if vain else self._ops(done.order, at_store=True)) + freed
 
-    def _ops(self, effect: Any, *, apart: bool) -> list[tuple[int, Op]]:
-        """What an effect does for each worker; `apart`: at a store, which frees payloads apart, and sends at once."""
+    def _ops(self, effect: Any, *, at_store: bool) -> list[tuple[int, Op]]:
+        """What an effect does for each worker. A store frees payloads in operations of their own, and sends at once."""
         kinds = self._kinds.server
         if isinstance(effect, kinds.Step):
-            return [(int(push.worker), Op(STEP, effect.range, push.iteration, frees=not apart))
+            return [(int(push.worker), Op(STEP, effect.range, push.iteration, frees=not at_store))
                     for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
         if isinstance(effect, kinds.Discard):
-            return [(int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration, frees=not apart))]
+            return [(int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration, frees=not at_store))]
         if isinstance(effect, kinds.Reply):
             worker, index, iteration, *_ = effect.pull
-            return [(int(worker), Op(SEND if apart else REPLY, index, iteration, own=effect.own))]
+            return [(int(worker), Op(SEND if at_store else REPLY, index, iteration, own=effect.own))]
         return []
 
     def _combined(
@@ -279,7 +275,7 @@ class ServerSide:
             self.views.append(self._view(server))
         return number
 
-    def _view(self, server: Any) -> View:
+    def _view(self, server: Any) -> ServerView:
         held, drops, stores = self._held(server), self._dropped(server), getattr(server, "stores", ())
         applied = tuple(
             tuple(part.clocks[w] - held[w][i] - drops[w][i] for i, part in enumerate(server.ranges))
@@ -289,8 +285,8 @@ class ServerSide:
         lows = [min(part.clocks.values()) for part in server.ranges if part.clocks]
         some = any(map(any, held))
         ordered = tuple(number for number, store in enumerate(stores) if store.orders)
-        return View(applied, tuple(map(tuple, held)) if some else None, min(lows, default=0), server.accepted, ordered,
-                    any(map(any, drops)))  # fmt: skip
+        return ServerView(applied, tuple(map(tuple, held)) if some else None, min(lows, default=0), server.accepted,
+                          ordered, any(map(any, drops)))  # fmt: skip
 
     def _held(self, server: Any) -> list[list[int]]:
         """Per worker and range, pushes that are counted and not yet applied: held, or ordered and not done."""

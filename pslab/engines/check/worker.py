@@ -23,7 +23,7 @@ from typing import Any
 from pslab.engines.check import invariants, result
 from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
-from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Event, Local, Move, Op, with_, without
+from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Event, LocalState, Move, Op
 from pslab.errors import ProtocolError
 from pslab.protocol.traits import traits_of
 from pslab.protocol.worker import buffers_of
@@ -45,7 +45,7 @@ class WorkerSide:
         self._numbers: dict[Any, int] = {}  # of machines, messages and locals
         self._machines: list[Any] = []
         self._messages: list[Any] = []
-        self.locals: list[Local] = []
+        self.locals: list[LocalState] = []
         self.finished: list[bool] = []  #: whether all its iterations were started; by number
         self.applied: list[tuple[int, ...]] = []  #: per range, its clock without pushes that are held; by number
         self._moves: list[list[Move] | None] = []
@@ -68,7 +68,7 @@ class WorkerSide:
         finished = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
         return [self._computed(local, index) for index in self._computable(local)] if finished else []
 
-    def _computable(self, local: Local) -> tuple[int, ...]:
+    def _computable(self, local: LocalState) -> tuple[int, ...]:
         """Ranges whose gradient may be ready next; layer by layer, none before all ranges' weights have arrived."""
         ready = not self._layered or self._ready(self._machines[local.machine]) >= local.computing
         return local.todo if ready else ()
@@ -91,8 +91,8 @@ class WorkerSide:
 
     # --- what can happen ------------------------------------------------------------------------------------------
 
-    def _find(self, local: Local) -> Iterator[Move]:
-        silent = Local(-1, local.up, past_up=local.past_up, reading=local.reading,
+    def _find(self, local: LocalState) -> Iterator[Move]:
+        silent = LocalState(-1, local.up, past_up=local.past_up, reading=local.reading,
                        applied=local.applied, owed=local.owed, missed=local.missed)  # fmt: skip
         if local.mode in (ALIVE, CUT):
             if local.computing < self._iterations:
@@ -122,7 +122,7 @@ class WorkerSide:
     def _fresh(self) -> Any:
         return self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
 
-    def _deliveries(self, local: Local, link: str) -> Iterator[Move]:
+    def _deliveries(self, local: LocalState, link: str) -> Iterator[Move]:
         under_way = local.up if link == UP else local.down
         firsts = self._firsts(under_way)
         for place, message in enumerate(under_way):
@@ -137,7 +137,7 @@ class WorkerSide:
         for message in local.past_up if link == UP else local.past_down:
             yield self._deliver(local, link, message, DUPLICATE, "again")
 
-    def _deliver(self, left: Local, link: str, number: int, fault: int, kind: str) -> Move:
+    def _deliver(self, left: LocalState, link: str, number: int, fault: int, kind: str) -> Move:
         message = self._messages[number]
         if link == UP:
             return Move(fault, kind, message, self._number(left), Event("message", message.range, message))
@@ -153,23 +153,23 @@ class WorkerSide:
         left = left._replace(acked=with_(left.acked, message.range, acked))
         return self._moved(left, machine, fault, kind, message, lambda: machine.ack(message))
 
-    def _computed(self, local: Local, index: int) -> Move:
+    def _computed(self, local: LocalState, index: int) -> Move:
         machine = self._machine(local.machine)
         left = local._replace(todo=tuple(each for each in local.todo if each != index))
         move = self._moved(left, machine, 0, "compute", index, lambda: machine.computed(index))
         return move._replace(wrong=move.wrong or invariants.weighted(local.computing, local.got))
 
-    def _read(self, local: Local, reading: tuple[int, int, int]) -> Move:
+    def _read(self, local: LocalState, reading: tuple[int, int, int]) -> Move:
         index, iteration, own = reading
         left = local._replace(reading=without(local.reading, local.reading.index(reading)))
-        left = self._told(left, self._kinds.messages.Weights, index, iteration, iteration, None, own)
+        left = self._sent_down(left, self._kinds.messages.Weights, index, iteration, iteration, None, own)
         return Move(0, "read", reading, self._number(left), Event("answered", index))
 
-    def _told(self, local: Local, kind: Any, *about: Any) -> Local:
+    def _sent_down(self, local: LocalState, kind: Any, *about: Any) -> LocalState:
         """A message goes to the worker, unless that is gone."""
         return self._sent(local, DOWN, [kind(Name(0), *about)]) if local.mode in (ALIVE, CUT) else local
 
-    def _moved(self, left: Local, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
+    def _moved(self, left: LocalState, machine: Any, fault: int, kind: str, about: Any, drive: Any) -> Move:
         """Run the worker's machine: its requests go on the link, and it may start an iteration."""
         ready = self._ready(machine)
         try:
@@ -209,7 +209,7 @@ class WorkerSide:
         after = self._number(left._replace(machine=self._keep(machine)))
         return Move(fault, kind, about, after, None, started, wrong)
 
-    def _outcome(self, local: Local, op: Op) -> tuple[int, Wrong]:
+    def _outcome(self, local: LocalState, op: Op) -> tuple[int, Wrong]:
         if op.kind == result.JOIN:
             return self._joined(local, op)
         index, iteration, done, messages = op.range, op.iteration, local.applied[op.range], self._kinds.messages
@@ -224,11 +224,11 @@ class WorkerSide:
             missed = op.kind == result.DROP and index == 0 and local.mode != LEFT
             local = local._replace(missed=local.missed + missed)
             if op.frees:
-                local = self._told(local, messages.Ack, index, iteration)
+                local = self._sent_down(local, messages.Ack, index, iteration)
         elif op.kind == result.FREE:
             owed = any(local.owed) and iteration in local.owed[index]
             wrong = invariants.freed(iteration, applied=iteration < done and not owed)
-            local = self._told(local, messages.Ack, index, iteration)
+            local = self._sent_down(local, messages.Ack, index, iteration)
         else:
             own = done - len(local.owed[index]) if local.owed else done
             wrong = invariants.replied(iteration, own, self._buffers if self._eager else 0, left=local.mode == LEFT)
@@ -237,12 +237,12 @@ class WorkerSide:
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(iteration, self._promised(local, index))
             if op.kind == result.SEND:
-                local = self._told(local, messages.Weights, index, iteration, iteration, None, op.own)
+                local = self._sent_down(local, messages.Weights, index, iteration, iteration, None, op.own)
             else:
                 local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
         return self._number(local), wrong
 
-    def _joined(self, local: Local, op: Op) -> tuple[int, Wrong]:
+    def _joined(self, local: LocalState, op: Op) -> tuple[int, Wrong]:
         """A fresh machine, which asks for the weights of the iteration that the server has assigned."""
         pushed = tuple(map(int.__add__, local.applied, op.held))
         if wrong := invariants.joined(op.iteration, pushed):
@@ -251,7 +251,7 @@ class WorkerSide:
         move = self._moved(new, machine, 0, "join", None, lambda: machine.join(op.iteration))
         return move.after, move.wrong
 
-    def _promised(self, local: Local, index: int) -> int:
+    def _promised(self, local: LocalState, index: int) -> int:
         """The last iteration that a worker was started with on a range."""
         iterations = [iteration for each, iteration, _ in local.reading if each == index]
         iterations += [message.iteration for message in map(self.message, local.down)
@@ -263,10 +263,10 @@ class WorkerSide:
     def _start(self) -> int:
         machine = self._fresh()
         none = (0,) * self._ranges
-        local = Local(-1, got=none, acked=(-1,) * self._ranges, applied=none, own=self._none)
+        local = LocalState(-1, got=none, acked=(-1,) * self._ranges, applied=none, own=self._none)
         return self._moved(local, machine, 0, "start", None, machine.start).after
 
-    def _sent(self, local: Local, link: str, messages: Iterable[Any]) -> Local:
+    def _sent(self, local: LocalState, link: str, messages: Iterable[Any]) -> LocalState:
         numbers = tuple(self._interned(message, self._messages) for message in messages)
         under_way = (local.up if link == UP else local.down) + numbers
         if self._server_of[-1]:  # links to several servers have no order among them
@@ -294,7 +294,7 @@ class WorkerSide:
             kept.append(value)
         return self._numbers[key]
 
-    def _number(self, local: Local) -> int:
+    def _number(self, local: LocalState) -> int:
         number = self._numbers.get(local)
         if number is None:
             number = self._numbers[local] = len(self.locals)
@@ -304,3 +304,11 @@ class WorkerSide:
             self.applied.append(tuple(map(int.__sub__, local.applied, map(len, local.owed))) if local.owed
                                 else local.applied)  # fmt: skip
         return number
+
+
+def without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    return items[:place] + items[place + 1 :]
+
+
+def with_(items: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*items[:place], value, *items[place + 1 :])

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
+from typing import Any
 
 import pytest
 from ownpolicies import NeverWaits
 
 from pslab.engines.check.parallel import Task, explore_all
-from pslab.errors import PslabError
-
-
-class Unexplorable(NeverWaits):
-    def initial(self, workers):
-        return deque()
+from pslab.errors import ConfigError, PslabError, StartFailed
 
 
 def test_explorations_in_parallel_find_the_same():
@@ -30,7 +27,20 @@ def test_explorations_in_parallel_find_the_same():
     assert [alone[index].verdict for index in range(3)] == ["violated", "clean", "clean"]
 
 
-def test_an_error_in_a_child_is_raised_in_the_parent():
-    tasks = [Task("deque", Unexplorable(), 1, 1, 1)] * 2
-    with pytest.raises(PslabError, match="use numbers, strings, tuples"):
-        list(explore_all(tasks, 2))
+class Begins(NeverWaits):
+    def __init__(self, initial: Any) -> None:
+        super().__init__(None)
+        self._begin = initial
+
+    def initial(self, workers: tuple[int, ...]) -> Any:
+        return self._begin()
+
+
+@pytest.mark.parametrize(("begin", "error", "words"), [
+    (deque, ConfigError, "use numbers, strings, tuples"),
+    (lambda: {}[1], PslabError, "(?s)Traceback.*KeyError: 1"),
+    (lambda: os._exit(9), StartFailed, "ended early, perhaps because memory ran out"),
+])  # fmt: skip
+def test_what_ends_a_child_is_raised_in_the_parent(begin: Any, error: type[Exception], words: str):
+    with pytest.raises(error, match=words):
+        list(explore_all([Task("one", Begins(begin), 1, 1, 1)] * 2, 2))

@@ -11,10 +11,10 @@ import pytest
 import torch
 from sabotage import Sabotaged, dying
 from tiny import tiny
+from tools.chaos.replay import replay
 
 from pslab.engines.execute import execute
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.lab.chaos.replay import replay
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.resolve import resolve
 

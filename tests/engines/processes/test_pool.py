@@ -216,8 +216,9 @@ def test_what_a_role_leaves_is_given_back_when_the_next_one_comes(own_pool):
         return role
 
     def sees(seat):
+        from tools.chaos.soak import resident_bytes
+
         from pslab.engines.processes.channel import report
-        from pslab.lab.chaos.soak import resident_bytes
 
         report(seat.parent, "seen", resident_bytes(os.getpid()))
 

@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional
 
 from pslab.config.spec import build
-from pslab.lab.bench.measure import Row, interleaved
 from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import Pruner
 from pslab.tensors.pruning.rules import Deviation, Rule, Static
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
+from tools.bench.measure import Row, interleaved
 
 SECTION = "2 pruning"
 THRESHOLDS = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:1%,warm_up=0",

@@ -9,8 +9,8 @@ from functools import partial
 from pslab.config.run import Run
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool as pools
-from pslab.lab.bench.measure import Row, alternated
 from pslab.lab.runs.resolve import resolve
+from tools.bench.measure import Row, alternated
 
 SECTION = "6 start-up"
 NEXT_RUN_S = 0.05

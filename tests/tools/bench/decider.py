@@ -25,12 +25,12 @@ from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.store import StoreListener, Work, pass_on
 from pslab.engines.virtual.timing import Sizes, job_without_tensors
 from pslab.engines.worker.phases import COMPUTE
-from pslab.lab.bench.flat import ROW, exchange
-from pslab.lab.bench.measure import Row, alternated
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Server
 from pslab.protocol.store import Order, Store
+from tools.bench.flat import ROW, exchange
+from tools.bench.measure import Row, alternated
 
 SECTION = "8 the server that decides"
 POLICIES, CROWDS, RANGES = ("asp", "ssp:3", "bsp"), (64, 256, 1000), (1, 64)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pslab.config.run import Run
 from pslab.engines.local.engine import execute
 from pslab.engines.local.pace import KEPT_SHARE
-from pslab.lab.bench.measure import Row, alternated
-from pslab.lab.bench.peers import Peers, peers
 from pslab.lab.runs.resolve import resolve
+from tools.bench.measure import Row, alternated
+from tools.bench.peers import Peers, peers
 
 SECTION = "training round"
 BATCH_SIZE, ROUNDS = 64, 60

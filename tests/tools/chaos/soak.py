@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from pslab.config.run import Run
-from pslab.lab.chaos.draw import DATA, MODEL
+from tools.chaos.draw import DATA, MODEL
 
 PERIOD = 5  # runs with faults between two samples
 WARM_UP = 0.2  # of the samples, in which caches fill

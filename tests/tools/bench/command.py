@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pslab.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from pslab.lab.bench.measure import Row
+    from tools.bench.measure import Row
 
 SECTIONS = {
     "rounds": "a dense round of push and pull, beside shared memory, gloo and pickled pipes",
@@ -72,7 +72,7 @@ def measure(sections: Sequence[str], quick: bool) -> list[Row]:
 def rows_of(section: str) -> Callable[[bool], list[Row]]:
     """What measures a section."""
     module, _, function = BESIDE.get(section, section).partition(":")
-    sections = import_module(f"pslab.lab.bench.sections.{module}")
+    sections = import_module(f"tools.bench.sections.{module}")
     found: Callable[[bool], list[Row]] = getattr(sections, function or "rows")
     return found
 

@@ -8,10 +8,10 @@ from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool
 from pslab.engines.processes.fleets.ray import load_ray
 from pslab.errors import StartFailed
-from pslab.lab.bench.flat import exchange
-from pslab.lab.bench.measure import Row, alternated, copy_s
-from pslab.lab.bench.peers import Peers, peers
-from pslab.lab.bench.ray_example import Example
+from tools.bench.flat import exchange
+from tools.bench.measure import Row, alternated, copy_s
+from tools.bench.peers import Peers, peers
+from tools.bench.ray_example import Example
 
 SMALL, MLP, LARGE = 256, 932_352, 25_000_000  # parameters: 1 KB; the thesis's MLP; 25 million
 ROUNDS = {SMALL: 2000, MLP: 300, LARGE: 12}

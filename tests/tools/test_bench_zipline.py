@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pslab.lab.bench.sections import zipline
 from pslab.policies.planning.zipline import ZIPLINES, zipline_sweep
+from tools.bench.sections import zipline
 
 
 def test_power_fits_an_exponent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny import tiny
 
-from pslab.lab.bench.sections import virtual
+from tools.bench.sections import virtual
 
 
 def test_each_policy_and_the_window_are_measured_from_few_workers_to_many():

@@ -21,10 +21,10 @@ from pslab.engines.processes.coordinator import Coordinator
 from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import Hosts
 from pslab.engines.worker.tensors import NO_BASIS
-from pslab.lab.bench.decider import message_s
-from pslab.lab.bench.measure import Row, alternated
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.window import Window
+from tools.bench.decider import message_s
+from tools.bench.measure import Row, alternated
 
 SECTION = "4 virtual time"
 BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.08, 1 / 1.8

@@ -11,9 +11,9 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.engines.experiment.shared_memory import Arena
-from pslab.lab.chaos import soak as soaks
-from pslab.lab.chaos.draw import drawn
-from pslab.lab.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still
+from tools.chaos import soak as soaks
+from tools.chaos.draw import drawn
+from tools.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still
 
 OWN = os.getpid()
 

@@ -17,12 +17,12 @@ from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Experiment, Interrupted, Outcome
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import exchange, job_without_tensors
-from pslab.lab.chaos.draw import drawn
-from pslab.lab.chaos.replay import replay
-from pslab.lab.chaos.sums import SumGradients, SumShard, replayed
 from pslab.lab.judge import tables
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.pruning.range_push import Ranges
+from tools.chaos.draw import drawn
+from tools.chaos.replay import replay
+from tools.chaos.sums import SumGradients, SumShard, replayed
 
 VIRTUAL, LOCAL = "virtual", "local"
 LIMIT_S = {VIRTUAL: 60.0, LOCAL: 120.0}  # for one run; the longest takes a second

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pslab.lab.bench.measure import Row, interleaved
 from pslab.policies.planning.baselines import BASELINES
 from pslab.policies.planning.zipline import ZIPLINES
+from tools.bench.measure import Row, interleaved
 
 SECTION = "5 ZipLine"
 BAR = 0.25  # of the published time of OptBS, at the largest size

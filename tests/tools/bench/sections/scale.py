@@ -13,9 +13,9 @@ import pandas as pd
 from pslab.engines.local.engine import execute
 from pslab.engines.processes import pool as pools
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.lab.bench import decider
-from pslab.lab.bench.flat import exchange
-from pslab.lab.bench.measure import Row, copy_s
+from tools.bench import decider
+from tools.bench.flat import exchange
+from tools.bench.measure import Row, copy_s
 
 SECTION = "7 scale"
 SIZE, RANGES, ROUNDS = 10**9, 16, 7

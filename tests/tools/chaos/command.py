@@ -45,7 +45,7 @@ class Tally:
 
     def take(self, number: int, outcome: Outcome | None, found: list[str], run: Any) -> None:
         """One run more."""
-        from pslab.lab.chaos.campaign import Violation
+        from tools.chaos.campaign import Violation
 
         self.runs += 1
         self.policies[run.sync.partition(":")[0]] += 1
@@ -75,7 +75,7 @@ def main(options: argparse.Namespace) -> int:
     _check("minutes", options.minutes, Bounds(above=0, at_most=10**5))
     if options.minutes is not None:
         return _soak(options)
-    from pslab.lab.chaos.campaign import campaign
+    from tools.chaos.campaign import campaign
 
     begin_s, tally = time.monotonic(), Tally(options.seed, options.engine)
     numbers = range(options.first, options.first + (options.runs or RUNS[options.engine]))
@@ -87,8 +87,8 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _soak(options: argparse.Namespace) -> int:
-    from pslab.lab.chaos.campaign import campaign, performed
-    from pslab.lab.chaos.soak import soak, still
+    from tools.chaos.campaign import campaign, performed
+    from tools.chaos.soak import soak, still
 
     tally = Tally(options.seed, "local")
 

@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from pslab.config.run import Run
 from pslab.engines.local.engine import execute
-from pslab.lab.bench.measure import Row
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.device import one_thread
 from pslab.tensors.workload.data import Batches, Dataset, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
+from tools.bench.measure import Row
 
 SECTION = "3 MNIST to 98 %"
 TARGET, BATCH_SIZE, STEPS, RATE, MOMENTUM, EVALUATE = 0.98, 128, 938, 0.1, 0.9, 47

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from pslab.engines.experiment.wire import Frame
-from pslab.lab.bench import decider
 from pslab.protocol.messages import Weights
 from pslab.protocol.server import Reply, Step
 from pslab.protocol.store import Order
+from tools.bench import decider
 
 
 @pytest.mark.parametrize("policy", decider.POLICIES)

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from pslab.lab.bench.sections import selection
 from pslab.tensors.pruning.rules import Deviation, Dynamic, Rule, Static
+from tools.bench.sections import selection
 
 
 @pytest.mark.parametrize("kind", selection.DRAWS)

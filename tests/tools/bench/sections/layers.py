@@ -9,9 +9,9 @@ from functools import partial
 
 from pslab.config.run import Run
 from pslab.engines.execute import execute
-from pslab.lab.bench.measure import Row, alternated
 from pslab.lab.runs.calibrate import calibrate
 from pslab.lab.runs.resolve import resolve
+from tools.bench.measure import Row, alternated
 
 SECTION = "6 layers"
 WORKERS, BATCH_SIZE = 2, 128

@@ -17,7 +17,8 @@ import pslab
 def test_another_process_hash_seed_and_directory_leave_the_same_digests(tmp_path: Path, runs: int):
     package = Path(pslab.__file__).parents[1]
     data = os.environ.get("PSLAB_DATA", str(package / "data"))
-    environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONHASHSEED": "7", "PSLAB_DATA": data}
+    paths = os.pathsep.join(map(str, (package, Path(__file__).parents[1])))
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "7", "PSLAB_DATA": data}
     printed = subprocess.run([sys.executable, chaos_digest.__file__, "8", str(runs)], env=environment, cwd=tmp_path,
                              capture_output=True, text=True, check=True, timeout=600)  # fmt: skip
     found = chaos_digest.digests(8, runs)

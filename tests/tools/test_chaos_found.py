@@ -6,7 +6,7 @@ import pytest
 from found import COMMON, FOUND
 
 from pslab.config.run import Run
-from pslab.lab.chaos.campaign import performed
+from tools.chaos.campaign import performed
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from pslab.__main__ import main
-from pslab.lab.bench import command, peers, ray_example
-from pslab.lab.bench.flat import exchange
-from pslab.lab.bench.measure import Row, alternated, interleaved
-from pslab.lab.bench.sections import mnist, rounds, startup, training
 from pslab.tensors.device import one_thread
+from tools.bench import command, peers, ray_example
+from tools.bench.flat import exchange
+from tools.bench.measure import Row, alternated, interleaved
+from tools.bench.sections import mnist, rounds, startup, training
 
 
 def test_interleaved_calls_take_turns():

@@ -6,10 +6,10 @@ import pytest
 
 from pslab.__main__ import main
 from pslab.config.table import ROWS
-from pslab.lab.chaos import campaign as campaigns
-from pslab.lab.chaos import sums
-from pslab.lab.chaos.campaign import campaign
-from pslab.lab.chaos.draw import drawn
+from tools.chaos import campaign as campaigns
+from tools.chaos import sums
+from tools.chaos.campaign import campaign
+from tools.chaos.draw import drawn
 
 
 def test_a_campaign_holds(capsys: pytest.CaptureFixture[str]):

@@ -1,0 +1,48 @@
+"""pslab bench, pslab chaos: tools of pslab's developers, which lie in tests/tools of a checkout and in no wheel."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pslab
+from pslab.errors import PslabError
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A verb whose tool is not installed here."""
+
+    verb: str
+
+    def add(self, verbs: Any) -> None:
+        """The verb, with any words."""
+        words = "a tool of developers, in a checkout of pslab"
+        parser = verbs.add_parser(self.verb, help=words, description=f"{words[0].upper()}{words[1:]}.")
+        parser.add_argument("words", nargs="*")
+        parser.set_defaults(unknown=[])
+
+    def main(self, options: argparse.Namespace) -> int:
+        """Say where the tool is.
+
+        Raises:
+            PslabError: always.
+        """
+        raise PslabError(
+            f"{self.verb} is a tool of developers and no part of an installed pslab: clone pslab's repository, "
+            f"`pip install --editable .` there, and call `pslab {self.verb}` again"
+        )
+
+
+def tool(verb: str) -> Any:
+    """The module of this verb: `add` and `main`."""
+    tests = Path(pslab.__file__).parents[1] / "tests"
+    if not (tests / "tools" / verb / "command.py").is_file():
+        return Absent(verb)
+    if str(tests) not in sys.path:  # spawned processes have the same path
+        sys.path.insert(0, str(tests))
+    return import_module(f"tools.{verb}.command")
