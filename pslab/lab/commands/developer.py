@@ -6,11 +6,10 @@ import argparse
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import pslab
 from pslab.errors import PslabError
+from pslab.version import SOURCE
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Absent:
 
 def tool(verb: str) -> Any:
     """The module of this verb: `add` and `main`."""
-    tests = Path(pslab.__file__).parents[1] / "tests"
+    tests = SOURCE.parent / "tests"
     if not (tests / "tools" / verb / "command.py").is_file():
         return Absent(verb)
     if str(tests) not in sys.path:  # spawned processes have the same path

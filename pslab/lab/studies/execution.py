@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pslab
 from pslab.errors import PslabError, Unwritable
 from pslab.lab.records import journal
 from pslab.lab.runs.progress import in_words
@@ -24,6 +23,7 @@ from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies.batch import SUFFIXES, Entry
 from pslab.lab.studies.figures import VARIANT
 from pslab.lab.studies.parameters import PACKAGE
+from pslab.version import SOURCE
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
@@ -104,7 +104,7 @@ def unwritable(error: Exception) -> bool:
 @contextlib.contextmanager
 def _environment(entry: Entry, written: Path, again: bool) -> Iterator[None]:
     """What the notebook's kernel inherits."""
-    wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, PACKAGE: pslab.__file__,
+    wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, PACKAGE: str(SOURCE),
               journal.JOURNAL: str(written), "PLOTLY_RENDERER": RENDERER, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     wanted |= {AGAIN: "1"} if again else {}
     before = {name: os.environ.get(name) for name in wanted}

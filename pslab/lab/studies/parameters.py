@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pslab
 from pslab.config.fleet import fields_of, is_file
 from pslab.config.run import FIELDS, LAB, Run
 from pslab.config.spec import build
 from pslab.config.table import KINDS, ROWS, find
 from pslab.errors import ConfigError, nearest
+from pslab.version import SOURCE
 
 CELL = "# Parameters"
 PACKAGE = "PSLAB_PACKAGE"  # the pslab of the batch that executes the notebook
@@ -39,8 +39,8 @@ def parameters(notebook: str) -> dict[str, Any]:
     if (shell := kernel()) is None:
         raise ConfigError("notebook", notebook, "parameters are those of a notebook: call this from one of its cells")
     _current = notebook
-    if os.environ.get(PACKAGE, pslab.__file__) != pslab.__file__:
-        problem = f"the kernel imports {pslab.__file__}, the batch {os.environ[PACKAGE]}: install one of them alone"
+    if os.environ.get(PACKAGE, str(SOURCE)) != str(SOURCE):
+        problem = f"the kernel imports {SOURCE}, the batch {os.environ[PACKAGE]}: install one of them alone"
         raise ConfigError("notebook", notebook, problem)
     return given(notebook, shell.user_ns.get("In", []), shell.user_ns)
 
