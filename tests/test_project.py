@@ -31,9 +31,9 @@ def test_every_file_that_is_not_python_is_installed():
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_a_folder_holds_few_entries_and_one_sentence_about_them(folder: Path):
+def test_a_folder_holds_three_entries_or_more_and_one_sentence_about_them(folder: Path):
     entries = [path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
-    assert len([path for path in entries if path.name != "__init__.py"]) <= 14
+    assert len([path for path in entries if path.name != "__init__.py"]) >= 3  # two pages are one, or lie a folder up
     sentence = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     assert sentence is not None
     assert re.fullmatch(r"[^.\n]+(\.\w+[^.\n]*)*\.", sentence), sentence
