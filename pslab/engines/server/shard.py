@@ -31,7 +31,7 @@ class TensorShard:
         weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
         self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
-        self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
+        self._rate_states = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
         said = [arena.tensor(own[methods.SAID], *job.layout.memories[methods.SAID][:2])
                 for own in job.layout.kept if methods.SAID in own]  # fmt: skip
         self._method = methods.at_server(job.sync, job.parts, weights, said, job.layout.number(arena), job.keyed)
@@ -57,8 +57,8 @@ class TensorShard:
 
     def leave(self, worker: int) -> None:
         """A worker has left: what its rate keeps of it goes."""
-        if self._rate_state is not None:
-            self._rate_state.leave(worker)
+        for state in self._rate_states:
+            state.leave(worker)
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
         """Apply the pushes of a step, while workers compute on these versions of the range.
@@ -70,8 +70,8 @@ class TensorShard:
         gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes if held(push.iteration)]
         if self._method is not None:
             gradients = self._method.adjust(step, gradients)
-        if self._rate_state is not None and gradients:
-            gradients = self._rate_state.adjust(step, gradients, computing)
+        if self._rate_states and gradients:
+            gradients = self._rate_states[step.range].adjust(step, gradients, computing)
         self._store.step(step.range, gradients, rate)
 
     def lay(self, reply: Reply) -> int:
