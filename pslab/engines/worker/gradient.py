@@ -13,7 +13,7 @@ from torch import nn
 
 from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
-from pslab.engines.worker.batches import Reader
+from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
@@ -89,6 +89,13 @@ class Computing:
         self._device.synchronize()
         return self.loss
 
+    def on_keys(self, needed: KeyedRows, weights: torch.Tensor) -> torch.Tensor:
+        """The next gradients are taken on these weights ([k]) of an iteration's keys; where they will be ([k])."""
+        parameter = self._keyspace.bind_keys(self._module, weights)
+        gradient, self._weights, self._reader.needed = torch.zeros_like(weights), weights, needed
+        self._buffers, self._views = [gradient], [[(parameter, parameter.data, gradient.view_as(parameter))]]
+        return gradient
+
     def iteration(self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True) -> float:
         """All gradients of an iteration, on batches that come `ahead` batches later; their mean loss.
 
@@ -148,7 +155,8 @@ class Computing:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
                 self.layerwise = layerwise
-        self._use(buffers)
+        if aside:
+            self._use(buffers)
 
     def _use(self, buffers: list[torch.Tensor]) -> None:
         """Gradients go into these buffers."""
