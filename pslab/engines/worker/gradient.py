@@ -37,19 +37,19 @@ class Computing:
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
     With `layerwise` a layered worker waits for weights and takes gradients layer by layer. Of the policy's
-    method it has the worker's half, with what is `kept` for that, and what the server has `told`.
+    method it has the worker's half, with what is `kept` for that, and the server's `rho`.
     """
 
     layerwise: Layerwise | None = None
 
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
-        module: nn.Module, kept: Mapping[str, torch.Tensor] | None = None, told: torch.Tensor | None = None,
+        module: nn.Module, kept: Mapping[str, torch.Tensor] | None = None, rho: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         run = job.run
         self._job = job
         alone = Applied(run.workers, 1, False, run.push_weight, 0, 0, 0)
-        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), told)
+        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho)
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)

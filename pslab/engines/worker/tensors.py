@@ -22,7 +22,7 @@ from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
-from pslab.tensors.codec import Entries, decode, encode_into, frame_length, write_into
+from pslab.tensors.codec import Entries, decode, encode_into, frame_length, is_exact, write_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, checked_finite, is_finite, zeros
 from pslab.tensors.pruning.range_push import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
@@ -240,13 +240,20 @@ class Producer:
             chosen = pruner.prune_layer(layer, gradient, step)
         indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
+        lost = None if is_exact(job.run.codec) else torch.zeros(job.layout.size, dtype=job.layout.dtype)
         for index in ranges:
-            entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]
+            part, (offset, room) = job.parts[index], job.layout.frames[index]
+            entries = part.inside(indices, values)
             size = encode_into(self._up[buffer][offset : offset + room], entries, job.run.codec)
             found.append(Gradient(size, len(entries.values), loss))
+            if lost is not None:
+                part.add(lost, entries, 1.0)
+                part.add(lost, decode(self._up[buffer][offset : offset + size]), -1.0)
             if self._turn is not None and self._reads_own:
                 # until weights of these keys come that have it
-                job.parts[index].add(self._held, entries, -self._turn.rate)
+                part.add(self._held, entries, -self._turn.rate)
+        if lost is not None and pruner.residual is not None:
+            pruner.residual.add_(self._device.to(lost))
         self._whole(iteration, len(ranges))
         return found, selected_s
 
