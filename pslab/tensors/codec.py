@@ -301,9 +301,14 @@ class Runs(Codec):
 
 @cache
 def codec_of(name: str) -> Codec:
-    """The codec of a name of the table."""
+    """The codec of a name of the table, but for "auto"."""
     found: Codec = ROWS["codec"][name].load()()
     return found
+
+
+def is_exact(name: str) -> bool:
+    """Whether frames hold the very entries that were written, with this codec or "auto"."""
+    return name == "auto" or codec_of(name).exact
 
 
 AUTO = ("coordinates", "bitmap", "varint", "runs")  #: of these `auto` takes the shortest

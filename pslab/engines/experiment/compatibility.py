@@ -198,7 +198,7 @@ def _check_method(run: Run, policies: Mapping[str, Any]) -> None:
             raise ConfigError("optimizer", run.optimizer, f"the policy {what}: use sgd")
         if find("rate", policies["rate"]) is not ROWS["rate"]["constant"]:
             raise ConfigError("rate", run.rate, f"the policy {what}, which no rate scales: use constant")
-    if run.servers > 1 and methods.tells(sync):
+    if run.servers > 1 and methods.has_rho(sync):
         problem = "judges its residuals over the whole model, which one server must have: use servers=1"
         raise ConfigError("sync", run.sync, problem)
     if _goes_on(sync):

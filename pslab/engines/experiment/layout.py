@@ -123,6 +123,6 @@ class Layout:
         copies = len(buffers) if eager else 1
         if experiment.replaces and memories:
             states = tuple(take(HEAD_BYTES + copies * made.kept_bytes) for _ in range(workers))
-        told = take(NUMBER.itemsize) if methods.tells(experiment.sync) else None
+        told = take(NUMBER.itemsize) if methods.has_rho(experiment.sync) else None
         snapshot = size if (keys := experiment.evaluated) is None else len(keys)
         return replace(made, states=states, copies=copies, told=told, end=at, snapshot=snapshot)

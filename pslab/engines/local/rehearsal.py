@@ -20,7 +20,7 @@ from pslab.engines.processes.pool import SERVER
 from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import REHEARSING
 from pslab.engines.worker.gradient import Computing, module_of
-from pslab.engines.worker.keyed import KeyedProducer
+from pslab.engines.worker.tensors import Producer
 from pslab.tensors.codec import encode
 from pslab.tensors.pruning.pruner import NonFinite
 from pslab.tensors.pruning.range_push import pruner_of
@@ -110,7 +110,7 @@ def _of_copies(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
 
 def _of_keys(job: Job, worker: int, arena: Arena, data: Arena) -> Acts:
     """The first one again and again: of no other are the weights here."""
-    producer = KeyedProducer(job, worker, arena, data)
+    producer = Producer(job, worker, arena, data)
     return lambda step: producer.gradient(0), lambda step: producer.payloads(0, 0.0)
 
 

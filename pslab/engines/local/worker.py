@@ -21,9 +21,8 @@ from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.rows import Rows
 from pslab.engines.worker.batches import requests_of
 from pslab.engines.worker.driver import WorkerDriver
-from pslab.engines.worker.keyed import producer_of
 from pslab.engines.worker.phases import PHASE_COLUMNS
-from pslab.engines.worker.tensors import Basis, Pulled
+from pslab.engines.worker.tensors import Basis, Producer, Pulled
 from pslab.protocol.messages import Ack, Weights
 from pslab.tensors.pruning.pruner import NonFinite
 
@@ -47,8 +46,8 @@ class LocalWorker:
         requests = requests_of(job, context.arena, context.data)
         rows = Rows(len(PHASE_COLUMNS), context.phases)  # they outlive this process
         self.driver = WorkerDriver(job, self.worker, lambda frame, now: self.stream.send(frame), rows, requests)
-        self.producer = producer_of(job, self.worker, context.arena, context.data, successor=successor,
-                                    requests=requests)  # fmt: skip
+        self.producer = Producer(job, self.worker, context.arena, context.data, successor=successor,
+                                 requests=requests)  # fmt: skip
         self.producer.warm_up()
         self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []

@@ -31,10 +31,10 @@ class TensorShard:
         weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
         self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
-        self._rate_state = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
-        said = [arena.tensor(own[methods.SAID], *job.layout.memories[methods.SAID][:2])
-                for own in job.layout.kept if methods.SAID in own]  # fmt: skip
-        self._method = methods.at_server(job.sync, job.parts, weights, said, job.layout.number(arena), job.keyed)
+        self._rate_states = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
+        stated = [arena.tensor(own[methods.STATED], *job.layout.memories[methods.STATED][:2])
+                  for own in job.layout.kept if methods.STATED in own]  # fmt: skip
+        self._consensus = methods.at_server(job.sync, job.parts, weights, stated, job.layout.number(arena))
         if not job.optimizer.plain_sgd:
             self._warm_up()
         self._gradients = [[self._flat(at) for at in buffers] for buffers in job.layout.gradients]
@@ -49,16 +49,16 @@ class TensorShard:
     @property
     def converged(self) -> bool:
         """Whether the method ends the run."""
-        return self._method is not None and self._method.converged
+        return self._consensus is not None and self._consensus.converged
 
     def facts(self) -> dict[str, Any]:
         """For the manifest, of the method."""
-        return {} if self._method is None else self._method.facts()
+        return {} if self._consensus is None else self._consensus.facts()
 
     def leave(self, worker: int) -> None:
         """A worker has left: what its rate keeps of it goes."""
-        if self._rate_state is not None:
-            self._rate_state.leave(worker)
+        for state in self._rate_states:
+            state.leave(worker)
 
     def apply(self, step: Step, rate: float, computing: Collection[int]) -> None:
         """Apply the pushes of a step, while workers compute on these versions of the range.
@@ -68,10 +68,12 @@ class TensorShard:
         """
         held = self._job.traits.pushes
         gradients: Sequence[Gradient] = [self._gradient(push) for push in step.pushes if held(push.iteration)]
-        if self._method is not None:
-            gradients = self._method.adjust(step, gradients)
-        if self._rate_state is not None and gradients:
-            gradients = self._rate_state.adjust(step, gradients, computing)
+        if self._consensus is not None:
+            gradients = self._consensus.adjust(step, gradients)
+        elif self._job.keyed:
+            gradients = methods.over_users(self._job.sync, self._job.parts[step.range], gradients)
+        if self._rate_states and gradients:
+            gradients = self._rate_states[step.range].adjust(step, gradients, computing)
         self._store.step(step.range, gradients, rate)
 
     def lay(self, reply: Reply) -> int:
@@ -82,8 +84,8 @@ class TensorShard:
         pull, job = reply.pull, self._job
         if reply.empty:
             return 0
-        if self._method is not None:
-            self._method.tell()
+        if self._consensus is not None:
+            self._consensus.state_rho()
         if job.layout.in_place:
             return WHOLE
         part = job.parts[pull.range]

@@ -26,9 +26,8 @@ from pslab.engines.processes.pool import Pool
 from pslab.engines.processes.watch import COMPUTING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.worker.gradient import module_of
-from pslab.engines.worker.keyed import KeyedProducer, lay_initial, producer_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
-from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write
+from pslab.engines.worker.tensors import Basis, Producer, Pulled, Write, lay_initial
 from pslab.errors import CheckpointError
 from pslab.tensors.pruning.pruner import NonFinite
 
@@ -47,7 +46,7 @@ class Host(Evaluating):
     def __init__(self, context: ProcessContext, job: Job, workers: list[int]) -> None:
         super().__init__(context, job)
         self._module = module_of(job, job.device) if job.portable else None
-        self._producers: dict[int, Producer | KeyedProducer] = {}
+        self._producers: dict[int, Producer] = {}
         self._iteration = 0
         for worker in workers[: 1 if job.portable else None]:
             self._producer(worker).warm_up()
@@ -79,15 +78,15 @@ class Host(Evaluating):
         self._producer(worker).recall(rebuild(unpack(content)[1], {}))
         report(self.context.parent, "recalled", {"worker": worker})
 
-    def _producer(self, worker: int) -> Producer | KeyedProducer:
+    def _producer(self, worker: int) -> Producer:
         found = self._producers.get(worker)
         if found is None:
-            found = producer_of(self.job, worker, self.context.arena, self.context.data, self._module)
+            found = Producer(self.job, worker, self.context.arena, self.context.data, self._module)
             self._producers[worker] = found
         return found
 
 
-def body_of(producer: Producer | KeyedProducer, iteration: int, pulled: list[Pulled], basis: Basis) -> dict[str, Any]:
+def body_of(producer: Producer, iteration: int, pulled: list[Pulled], basis: Basis) -> dict[str, Any]:
     """Install what a worker pulled, compute its gradient and lay the frames ready: the batch's loss, and of each range
     the payload's size and entries; no payloads if the gradient is not finite."""
     for each in pulled:

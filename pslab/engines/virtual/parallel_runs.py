@@ -33,8 +33,7 @@ from pslab.engines.virtual import engine as virtual
 from pslab.engines.virtual.hosts import body_of
 from pslab.engines.virtual.simulator import Simulator
 from pslab.engines.worker.batches import by_load, requests_of
-from pslab.engines.worker.keyed import producer_of
-from pslab.engines.worker.tensors import Basis, Pulled
+from pslab.engines.worker.tensors import Basis, Producer, Pulled
 from pslab.errors import RunError
 from pslab.tensors.device import DEVICES
 from pslab.tensors.partitioning.placement import by_key
@@ -158,7 +157,7 @@ class WholeRun:
         self._weights.copy_(experiment.weights)
         self.requests = requests_of(self.job, self.arena, seat.data)
         self.job = by_load(self.job, self.requests)
-        self.producers = [producer_of(self.job, worker, self.arena, seat.data, requests=self.requests)
+        self.producers = [Producer(self.job, worker, self.arena, seat.data, requests=self.requests)
                           for worker in range(run.workers)]  # fmt: skip
         self.evaluator = Evaluator(self.job, seat.data, DEVICES[run.device].of(max(0, seat.number)))
         self.iteration = 0

@@ -27,7 +27,12 @@ LOOKED_AT = 8  # iterations of each worker, whose keys tell the load of each ser
 
 
 class Reader:
-    """The examples of one worker's batches, which are read ahead where they do not lie in memory."""
+    """The examples of one worker's batches, which are read ahead where they do not lie in memory.
+
+    Where workers pull keys, they are over the keys of what is `needed`.
+    """
+
+    needed: KeyedRows | None = None
 
     def __init__(
         self, dataset: Dataset, workers: int, worker: int, batch_size: int, seed: int,
@@ -43,6 +48,9 @@ class Reader:
     def at(self, iteration: int) -> Pair:
         """Inputs and targets of an iteration's batch."""
         x, y = self._dataset.train_x, self._dataset.train_y
+        if self.needed is not None:
+            inputs, examples = self.needed.batch(iteration)
+            return inputs, y[torch.from_numpy(examples)]
         if not isinstance(x, Column):
             rows = torch.from_numpy(self.batches.at(iteration))
             return x[rows], y[rows]

@@ -13,7 +13,7 @@ from torch import nn
 
 from pslab.engines.experiment.checkpoint.flatten import Fixed
 from pslab.engines.experiment.job import Job
-from pslab.engines.worker.batches import Reader
+from pslab.engines.worker.batches import KeyedRows, Reader
 from pslab.engines.worker.layer_hooks import Layerwise
 from pslab.policies.rates import Applied
 from pslab.tensors.device import Device
@@ -37,19 +37,19 @@ class Computing:
 
     The module lives in them while it computes: several workers of a process may share one that remembers nothing.
     With `layerwise` a layered worker waits for weights and takes gradients layer by layer. Of the policy's
-    method it has the worker's half, with what is `kept` for that, and what the server has `told`.
+    method it has the worker's half, with what is `kept` for that, and the server's `rho`.
     """
 
     layerwise: Layerwise | None = None
 
     def __init__(
         self, job: Job, worker: int, dataset: Dataset, weights: torch.Tensor, buffers: list[torch.Tensor],
-        module: nn.Module, kept: Mapping[str, torch.Tensor] | None = None, told: torch.Tensor | None = None,
+        module: nn.Module, kept: Mapping[str, torch.Tensor] | None = None, rho: torch.Tensor | None = None,
     ) -> None:  # fmt: skip
         run = job.run
         self._job = job
         alone = Applied(run.workers, 1, False, run.push_weight, 0, 0, 0)
-        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), told)
+        self._local = methods.at_worker(job.sync, kept or {}, job.rate.scale(alone), rho)
         self._seed, self._worker, self._dataset, self._dtype = run.seed, worker, dataset, job.layout.dtype
         self._weights, self._module, self._shell = weights, module, job.shell
         self._device, self._loss = job.device.of(worker), torch.full((), math.nan)
@@ -88,6 +88,13 @@ class Computing:
             self._buffers[buffer].mul_(share)
         self._device.synchronize()
         return self.loss
+
+    def on_keys(self, needed: KeyedRows, weights: torch.Tensor) -> torch.Tensor:
+        """The next gradients are taken on these weights ([k]) of an iteration's keys; where they will be ([k])."""
+        parameter = self._keyspace.bind_keys(self._module, weights)
+        gradient, self._weights, self._reader.needed = torch.zeros_like(weights), weights, needed
+        self._buffers, self._views = [gradient], [[(parameter, parameter.data, gradient.view_as(parameter))]]
+        return gradient
 
     def iteration(self, iteration: int, buffer: int, ahead: int = 0, *, fetched: bool = True) -> float:
         """All gradients of an iteration, on batches that come `ahead` batches later; their mean loss.
@@ -148,7 +155,8 @@ class Computing:
                 layerwise = Layerwise(self._module, self._keyspace)
                 layerwise.learn(lambda: self.gradient(0, 0))
                 self.layerwise = layerwise
-        self._use(buffers)
+        if aside:
+            self._use(buffers)
 
     def _use(self, buffers: list[torch.Tensor]) -> None:
         """Gradients go into these buffers."""

@@ -17,11 +17,12 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.layout import in_turn
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, Gradient
+from pslab.engines.worker.batches import BatchKeys, KeyedRows, Requests
 from pslab.engines.worker.gradient import Computing, module_of
 from pslab.engines.worker.range_schedule import RangeOfIteration
 from pslab.engines.worker.state import WorkerState
 from pslab.protocol.messages import Weights
-from pslab.tensors.codec import Entries, decode, encode_into
+from pslab.tensors.codec import Entries, decode, encode_into, frame_length, is_exact, write_into
 from pslab.tensors.pruning.pruner import NonFinite, Setting, checked_finite, is_finite, zeros
 from pslab.tensors.pruning.range_push import RangePruner, pruner_of
 from pslab.tensors.update import rate_state
@@ -69,20 +70,60 @@ class Producer:
     With a `module` that several workers share, all that lasts from one gradient to the next lies in shared memory,
     where the parent has laid it out: then another process may compute the next one. A `successor` takes the place of a
     process whose pushes may not yet be applied.
+
+    Where workers pull keys, the tensors are as long as the batch has keys, and what was pulled lies as frames in shared
+    memory. In the process that writes the `requests`, their keys are used, and not found a second time.
     """
 
     def __init__(
         self, job: Job, worker: int, arena: Arena, data: Arena, module: nn.Module | None = None, *,
-        successor: bool = False,
+        successor: bool = False, requests: Requests | None = None,
     ) -> None:  # fmt: skip
-        layout = job.layout
-        self._job, self._worker = job, worker
+        layout, run, dataset = job.layout, job.run, job.shelf.dataset(data)
+        self._job, self._worker, self._arena, self._successor = job, worker, arena, successor
         self._device = device = job.device.of(worker)
+        alone, first = module is None, module is None and not successor
+        self._keys: BatchKeys | None = None
+        if job.keyed:
+            self._keys = BatchKeys(job, worker, dataset) if requests is None else requests.keys[worker]
+            if first:
+                lay_initial(job, worker, arena, data)
+            self._weights, self._gradients = torch.empty(0, dtype=layout.dtype), list[torch.Tensor]()
+        else:
+            self._use_whole(alone)
+        self._kept = WorkerState.of(job, worker, arena) if alone and not job.keyed else None
+        if self._kept is not None and first:
+            self._kept.clear()
+        self._memories = {
+            name: zeros(memory, device.place) if device.apart and not memory.scalars
+            else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
+            for name, memory in layout.memories.items()}  # fmt: skip
+        for memory in self._memories.values() if first else ():
+            memory.zero_()
+        self._computing = None
+        if job.trains:
+            self._computing = Computing(job, worker, dataset, self._weights, self._gradients,
+                                        module_of(job, device) if module is None else module, self._memories,
+                                        layout.number(arena))  # fmt: skip
+        self._fetched = True  # the weights are new
+        self._pruner = None
+        if job.sparse and not job.keyed:
+            epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
+            setting = Setting(run.seed, worker, run.workers, epoch_iterations)
+            self._pruner = pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, self._memories)
+        self._turn: RangeOfIteration | None = None
+        self._rated = 0  # ranges of this iteration
+        self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
+        self._squares = rate_state.at_worker(job.rate, lambda: self._memories[SQUARES])
+
+    def _use_whole(self, alone: bool) -> None:
+        """Tensors of all weights, and room for their frames."""
+        layout, worker, arena, device = self._job.layout, self._worker, self._arena, self._device
         self._shared_weights = arena.tensor(layout.used[worker], layout.size, layout.dtype)
         self._held = arena.tensor(layout.weights[worker], layout.size, layout.dtype)  # the same, unless eager
         self._arrivals = [arena.tensor(at, layout.size, layout.dtype) for at in layout.arrivals[worker]]
         self._shared_gradients = [arena.tensor(at, layout.size, layout.dtype) for at in layout.gradients[worker]]
-        if not layout.in_place and module is None:
+        if not layout.in_place and alone:
             self._held.copy_(arena.tensor(layout.server, layout.size, layout.dtype))
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
@@ -91,46 +132,26 @@ class Producer:
         room = layout.frames[-1][0] + layout.frames[-1][1]
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]
-        dataset = job.shelf.dataset(data)
-        self._turn: RangeOfIteration | None = None
-        self._computing = None
-        self._successor, self._kept = successor, WorkerState.of(job, worker, arena) if module is None else None
-        if self._kept is not None and not successor:
-            self._kept.clear()
-        kept = {name: zeros(memory, device.place) if device.apart and not memory.scalars
-                else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
-                for name, memory in layout.memories.items()}  # fmt: skip
-        for memory in kept.values() if module is None and not successor else ():
-            memory.zero_()
-        if job.trains:
-            own = module_of(job, device) if module is None else module
-            self._computing = Computing(job, worker, dataset, self._weights, self._gradients, own, kept,
-                                        layout.number(arena))  # fmt: skip
-        self._fetched = True  # the weights are new
-        self._memories, run = kept, job.run
-        epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
-        setting = Setting(run.seed, worker, run.workers, epoch_iterations)
-        self._pruner = (pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, kept)
-                        if job.sparse else None)  # fmt: skip
-        self._rated = 0  # ranges of this iteration
-        self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
-        self._squares = rate_state.at_worker(job.rate, lambda: kept[SQUARES])
 
     def warm_up(self) -> None:
-        """Once per module, before the run starts."""
-        if self._computing is not None:
-            self._computing.warm_up(aside=self._successor)
+        """Once per module, before the run starts: it leaves no trace."""
+        if self._computing is None:
+            return
+        if self._keys is not None:
+            needed = self._keys.of(0)
+            self._computing.on_keys(needed, torch.zeros(len(needed.places), dtype=self._job.layout.dtype))
+        self._computing.warm_up(aside=self._successor)
 
     def resume(self, iteration: int) -> str:
         """A successor goes on with this iteration: what became of what its predecessor kept."""
-        if not self._job.layout.memories:
+        if not self._job.layout.memories or self._keys is not None:
             return NOTHING
         return RESTORED if self._kept is not None and self._kept.resume(iteration) else ZERO
 
     def remembered(self) -> dict[str, Any]:
         """What lasts from one gradient to the next, and does not lie in shared memory."""
-        apart = self._memories.items() if self._device.apart else ()
-        kept = {name: memory.cpu() for name, memory in apart if memory.device.type != "cpu"}
+        separate = self._memories.items() if self._device.apart else ()
+        kept = {name: memory.cpu() for name, memory in separate if memory.device.type != "cpu"}
         return {"kept": kept, "modules": self._computing.remembered() if self._computing else {}}
 
     def recall(self, remembered: dict[str, Any]) -> None:
@@ -164,7 +185,13 @@ class Producer:
         """Compute the gradient of an iteration; the batch's loss."""
         writes, self._turn, ahead = basis
         turn = self._turn
-        if isinstance(self._pruner, RangePruner) and turn is not None:
+        if self._keys is not None:
+            needed = self._keys.of(iteration)
+            weights, order = self._pulled_keys(iteration, needed), needed.order
+            if self._computing is not None:
+                # in the order of the keys: sums have the same bits, wherever these lie
+                self._gradients = [self._computing.on_keys(needed, weights if order is None else weights[order])]
+        elif isinstance(self._pruner, RangePruner) and turn is not None:
             self._own_ranges(self._pruner, writes, turn)
         elif self._job.traits.eager:
             self._shared_weights.copy_(self._held)
@@ -183,6 +210,8 @@ class Producer:
         Raises:
             NonFinite: the gradient, or what it makes of the residual or the momentum; nothing is sent.
         """
+        if self._keys is not None:
+            return self._key_payloads(iteration, self._keys.of(iteration), loss)
         job, buffer = self._job, self._buffer(iteration)
         ranges = range(len(job.parts)) if layer is None else job.ranges_of[layer]
         span = slice(job.parts[ranges[0]].slices[0].start, job.parts[ranges[-1]].slices[-1].stop)
@@ -198,8 +227,7 @@ class Producer:
             checked_finite(gradient)  # they are for ever
             self._squares.divide(gradient, gradient, span.start)
         if self._pruner is None:
-            if not is_finite(gradient):
-                raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
+            self._refuse_nonfinite(gradient, iteration)
             if self._device.apart:
                 (here,) = self._device.fetch(gradient)
                 self._shared_gradients[buffer][span].copy_(here)
@@ -212,19 +240,28 @@ class Producer:
             chosen = pruner.prune_layer(layer, gradient, step)
         indices, values = (found.numpy() for found in self._device.fetch(*chosen))
         selected_s, found = time.monotonic(), []
+        lost = None if is_exact(job.run.codec) else torch.zeros(job.layout.size, dtype=job.layout.dtype)
         for index in ranges:
-            entries, (offset, room) = job.parts[index].inside(indices, values), job.layout.frames[index]
+            part, (offset, room) = job.parts[index], job.layout.frames[index]
+            entries = part.inside(indices, values)
             size = encode_into(self._up[buffer][offset : offset + room], entries, job.run.codec)
             found.append(Gradient(size, len(entries.values), loss))
+            if lost is not None:
+                part.add(lost, entries, 1.0)
+                part.add(lost, decode(self._up[buffer][offset : offset + size]), -1.0)
             if self._turn is not None and self._reads_own:
                 # until weights of these keys come that have it
-                job.parts[index].add(self._held, entries, -self._turn.rate)
+                part.add(self._held, entries, -self._turn.rate)
+        if lost is not None and pruner.residual is not None:
+            pruner.residual.add_(self._device.to(lost))
         self._whole(iteration, len(ranges))
         return found, selected_s
 
     def install(self, pulled: Pulled) -> None:
         """The weights of a range have arrived: a frame to be decoded, or there already; or none, and it goes on."""
         index, iteration, size_bytes = pulled
+        if self._keys is not None:
+            return  # they are read where they lie
         self._fetched = bool(size_bytes)
         if not size_bytes:
             return
@@ -239,6 +276,36 @@ class Producer:
                 here.copy_(there)
         if not self._job.traits.eager and not self._job.own:
             self._to_device(part)
+
+    def _pulled_keys(self, iteration: int, needed: KeyedRows) -> torch.Tensor:
+        """The weights [k] of an iteration's keys, as they have come: in the order of their places."""
+        place, found = in_turn(self._job.layout.down[self._worker], iteration), list[Any]()
+        for piece, (offset, room) in zip(needed.pieces, self._job.layout.frames, strict=True):
+            if count := piece.stop - piece.start:
+                frame = self._arena.bytes(place + offset, room)
+                found.append(decode(frame[: min(room, frame_length(frame))], n=count).values)
+        values = np.concatenate(found) if found else np.empty(0, np.float32)
+        return torch.from_numpy(values).to(self._job.layout.dtype)
+
+    def _key_payloads(self, iteration: int, needed: KeyedRows, loss: float) -> tuple[list[Gradient], float]:
+        """`payloads` of the batch's keys: of no bytes where a range has none of them."""
+        (gradient,), layout, found = self._gradients, self._job.layout, list[Gradient]()
+        if (order := needed.order) is not None:
+            gradient = torch.empty_like(gradient).index_copy_(0, torch.from_numpy(order), gradient)
+        self._refuse_nonfinite(gradient, iteration)
+        if self._computing is not None:
+            self._computing.commit()
+        place, begun_s, values = in_turn(layout.up[self._worker], iteration), time.monotonic(), gradient.numpy()
+        for positions, piece, (offset, room) in zip(needed.positions, needed.pieces, layout.frames, strict=True):
+            size = 0
+            if positions is not None:
+                size = write_into(self._arena.bytes(place + offset, room), positions, values[piece])
+            found.append(Gradient(size, piece.stop - piece.start, loss))
+        return found, begun_s
+
+    def _refuse_nonfinite(self, gradient: torch.Tensor, iteration: int) -> None:
+        if not is_finite(gradient):
+            raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
 
     def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: RangeOfIteration) -> None:
         """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
@@ -303,3 +370,14 @@ def common(pushed: Entries, came: Entries) -> Entries:
         return pushed
     kept = np.isin(here, came.indices, assume_unique=True)
     return Entries(pushed.n, here[kept], pushed.values[kept])
+
+
+def lay_initial(job: Job, worker: int, arena: Arena, data: Arena) -> None:
+    """The initial weights of a worker's first keys, where those that it pulls lie."""
+    needed = BatchKeys(job, worker, job.shelf.dataset(data)).of(0)
+    place = in_turn(job.layout.down[worker], 0)
+    weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype).numpy()
+    for piece, (offset, room) in zip(needed.pieces, job.layout.frames, strict=True):
+        if piece.start < piece.stop:
+            own = needed.places[piece]
+            encode_into(arena.bytes(place + offset, room), Entries(len(own), None, weights[own]))

@@ -1,6 +1,6 @@
 """Consensus ADMM: both halves (see `pslab.policies.methods`). The policy supplies scalars; the vectors are here.
 
-A worker says three sums of squares beside each push, and the server says rho beside each reply: both lie in shared
+A worker states three sums of squares beside each push, and the server states rho beside each reply: both lie in shared
 memory, where gradients and weights lie.
 """
 
@@ -28,20 +28,20 @@ class Solving:
     Args:
         policy: it has `steps`, `rho` and `solver`.
         x, u: [at least size], zero before the first round; a worker of sparse data has the same keys in each.
-        said: [4] of float64; its rho is zero before the first round.
-        told: [1] of float64, the server's rho.
+        stated: [4] of float64; its rho is zero before the first round.
+        rho: [1] of float64, as the server states it.
     """
 
     keeps = True
 
     def __init__(
-        self, policy: Any, x: torch.Tensor, u: torch.Tensor, said: torch.Tensor, told: torch.Tensor
+        self, policy: Any, x: torch.Tensor, u: torch.Tensor, stated: torch.Tensor, rho: torch.Tensor
     ) -> None:  # fmt: skip
-        self._policy, self._x, self._u, self._said, self._told = policy, x, u, said, told
-        self._next: tuple[torch.Tensor, torch.Tensor, list[float]] | None = None  # x, u and said after this round
+        self._policy, self._x, self._u, self._stated, self._rho = policy, x, u, stated, rho
+        self._next: tuple[torch.Tensor, torch.Tensor, list[float]] | None = None  # x, u, stated after this round
 
     def run(self, course: Course) -> float:
-        z, rho = course.weights.clone(), float(self._told[0])
+        z, rho = course.weights.clone(), float(self._rho[0])
         x, u, norms = self._begin(z, rho)
         solve = self._by_steps if self._policy.solver == "sgd" else self._by_evaluations
         x, loss = solve(course, x, z - u, rho)
@@ -52,14 +52,14 @@ class Solving:
 
     def commit(self, course: Course) -> None:
         if self._next is not None:
-            x, u, said = self._next
+            x, u, stated = self._next
             self._x[: len(x)] = x
             self._u[: len(u)] = u
-            self._said.copy_(torch.tensor(said, dtype=torch.float64))
+            self._stated.copy_(torch.tensor(stated, dtype=torch.float64))
 
     def _begin(self, z: torch.Tensor, rho: float) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
         """x, u with the z that has come, and the squares of that round."""
-        before = float(self._said[RHO])
+        before = float(self._stated[RHO])
         if not before:
             return z.clone(), torch.zeros_like(z), [0.0, 0.0, 0.0]
         x = self._x[: len(z)].clone()
@@ -103,15 +103,16 @@ class Consensus:
         policy: it has `rho`, `l2`, `balanced` and `converged`.
         part: the range of all weights.
         weights: [size], z.
-        said: of each worker what its half says.
-        told: where the halves read rho.
+        stated: of each worker what its half states.
+        shared_rho: [1], where the halves read rho.
     """
 
     def __init__(
-        self, policy: Any, part: Part, weights: torch.Tensor, said: Sequence[torch.Tensor], told: torch.Tensor
+        self, policy: Any, part: Part, weights: torch.Tensor, stated: Sequence[torch.Tensor], shared_rho: torch.Tensor
     ) -> None:  # fmt: skip
-        self._policy, self._part, self._weights, self._said, self._told = policy, part, weights, said, told
-        self.rho = told[0] = float(policy.rho)
+        self._policy, self._part, self._weights = policy, part, weights
+        self._stated, self._shared_rho = stated, shared_rho
+        self.rho = shared_rho[0] = float(policy.rho)
         self._last: tuple[float, float, float] | None = None  # of the last round: s^2, sum of lambda z^2, rho
         self.converged = False  #: whether the policy ends the run
         self.residuals: list[list[float]] = []  #: of each round: its number, rho, primal, dual, and both, relative
@@ -133,10 +134,10 @@ class Consensus:
             return [outside(moved)]
         return [Entries(change.n, change.indices, moved.numpy())]
 
-    def tell(self) -> None:
-        """Before weights are sent: beside them, rho. (Not when it changes: a server that goes on from a checkpoint has
-        the rho of then.)"""
-        self._told[0] = self.rho
+    def state_rho(self) -> None:
+        """State rho beside the weights that are about to be sent. (Not when it changes: a server that goes on from a
+        checkpoint has the rho of then.)"""
+        self._shared_rho[0] = self.rho
 
     def facts(self) -> dict[str, object]:
         """For the manifest."""
@@ -144,7 +145,7 @@ class Consensus:
 
     def _judge(self, step: Step, dual_square: float, z_square: float, rho: float) -> None:
         """The residuals of the round before this step, and what follows from them."""
-        far, large, dual = (sum(float(self._said[push.worker][name]) for push in step.pushes)
+        far, large, dual = (sum(float(self._stated[push.worker][name]) for push in step.pushes)
                             for name in (FAR, LARGE, DUAL))  # fmt: skip
         primal, dual_residual = math.sqrt(far), math.sqrt(dual_square)
         relative = _ratio(primal, math.sqrt(max(large, z_square))), _ratio(dual_residual, rho * math.sqrt(dual))

@@ -23,30 +23,6 @@ from pslab.tensors.update.vectors import Vector, copied, cuts, inside, outside, 
 REFRESH = 256  # pushes after which the sums are recomputed, since adding and subtracting accumulates rounding errors
 
 
-class Directions:
-    """The latest gradients of every range. The rate supplies `share(staleness, pushes)` and `clamp`."""
-
-    def __init__(self, rate: Any, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> None:
-        self._rate, self._parts = rate, parts
-        self._ranges = [_Range(part.size, cuts(part, layers), dtype) for part in parts]
-
-    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
-        directions, part = self._ranges[step.range], self._parts[step.range]
-        vectors = [inside(part, gradient) for gradient in gradients]
-        for push, vector in zip(step.pushes, vectors, strict=True):
-            directions.pushes[push.worker] = directions.pushes.get(push.worker, 0) + 1
-            share = float(self._rate.share(step.version - 1 - push.version, directions.pushes[push.worker]))
-            directions.replace(push.worker, vector, share)
-        lengths = directions.lengths()
-        factors = [directions.factors(push.worker, lengths, self._rate.clamp) for push in step.pushes]
-        return [outside(vector) for vector in directions.applied(vectors, factors)]
-
-    def leave(self, worker: int) -> None:
-        for directions in self._ranges:
-            if directions.latest.pop(worker, None) is not None:
-                directions.refresh()
-
-
 @dataclass
 class _Latest:
     """A worker's latest gradient, its share alpha, and alpha / |g| of each layer: 0 where the gradient is zero."""
@@ -56,24 +32,40 @@ class _Latest:
     weights: np.ndarray
 
 
-class _Range:
-    """One range: per layer (`cuts`), the sum of the latest gradients and the sum of alpha * g / |g|."""
+class Directions:
+    """One range: per layer, the sum of the workers' latest gradients and the sum of alpha * g / |g|.
 
-    def __init__(self, size: int, cuts: list[slice], dtype: torch.dtype) -> None:
-        self._cuts = cuts
-        self._bounds = np.array([cut.start for cut in cuts] + [size])
-        self._ones = np.ones(len(cuts))
-        self.latest: dict[int, _Latest] = {}
-        self.pushes: dict[int, int] = {}
-        self._sum, self._directed = zeros(size, dtype=dtype), zeros(size, dtype=dtype)
-        self._out = torch.empty(size, dtype=dtype)
+    The rate supplies `share(staleness, pushes)` and `clamp`.
+    """
+
+    def __init__(self, rate: Any, part: Part, layers: Sequence[slice], dtype: torch.dtype) -> None:
+        self._rate, self._part, self._cuts = rate, part, cuts(part, layers)
+        self._bounds = np.array([cut.start for cut in self._cuts] + [part.size])
+        self._ones = np.ones(len(self._cuts))
+        self._latest: dict[int, _Latest] = {}
+        self._pushes: dict[int, int] = {}
+        self._sum, self._directed = zeros(part.size, dtype=dtype), zeros(part.size, dtype=dtype)
+        self._out = torch.empty(part.size, dtype=dtype)
         self._replaced = 0
 
-    def replace(self, worker: int, gradient: Vector, alpha: float) -> None:
+    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
+        vectors = [inside(self._part, gradient) for gradient in gradients]
+        for push, vector in zip(step.pushes, vectors, strict=True):
+            count = self._pushes[push.worker] = self._pushes.get(push.worker, 0) + 1
+            self._replace(push.worker, vector, float(self._rate.share(step.version - 1 - push.version, count)))
+        lengths = self._lengths()
+        factors = [self._factors(push.worker, lengths) for push in step.pushes]
+        return [outside(vector) for vector in self._applied(vectors, factors)]
+
+    def leave(self, worker: int) -> None:
+        if self._latest.pop(worker, None) is not None:
+            self._refresh()
+
+    def _replace(self, worker: int, gradient: Vector, alpha: float) -> None:
         """Take a worker's new gradient in place of its latest one."""
         lengths = self._norms(gradient)
         weights = np.divide(alpha, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-        old = self.latest.get(worker)
+        old = self._latest.get(worker)
         if old is not None:
             self._add(self._sum, old.gradient, -self._ones)
             self._add(self._directed, old.gradient, -old.weights)
@@ -83,35 +75,35 @@ class _Range:
             kept: Vector = old.gradient.copy_(gradient)
         else:
             kept = copied(gradient)
-        self.latest[worker] = _Latest(kept, alpha, weights)
+        self._latest[worker] = _Latest(kept, alpha, weights)
         self._replaced += 1
         if self._replaced % REFRESH == 0:
-            self.refresh()
+            self._refresh()
 
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         """Recompute the sums from the latest gradients."""
         self._sum.zero_()
         self._directed.zero_()
-        for latest in self.latest.values():
+        for latest in self._latest.values():
             self._add(self._sum, latest.gradient, self._ones)
             self._add(self._directed, latest.gradient, latest.weights)
 
-    def lengths(self) -> np.ndarray:
+    def _lengths(self) -> np.ndarray:
         """t of each layer. Where the directions cancel, no t keeps the length: each then gets its share of it."""
         total, directed = self._norms(self._sum), self._norms(self._directed)
-        shares = sum((latest.alpha * (latest.weights > 0) for latest in self.latest.values()), np.zeros(len(total)))
+        shares = sum((latest.alpha * (latest.weights > 0) for latest in self._latest.values()), np.zeros(len(total)))
         cancel = directed <= torch.finfo(self._sum.dtype).eps * shares
         below = np.where(cancel, shares, directed)
         t: np.ndarray = np.divide(total, below, out=np.zeros_like(total), where=below > 0)
         return t
 
-    def factors(self, worker: int, lengths: np.ndarray, clamp: float) -> np.ndarray:
+    def _factors(self, worker: int, lengths: np.ndarray) -> np.ndarray:
         """The factor of a worker's latest gradient, per layer."""
         with np.errstate(invalid="ignore"):  # of a run that diverges: no share of a length without end
-            clamped: np.ndarray = np.minimum(lengths * self.latest[worker].weights, clamp)
+            clamped: np.ndarray = np.minimum(lengths * self._latest[worker].weights, self._rate.clamp)
         return clamped
 
-    def applied(self, vectors: Sequence[Vector], factors: Sequence[np.ndarray]) -> list[Vector]:
+    def _applied(self, vectors: Sequence[Vector], factors: Sequence[np.ndarray]) -> list[Vector]:
         """Vectors with the same mean as all vectors times their factors: one dense vector, or sparse ones."""
         sparse = [v for v in vectors if not isinstance(v, torch.Tensor)]
         if len(sparse) == len(vectors):

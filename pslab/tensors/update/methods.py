@@ -11,11 +11,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from pslab.protocol.server import Step
 from pslab.protocol.traits import traits_of
 from pslab.tensors.pruning.pruner import Memory
 from pslab.tensors.update.consensus import Consensus, Solving
@@ -24,87 +23,57 @@ from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean_over_users, outside
 
 AVERAGE, REPLICA, CONSENSUS = METHODS = "average", "replica", "consensus"
-SAID = "said"  # the memory of scalars that the server reads
-
-
-class AtServer(Protocol):
-    """The server's half of a method."""
-
-    converged: bool  #: whether the run ends
-
-    def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
-        """The gradients whose mean is applied in a step; those of its pushes are not changed."""
-
-    def tell(self) -> None:
-        """Weights are about to be sent."""
-
-    def facts(self) -> dict[str, object]:
-        """For the manifest."""
-
-
-class Users:
-    """The server's half of an averaging of sparse data: models are averaged over the workers that have moved them."""
-
-    converged = False
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-
-    def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
-        """Of one range, as its entries."""
-        vectors = [inside(self._parts[step.range], gradient) for gradient in gradients]
-        return [outside(mean_over_users(vectors)[0])]
-
-    def tell(self) -> None:
-        """Workers need to know no more than the weights."""
-
-    def facts(self) -> dict[str, object]:
-        """Nothing for the manifest."""
-        return {}
+STATED = "stated"  # the memory of scalars that the server reads
 
 
 def memories(sync: Any, size: int, dtype: torch.dtype) -> dict[str, Memory]:
     """What each worker keeps for a policy, from one push to the next."""
     traits = traits_of(sync)
     if traits.method == CONSENSUS:
-        return {"x": Memory(size, dtype), "u": Memory(size, dtype), SAID: Memory(4, torch.float64, scalars=True)}
+        return {"x": Memory(size, dtype), "u": Memory(size, dtype), STATED: Memory(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
         return {"accrued": Memory(size, dtype), "moved": Memory(size, dtype)}
     return {}
 
 
-def tells(sync: Any) -> bool:
-    """Whether the server says a number beside its weights."""
+def has_rho(sync: Any) -> bool:
+    """Whether the server states a number, rho, beside its weights."""
     return traits_of(sync).method == CONSENSUS
 
 
-def at_worker(sync: Any, kept: Mapping[str, torch.Tensor], scale: float, told: torch.Tensor | None) -> Local:
+def at_worker(sync: Any, kept: Mapping[str, torch.Tensor], scale: float, rho: torch.Tensor | None) -> Local:
     """A worker's half.
 
     Args:
         kept: the memories.
         scale: the rate of a push that is applied alone, in learning rates.
-        told: what the server says, if anything.
+        rho: where the server states it, if the method has one.
     """
     method = traits_of(sync).method
-    if method == CONSENSUS and told is not None:
-        return Solving(sync, kept["x"], kept["u"], kept[SAID], told)
+    if method == CONSENSUS and rho is not None:
+        return Solving(sync, kept["x"], kept["u"], kept[STATED], rho)
     if method == REPLICA:
         return Steps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
     return Steps()
 
 
 def at_server(
-    sync: Any, parts: Sequence[Part], weights: torch.Tensor, said: Sequence[torch.Tensor], told: torch.Tensor | None,
-    sparse: bool,
-) -> AtServer | None:  # fmt: skip
-    """The server's half, if it has one beside the mean of what is pushed.
+    sync: Any, parts: Sequence[Part], weights: torch.Tensor, stated: Sequence[torch.Tensor], rho: torch.Tensor | None
+) -> Consensus | None:
+    """The server's half, if it remembers anything.
 
     Args:
-        said: of each worker the memory SAID.
-        sparse: whether pushes hold the keys of their workers' examples alone.
+        stated: of each worker the memory STATED.
+        rho: where workers read it, if the method has one.
     """
-    method = traits_of(sync).method
-    if method == CONSENSUS and told is not None:
-        return Consensus(sync, parts[0], weights, said, told)
-    return Users(parts) if method == AVERAGE and sparse else None
+    if traits_of(sync).method != CONSENSUS or rho is None:
+        return None
+    return Consensus(sync, parts[0], weights, stated, rho)
+
+
+def over_users(sync: Any, part: Part, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
+    """The gradients whose mean is applied to a range where pushes hold the keys of their workers' examples alone: an
+    averaging policy takes the mean over the workers that have moved a weight."""
+    if traits_of(sync).method != AVERAGE:
+        return gradients
+    return [outside(mean_over_users([inside(part, gradient) for gradient in gradients])[0])]

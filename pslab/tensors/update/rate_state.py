@@ -12,14 +12,18 @@ from typing import Any, Protocol
 import torch
 
 from pslab.protocol.server import Step
+from pslab.tensors.codec import Entries
+from pslab.tensors.device import zeros
 from pslab.tensors.update.directions import Directions
-from pslab.tensors.update.squares import ServerSquares, Squares
 from pslab.tensors.update.store import Gradient, Part
+from pslab.tensors.update.vectors import inside, mean, outside, positions
 from pslab.tensors.update.versions import Versions
+
+CHUNK = 1 << 18  # elements that are divided at a time
 
 
 class RateState(Protocol):
-    """Vectors that the server keeps for a rate, range by range."""
+    """Vectors that the server keeps for a rate, of one range."""
 
     def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
         """The gradients whose mean is applied in a step.
@@ -34,7 +38,55 @@ class RateState(Protocol):
         """A worker has left the run."""
 
 
-AT_SERVER: dict[str, Callable[[Any, Sequence[Part], Sequence[slice], torch.dtype], RateState]] = {
+class Squares:
+    """AdaGrad (Duchi et al., 2011): gradients divided by the root of the sum of all squared gradients, elementwise.
+
+    Each gradient counts in its own divisor.
+
+    Args:
+        rate: its `eps` is added to the root.
+        total: [size], the sums so far; updated in place.
+    """
+
+    def __init__(self, rate: Any, total: torch.Tensor) -> None:
+        self._eps, self.total = float(rate.eps), total
+
+    def divide(self, gradient: torch.Tensor, out: torch.Tensor, start: int = 0) -> torch.Tensor:
+        """A dense gradient whose first element is number `start`, divided; `out` may be the gradient itself."""
+        for offset in range(0, len(gradient), CHUNK):  # in chunks, because the roots need memory of their own
+            chunk = slice(offset, offset + CHUNK)
+            g = gradient[chunk]
+            total = self.total[start + offset :][: len(g)]
+            total.addcmul_(g, g)
+            torch.div(g, total.sqrt().add_(self._eps), out=out[chunk])
+        return out
+
+    def divide_entries(self, entries: Entries) -> Entries:
+        """Sparse entries, divided; an entry that is absent is zero and stays zero."""
+        where, values = positions(entries), torch.from_numpy(entries.values)
+        total = self.total[where].addcmul_(values, values)
+        self.total.index_copy_(0, where, total)
+        return Entries(entries.n, entries.indices, (values / total.sqrt_().add_(self._eps)).numpy())
+
+
+class ServerSquares(Squares):
+    """One sum of squares for all workers; of several pushes in one step the mean is squared."""
+
+    def __init__(self, rate: Any, part: Part, layers: Sequence[slice], dtype: torch.dtype) -> None:
+        super().__init__(rate, zeros(part.size, dtype=dtype))
+        self._part, self._out = part, torch.empty(part.size, dtype=dtype)
+
+    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
+        vector = mean([inside(self._part, gradient) for gradient in gradients])
+        if isinstance(vector, torch.Tensor):
+            return [outside(self.divide(vector, self._out))]
+        return [self.divide_entries(vector)]
+
+    def leave(self, worker: int) -> None:
+        """The squares of its gradients stay in the sum."""
+
+
+AT_SERVER: dict[str, Callable[[Any, Part, Sequence[slice], torch.dtype], RateState]] = {
     "versions": Versions,
     "squares": ServerSquares,
     "directions": Directions,
@@ -56,8 +108,8 @@ def joins(rate: object) -> bool:
     return needs(rate) == "versions"
 
 
-def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> RateState | None:
-    """What the server keeps for a rate, if anything.
+def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> list[RateState]:
+    """What the server keeps for a rate, of each range; empty if it keeps nothing.
 
     Args:
         parts: the ranges.
@@ -65,7 +117,7 @@ def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtyp
         dtype: of the weights.
     """
     made = AT_SERVER.get(needs(rate))
-    return made and made(rate, parts, layers, dtype)
+    return [made(rate, part, layers, dtype) for part in parts] if made else []
 
 
 def at_worker(rate: object, memory: Callable[[], torch.Tensor]) -> Squares | None:

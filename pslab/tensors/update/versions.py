@@ -19,48 +19,40 @@ from pslab.tensors.update.vectors import Vector, copied, inside, mean, outside, 
 
 
 class Versions:
-    """The versions of every range."""
-
-    def __init__(self, rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> None:
-        self._parts, self.ranges = parts, [_Range(part.size, dtype) for part in parts]
-
-    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
-        versions, part = self.ranges[step.range], self._parts[step.range]
-        versions.reclaim()
-        groups: dict[int, list[Vector]] = {}
-        for push, gradient in zip(step.pushes, gradients, strict=True):
-            groups.setdefault(versions.joined(push.version), []).append(inside(part, gradient))
-        joinable = {versions.joined(version) for version in computing}
-        # the first pushes of a version move the weights by their mean, which the step takes anyway
-        first = len(groups) == 1 and not groups.keys() & versions.means.keys()
-        changes = [versions.join(v, group, keep=v in joinable) for v, group in groups.items()
-                   if v in joinable or not first]  # fmt: skip
-        versions.advance(step.version, max(groups), computing)
-        return gradients if first else [outside(reduce(plus, changes))]
-
-    def leave(self, worker: int) -> None:
-        """Its pushes stay in the means."""
-
-
-class _Range:
     """One range: the `means` of the versions that may still be joined, and the number of `members` of each."""
 
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
-        self._size, self._dtype, self._newest = size, dtype, -1
+    def __init__(self, rate: object, part: Part, layers: Sequence[slice], dtype: torch.dtype) -> None:
+        self._part, self._dtype, self._newest = part, dtype, -1
         self._opened = {0: 0}  # version of the weights -> the version that a push computed on them joins
         self.means: dict[int, Vector] = {}
         self.members: dict[int, int] = {}
         self._spare: list[torch.Tensor] = []  # memory of dropped means and of changes that have been applied
         self._lent: list[torch.Tensor] = []  # memory of the changes that are being applied
 
-    def joined(self, version: int) -> int:
+    def adjust(self, step: Step, gradients: Sequence[Gradient], computing: Collection[int]) -> Sequence[Gradient]:
+        self._spare, self._lent = self._spare + self._lent, []  # the changes of the last step have been applied
+        groups: dict[int, list[Vector]] = {}
+        for push, gradient in zip(step.pushes, gradients, strict=True):
+            groups.setdefault(self._joined(push.version), []).append(inside(self._part, gradient))
+        joinable = {self._joined(version) for version in computing}
+        # the first pushes of a version move the weights by their mean, which the step takes anyway
+        first = len(groups) == 1 and not groups.keys() & self.means.keys()
+        changes = [self._join(version, group, keep=version in joinable)
+                   for version, group in groups.items() if version in joinable or not first]  # fmt: skip
+        self._advance(step.version, max(groups), computing)
+        return gradients if first else [outside(reduce(plus, changes))]
+
+    def leave(self, worker: int) -> None:
+        """Its pushes stay in the means."""
+
+    def _joined(self, version: int) -> int:
         """The version that a push joins which was computed on this version of the weights.
 
         If that one was dropped, because the worker left before its push was applied, the oldest version kept.
         """
         return self._opened.get(version, min(self._opened.values()))
 
-    def join(self, version: int, vectors: Sequence[Vector], keep: bool) -> Vector:
+    def _join(self, version: int, vectors: Sequence[Vector], keep: bool) -> Vector:
         """Add pushes to a version and return the change of its mean; `keep` the mean if it may still be joined."""
         new, old = mean(vectors), self.means.get(version)
         self.members[version] = self.members.get(version, 0) + len(vectors)
@@ -80,18 +72,14 @@ class _Range:
             old.add_(out)
         return out
 
-    def advance(self, made: int, joined: int, computing: Collection[int]) -> None:
+    def _advance(self, made: int, joined: int, computing: Collection[int]) -> None:
         """A step has made version `made` of the weights; drop the means that no worker can join any more."""
         self._newest = max(self._newest, joined)
-        self._opened = {version: self.joined(version) for version in computing} | {made: self._newest + 1}
+        self._opened = {version: self._joined(version) for version in computing} | {made: self._newest + 1}
         for version in self.means.keys() - set(self._opened.values()):
             dropped = self.means.pop(version)
             self._spare += [dropped] if isinstance(dropped, torch.Tensor) else []
         self.members = {version: self.members[version] for version in self.means}
 
-    def reclaim(self) -> None:
-        """The changes of the last step have been applied: their memory is free."""
-        self._spare, self._lent = self._spare + self._lent, []
-
     def _room(self) -> torch.Tensor:
-        return self._spare.pop() if self._spare else torch.empty(self._size, dtype=self._dtype)
+        return self._spare.pop() if self._spare else torch.empty(self._part.size, dtype=self._dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,15 +17,16 @@ Share = tuple[float, float]  # of an iteration's time: the forward and the backw
 
 
 class Uses(TorchFunctionMode):
-    """Records which module runs when each parameter is first used, in the order of first uses.
+    """Records which module runs when each parameter, or each of other `tensors`, is first used, in that order.
 
     A parameter may be used without a call of its own module, as the output projection of an attention is.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, tensors: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
         super().__init__()
-        self.first: dict[str, str] = {}  #: parameter -> path of the module that uses it first
-        self._names = {id(p): name for name, p in module.named_parameters()}
+        self.first: dict[str, str] = {}  #: name of a tensor -> path of the module that uses it first
+        self.used: set[str] = set()  #: those of them that are used, also where no module runs, as in a hook before it
+        self._names = {id(t): name for name, t in (module.named_parameters() if tensors is None else tensors)}
         self._open: list[str] = []
         self._module = module
 
@@ -53,8 +54,10 @@ class Uses(TorchFunctionMode):
         for value in (*args, *(kwargs or {}).values()):
             for each in value if isinstance(value, (list, tuple)) else (value,):
                 name = self._names.get(id(each))
-                if name is not None and self._open:
-                    self.first.setdefault(name, self._open[-1])
+                if name is not None:
+                    self.used.add(name)
+                    if self._open:
+                        self.first.setdefault(name, self._open[-1])
         return func(*args, **(kwargs or {}))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import multiprocessing
 import signal
 import sys
@@ -59,12 +58,9 @@ class Source:
 
     def read(self, batches: Iterable[Batch], seed: int, processes: int | None = None) -> Generator[Pair, None, None]:
         """The inputs and targets of these batches, in their order, read ahead by the loading processes."""
-        count = self.processes if processes is None else processes
-        loader: Any = (
-            _Passes(self.dataset, self._part, seed, batches, self._collate, min(count, 1)) if self.sequential else
-            DataLoader(_Drawing(self.dataset, self._part, seed), batch_sampler=_Keys(batches),
-                       collate_fn=self._collate, **_processes(count))
-        )  # fmt: skip
+        dataset = (_Stream if self.sequential else _Drawing)(self.dataset, self._part, seed)
+        loader = DataLoader(dataset, batch_sampler=_Keys(batches), collate_fn=self._collate,
+                            **_processes(self.processes if processes is None else processes))  # fmt: skip
         with _with_children():
             stream = iter(loader)
         while True:
@@ -154,70 +150,45 @@ class _Drawing(TorchDataset[Any]):
         return self._dataset[place]
 
 
+class _Stream(_Drawing):
+    """The same of an IterableDataset, which may have set_epoch(epoch): it is read on from batch to batch, and from its
+    beginning in each epoch, and where a place has gone by."""
+
+    _epoch = -1
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> list[Any]:
+        epoch, wanted = keys[0][0], [place for _, place in keys]
+        if epoch != self._epoch or min(wanted) < self._at:
+            self._begin(epoch)
+        found: dict[int, Any] = {}
+        while self._at <= max(wanted):
+            seed_globals(self._seed, "example", self._part, epoch, self._at)
+            try:
+                example = next(self._examples)
+            except StopIteration:
+                missing = next(place for place in wanted if place not in found)
+                problem = f"the IterableDataset ended before example {missing} of {len(self._dataset)}"
+                raise ValueError(problem) from None
+            if self._at in wanted:
+                found[self._at] = example
+            self._at += 1
+        return [found[place] for place in wanted]
+
+    def _begin(self, epoch: int) -> None:
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+        seed_globals(self._seed, "example", self._part, epoch, 0)
+        self._epoch, self._at, self._examples = epoch, 0, iter(self._dataset)
+
+
 class _Keys:
-    """Batches as a DataLoader takes them from a sampler: lists of what __getitem__ is given."""
+    """Batches as a DataLoader takes them from a sampler: lists of what a Dataset is asked for."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = batches
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         return ([(epoch, int(place)) for place in places] for epoch, places in self._batches)
-
-
-class _Passes:
-    """Batches of an IterableDataset: a pass in each epoch, and another one where a place has gone by."""
-
-    def __init__(
-        self, dataset: Any, part: str, seed: int, batches: Iterable[Batch], collate: Any, processes: int
-    ) -> None:
-        self._dataset, self._part, self._seed, self._processes = dataset, part, seed, processes
-        self._batches, self._collate = batches, collate
-
-    def __iter__(self) -> Iterator[Any]:
-        begun, at, stream = -1, 0, iter(list[Any]())
-        for epoch, places in self._batches:
-            wanted = [int(place) for place in places]
-            if epoch != begun or min(wanted) < at:
-                begun, at, stream = epoch, 0, self._pass(epoch)
-            found: dict[int, Any] = {}
-            for example in stream:
-                if at in wanted:
-                    found[at] = example
-                at += 1
-                if at > max(wanted):
-                    break
-            if missing := [place for place in wanted if place not in found]:
-                raise ValueError(f"the IterableDataset ended before example {missing[0]} of {len(self._dataset)}")
-            yield self._collate([found[place] for place in wanted])
-
-    def _pass(self, epoch: int) -> Iterator[Any]:
-        stream = _DrawingStream(self._dataset, self._part, self._seed, epoch)
-        loader = DataLoader(stream, batch_size=None, collate_fn=_as_it_is, **_processes(self._processes))
-        with _with_children():
-            return iter(loader)
-
-
-class _DrawingStream(IterableDataset[Any]):
-    """The same of an IterableDataset, which may have set_epoch(epoch)."""
-
-    def __init__(self, dataset: Any, part: str, seed: int, epoch: int) -> None:
-        self._dataset, self._names, self._seed, self._epoch = dataset, ("example", part, epoch), seed, epoch
-
-    def __iter__(self) -> Iterator[Any]:
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(self._epoch)
-        seed_globals(self._seed, *self._names, 0)
-        stream = iter(self._dataset)
-        for place in itertools.count():
-            seed_globals(self._seed, *self._names, place)
-            try:
-                yield next(stream)
-            except StopIteration:
-                return
-
-
-def _as_it_is(example: Any) -> Any:
-    return example
 
 
 def _processes(count: int) -> dict[str, Any]:

@@ -27,10 +27,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.overrides import TorchFunctionMode
 
 from pslab.errors import ConfigError
 from pslab.tensors.random_streams import numpy_generator
+from pslab.tensors.workload.layer_costs import Uses
 from pslab.tensors.workload.models import temporary_seed
 
 CALIBRATION = 2048  # training examples on which they are estimated
@@ -125,9 +125,9 @@ def _found(trial: nn.Module, sample: Tensor) -> Running:
     for _ in range(2):
         trial(sample)
     changed = tuple(name for name, value in before.items() if not _same(trial.get_buffer(name), value))
-    with Reads({id(trial.get_buffer(name)): name for name in changed}) as reads:
-        trial.eval()(sample)
-    return Running(tuple(norms), changed, tuple(name for name in changed if name in reads.names))
+    uses = Uses(trial.eval(), [(name, trial.get_buffer(name)) for name in changed])
+    uses.watch(lambda: trial(sample))
+    return Running(tuple(norms), changed, tuple(name for name in changed if name in uses.used))
 
 
 def _check(module: nn.Module, found: Running, sample: Tensor) -> None:
@@ -140,22 +140,6 @@ def _check(module: nn.Module, found: Running, sample: Tensor) -> None:
         if _same(trial.get_buffer(buffer), module.get_buffer(buffer)):
             problem = f"buffer {buffer} changes in training, and is read in evaluation, but does not change where"
             raise ConfigError("model", name, f"{problem} its own module alone is in training mode: change it there")
-
-
-class Reads(TorchFunctionMode):
-    """Notes the names of the tensors, given by their ids, that torch's functions take."""
-
-    def __init__(self, tensors: dict[int, str]) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self._tensors = tensors
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for value in (*args, *(kwargs or {}).values()):
-            for each in value if isinstance(value, (list, tuple)) else (value,):
-                if id(each) in self._tensors:
-                    self.names.add(self._tensors[id(each)])
-        return func(*args, **(kwargs or {}))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -25,11 +25,11 @@ class Round:
 
     def __init__(self, policy: ADMM, keys: int, *targets: dict[int, float]) -> None:
         self.policy, self.targets, self.rounds = policy, targets, 0
-        self.z, told = torch.zeros(keys, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        self.z, rho = torch.zeros(keys, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
         self.xs, self.us = ([torch.zeros(len(own), dtype=torch.float64) for own in targets] for _ in range(2))
-        self.said = [torch.zeros(4, dtype=torch.float64) for _ in targets]
-        self.server = Consensus(policy, Part((slice(0, keys),)), self.z, self.said, told)
-        self.workers = [Solving(policy, *own, told) for own in zip(self.xs, self.us, self.said, strict=True)]
+        self.stated = [torch.zeros(4, dtype=torch.float64) for _ in targets]
+        self.server = Consensus(policy, Part((slice(0, keys),)), self.z, self.stated, rho)
+        self.workers = [Solving(policy, *own, rho) for own in zip(self.xs, self.us, self.stated, strict=True)]
 
     def __call__(self) -> None:
         """One round."""
@@ -39,7 +39,7 @@ class Round:
         (change,) = self.server.adjust(step, pushes)
         where = slice(None) if change.indices is None else torch.from_numpy(change.indices)
         self.z[where] -= torch.from_numpy(change.values)
-        self.server.tell()
+        self.server.state_rho()
 
     def _push(self, worker: int) -> Entries:
         keys = np.array(sorted(self.targets[worker]))
@@ -123,7 +123,7 @@ def test_small_residuals_end_it():
 def test_an_iteration_that_is_computed_again_is_the_same():
     rounds = Round(ADMM(**EXACT), 1, {0: 0.0}, {0: 4.0})
     rounds()
-    before = [tensor.clone() for tensor in (*rounds.xs, *rounds.us, *rounds.said)]
+    before = [tensor.clone() for tensor in (*rounds.xs, *rounds.us, *rounds.stated)]
     solving, weights, gradient = rounds.workers[1], rounds.z.clone(), torch.empty(1, dtype=torch.float64)
 
     def at(batch: int) -> float:
@@ -136,4 +136,4 @@ def test_an_iteration_that_is_computed_again_is_the_same():
         pushed.append(gradient.clone())
         assert torch.equal(weights, rounds.z)
     assert torch.equal(*pushed)
-    assert all(map(torch.equal, before, (*rounds.xs, *rounds.us, *rounds.said)))
+    assert all(map(torch.equal, before, (*rounds.xs, *rounds.us, *rounds.stated)))

@@ -43,7 +43,7 @@ class Server:
 
     def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2, size=SIZE):
         self.parts, self.size = parts, size
-        self.state = rate_state.at_server(rate, parts, layers, torch.float64)
+        self.states = rate_state.at_server(rate, parts, layers, torch.float64)
         self.store = Store(torch.zeros(size, dtype=torch.float64), parts, resolve_optimizer("sgd"))
         self.version = 0
         self.held = dict.fromkeys(range(workers), 0)
@@ -65,7 +65,7 @@ class Server:
             messages = tuple(Push(worker, index, 0, self.held[worker]) for worker, _ in pushes)
             gradients = [entries(part, v) for v in vectors] if sparse else vectors
             kept = [outside(inside(part, g)).values.copy() for g in gradients]
-            applied = self.state.adjust(Step(index, messages, aggregate, self.version), gradients,
+            applied = self.states[index].adjust(Step(index, messages, aggregate, self.version), gradients,
                                        list(self.computing.values()))  # fmt: skip
             self.store.step(index, applied, 1.0)
             self.places |= {g.values.ctypes.data for g in applied if isinstance(g, Entries)}
@@ -126,7 +126,7 @@ def test_versions_keep_no_mean_of_a_superstep():
         moved = server.push(*enumerate([v.clone() for v in vectors]))
         assert torch.allclose(moved, expected, rtol=1e-14, atol=1e-15)
         server.pull(0, 1, 2)
-        assert not server.state.ranges[0].means
+        assert not server.states[0].means
 
 
 @dataclass
@@ -172,7 +172,7 @@ def test_weights_are_the_sum_of_the_means_of_all_versions(history, sparse, parts
         server.pull(*workers)
         total = sum(reference.means.values())
         assert torch.allclose(server.moved, total, rtol=1e-11, atol=1e-11)
-        assert all(len(here.means) <= 3 for here in server.state.ranges)
+        assert all(len(here.means) <= 3 for here in server.states)
 
 
 def test_versions_drop_a_mean_that_no_worker_can_join():
@@ -180,7 +180,7 @@ def test_versions_drop_a_mean_that_no_worker_can_join():
     for _ in range(5):
         one(server, 0, 1)
         server.pull(0)
-    (here,) = server.state.ranges
+    (here,) = server.states
     assert list(here.means) == [0]  # the other worker may still join version 0, no worker those between
     one(server, 1, 1)
     assert not here.means
@@ -313,7 +313,7 @@ def test_directions_forget_a_worker_that_left():
     server = Server(Rate("directions"), layers=FLAT)
     server.push((0, full(3)))
     assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 12.5**0.5))
-    server.state.leave(0)
+    server.states[0].leave(0)
     assert server.push((1, full(0, 4))).tolist() == pytest.approx(full(0, 4))
 
 
@@ -368,6 +368,6 @@ def test_plus_and_mean_of_dense_and_sparse_vectors():
 
 
 def test_a_rate_without_needs_has_no_state():
-    assert rate_state.at_server(object(), WHOLE, LAYERS, torch.float64) is None
-    assert rate_state.at_server(Rate("own squares"), WHOLE, LAYERS, torch.float64) is None
+    assert rate_state.at_server(object(), WHOLE, LAYERS, torch.float64) == []
+    assert rate_state.at_server(Rate("own squares"), WHOLE, LAYERS, torch.float64) == []
     assert rate_state.at_worker(Rate("squares"), lambda: torch.zeros(1)) is None

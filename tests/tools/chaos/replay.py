@@ -37,7 +37,7 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     settings = [Setting(run.seed, w, run.workers, batches[w].rounds) for w in range(run.workers)]
     pruners = [Pruner.of(experiment.prune, keyspace, dtype, setting=setting) for setting in settings]
     versions = {0: store.weights.clone()}
-    server = rate_state.at_server(experiment.rate, experiment.parts, layers, dtype)
+    states = rate_state.at_server(experiment.rate, experiment.parts, layers, dtype)
     squares = [rate_state.at_worker(experiment.rate, lambda: torch.zeros_like(held)) for _ in range(run.workers)]
 
     def compute(worker: int, iteration: int, version: int) -> Any:
@@ -64,9 +64,9 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
         factor = experiment.schedule.factor(progress, applied * run.batch_size / len(data.train_y))
         rate = run.learning_rate * factor * experiment.rate.scale(told)
-        if server is not None:
+        if states:
             messages = tuple(Push(worker, 0, iteration, pulled) for worker, iteration, pulled in names)
-            gradients = server.adjust(Step(0, messages, aggregate, version), gradients, anybody)
+            gradients = states[0].adjust(Step(0, messages, aggregate, version), gradients, anybody)
         store.step(0, gradients, rate)
         versions[version] = store.weights.clone()
         applied += len(group)

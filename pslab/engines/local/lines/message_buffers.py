@@ -14,7 +14,7 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, Blocked, Diverged, Go, Stop
 from pslab.errors import FrameError
 from pslab.protocol.messages import Ack, Pull, Push, Weights
-from pslab.tensors.update.methods import SAID
+from pslab.tensors.update.methods import STATED
 
 Places = tuple[memoryview, ...]
 
@@ -29,7 +29,7 @@ class MessageBuffers:
     def __init__(self, job: Job, arena: Arena, worker: int, server: int = 0, *, serves: bool = False) -> None:
         self._job, self._arena, self._worker, self._server = job, arena, worker, server
         self._in_place = job.layout.in_place or (serves and job.straight)
-        said = job.layout.memories.get(SAID)
+        said = job.layout.memories.get(STATED)
         self._said_bytes = 0 if said is None else said.entries * said.dtype.itemsize
         self._whole: dict[tuple[int, int], Places] = {}  # of (a buffer's offset, range)
 
@@ -51,7 +51,7 @@ class MessageBuffers:
             if not size_bytes:
                 return ()
             buffers = layout.gradients if size_bytes == WHOLE else layout.up
-            own = layout.kept[self._worker].get(SAID)
+            own = layout.kept[self._worker].get(STATED)
             said = () if own is None else (self._arena.bytes(own, self._said_bytes),)
             return self._of(index, in_turn(buffers[self._worker], iteration), size_bytes) + said
         if kind is Pull:

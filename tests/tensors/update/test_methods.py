@@ -1,0 +1,157 @@
+"""The methods' halves: a worker's own steps, means over the workers that hold a weight, and L-BFGS with a budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pslab.policies.methods.local_sgd import LocalSGD
+from pslab.policies.sync.asp import ASP
+from pslab.tensors.codec import Entries
+from pslab.tensors.update.methods import over_users
+from pslab.tensors.update.minimize import minimized
+from pslab.tensors.update.steps import Course, Steps
+from pslab.tensors.update.store import Part
+from pslab.tensors.update.vectors import mean_over_users
+
+
+class Worker:
+    """A worker whose gradient is 1 everywhere; it writes down where each was computed."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps, self.seen = steps, list[float]()
+        self.weights, self.gradient = torch.zeros(1), torch.empty(1)
+
+    def at(self, batch: int) -> float:
+        self.seen.append(float(self.weights))
+        self.gradient.fill_(1.0)
+        return float(batch)
+
+    def course(self, *rates: float, fetched: bool = True, pushed: bool = True) -> Course:
+        return Course(range(len(rates)), rates, self.at, self.weights, self.gradient, fetched, pushed)
+
+    def run(self, count: int, **how: bool) -> float:
+        course = self.course(*[0.5] * count, **how)
+        self.steps.run(course)
+        self.steps.commit(course)
+        return float(self.gradient)
+
+
+def replica(*, literal: bool = False) -> Worker:
+    return Worker(Steps(1.0, torch.zeros(1), torch.zeros(1), literal))
+
+
+@pytest.mark.parametrize(("literal", "positions"), [(False, [0, -0.5, -1, -1.5]), (True, [0, -0.5, 0, -0.5])])
+def test_fetching_twice_as_often_as_pushing(literal, positions):
+    """n_fetch 2, n_push 4: the server has nothing new at the second fetch, and all four gradients at the third."""
+    worker = replica(literal=literal)
+    worker.run(2, fetched=True, pushed=False)
+    assert worker.run(2, fetched=True, pushed=True) == 4
+    assert worker.seen == positions
+    worker.weights.fill_(-2.0)  # the server's, with what was pushed
+    worker.run(1, fetched=True, pushed=False)
+    assert worker.seen[-1] == -2
+
+
+def test_pushing_twice_as_often_as_fetching():
+    worker = replica()
+    assert [worker.run(1, fetched=fetched) for fetched in (True, False)] == [1, 1]
+    assert worker.seen == [0, -0.5]
+    worker.weights.fill_(-0.75)  # what the server made of it
+    worker.run(1)
+    assert worker.seen[-1] == -0.75
+
+
+def test_nothing_is_kept_before_it_is_committed():
+    worker = replica()
+    course = worker.course(0.5, 0.5, pushed=False)
+    for _ in range(2):  # the gradient was not finite, say: the iteration is computed again
+        assert worker.steps.run(course) == 0.5
+        assert worker.weights == 0
+    assert worker.seen == [0, -0.5, 0, -0.5]
+    worker.steps.commit(course)
+    assert worker.run(2, fetched=False) == 4
+    assert worker.seen[-2:] == [-1, -1.5]
+
+
+def test_several_rates_make_one_gradient_of_the_first():
+    worker = Worker(Steps())
+    worker.steps.run(worker.course(0.5, 0.25, 0.0))
+    assert worker.gradient == 1.5
+    assert worker.seen == [0, -0.5, -0.75]
+    worker.steps.run(worker.course(0.0, 0.0))
+    assert worker.seen[-2:] == [0, 0]  # at the end of its schedule
+
+
+# --- means over users ---------------------------------------------------------------------------------------------
+
+
+ONE, OTHER = Entries(3, np.array([0, 1]), np.array([1.0, 2.0])), Entries(3, np.array([0]), np.array([3.0]))
+
+
+@pytest.mark.parametrize(
+    ("vectors", "mean", "users"),
+    [([ONE, OTHER], [2, 2], [2, 1]),
+     ([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.0])], [2, 1], [2, 2]),
+     ([torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), OTHER], [2, 2, 3], [2, 1, 1])],
+    ids=["sparse", "dense", "dense among sparse"],
+)  # fmt: skip
+def test_a_mean_is_over_the_vectors_that_hold_an_entry(vectors, mean, users):
+    found, counts = mean_over_users(vectors)
+    assert (found.tolist() if isinstance(found, torch.Tensor) else found.values.tolist()) == mean
+    assert counts.tolist() == users
+
+
+def test_the_server_averages_over_users_only_where_the_policy_averages():
+    (found,) = over_users(LocalSGD(2), Part((slice(0, 3),)), [ONE, OTHER])
+    assert (found.indices.tolist(), found.values.tolist()) == ([0, 1], [2, 2])
+    assert over_users(ASP(), Part((slice(0, 3),)), [ONE, OTHER]) == [ONE, OTHER]
+
+
+# --- L-BFGS ---------------------------------------------------------------------------------------------------------
+
+
+def quadratic(size: int = 30):
+    """A badly scaled one, and how often it was evaluated."""
+    scales = torch.logspace(-1, 2, size, dtype=torch.float64)
+    target = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    count = [0]
+
+    def objective(x):
+        count[0] += 1
+        return float((scales * (x - target) ** 2).sum() / 2), scales * (x - target)
+
+    return objective, target, count
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 10, 200])
+def test_it_keeps_to_its_budget_never_gets_worse_and_finds_the_minimum(evaluations):
+    objective, target, count = quadratic()
+    begin = torch.zeros_like(target)
+    found = minimized(objective, begin, evaluations)
+    assert count[0] <= evaluations
+    assert objective(found)[0] <= objective(begin)[0]
+    assert torch.equal(begin, torch.zeros_like(target))
+    assert evaluations < 200 or torch.allclose(found, target, atol=1e-3)
+
+
+def test_it_is_far_better_than_gradient_descent_and_stops_at_the_minimum():
+    objective, target, count = quadratic()
+    x = torch.zeros_like(target)
+    for _ in range(60):
+        x = x - 0.015 * objective(x)[1]  # at twice this rate it diverges
+    assert objective(minimized(objective, torch.zeros_like(target), 60))[0] < objective(x)[0] / 100
+    count[0] = 0
+    assert torch.equal(minimized(objective, target, 50), target)
+    assert count[0] == 1
+
+
+def test_rosenbrock():
+    def objective(x):
+        a, b = x
+        value = 100 * (b - a**2) ** 2 + (1 - a) ** 2
+        return float(value), torch.stack([-400 * a * (b - a**2) - 2 * (1 - a), 200 * (b - a**2)])
+
+    found = minimized(objective, torch.tensor([-1.2, 1.0], dtype=torch.float64), 200)
+    assert torch.allclose(found, torch.ones(2, dtype=torch.float64), atol=1e-4)
