@@ -173,7 +173,7 @@ def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe
     """The pipe to a process, which is to see what it needs of what is here."""
     arenas: list[Any] = _flat(memory)
     found = PatchedPipe(pipe, arenas, number)
-    seen = (memory.arena, memory.data, *memory.checkpoints, *(memory.ledger if number == SERVER else ()))
+    seen = (memory.arena, memory.data, *(memory.ledger if number == SERVER else ()))
     for arena in seen:
         assert isinstance(arena, PrivateArena)
         arena.show_all(number)
@@ -181,7 +181,7 @@ def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe
 
 
 def _flat(memory: child.Memory) -> list[Arena]:
-    first = [memory.arena, memory.data, memory.snapshots, *memory.ledger, *memory.checkpoints]
+    first = [memory.arena, memory.data, memory.snapshots, *memory.ledger]
     return first if memory.phases is None else [*first, memory.phases]
 
 
@@ -203,10 +203,9 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     except (EOFError, OSError):  # ... or it gives up now
         return
     reach = Reach(number, way.key, listener, {other: tuple(address) for other, address in told["book"]})
-    one, *others = (PrivateArena(passes=number == 2) for number in range(7))
-    ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
+    one, *others = (PrivateArena(passes=number == 2) for number in range(5))
     phases = None if number == SERVER else PrivateArena()
-    memory = child.Memory(one, others[0], others[1], ledger, checkpoints, phases)
+    memory = child.Memory(one, others[0], others[1], (others[2], others[3]), phases)
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER, behind=True)  # type: ignore[arg-type]
     try:
         lines, offset = _met(reach, number, told["others"])

@@ -117,8 +117,8 @@ class PatchedPipe:
     """A Connection to a process that has arenas like these: what one end shows the other sees with its next message.
 
     Args:
-        behind: a message that is about much is sent in a thread, piece by piece, and those that come after it; so a
-            server goes on serving. What they are about must stay as it is while they are `late`.
+        behind: a large message, or one that is about much, is sent in a thread, piece by piece, and those that come
+            after it; so a server goes on serving. What they are about must stay as it is while they are `late`.
     """
 
     def __init__(self, pipe: Connection, arenas: Sequence[PrivateArena], reader: int, *, behind: bool = False) -> None:
@@ -154,7 +154,7 @@ class PatchedPipe:
             if self._broken is not None:
                 raise self._broken
             parcel = self._parcel(message)
-            if not self._late and not (self._behind and sum(map(len, parcel.pieces)) > LARGE_BYTES):
+            if not self._late and not (self._behind and len(message) + sum(map(len, parcel.pieces)) > LARGE_BYTES):
                 self._send(parcel)
                 return
             self._late.append(parcel)
