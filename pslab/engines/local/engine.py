@@ -140,7 +140,8 @@ class _LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        moved = self.recovery.rewinds or (self.recovery.lives and self.run.fleet != "local")  # who dials is not told
+        # without shared memory others still have the lines of a process that was replaced
+        moved = self.recovery.rewinds or (self.recovery.lives and self.run.fleet != "local")
         if self.pool.ended or self.lost or moved:  # the next run needs all processes, and their lines
             pools.release(kill=True)
         return outcome
@@ -174,7 +175,7 @@ class _LocalRun(Coordinator):
         return (self.workers | self.stores) - set(self.worked) - self.stored
 
     def _owed(self) -> dict[int, str]:
-        """Who owes a report; see pslab.engines.processes.watch."""
+        """The processes that owe a report; see pslab.engines.processes.watch."""
         owed = self.liveness.owed("outcome" in self.facts, set(self.worked))
         preparing = dict.fromkeys(self.recovery.preparing, PREPARING)
         storing = dict.fromkeys(self.stores - self.stored if "outcome" in self.facts else (), ENDING)
@@ -350,7 +351,7 @@ class _LocalRun(Coordinator):
                    for index in self.snapshots if index not in self.evaluated}  # fmt: skip
         tables = [rows_in(arena, columns) for arena, columns in zip(self.pool.ledger, TABLES, strict=True)]
         return {"servers": parts, "tables": tables, "snapshots": self.snapshots, "evaluated": self.evaluated,
-                "weights": weights, "dilation": float(self.dilation), "yields": self.yields,
+                "weights": weights, "dilation": float(self.dilation), "yields": self.precedence.yields,
                 "lives": self.recovery.lives, "rewinds": self.recovery.rewinds,
                 "deaths": self.liveness.deaths}  # fmt: skip
 
@@ -367,7 +368,7 @@ class _LocalRun(Coordinator):
         for index, weights in state["weights"].items():
             if index in self.snapshots:
                 self.layout.snapshot_in(self.pool.snapshots, index).numpy()[:] = weights
-        self.dilation, self.yields = state["dilation"], state["yields"]
+        self.dilation, self.precedence.yields = state["dilation"], state["yields"]
         self.recovery.lives, self.recovery.rewinds = state["lives"], state["rewinds"]
         self.liveness.deaths[:] = state["deaths"]
         self.recovery.begin_again(found.facts, "the run was ended, and goes on from a checkpoint")
