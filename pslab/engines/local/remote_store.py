@@ -189,11 +189,11 @@ class RemoteStores:
     # --- what is done ---------------------------------------------------------------------------------------------
 
     def gone(self) -> list[int]:
-        """The numbers of those whose processes are."""
+        """The numbers of the servers whose processes are gone."""
         return [store.number for store in self.each if store.gone]
 
     def owing(self) -> list[int]:
-        """The numbers of those that have something to do."""
+        """The numbers of the servers that have something to do."""
         return [store.number for store in self.each if store.owes]
 
     def answers(self, worker: int) -> bool:

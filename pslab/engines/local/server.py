@@ -157,8 +157,8 @@ class LocalServer:
     def _progress(self, awaited: Collection[int] | None = None) -> None:
         """Report now and then how far the run is, and that the server serves: see pslab.engines.processes.watch.
 
-        Beside what `OnProgress` gets, the parent is told whose messages came since the last report, and who owes one:
-        the `awaited`, or those who compute.
+        Beside what `OnProgress` gets, the parent is told from which workers messages came since the last report, and
+        which owe one: the `awaited`, or those that compute.
         """
         now = self.clock.now()
         if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):

@@ -157,13 +157,13 @@ def main(context: ProcessContext) -> None:
             body = {"iteration": getattr(role, "iteration", 0), "traceback": traceback.format_exc()}
             try:
                 report(context.parent, "failed", body)
-            except OSError:  # the parent has closed the pipe: nobody is interested any more
+            except OSError:  # the parent has closed the pipe: it needs nothing more
                 return
 
 
 def _give_memory_back() -> None:
-    """To the system, what the role before has left: its cycles, and the holes of evaluations, would grow from run to
-    run. What stands since the imports is not looked through for it."""
+    """Give the system back the memory that the role before has left: its cycles, and the holes of evaluations, would
+    grow from run to run. Objects of the imports are not looked through."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
@@ -189,7 +189,7 @@ def _die_with_parent(pipe: Connection) -> None:
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
-    else:  # it was started by somebody else, perhaps on another machine
+    else:  # another program has started it, perhaps on another machine
         hung_up = select.poll()
         hung_up.register(pipe.fileno(), select.POLLRDHUP)
         hung_up.poll()

@@ -117,7 +117,8 @@ class Pool:
         """What these children have reported within `timeout_s`; an empty list if nothing.
 
         Where a child's end is `tolerated`, that is its last report: of the kind "failed", "gone" or "silent". Its
-        process is killed then, and the error is in `ended`. Who is silent while WAITING is reported, and goes on.
+        process is killed then, and the error is in `ended`. That a child is silent while WAITING is reported; it goes
+        on.
 
         Raises:
             WorkerFailed: a child raised. WorkerDied: one is gone, or dead by the rule of `watch`.
@@ -137,7 +138,7 @@ class Pool:
         ends = {number: each for number, each in found if each.kind in ENDS and not _waits(each, owed[number])}
         others = [(number, each) for number, each in found if number not in ends and each.kind != ALIVE]
         self._held = ends | self._held
-        if others and not all(map(tolerated, self._held)):  # an error must not hide what others reported
+        if others and not all(map(tolerated, self._held)):  # an error must not hide the reports of others
             return others
         held, self._held = self._held, {}
         for number, report in held.items():
