@@ -87,8 +87,7 @@ class Unwritable(RecordError, ExportError):
 class RunError(PslabError):
     """A run that could not go on.
 
-    `outcome` is what it had completed (an Outcome of pslab.engines.experiment.experiment), or None; `kept` says
-    where it lies.
+    `outcome` is what it had completed, or None (see pslab.engines.experiment.experiment); `kept` says where it lies.
     """
 
     outcome: Any = None

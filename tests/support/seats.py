@@ -13,7 +13,6 @@ from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.local.lines.ends import TO_DECIDER
 from pslab.engines.local.lines.stream import Stream
-from pslab.engines.local.recovery.generations import Generations
 from pslab.engines.processes.child import ProcessContext
 from pslab.lab.runs.resolve import resolve
 
@@ -22,11 +21,9 @@ def seated(**fields: Any) -> tuple[Job, ProcessContext, Stream]:
     """The context of the second of two servers, and the decider's end of its stream."""
     experiment, data = resolve(tiny(**{"workers": 2, "servers": 2, "sync": "asp", **fields})), Arena()
     layout, (here, there) = Layout.of(experiment), Pipe()
-    arena, snapshots, *others = (Arena() for _ in range(6))
+    arena, snapshots, *ledger = (Arena() for _ in range(4))
     arena.reserve(layout.end)
     arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
-    ledger, checkpoints = (others[0], others[1]), (others[2], others[3])
-    Generations(checkpoints).clear()
-    context = ProcessContext(2, Parent(), [there], arena, data, snapshots, ledger, checkpoints)  # type: ignore[arg-type]
+    context = ProcessContext(2, Parent(), [there], arena, data, snapshots, tuple(ledger))  # type: ignore[arg-type]
     stream = Stream(here, TO_DECIDER, lease_s=60.0)
     return Job.of(experiment, layout, SharedDataset.store(data, experiment.dataset)), context, stream

@@ -7,21 +7,14 @@ import time
 from pslab.engines.processes.fleets import loopback
 
 AHEAD_S = 1000.0
-FASTER = 0.05  # of a clock that drifts: seconds a second
+FASTER = 0.05  # seconds that such a clock gains in a second
 _begin = loopback.begin
 
 
-def drifting(number: int, way: loopback.Rendezvous) -> None:
-    """The same, and it goes faster, by twice as much at worker 1."""
+def begin(number: int, way: loopback.Rendezvous) -> None:
+    """As the fleet's own, but for the clock of each worker, from before anything has looked at it: it is ahead, and
+    goes faster, by twice as much at worker 1."""
     if number >= 0:
         real, start_s, faster = time.monotonic, time.monotonic(), FASTER * (1 + number)
         time.monotonic = lambda: real() + AHEAD_S + faster * (real() - start_s)
-    _begin(number, way)
-
-
-def begin(number: int, way: loopback.Rendezvous) -> None:
-    """As the fleet's own, but for the clock of each worker: before anything has looked at it."""
-    if number >= 0:
-        real, apart_s = time.monotonic, AHEAD_S * (1 + number)
-        time.monotonic = lambda: real() + apart_s
     _begin(number, way)

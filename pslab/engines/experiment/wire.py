@@ -117,12 +117,6 @@ class Carried(NamedTuple):
     done_s: float
 
 
-class PartSaved(NamedTuple):
-    """... and that its part of this checkpoint is where its own end does not reach."""
-
-    number: int
-
-
 class Ended(NamedTuple):
     """Server -> another one, where memory is not shared: nothing more comes from a worker's process here, or counts."""
 
@@ -143,7 +137,7 @@ class Gone(NamedTuple):
 
 
 Message = (Push | Pull | Weights | Ack | Go | Stop | Diverged | Blocked | Gone | Ordered | ComputedOn | Carried
-           | PartSaved | Ended | Joined)  # fmt: skip
+           | Ended | Joined)  # fmt: skip
 Frame = list[Any]  # of messages
 
 
@@ -184,7 +178,6 @@ _KINDS: tuple[tuple[Any, ...], ...] = (
     (Ordered, "BIq?d"),
     (ComputedOn, "q"),
     (Carried, "qdd"),
-    (PartSaved, "q"),
     (Ended, "H255p"),
     (Joined, "H"),
 )

@@ -14,13 +14,14 @@ import numpy as np
 from pslab.config.fleet import Fleet
 from pslab.config.metric import metric_of
 from pslab.engines.emulation.faults import facts as fault_facts
+from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
 from pslab.engines.experiment.experiment import Experiment, Interrupted, OnProgress, Outcome
 from pslab.engines.local import rehearsal
 from pslab.engines.local.layered_worker import LocalLayeredWorker
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.liveness import Liveness
 from pslab.engines.local.pace import DILATIONS, EMULATED, Pace, emulation, kept, larger
-from pslab.engines.local.recovery.disk import Disk
+from pslab.engines.local.recovery.checkpoints import Checkpoint, CheckpointParts
 from pslab.engines.local.recovery.phase_tables import PhaseTables
 from pslab.engines.local.recovery.replacing import Recovery
 from pslab.engines.local.server import LocalServer
@@ -34,11 +35,17 @@ from pslab.engines.processes.precedence import Precedence
 from pslab.engines.processes.watch import ENDING, EVALUATING, PREPARING
 from pslab.engines.server.evaluate import Evaluating
 from pslab.engines.server.ledger import ARRIVAL_COLUMNS, PUSH_COLUMNS, reached
-from pslab.engines.server.rows import rows_in
+from pslab.engines.server.rows import Rows, rows_in
 from pslab.engines.worker.driver import skipped
 from pslab.errors import RunError
 
 AGAIN = "the machine did not keep the cluster's pace: once again, slower"
+TABLES = len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)  # columns of the tables that servers write
+#: What a checkpoint on the disk has of a run: its servers' parts, and what the parent knows.
+RESUMED: dict[str, type] = {
+    "servers": list, "tables": list, "snapshots": dict, "evaluated": dict, "weights": dict, "dilation": float,
+    "yields": bool, "lives": list, "rewinds": list, "deaths": list,
+}  # fmt: skip
 LAST_WORDS_S = 0.25  # of the INTERRUPT_LIMIT_S, for workers whose server does not answer
 
 
@@ -106,6 +113,7 @@ class _LocalRun(Coordinator):
         self.lost = self.liveness.lost
         servers, succeed = (SERVER, *sorted(self.stores)), partial(self._give_role, successor=True)
         self.recovery = Recovery(pool, self.liveness, self.run.on_death, succeed, partial(on_progress, {}), servers)
+        self.parts, self.resumed = CheckpointParts(servers), False  # whether the run goes on from the disk
         self.evaluator = number_of(self.run.workers, self.run.servers) if beside else None
         self.all |= {self.evaluator} if self.evaluator is not None else set()
         self.facts: dict[str, Any] = {}
@@ -118,7 +126,7 @@ class _LocalRun(Coordinator):
         start_s = time.monotonic()
         try:
             self._prepare()
-            if self.experiment.trains and self.experiment.cluster.emulated and not self.disk.resumed:
+            if self.experiment.trains and self.experiment.cluster.emulated and not self.resumed:
                 self._rehearse()
             self.preparation_s = time.monotonic() - start_s
             self._follow()
@@ -132,7 +140,8 @@ class _LocalRun(Coordinator):
         if self._to_be_repeated():
             return self._repeated()
         outcome = self._outcome()
-        moved = self.recovery.rewinds or (self.recovery.lives and self.run.fleet != "local")  # who dials is not told
+        # without shared memory others still have the lines of a process that was replaced
+        moved = self.recovery.rewinds or (self.recovery.lives and self.run.fleet != "local")
         if self.pool.ended or self.lost or moved:  # the next run needs all processes, and their lines
             pools.release(kill=True)
         return outcome
@@ -166,7 +175,7 @@ class _LocalRun(Coordinator):
         return (self.workers | self.stores) - set(self.worked) - self.stored
 
     def _owed(self) -> dict[int, str]:
-        """Who owes a report; see pslab.engines.processes.watch."""
+        """The processes that owe a report; see pslab.engines.processes.watch."""
         owed = self.liveness.owed("outcome" in self.facts, set(self.worked))
         preparing = dict.fromkeys(self.recovery.preparing, PREPARING)
         storing = dict.fromkeys(self.stores - self.stored if "outcome" in self.facts else (), ENDING)
@@ -189,27 +198,29 @@ class _LocalRun(Coordinator):
             self.facts["outcome"] = "target"
 
     def _run(self) -> None:
-        for number in (*sorted(self.workers | self.stores), SERVER):
+        for number in sorted(self.workers | self.stores):
             self.pool.order(number, "run", self.dilation)
+        paused = self.parts.newest is not None and self.parts.newest.paused
+        self.pool.order(SERVER, "run", self.dilation, paused)
 
     def _rewind(self, fallen: RunError) -> None:
         """A server has ended: all go on from the newest checkpoint; a run that has none yet has not started."""
         while reports := self.pool.reports(dict.fromkeys(self.recovery.servers, ""), 0.0, lambda number: True):
-            self._take_all(reports)  # without shared memory a checkpoint's part comes with one
+            self._take_all(reports)  # one may be a checkpoint's part
         self.facts.clear()
-        rows = rows_in(self.pool.ledger[0], len(PUSH_COLUMNS))
+        rows = rows_in(self.pool.ledger[0], TABLES[0])
         pushes = reached(rows, len(self.experiment.parts), self.experiment.traits)["pushes"]
-        try:
-            found = self.recovery.rewind(fallen, pushes)
-        except RunError:
+        if (found := self.parts.newest) is None:
             self.running = bool(self.recovery.problem or self.recovery.rewinds)
-            raise
+            raise fallen
+        self.parts.forget_torn()
+        self.recovery.rewind(fallen, pushes, found)
         facts = found.facts
         self.phases.rewind(facts["seconds"])
         self.worked.clear()
         self.stored.clear()
         self.forget_snapshots(facts["snapshots"])
-        self._start_servers(found.number)
+        self._start_servers()
         self.await_prepared(self.recovery.servers)  # workers copy weights that are those of the checkpoint
         for worker in sorted(self.workers):
             self._give_role(worker, True)
@@ -246,20 +257,26 @@ class _LocalRun(Coordinator):
     def _prepare(self) -> None:
         self.job = job = self.lay_out()
         self.phases = PhaseTables(self.pool.phases[: self.run.workers])
-        self.disk = Disk(self, job)
-        self._start_servers(self.disk.resume())
+        place = self.experiment.checkpoints if self.run.on_death == "restart" else None  # else servers keep nothing
+        if place is not None and self.before is not None:  # what was too fast is of no use
+            place.clear()
+        self.keeper = Checkpointing(place, job, self.pool.arena, self._say, beside=False)
+        if (state := self.keeper.newest(**RESUMED)) is not None:
+            self._resume(state)
+        self._start_servers()
         for worker in sorted(self.workers):
-            self._give_role(worker, self.disk.resumed)
+            self._give_role(worker, self.resumed)
         if self.evaluator is not None:
             self.pool.start(self.evaluator, Evaluating, job)
         self.await_prepared(self.all)
 
-    def _start_servers(self, checkpoint: int) -> None:
-        """Give the servers their roles, from the checkpoint of this number on, if it is not 0."""
-        self.pool.start(SERVER, LocalServer, self.job, checkpoint)
-        for server in range(1, self.run.servers):
-            role = StoreRole(server, self.run.servers)
-            self.pool.start(number_of(self.run.workers, server), role, self.job, checkpoint)
+    def _start_servers(self) -> None:
+        """Give the servers their roles, and their parts of the newest checkpoint, if there is one."""
+        others = [StoreRole(server, self.run.servers) for server in range(1, self.run.servers)]
+        roles: list[Any] = [LocalServer, *others]
+        parts = [None] * len(roles) if self.parts.newest is None else self.parts.newest.parts
+        for number, role, part in zip(self.recovery.servers, roles, parts, strict=True):
+            self.pool.start(number, role, self.job, part)
 
     def _give_role(self, worker: int, successor: bool = False) -> None:
         role = LocalLayeredWorker if self.job.layered else LocalWorker
@@ -302,8 +319,8 @@ class _LocalRun(Coordinator):
         elif report.kind == "joined":
             self.recovery.joined(report.body)
             self.precedence.renew()
-        elif report.kind == "checkpoint":
-            self.disk.keep(**report.body)
+        elif report.kind == "part":
+            self._take_part(number, report)
         elif report.kind == "evaluated":
             self._stop_at_target(report.body["accuracy"])
         elif report.kind == "served":
@@ -315,6 +332,52 @@ class _LocalRun(Coordinator):
             self.stored.add(number)
         elif report.kind == "worked":
             self.worked[number] = report.body
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _take_part(self, number: int, found: Report) -> None:
+        """A server's part of a checkpoint has come, or why there is none. A whole one goes to the disk, if that is due;
+        the server that decides may then begin another."""
+        if problem := found.body["problem"]:
+            self.recovery.problem = problem if number == SERVER else f"{self.pool.who([number])}: {problem}"
+        elif (whole := self.parts.take(number, found.body["number"], found.content)) is not None:
+            if self.keeper.due(pushes := whole.facts["pushes"]):
+                self.keeper.keep(pushes, lambda: self._state(whole.parts))
+            self.pool.order_plain(SERVER, "checkpointed")
+
+    def _state(self, parts: list[bytes]) -> dict[str, Any]:
+        """What another parent goes on from; see RESUMED."""
+        weights = {index: self.layout.snapshot_in(self.pool.snapshots, index).numpy()
+                   for index in self.snapshots if index not in self.evaluated}  # fmt: skip
+        tables = [rows_in(arena, columns) for arena, columns in zip(self.pool.ledger, TABLES, strict=True)]
+        return {"servers": parts, "tables": tables, "snapshots": self.snapshots, "evaluated": self.evaluated,
+                "weights": weights, "dilation": float(self.dilation), "yields": self.precedence.yields,
+                "lives": self.recovery.lives, "rewinds": self.recovery.rewinds,
+                "deaths": self.liveness.deaths}  # fmt: skip
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Go on from such a state."""
+        self.parts.newest = found = Checkpoint.of(state["servers"], paused=True)
+        for columns, arena, table in zip(TABLES, self.pool.ledger, state["tables"], strict=True):
+            rows = Rows(columns, arena)
+            for row in table.tolist():
+                rows.append(row)
+        self.snapshots, self.evaluated = state["snapshots"], state["evaluated"]
+        self.forget_snapshots(found.facts["snapshots"])
+        self.pool.snapshots.reserve((max(self.snapshots, default=-1) + 1) * self.layout.snapshot_bytes)
+        for index, weights in state["weights"].items():
+            if index in self.snapshots:
+                self.layout.snapshot_in(self.pool.snapshots, index).numpy()[:] = weights
+        self.dilation, self.precedence.yields = state["dilation"], state["yields"]
+        self.recovery.lives, self.recovery.rewinds = state["lives"], state["rewinds"]
+        self.liveness.deaths[:] = state["deaths"]
+        self.recovery.begin_again(found.facts, "the run was ended, and goes on from a checkpoint")
+        self.resumed = True
+
+    def _say(self, words: str) -> None:
+        self.on_progress({"pushes": 0, "seconds": 0.0, "checkpoint": words})
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
 
     def keep_snapshot(self, body: dict[str, Any]) -> None:
         self.opened[body["index"]] = body
@@ -365,7 +428,7 @@ class _LocalRun(Coordinator):
         return {"clock_bound_s": max((each["clock_bound_s"] for each in self.worked.values()), default=0.0)}
 
     def _outcome(self) -> Outcome:
-        pushes, arrivals = map(rows_in, self.pool.ledger, (len(PUSH_COLUMNS), len(ARRIVAL_COLUMNS)))
+        pushes, arrivals = map(rows_in, self.pool.ledger, TABLES)
         if "outcome" in self.facts:
             facts = {name: value for name, value in self.facts.items() if name not in (*EMULATED, "faulted")}
             facts["refused"] += sum(w["refused"] for w in self.worked.values())
@@ -383,7 +446,7 @@ class _LocalRun(Coordinator):
             **({"repeated_after": dict(self.before)} if self.before else {}),
             "disturbed": self.evaluator is not None,
             **skipped(self.run.on_nonfinite, (w["skips"] for w in self.worked.values())),
-            **self.recovery.facts(self.workers - set(self.worked)), **self.disk.keeper.facts(),
+            **self.recovery.facts(self.workers - set(self.worked)), **self.keeper.facts(),
         }
         if "outcome" in self.facts and self.worked:
             measured = self._emulation()

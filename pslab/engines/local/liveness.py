@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.engines.processes.watch import COMPUTING, ENDING, SENDING, SERVING, STORING, WAITING
-from pslab.engines.server.worker_status import told
+from pslab.engines.server.worker_status import described
 from pslab.errors import RunError, Stalled, WorkerDied
 
-LAGS = 10  # times as long as any other's last gradient, and a lease: then it is said
+LAGS = 10  # times as long as any other's last gradient, and a lease: then the run says so
 
 
 class Liveness:
     """The workers of one run, as the server and the pool report them."""
 
-    def __init__(self, pool: Pool, workers: int, on_death: str, stores: Collection[int] = ()) -> None:
+    def __init__(
+        self, pool: Pool, workers: int, on_death: str, stores: Collection[int] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._pool, self._on_death, self._stores = pool, on_death, set(stores)  # these never are replaced
+        self._clock = clock
         self.workers, self.lost = set(range(workers)), set[int]()
         self.deaths: list[dict[str, Any]] = []  #: that the run went on after: worker, iteration, how, instant
         self.late: set[int] = set()  #: workers whose processes ended after the run, before they had reported
@@ -26,23 +30,24 @@ class Liveness:
         self._owing, self._sending = list[int](), list[int]()
         self._travelling, self._reported_s = True, 0.0
         self._since_s = [0.0] * workers  # when each began to do what it does
-        self._said_s = [0.0] * workers  # ... or when it was last said that this takes long
+        self._said_s = [0.0] * workers  # ... or when the run last said that this takes long
         self._took_s = [0.0] * workers  # how long each one's last gradient took, as far as was seen
         self._pushes, self._moved_s = -1, 0.0
-        self._parked: set[int] = set()  # who has waited for a lease
+        self._parked: set[int] = set()  # workers that have waited for a lease
 
     @property
     def present(self) -> set[int]:
-        """Those who are not lost."""
+        """The workers that are not lost."""
         return self.workers - self.lost
 
     def owed(self, served: bool, worked: set[int]) -> dict[int, str]:
-        """Who owes a report, and what it does; once the server has `served`, its last one, unless it has `worked`."""
+        """The processes that owe a report, and what they do meanwhile. Once the server has `served`, each worker that
+        has not `worked` owes its last report."""
         idle = dict.fromkeys([*self.workers, SERVER], "")
         if served:
             return idle | dict.fromkeys(self.present - worked, ENDING)
         serving = {SERVER: SERVING} | dict.fromkeys(self._stores, STORING)
-        if time.monotonic() - self._reported_s > self._pool.watch.lease_s / 2:  # what it said may have changed since
+        if self._clock() - self._reported_s > self._pool.watch.lease_s / 2:  # that may have changed since
             return idle | serving
         parked = dict.fromkeys(self.present if self._stuck else (), WAITING)
         sending = dict.fromkeys(self.present & set(self._sending), SENDING)
@@ -59,7 +64,7 @@ class Liveness:
         self._pool.watch.heard(body.pop("heard"))
         self._owing, self._travelling = body.pop("owing"), body.pop("travelling")
         self._sending = body.pop("sending")
-        now, before = time.monotonic(), self._doings or [{}] * len(self.workers)
+        now, before = self._clock(), self._doings or [{}] * len(self.workers)
         self._doings, self._reported_s = body["workers"], now
         for worker, (then, does) in enumerate(zip(before, self._doings, strict=True)):
             if then != does:
@@ -71,13 +76,13 @@ class Liveness:
             self._pushes, self._moved_s = body["pushes"], now
         elif now - self._moved_s > (lease_s := self._pool.watch.lease_s):
             self._moved_s = now
-            body["waits"] = f"no push came for {lease_s:g} s: {self.told()}"
+            body["waits"] = f"no push came for {lease_s:g} s: {self.described()}"
         if slow := [worker for worker in self.present if self._lags(worker, now)]:
-            body.setdefault("waits", self.told(slow) + f"; the others' last took up to {max(self._took_s):.1f} s")
+            body.setdefault("waits", self.described(slow) + f"; the others' last took up to {max(self._took_s):.1f} s")
         return body
 
     def _lags(self, worker: int, now: float) -> bool:
-        """Whether a gradient takes far longer than others have, which nobody waits for: said once in each lease.
+        """Whether a gradient takes far longer than others have, while no worker waits for it; yes once in each lease.
 
         It may never end: no rule can tell, so that it is not killed.
         """
@@ -94,7 +99,7 @@ class Liveness:
         self.lost.update(self.workers - present)
         self.deaths[:] = [death for death in self.deaths if death["seconds"] <= seconds]
         self._doings, self._owing, self._sending, self._travelling = [], [], [], True
-        self._reported_s = self._moved_s = time.monotonic()
+        self._reported_s = self._moved_s = self._clock()
         self._parked.clear()
 
     def waits(self, number: int) -> None:
@@ -106,12 +111,12 @@ class Liveness:
         self._parked.add(number)
         if self._stuck and self._parked >= self.present:
             lease_s = self._pool.watch.lease_s
-            raise Stalled(f"no worker can go on, and nothing was under way for {lease_s:g} s: {self.told()}")
+            raise Stalled(f"no worker can go on, and nothing was under way for {lease_s:g} s: {self.described()}")
 
-    def told(self, only: Sequence[int] | None = None) -> str:
-        """Who waits for whom, on which clock, and for how long: all workers, or `only` these."""
-        now = time.monotonic()
-        return told(self._doings, [now - since_s for since_s in self._since_s], only)
+    def described(self, only: Sequence[int] | None = None) -> str:
+        """Which worker waits for which, on which clock, and for how long: all workers, or `only` these."""
+        now = self._clock()
+        return described(self._doings, [now - since_s for since_s in self._since_s], only)
 
     def lose(self, death: dict[str, Any]) -> None:
         """The server has lost a worker, in an iteration, or after the run's end.

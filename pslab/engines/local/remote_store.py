@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import Carried, Ended, Frame, Go, Joined, PartSaved, Stop
+from pslab.engines.experiment.wire import Carried, Ended, Frame, Go, Joined, Stop
 from pslab.engines.local.lines.ends import number_of, order_stream
 from pslab.engines.local.lines.frame_assembly import FrameAssembly, server_of
 from pslab.engines.local.lines.stream import ready
@@ -37,7 +37,6 @@ class RemoteStore:
         self.machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
         self._held: deque[tuple[float, Frame]] = deque()  # orders, and when they leave
         self.descriptor = self._stream.descriptor
-        self.kept = 0  #: the last checkpoint of which it has its part
         self.gone = False  #: whether its process is, or does not answer
         self.over = False  #: whether it has sent its last message
         self.ended: set[int] = set()  #: workers from whose last processes nothing more comes to it
@@ -107,8 +106,6 @@ class RemoteStore:
                     pass_on(self.machine.done(), hearer, *frame[0])
                 elif isinstance(frame[0], Stop):
                     self.over = True
-                elif isinstance(frame[0], PartSaved):
-                    self.kept = frame[0].number
                 else:
                     passed.append(frame)
         except (EOFError, OSError):
@@ -192,11 +189,11 @@ class RemoteStores:
     # --- what is done ---------------------------------------------------------------------------------------------
 
     def gone(self) -> list[int]:
-        """The numbers of those whose processes are."""
+        """The numbers of the servers whose processes are gone."""
         return [store.number for store in self.each if store.gone]
 
     def owing(self) -> list[int]:
-        """The numbers of those that have something to do."""
+        """The numbers of the servers that have something to do."""
         return [store.number for store in self.each if store.owes]
 
     def answers(self, worker: int) -> bool:

@@ -13,7 +13,7 @@ from pslab.engines.experiment.wire import Blocked, Diverged, Frame, Go, Stop
 from pslab.engines.local.lines.emulated_links import EmulatedLinks
 from pslab.engines.local.lines.ends import server_stream
 from pslab.engines.local.lines.stream import SPIN_S, NoFrame, Stream, ready
-from pslab.engines.local.recovery.checkpoints import Checkpoints, first_state
+from pslab.engines.local.recovery.server_state import ServerCheckpoints, first_state
 from pslab.engines.local.rehearsal import waking_late_s
 from pslab.engines.local.remote_store import RemoteStores
 from pslab.engines.processes.channel import await_order, report
@@ -35,7 +35,7 @@ class LocalServer:
 
     called = "server"
 
-    def __init__(self, context: ProcessContext, job: Job, checkpoint: int = 0) -> None:
+    def __init__(self, context: ProcessContext, job: Job, part: bytes | None = None) -> None:
         self.job, self.run_, self.context, self.parent = job, job.run, context, context.parent
         self.spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self.clock = WallClock()
@@ -44,10 +44,13 @@ class LocalServer:
         self.coming: dict[int, Stream] = {}  # of workers whose former process has sent what is still on its way
         self.whose: dict[int, int | None] = {self.parent.fileno(): None}  # what is listened to
         self.whose |= {stream.descriptor: worker for worker, stream in enumerate(self.streams) if stream}
-        self.checkpoints = Checkpoints(job, context, self, self.clock, self.stores.each)
-        self.resumed: Mapping[str, Any] | None  # the facts of the checkpoint that it goes on from
-        first = None if checkpoint else first_state(job, context, self, self.clock, self.stores.each)
-        self.resumed, self.state = self.checkpoints.restore(checkpoint) if first is None else (None, first)
+        self.checkpoints = ServerCheckpoints(job, context, self, self.clock, self.stores.each)
+        self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
+        if part is None:
+            machines = [store.machine for store in self.stores.each]
+            self.state = first_state(job, context, self, self.clock, self.stores.each, machines)
+        else:
+            self.resumed, self.state = self.checkpoints.restore(part)
         self.driver, self.waiting, self.faults, self.left, _ = self.state
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
@@ -66,22 +69,22 @@ class LocalServer:
         """Report how late this process wakes while the workers compute."""
         report(self.parent, "rehearsed", {"late_s": waking_late_s(self.parent.fileno(), self.spin_s)})
 
-    def run(self, dilation: float) -> None:
-        """Serve until a stop rule holds, then report everything to the parent."""
+    def run(self, dilation: float, paused: bool = False) -> None:
+        """Serve until a stop rule holds, then report everything to the parent. A run that goes on from a checkpoint was
+        `paused` if its clock is to go on from there, too; if not, that has gone on meanwhile."""
         if self.resumed is None:
             self.clock.start(dilation)
             self.stores.send(Go(self.clock.zero_s))
             self.driver.start()
-            self._checkpoint(not self.checkpoints.problem)
+            self._checkpoint(self.checkpoints.able)
             for worker in range(self.run_.workers):
                 self._send(worker, [Go(self.clock.zero_s)])
-        else:  # time has gone on
-            zero_s = self.resumed["zero_s"]
-            if zero_s is None:  # it stood still meanwhile
-                zero_s = time.monotonic() - self.resumed["seconds"] * dilation
+        else:
+            before_s = self.resumed["seconds"]
+            zero_s = time.monotonic() - before_s * dilation if paused else self.resumed["zero_s"]
             self.clock.start(dilation, zero_s)
             self.stores.send(Go(zero_s))
-            self.stores.settle(self.state.machines, self.driver, self.resumed["seconds"])
+            self.stores.settle(self.state.machines, self.driver, before_s)
             streams, self.streams, self.whose = self.streams, [None] * len(self.streams), {self.parent.fileno(): None}
             self.coming = {w: stream for w, stream in enumerate(streams) if stream is not None and w not in self.left}
         self._loop()
@@ -109,6 +112,10 @@ class LocalServer:
         """No process takes this worker's place any more."""
         if not self.driver.outcome:
             self._leave(worker)
+
+    def checkpointed(self) -> None:
+        """The parent has all parts of the checkpoint that was begun last."""
+        self.checkpoints.whole()
 
     def bury(self, worker: int) -> None:
         """This worker's process is given up: its stream does not end if it stands still on a dead host.
@@ -150,8 +157,8 @@ class LocalServer:
     def _progress(self, awaited: Collection[int] | None = None) -> None:
         """Report now and then how far the run is, and that the server serves: see pslab.engines.processes.watch.
 
-        Beside what `OnProgress` gets, the parent is told whose messages came since the last report, and who owes one:
-        the `awaited`, or those who compute.
+        Beside what `OnProgress` gets, the parent is told from which workers messages came since the last report, and
+        which owe one: the `awaited`, or those that compute.
         """
         now = self.clock.now()
         if self.clock.real_s(now - self.reported_s) < min(PROGRESS_PERIOD_S, self.run_.lease_s / LOOKS):
@@ -168,14 +175,10 @@ class LocalServer:
         report(self.parent, "progress", body)
 
     def _checkpoint(self, due: bool) -> None:
-        """Begin a checkpoint if one is due; it counts once the other servers have done all that they were ordered
-        before, and kept their parts."""
-        checkpoints = self.checkpoints
-        if due and checkpoints.begin(self.state):
+        """Begin a checkpoint if one is due."""
+        if due and self.checkpoints.begin(self.state):
             for store in self.stores.each:
-                store.hand(Keep(checkpoints.number), NO_WORK, self.driver)
-        if checkpoints.complete() or (due and checkpoints.problem):
-            report(self.parent, "checkpoint", {"pushes": checkpoints.pushes, "problem": checkpoints.problem})
+                store.hand(Keep(self.checkpoints.number), NO_WORK, self.driver)
 
     def _obey(self) -> None:
         verb, arguments = await_order(self.parent)

@@ -11,22 +11,20 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import Carried, ComputedOn, Ended, Frame, Go, Joined, Ordered, PartSaved, Stop
+from pslab.engines.experiment.wire import Carried, ComputedOn, Ended, Frame, Go, Joined, Ordered, Stop
 from pslab.engines.local.lines.ends import order_stream, server_stream
 from pslab.engines.local.lines.stream import SPIN_S, NoFrame, Stream, ready
-from pslab.engines.local.recovery.generations import Keeping
+from pslab.engines.local.recovery.server_state import CheckpointPart
 from pslab.engines.processes.channel import LifeSigns, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.ledger import copy_held, show_held
 from pslab.engines.server.shard import TensorShard
 from pslab.engines.server.store import Work, carry_out
-from pslab.errors import CheckpointError
 from pslab.protocol.messages import NO_WORKER
 from pslab.protocol.server import Reply, Step
 from pslab.protocol.store import Forget, Keep, Order, Snapshot
 
-LOOK_S = 0.01  # after which is looked whether a part of a checkpoint is out, where memory is not shared
 STEP, REPLY, NOTHING = range(3)  # kinds of `Ordered`
 PLAIN: dict[int, type[Snapshot | Keep | Forget]] = {3: Snapshot, 4: Keep, 5: Forget}  # orders of a number alone
 KINDS = {order: kind for kind, order in PLAIN.items()}
@@ -58,7 +56,7 @@ def order_of(frame: Frame) -> tuple[Order | None, Work]:
 
 @dataclass(frozen=True)
 class StoreRole:
-    """The role of a process, for one run; what is given to it beside the job may be a checkpoint's number."""
+    """The role of a process, for one run; a new process is given its part of a checkpoint."""
 
     server: int
     servers: int
@@ -67,8 +65,8 @@ class StoreRole:
     def called(self) -> str:
         return f"server {self.server} of {self.servers}"
 
-    def __call__(self, context: ProcessContext, job: Job, checkpoint: int = 0) -> LocalStore:
-        return LocalStore(context, job, self, checkpoint)
+    def __call__(self, context: ProcessContext, job: Job, part: bytes | None = None) -> LocalStore:
+        return LocalStore(context, job, self, part)
 
 
 class LocalStore:
@@ -76,18 +74,18 @@ class LocalStore:
 
     iteration = 0  # it has none
 
-    def __init__(self, context: ProcessContext, job: Job, role: StoreRole, checkpoint: int = 0) -> None:
+    def __init__(self, context: ProcessContext, job: Job, role: StoreRole, part: bytes | None = None) -> None:
         context = context.with_offset_now()
         self._context, self._job, self._role, self._clock = context, job, role, WallClock()
         self._orders = order_stream(job, context, 0, decides=False)
-        self._keeping = Keeping(job, role.server, context.arena, context.checkpoints)
-        self._shard = self._keeping.restored(checkpoint)[1][0] if checkpoint else TensorShard(job, context.arena)
+        self._part = CheckpointPart(job, role.server, context)
+        self._shard: TensorShard = (TensorShard(job, context.arena) if part is None
+                                    else self._part.restore(part)[1]["shard"])  # fmt: skip
         self._spin_s = 0.0 if job.cluster.emulated else SPIN_S
         self._workers: dict[int, Stream] = {}  # which bring and get the numbers, where memory is not shared
         self._whose: dict[int, int] = {}  # of each of these streams
         self._over = False  # whether the decider has said so
         self._life = LifeSigns(context.parent, job.run.lease_s)
-        self._keeps = 0  # the checkpoint whose part is not yet out of this process
 
     def run(self, dilation: float) -> None:
         """Do what the decider orders until it says stop, or is gone."""
@@ -110,15 +108,11 @@ class LocalStore:
     def _turn(self) -> None:
         """Wait for something to do, and do it. What is done may take less CPU time than the system counts."""
         self._life.give()
-        patience_s = LOOK_S if self._keeps else self._life.period_s
-        for source in ready([self._orders.descriptor, *self._whose], patience_s, spin_s=self._spin_s):
+        for source in ready([self._orders.descriptor, *self._whose], self._life.period_s, spin_s=self._spin_s):
             if source == self._orders.descriptor:
                 self._obey()
             elif source in self._whose:
                 self._hear(self._whose[source])
-        if self._keeps and self._context.shown:
-            self._tell([PartSaved(self._keeps)])
-            self._keeps = 0
 
     def _obey(self) -> None:
         """Do what the decider says, or pass weights on to a worker."""
@@ -185,22 +179,10 @@ class LocalStore:
 
     def _carry_out(self, frame: Frame) -> None:
         order, work = order_of(frame)
-        if not isinstance(order, Keep):
+        if isinstance(order, Keep):
+            begin_s = self._clock.now()
+            self._part.send(order.number, {}, {"shard": self._shard})
+            took = 0, begin_s, self._clock.now()
+        else:
             took = carry_out(order, work, self._role.server, self._job, self._shard, self._clock, self)
-            self._tell([Carried(*took)])
-            return
-        begin_s = self._clock.now()
-        kept = self._keep(order.number)
-        self._tell([Carried(0, begin_s, self._clock.now())])
-        if kept:
-            self._context.show()
-            self._keeps = order.number
-
-    def _keep(self, number: int) -> bool:
-        """Keep its part of a checkpoint; whether that could be saved: if not, the checkpoint never is whole."""
-        try:
-            self._keeping.generations.write(number, self._keeping.saved({}, [self._shard]))
-        except CheckpointError as error:
-            report(self._context.parent, "checkpoint", {"pushes": 0, "problem": f"{self._role.called}: {error}"})
-            return False
-        return True
+        self._tell([Carried(*took)])

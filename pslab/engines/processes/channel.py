@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import struct
 import time
+from collections.abc import Iterable
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -29,6 +31,7 @@ class Report(NamedTuple):
     kind: str
     body: dict[str, Any]
     table: np.ndarray  # float64 [rows, columns], perhaps empty
+    content: memoryview = memoryview(b"")
 
 
 def limit_waits(pipe: Connection, limit_s: float) -> None:
@@ -72,11 +75,14 @@ def read_order(message: bytes) -> tuple[str, Any]:
     return str(verb), argument
 
 
-def report(pipe: Connection, kind: str, body: dict[str, Any] | None = None, table: np.ndarray | None = None) -> None:
-    """Child -> parent."""
+def report(
+    pipe: Connection, kind: str, body: dict[str, Any] | None = None, table: np.ndarray | None = None,
+    content: Iterable[memoryview] = (),
+) -> None:  # fmt: skip
+    """Child -> parent. The `content` arrives as one."""
     rows = NO_TABLE if table is None else np.ascontiguousarray(table, dtype=np.float64)
     head = json.dumps({"kind": kind, "body": body or {}, "shape": rows.shape}).encode()
-    pipe.send_bytes(len(head).to_bytes(4, "little") + head + rows.tobytes())
+    pipe.send_bytes(b"".join((len(head).to_bytes(4, "little"), head, rows.data, *content)))
 
 
 class LifeSigns:
@@ -95,8 +101,9 @@ class LifeSigns:
 
 def await_report(pipe: Connection) -> Report:
     """The next report of a child; EOFError when it is gone."""
-    message = pipe.recv_bytes()
-    length = int.from_bytes(message[:4], "little")
-    head = json.loads(message[4 : 4 + length])
-    table = np.frombuffer(message[4 + length :], dtype=np.float64).reshape(head["shape"])
-    return Report(head["kind"], head["body"], table)
+    message = memoryview(pipe.recv_bytes())
+    begin = 4 + int.from_bytes(message[:4], "little")
+    head = json.loads(bytes(message[4:begin]))
+    end = begin + 8 * math.prod(head["shape"])
+    table = np.frombuffer(bytes(message[begin:end])).reshape(head["shape"])
+    return Report(head["kind"], head["body"], table, message[end:])

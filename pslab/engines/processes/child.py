@@ -55,7 +55,6 @@ class Memory(NamedTuple):
     data: Arena
     snapshots: Arena
     ledger: tuple[Arena, Arena]
-    checkpoints: tuple[Arena, Arena]
     phases: Arena | None
 
 
@@ -69,7 +68,6 @@ class ProcessContext(NamedTuple):
     data: Arena
     snapshots: Arena
     ledger: tuple[Arena, Arena]  #: the tables of the server's
-    checkpoints: tuple[Arena, Arena]  #: two generations of its own state, if it is a server
     phases: Arena | None = None  #: the table of a worker's own
     reach: Reach | None = None  #: how it finds others, if it is given no lines
     offset: tuple[float, float] = (0.0, 0.0)  #: what the server's clock shows more than this one, and how exact that is
@@ -101,19 +99,14 @@ class ProcessContext(NamedTuple):
         return max(self.offset[1], abs(seconds - self.offset[0]) + bound_s)
 
     def show(self) -> None:
-        """Send the parent what it is to see, if memory is not shared; it has that once all is `shown`."""
+        """Send the parent what it is to see, if memory is not shared."""
         if not self.arena.shared:
             from pslab.engines.processes.channel import report
 
             report(self.parent, "shown")
 
-    @property
-    def shown(self) -> bool:
-        """Whether all that the parent is to see has left this process: nothing of it is lost if this process ends."""
-        return not getattr(self.parent, "late", False)
-
     def show_all(self) -> None:
-        """Wait until all has left this process."""
+        """Wait until all that the parent is to see has left this process: then nothing is lost if this process ends."""
         if not self.arena.shared:
             cast("Any", self.parent).flush()
 
@@ -164,13 +157,13 @@ def main(context: ProcessContext) -> None:
             body = {"iteration": getattr(role, "iteration", 0), "traceback": traceback.format_exc()}
             try:
                 report(context.parent, "failed", body)
-            except OSError:  # the parent has closed the pipe: nobody is interested any more
+            except OSError:  # the parent has closed the pipe: it needs nothing more
                 return
 
 
 def _give_memory_back() -> None:
-    """To the system, what the role before has left: its cycles, and the holes of evaluations, would grow from run to
-    run. What stands since the imports is not looked through for it."""
+    """Give the system back the memory that the role before has left: its cycles, and the holes of evaluations, would
+    grow from run to run. Objects of the imports are not looked through."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
@@ -196,7 +189,7 @@ def _die_with_parent(pipe: Connection) -> None:
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
-    else:  # it was started by somebody else, perhaps on another machine
+    else:  # another program has started it, perhaps on another machine
         hung_up = select.poll()
         hung_up.register(pipe.fileno(), select.POLLRDHUP)
         hung_up.poll()

@@ -34,7 +34,7 @@ class Coordinator:
         self.pool, self.experiment, self.on_progress, self.run = pool, experiment, on_progress, experiment.run
         self.snapshots: dict[int, tuple[int, float]] = {}  # index -> pushes, seconds
         self.evaluated: dict[int, tuple[float, float]] = {}  # index -> accuracy, loss
-        self.busy: dict[int, int] = {}  # who evaluates which snapshot
+        self.busy: dict[int, int] = {}  # process -> the snapshot that it evaluates
         self.trained = False  # what is left is to evaluate
         pool.watch = Watch(self.run.lease_s)
         self.news: list[dict[str, Any]] = []

@@ -27,8 +27,7 @@ START_LIMIT_S = 120.0
 HEED_S = 0.1
 PIPE_LIMIT_S = 10.0  # in which a child must read on in an order that its pipe does not hold, or write on in a report
 STOP_LIMIT_S = 2.0
-ARENAS = 5  # tensors, data, snapshots, two of the server's tables
-OWN = 2  # of each process: its checkpoints; of all but the server one more, for phases
+ARENAS = 5  # tensors, data, snapshots, two of the server's tables; and one of each worker, for phases
 ENDS = ("failed", "gone", "silent")  # the kinds of a child's last report
 LOCAL = Fleet()
 
@@ -52,11 +51,10 @@ class Pool:
         self._arenas: list[Arena] = []
         self._fleet = launcher(fleet)(workers, fleet)
         try:
-            for _ in range(ARENAS + OWN * (1 + workers) + workers):
+            for _ in range(ARENAS + workers):
                 self._arenas.append(self._fleet.arena())
             self.arena, self.data, self.snapshots, *others = self._arenas
-            self.ledger, self.phases, own = (others[0], others[1]), others[2 : 2 + workers], iter(others[2 + workers :])
-            self.checkpoints = {number: (next(own), next(own)) for number in (SERVER, *range(workers))}
+            self.ledger, self.phases = (others[0], others[1]), others[2:]
             self._spawn(range(workers), heed, tolerated)
         except (OSError, MemoryError) as error:
             self.close(kill=True)
@@ -119,7 +117,8 @@ class Pool:
         """What these children have reported within `timeout_s`; an empty list if nothing.
 
         Where a child's end is `tolerated`, that is its last report: of the kind "failed", "gone" or "silent". Its
-        process is killed then, and the error is in `ended`. Who is silent while WAITING is reported, and goes on.
+        process is killed then, and the error is in `ended`. That a child is silent while WAITING is reported; it goes
+        on.
 
         Raises:
             WorkerFailed: a child raised. WorkerDied: one is gone, or dead by the rule of `watch`.
@@ -139,7 +138,7 @@ class Pool:
         ends = {number: each for number, each in found if each.kind in ENDS and not _waits(each, owed[number])}
         others = [(number, each) for number, each in found if number not in ends and each.kind != ALIVE]
         self._held = ends | self._held
-        if others and not all(map(tolerated, self._held)):  # an error must not hide what others reported
+        if others and not all(map(tolerated, self._held)):  # an error must not hide the reports of others
             return others
         held, self._held = self._held, {}
         for number, report in held.items():
@@ -255,7 +254,7 @@ class Pool:
             waiting -= {number for number, _ in reports}
 
     def _begin(self, numbers: Sequence[int], heed: Callable[[], None]) -> None:
-        memory = {number: Memory(self.arena, self.data, self.snapshots, self.ledger, self.checkpoints[number],
+        memory = {number: Memory(self.arena, self.data, self.snapshots, self.ledger,
                                  None if number == SERVER else self.phases[number]) for number in numbers}  # fmt: skip
         for number, process, pipe in self._fleet.start(memory, heed):
             self.processes[number], self.pipes[number], self._names[number] = process, pipe, name(number)

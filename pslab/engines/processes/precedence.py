@@ -14,8 +14,8 @@ SHARE = 0.25  # of the cores, which processes that want one get at least, or the
 def let_others_first(processes: Iterable[int], yields: bool) -> bool:
     """Let these processes (by their numbers in the system) compute only where no other wants to, or as usual again.
 
-    Linux alone has such a class, SCHED_IDLE, which a user may take and leave; elsewhere nothing happens. Processes that
-    somebody has put into another class stay there.
+    Linux alone has such a class, SCHED_IDLE, which a user may take and leave; elsewhere nothing happens. Processes in
+    another class stay there.
 
     Returns:
         whether the system does it for all of them.

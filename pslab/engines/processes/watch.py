@@ -3,13 +3,13 @@
 A process owes a report while it prepares, rehearses, computes, evaluates or serves. Signs of its life are
 
 - a report, or a message of which the server has told the parent;
-- CPU time used since it was last looked at, or that it wants a core, or waits for a disk: who computes cannot report.
+- CPU time used since the last look, or that it wants a core or waits for a disk: a process that computes cannot report.
 
-Who gives none of them for a lease is dead: stopped, deadlocked, or waiting for what never comes. Who waits on purpose,
-for a modelled computation to end, or does little at a time, reports "alive" a few times in each lease. The server
-reports all the time, and all others wait for it: that it computes is a sign of its life for MUTE_S and not for ever,
-since a policy may loop. Who sends may wait for one that does not read, who is found after a lease: only after another
-one it is dead itself.
+A process that gives no sign for a lease is dead: stopped, deadlocked, or waiting for a message that never comes. A
+process that waits on purpose, for a modelled computation to end, or does little at a time, reports "alive" a few times
+in each lease. The server reports all the time, and all others wait for it: that it computes is a sign of its life for
+MUTE_S and not for ever, since a policy may loop. A process that sends may wait for another one that does not read; that
+one is found dead after a lease, the sender only after two.
 
 A long gradient or evaluation is therefore never taken for dead, nor is one that loops for ever: an interrupt ends it.
 Only Linux says what a process does (/proc); elsewhere a lease must be longer than the longest gradient.
@@ -32,7 +32,7 @@ PREPARING, REHEARSING, COMPUTING, SENDING, WAITING, EVALUATING, SERVING, STORING
 
 STOPPED = "was stopped by a signal"  # how the words for such a silence begin
 
-Phases = Mapping[int, str]  # who owes a report, by number, and what it does meanwhile; "" if it owes none
+Phases = Mapping[int, str]  # of processes by number, what they do while they owe a report; "" if they owe none
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Silence:
 
 
 class Watch:
-    """Who has been silent, and for how long.
+    """The processes that have been silent, and for how long.
 
     Only time counts in which this process looked: while it was stopped itself, or the machine slept, no silence grew.
     """
@@ -60,7 +60,7 @@ class Watch:
             self._silences.pop(number, None)
 
     def silent(self, owed: Phases, process: Callable[[int], int]) -> dict[int, str]:
-        """Those who are dead though their processes are there: for how long, and what they should have done.
+        """The processes that count as dead, and why.
 
         `process` gives a process's number in the system. A silence that was named begins anew.
         """

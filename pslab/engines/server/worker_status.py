@@ -36,7 +36,7 @@ def doings(server: Server, travelling: Sequence[bool]) -> list[dict[str, Any]]:
     return found
 
 
-def told(workers: Sequence[dict[str, Any]], since_s: Sequence[float], only: Sequence[int] | None = None) -> str:
+def described(workers: Sequence[dict[str, Any]], since_s: Sequence[float], only: Sequence[int] | None = None) -> str:
     """Who waits for whom: of each worker, or of `only` these, what it has been doing for so many seconds, on which
     clock."""
     words = []

@@ -201,7 +201,7 @@ def test_no_frame_is_due_where_the_server_itself_asks_for_a_successors_weights(t
 def test_a_successor_goes_on_with_the_x_and_the_u_of_its_predecessor(tmp_path):
     fields = {"sync": "admm:2", "prune": "none", "cluster": {"compute_s": 0.01}}
     undisturbed = conduct(tmp_path, **fields)
-    check(tmp_path, undisturbed, ("pslab.engines.worker.state:PartSaved.end", 5), **fields)
+    check(tmp_path, undisturbed, ("pslab.engines.worker.state:WorkerState.end", 5), **fields)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ import pytest
 from tiny import tiny
 from whole import ended_after
 
-from pslab.engines.local.recovery.disk import Disk
-from pslab.engines.local.recovery.generations import newest
 from pslab.lab.runs.run import run
 
 LONG_S = 60.0
@@ -48,27 +45,6 @@ def test_under_a_barrier_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(
     assert found.pushes.seconds.is_monotonic_increasing
     assert found.accuracy[["pushes", "accuracy", "loss"]].equals(undisturbed.accuracy[["pushes", "accuracy", "loss"]])
     assert not (tmp_path / "checkpoints" / found.digest).exists()
-
-
-@pytest.mark.parametrize("servers", [1, 3])
-def test_a_checkpoint_is_kept_once_all_snapshots_before_it_are_known(tmp_path, monkeypatch, servers):
-    """The parent is busy until the servers have made nearly all checkpoints, and then hears of the first one."""
-    fields, keep, waited = {**FIELDS, "servers": servers}, Disk.keep, []
-
-    def busy(self, pushes, problem):
-        until_s = time.monotonic() + LONG_S
-        while not waited and newest(self._servers).facts["pushes"] < 120:
-            assert time.monotonic() < until_s
-        waited.append(pushes)
-        keep(self, pushes, problem)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Disk, "keep", busy)
-        interrupted(patched, tmp_path, 1, **fields)
-    found = run(tiny(**fields), results=tmp_path, progress=False)
-    assert found.manifest["resumed"][0]["pushes"] >= 120
-    assert found.manifest["verdict"] == "valid", found.manifest["violations"]
-    assert found.accuracy.pushes.tolist() == list(range(0, 168, 8))
 
 
 class Alternating:
@@ -105,7 +81,7 @@ def test_a_parent_that_is_killed_costs_no_more_than_what_came_after_its_last_che
     fields = {**FIELDS, "servers": servers}
     undisturbed = run(tiny(**fields), results=tmp_path / "undisturbed", progress=False)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(SUPPORT.parents[1])])}
-    where = "pslab.engines.experiment.checkpoint.store:TensorLocation.write", "4"
+    where = "pslab.engines.experiment.checkpoint.store:CheckpointStore.write", "4"
     command = [sys.executable, str(SUPPORT / "killed.py"), str(tmp_path), *where, json.dumps(fields)]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()

@@ -15,10 +15,9 @@ from seats import seated
 from tiny import tiny
 
 from pslab.engines.execute import execute
-from pslab.engines.experiment.wire import WHOLE, Carried, Gradient, PartSaved, Stop, Wanted, pack, unpack
+from pslab.engines.experiment.wire import WHOLE, Carried, Gradient, Stop, Wanted, pack, unpack
 from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.lines.stream import Stream
-from pslab.engines.local.recovery.generations import Generations
 from pslab.engines.local.remote_store import RemoteStore
 from pslab.engines.local.store import LocalStore, StoreRole, frame_of, order_of
 from pslab.engines.processes import pool as pools
@@ -85,27 +84,16 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
     payload = Gradient(WHOLE, job.parts[1].size, 0.5, 0.1)
     first, second = (Step(1, (Push(0, 1, version, version, payload, 0),), False, version + 1) for version in range(2))
     done = stepped(LocalStore(context, job, role), line, first, Keep(7), second)
-    assert [type(message) for message in done] == [Carried, Carried, Carried, PartSaved]
-    assert done[-1] == PartSaved(7)
+    assert [type(message) for message in done] == [Carried, Carried, Carried]
+    part = next(said for said in context.parent.reports() if said.kind == "part")  # type: ignore[attr-defined]
+    assert part.body == {"number": 7, "problem": ""}
     after = weights.clone()
     weights.zero_()
-    again = LocalStore(context, job, role, 7)
+    again = LocalStore(context, job, role, bytes(part.content))
     assert not torch.equal(weights[piece], after[piece])
     assert not weights[: piece.start].any()  # another server's
     stepped(again, line, second)
     assert torch.equal(weights[piece], after[piece])
-
-
-def test_a_part_is_kept_once_it_is_out_of_its_process():
-    job, context, line = seated()
-    store = LocalStore(context, job, StoreRole(1, 2))
-    context.parent.late = True  # type: ignore[attr-defined]
-    line.send(frame_of(Keep(7), Work()))
-    store._turn()
-    assert [type(message) for frame in line.frames() for message in frame] == [Carried]
-    context.parent.late = False  # type: ignore[attr-defined]
-    store._turn()
-    assert line.frames() == [[PartSaved(7)]]
 
 
 def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch: pytest.MonkeyPatch):
@@ -140,9 +128,9 @@ def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is
     (carried,) = stepped(store, line, Keep(1))
     assert isinstance(carried, Carried)
     said, end = context.parent.reports()  # type: ignore[attr-defined]
-    assert (said.kind, end.kind) == ("checkpoint", "stored")
-    assert "server 1 of 2: this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]
-    assert Generations(context.checkpoints).numbers() == []
+    assert (said.kind, end.kind) == ("part", "stored")
+    assert "this run cannot be checkpointed: its rate, a Counting, keeps state" in said.body["problem"]
+    assert len(said.content) == 0
 
 
 def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():

@@ -20,7 +20,7 @@ import numpy as np
 from pslab.engines.experiment.checkpoint.graph import DTYPES, Graph
 from pslab.errors import CheckpointError, shortened
 
-MAGIC, VERSION = b"pslabrun", 2  # raise the version when bytes mean something else than before
+MAGIC, VERSION = b"pslabrun", 3  # raise the version when bytes mean something else than before
 START = struct.Struct("<8sIIQ")
 SUM_BYTES = 32
 

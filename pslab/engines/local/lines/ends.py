@@ -9,7 +9,7 @@ from __future__ import annotations
 from multiprocessing.connection import Connection
 
 from pslab.engines.experiment.job import Job
-from pslab.engines.experiment.wire import Carried, ComputedOn, Ended, Go, Joined, Ordered, PartSaved, Stop
+from pslab.engines.experiment.wire import Carried, ComputedOn, Ended, Go, Joined, Ordered, Stop
 from pslab.engines.local.lines.frame_assembly import ServerStreams
 from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER, MessageBuffers
 from pslab.engines.local.lines.stream import Stream
@@ -17,7 +17,7 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.protocol.messages import Ack, Pull, Push, Weights
 
 TO_STORE = (Ordered, ComputedOn, Push, Pull, Weights, Ack, Go, Joined, Ended, Stop)
-TO_DECIDER = (Carried, PartSaved, Push, Pull, Ended, Stop)
+TO_DECIDER = (Carried, Push, Pull, Ended, Stop)
 
 
 def number_of(workers: int, server: int) -> int:

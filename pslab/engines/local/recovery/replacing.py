@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pslab.engines.local.liveness import Liveness, how_of
-from pslab.engines.local.recovery.generations import Checkpoint, Generations, newest
+from pslab.engines.local.recovery.checkpoints import Checkpoint
 from pslab.engines.processes.pool import SERVER, Pool
 from pslab.errors import RunError, StartFailed
 
@@ -98,25 +98,19 @@ class Recovery:
         """Why a server has ended, if one has."""
         return next((self._pool.ended[number] for number in self.servers if number in self._pool.ended), None)
 
-    def rewind(self, fallen: RunError, reached: int) -> Checkpoint:
-        """A server has ended: new processes for all of them and the workers; the checkpoint that they go on from.
+    def rewind(self, fallen: RunError, reached: int, found: Checkpoint) -> None:
+        """A server has ended: new processes for all of them and the workers go on from a checkpoint.
 
         Raises:
-            RunError: `fallen`, if there is no checkpoint. StartFailed: they could not be spawned.
+            StartFailed: they could not be spawned.
         """
-        found = newest([Generations(self._pool.checkpoints[number]) for number in self.servers])
-        if found is None:
-            raise fallen
         facts, how = found.facts, f"{getattr(fallen, 'who', 'server')} {how_of(fallen)}"
-        zero_s, now = facts["zero_s"], facts["seconds"]
-        if zero_s is not None:
-            now = (time.monotonic() - zero_s) / facts["dilation"]
+        now = facts["seconds"] if found.paused else (time.monotonic() - facts["zero_s"]) / facts["dilation"]
         self.rewinds.append({"seconds": now, "how": how, "pushes": reached, "to_pushes": facts["pushes"],
                              "to_seconds": facts["seconds"]})  # fmt: skip
         self.preparing.clear()
         self.begin_again(facts, how)
         self._pool.renew(range(len(facts["clocks"]) + len(self.servers) - 1), self._heed)
-        return found
 
     def begin_again(self, facts: Mapping[str, Any], how: str) -> None:
         """The run goes on from a checkpoint with these facts, in new processes."""

@@ -1,8 +1,10 @@
-"""How processes on one or many machines meet: one listens, the others dial, and each proves that it has the run's key.
+"""How processes on one or many machines connect: one listens, the others dial, and each proves that it has the pool's
+key.
 
-Both ends answer a challenge of the other by an HMAC (RFC 2104) over all that was said, so that neither can be replayed
-or relayed with other words. What is read before that has a fixed length, nothing of it is unpickled, and a stranger
-that is slow, silent or wrong is gone within HELLO_LIMIT_S without keeping others waiting. Nothing is encrypted.
+Both ends answer a challenge of the other by an HMAC (RFC 2104) over all bytes sent until then, so that neither can be
+replayed or relayed with other bytes. All messages before that have a fixed length, nothing of them is unpickled, and a
+stranger that is slow, silent or wrong is dropped within HELLO_LIMIT_S without keeping others waiting. Nothing is
+encrypted.
 """
 
 from __future__ import annotations
@@ -27,21 +29,21 @@ from pslab.version import __version__
 
 Address = tuple[str, int]
 KEY_BYTES = NONCE_BYTES = 32
-HELLO_LIMIT_S = 1.0  # in which two have met
+HELLO_LIMIT_S = 1.0  # for a whole handshake
 HEED_S = 0.1
 START_LIMIT_S = 60.0  # in which a process that was started has dialled
 PINGS = 32
-CLOCK = -(1 << 32)  # the number of who dials for the time alone
-WIRE = 2  # raised whenever the bytes of messages, patches or this meeting change
+CLOCK = -(1 << 32)  # instead of its number, from a process that dials for the time alone
+WIRE = 2  # raised whenever the bytes of messages, patches or this handshake change
 
 MAGIC = b"pslab\0"
-HELLO = struct.Struct(f"<6sq96s{NONCE_BYTES}s")  # of who dials: its number, versions, challenge
-ANSWER = struct.Struct(f"<6s96s{NONCE_BYTES}s32s")  # of who listens: its versions, challenge, proof
+HELLO = struct.Struct(f"<6sq96s{NONCE_BYTES}s")  # of the caller: its number, versions, challenge
+ANSWER = struct.Struct(f"<6s96s{NONCE_BYTES}s32s")  # of the listener: its versions, challenge, proof
 PROOF, INSTANT, VERDICT = struct.Struct("<32s"), struct.Struct("<d"), struct.Struct("<?255p")
 
 
 class Refused(StartFailed):
-    """Two processes have not met: they have other keys or versions, or the other one is no process of pslab."""
+    """A handshake has failed: the other end has another key or other versions, or is no process of pslab."""
 
 
 class Offset(NamedTuple):
@@ -68,14 +70,14 @@ def offset(pings: Iterable[tuple[float, float, float]]) -> Offset:
 
 
 class Peer(NamedTuple):
-    """A line to a process that has proved who it is."""
+    """A line to a process that has proved its number."""
 
     line: Connection
     clock: Offset  #: of the process that listens, as the one that dialled has measured it
 
 
 def new_key() -> bytes:
-    """Of one pool: whoever has it may take part."""
+    """The key of one pool: every process that has it may take part."""
     return secrets.token_bytes(KEY_BYTES)
 
 
@@ -96,10 +98,10 @@ def address_in(network: str) -> str:
     except ValueError as error:
         raise ConfigError("network", network, f"must be a network such as 10.0.0.0/8 or an address: {error}") from None
     family = socket.AF_INET if wanted.version == 4 else socket.AF_INET6
-    somebody = next(iter(wanted.hosts()), wanted.network_address)
+    other = next(iter(wanted.hosts()), wanted.network_address)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent: the system chooses a way there
         try:
-            probe.connect((str(somebody), 9))
+            probe.connect((str(other), 9))
             own = str(probe.getsockname()[0])
         except OSError:
             own = ""
@@ -130,13 +132,13 @@ class Listener:
         self.refused: list[str] = []  #: why others were turned away
         self._here: dict[int, Connection] = {}
         self._unfit: dict[int, str] = {}  # those that have the key, and other versions
-        self._guests = dict[socket.socket, _Caller]()
+        self._callers = dict[socket.socket, _Caller]()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._arrived: threading.Condition | None = None
 
     def attend(self) -> None:
-        """Meet those who dial whenever they do, in a thread that never ends; `accept` then waits for what it does."""
+        """Answer every caller at once, in a thread that never ends; `accept` then waits for that thread."""
         self._arrived = threading.Condition()
         threading.Thread(target=self._attend, args=(self._arrived,), daemon=True).start()
 
@@ -174,124 +176,124 @@ class Listener:
         return self._here.pop(number)
 
     def _turn(self, until_s: float) -> None:
-        """Wait for somebody to say something, and answer."""
-        due_s = min([until_s, *(guest.until_s for guest in self._guests.values())])
+        """Wait until a caller sends something, and answer."""
+        due_s = min([until_s, *(caller.until_s for caller in self._callers.values())])
         for ready, _ in self._selector.select(max(0.0, due_s - time.monotonic()) + 1e-3):
             if ready.fileobj is self._socket:
-                self._greet()
+                self._welcome()
             else:
-                self._hear(self._guests[ready.fileobj])  # type: ignore[index]
-        for guest in [guest for guest in self._guests.values() if guest.until_s < time.monotonic()]:
-            self._dismiss(guest, f"a stranger said nothing more for {HELLO_LIMIT_S:g} s")
+                self._hear(self._callers[ready.fileobj])  # type: ignore[index]
+        for caller in [caller for caller in self._callers.values() if caller.until_s < time.monotonic()]:
+            self._dismiss(caller, f"a stranger sent nothing more for {HELLO_LIMIT_S:g} s")
 
     def close(self) -> None:
-        """Nobody dials any more."""
-        for guest in list(self._guests.values()):
-            self._dismiss(guest, "")
+        """Stop accepting connections."""
+        for caller in list(self._callers.values()):
+            self._dismiss(caller, "")
         self._selector.close()
         self._socket.close()
         for line in self._here.values():
             line.close()
 
-    def _greet(self) -> None:
+    def _welcome(self) -> None:
         with contextlib.suppress(OSError):  # it may have gone again
             line, _ = self._socket.accept()
             line.setblocking(False)
-            guest = _Caller(line, self._meet(line))
-            guest.wants = next(guest.talk)
-            self._guests[line] = guest
+            caller = _Caller(line, self._meet(line))
+            caller.wants = next(caller.answers)
+            self._callers[line] = caller
             self._selector.register(line, selectors.EVENT_READ)
 
-    def _hear(self, guest: _Caller) -> None:
-        """What a guest has said, as far as it is asked for."""
+    def _hear(self, caller: _Caller) -> None:
+        """Read what a caller has sent, up to the length that is expected next."""
         try:
-            said = guest.line.recv(guest.wants - len(guest.said))
-            if not said:
+            sent = caller.line.recv(caller.wants - len(caller.sent))
+            if not sent:
                 raise Refused("a stranger hung up")
-            guest.said += said
-            if len(guest.said) == guest.wants:
-                words, guest.said = guest.said, b""
-                guest.wants = guest.talk.send(words)
+            caller.sent += sent
+            if len(caller.sent) == caller.wants:
+                data, caller.sent = caller.sent, b""
+                caller.wants = caller.answers.send(data)
         except StopIteration as found:
             number = found.value
-            self._leave(guest)
+            self._leave(caller)
             if number == CLOCK:
-                guest.line.close()
+                caller.line.close()
                 return
             if number in self._here:
                 self._here.pop(number).close()
-            self._here[number] = _connection(guest.line)
+            self._here[number] = _connection(caller.line)
         except (OSError, Refused) as error:
-            self._dismiss(guest, str(error))
+            self._dismiss(caller, str(error))
 
     def _meet(self, line: socket.socket) -> Generator[int, bytes, int]:
-        """The listener's part: it yields how many bytes it wants to hear, and returns the number of who has dialled."""
+        """The listener's part: it yields how many bytes are to come next, and returns the caller's number."""
         hello = yield HELLO.size
         magic, number, theirs, _ = HELLO.unpack(hello)
         if magic != MAGIC:
             raise Refused("a stranger that is no process of pslab")
         own, nonce = _padded(versions()), secrets.token_bytes(NONCE_BYTES)
-        said = hello + MAGIC + own + nonce
-        _say(line, ANSWER.pack(MAGIC, own, nonce, _proof(self._key, b"listens", said)))
+        sent = hello + MAGIC + own + nonce
+        _send(line, ANSWER.pack(MAGIC, own, nonce, _proof(self._key, b"listens", sent)))
         (proof,) = PROOF.unpack((yield PROOF.size))
-        if not hmac.compare_digest(proof, _proof(self._key, b"dials", said)):
+        if not hmac.compare_digest(proof, _proof(self._key, b"dials", sent)):
             raise Refused(f"process {number} dialled with another key")
-        why = "" if own == theirs else f"it has {_text(theirs)}, who listens has {versions()}"
-        _say(line, VERDICT.pack(not why, why.encode()[:254]))
+        why = "" if own == theirs else f"it has {_text(theirs)}, the listener has {versions()}"
+        _send(line, VERDICT.pack(not why, why.encode()[:254]))
         if why:
             self._unfit[number] = f"process {number} cannot take part: {why}"
             raise Refused(self._unfit[number])
         for _ in range(PINGS):
             yield INSTANT.size
-            _say(line, INSTANT.pack(self._clock()))
+            _send(line, INSTANT.pack(self._clock()))
         return int(number)
 
-    def _leave(self, guest: _Caller) -> None:
-        self._selector.unregister(guest.line)
-        del self._guests[guest.line]
+    def _leave(self, caller: _Caller) -> None:
+        self._selector.unregister(caller.line)
+        del self._callers[caller.line]
 
-    def _dismiss(self, guest: _Caller, why: str) -> None:
-        self._leave(guest)
-        guest.line.close()
+    def _dismiss(self, caller: _Caller, why: str) -> None:
+        self._leave(caller)
+        caller.line.close()
         self.refused += [why] if why else []
 
 
 class _Caller:
-    """Somebody who has dialled, and has not yet proved who it is."""
+    """A process that has dialled, and has not yet proved its number."""
 
-    def __init__(self, line: socket.socket, talk: Generator[int, bytes, int]) -> None:
-        self.line, self.talk, self.said, self.wants = line, talk, b"", 0
+    def __init__(self, line: socket.socket, answers: Generator[int, bytes, int]) -> None:
+        self.line, self.answers, self.sent, self.wants = line, answers, b"", 0
         self.until_s = time.monotonic() + HELLO_LIMIT_S
 
 
 def dial(address: Address, number: int, key: bytes, limit_s: float = START_LIMIT_S,
          clock: Callable[[], float] | None = None) -> Peer:  # fmt: skip
-    """Meet who listens there, as the process of this number.
+    """Connect to the process that listens there, as the process of this number.
 
     Raises:
         Refused: it has another key or other versions, or is no process of pslab.
-        OSError: nobody listens there, or does not answer within `limit_s`.
+        OSError: no process listens there, or it does not answer within `limit_s`.
     """
     line = socket.create_connection(address, limit_s)
     try:
         own = _padded(versions())
         hello = HELLO.pack(MAGIC, number, own, secrets.token_bytes(NONCE_BYTES))
         line.sendall(hello)
-        magic, theirs, nonce, proof = ANSWER.unpack(_heard(line, ANSWER.size, address))
-        said = hello + magic + theirs + nonce
+        magic, theirs, nonce, proof = ANSWER.unpack(_received(line, ANSWER.size, address))
+        sent = hello + magic + theirs + nonce
         if magic != MAGIC:
-            raise Refused(f"who listens at {address[0]}:{address[1]} is no process of pslab")
-        if not hmac.compare_digest(proof, _proof(key, b"listens", said)):
-            raise Refused(f"who listens at {address[0]}:{address[1]} has another key")
-        line.sendall(PROOF.pack(_proof(key, b"dials", said)))
-        welcome, why = VERDICT.unpack(_heard(line, VERDICT.size, address))
+            raise Refused(f"the listener at {address[0]}:{address[1]} is no process of pslab")
+        if not hmac.compare_digest(proof, _proof(key, b"listens", sent)):
+            raise Refused(f"the listener at {address[0]}:{address[1]} has another key")
+        line.sendall(PROOF.pack(_proof(key, b"dials", sent)))
+        welcome, why = VERDICT.unpack(_received(line, VERDICT.size, address))
         if not welcome:
             raise Refused(f"{address[0]}:{address[1]} refused process {number}: {why.decode(errors='replace')}")
         pings, clock = [], clock or time.monotonic
         for _ in range(PINGS):
             sent_s = clock()
             line.sendall(INSTANT.pack(sent_s))
-            (theirs_s,) = INSTANT.unpack(_heard(line, INSTANT.size, address))
+            (theirs_s,) = INSTANT.unpack(_received(line, INSTANT.size, address))
             pings.append((sent_s, theirs_s, clock()))
     except BaseException:
         line.close()
@@ -308,8 +310,8 @@ def _bound(own: str, ports: tuple[int, int]) -> socket.socket:
     raise StartFailed(f"no port from {first} to {last} of {own} is free: name others, or more of them")
 
 
-def _proof(key: bytes, role: bytes, said: bytes) -> bytes:
-    return hmac.digest(key, role + b"\0" + said, "sha256")
+def _proof(key: bytes, role: bytes, sent: bytes) -> bytes:
+    return hmac.digest(key, role + b"\0" + sent, "sha256")
 
 
 def _padded(text: str) -> bytes:
@@ -317,24 +319,24 @@ def _padded(text: str) -> bytes:
 
 
 def _text(padded: bytes) -> str:
-    """A version as somebody said it: printable, whatever it was."""
+    """The versions that the other end has sent: printable, whatever they were."""
     found = padded.rstrip(b"\0").decode("ascii", errors="replace")
     return found if found.isprintable() else repr(found)
 
 
-def _say(line: socket.socket, words: bytes) -> None:
-    if line.send(words) != len(words):  # it does not read
+def _send(line: socket.socket, data: bytes) -> None:
+    if line.send(data) != len(data):  # it does not read
         raise Refused("a stranger does not listen")
 
 
-def _heard(line: socket.socket, size: int, address: Address) -> bytes:
-    words = b""
-    while len(words) < size:
-        said = line.recv(size - len(words))
-        if not said:
-            raise Refused(f"who listens at {address[0]}:{address[1]} has hung up: it may have another key")
-        words += said
-    return words
+def _received(line: socket.socket, size: int, address: Address) -> bytes:
+    data = b""
+    while len(data) < size:
+        sent = line.recv(size - len(data))
+        if not sent:
+            raise Refused(f"the listener at {address[0]}:{address[1]} has hung up: it may have another key")
+        data += sent
+    return data
 
 
 def _connection(line: socket.socket) -> Connection:

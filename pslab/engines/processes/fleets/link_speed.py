@@ -132,7 +132,7 @@ class _Role:
 
 
 class Answers(_Role):
-    """The role of a server: it answers whoever asks."""
+    """The role of a server: it answers requests."""
 
     def __init__(self, context: ProcessContext, workers: int) -> None:
         super().__init__(context)

@@ -33,7 +33,7 @@ from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateAr
 from pslab.engines.processes.spawn import context, spawning
 from pslab.errors import PslabError, StartFailed
 
-KNOCK_LIMIT_S = 3.0  # in which who listens answers
+KNOCK_LIMIT_S = 3.0  # in which a listener answers
 PULSE_S, BUSY = 0.25, 0.05  # a process that used so large a share of a core since computes
 
 
@@ -47,7 +47,7 @@ class Rendezvous(NamedTuple):
 
 
 class Reach:
-    """How a process finds the others."""
+    """How a process finds the others, by the addresses in its book."""
 
     def __init__(self, number: int, key: bytes, listener: Listener, book: Mapping[int, Address]) -> None:
         self._number, self._key, self._listener, self._book = number, key, listener, book
@@ -111,8 +111,8 @@ class LoopbackFleet:
         return PrivateArena()
 
     def start(self, memory: Mapping[int, child.Memory], heed: Callable[[], None]) -> Iterator[Started]:
-        """New processes with these numbers, whose memory is to be like this; the server hears of those beside it.
-        `heed` is called a few times a second until they are there."""
+        """New processes with these numbers, whose memory is to be like this; the server is sent the numbers of the
+        others. `heed` is called a few times a second until they are there."""
         numbers, pipes = sorted(memory), dict[int, Connection]()
         processes = self._launched(numbers, heed)
         for number in numbers:
@@ -121,9 +121,9 @@ class LoopbackFleet:
             except TimeoutError as error:
                 raise StartFailed(f"{name(number)} has not come: {error}") from None
             self._book[number] = _listening(pipes[number], number)
-        told = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
+        known = {"book": list(self._book.items()), "others": [number for number in numbers if number != SERVER]}
         for number, pipe in pipes.items():
-            pipe.send_bytes(json.dumps(told).encode())
+            pipe.send_bytes(json.dumps(known).encode())
             yield number, processes[number], _patched(pipe, number, memory[number])
 
     def _launched(self, numbers: Sequence[int], heed: Callable[[], None]) -> dict[int, Any]:
@@ -143,12 +143,12 @@ class LoopbackFleet:
         """A process is gone; its line ends with it."""
 
     def close(self) -> None:
-        """Nobody dials any more."""
+        """Stop accepting connections."""
         self._listener.close()
 
 
 def knock(address: str) -> None:
-    """Raise ConnectionError if nobody listens at this host:port; what is no such address is not looked at."""
+    """Raise ConnectionError if no process listens at this host:port; any other text is not looked at."""
     host, colon, port = address.rpartition(":")
     try:
         if colon and port.isdigit():
@@ -173,7 +173,7 @@ def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe
     """The pipe to a process, which is to see what it needs of what is here."""
     arenas: list[Any] = _flat(memory)
     found = PatchedPipe(pipe, arenas, number)
-    seen = (memory.arena, memory.data, *memory.checkpoints, *(memory.ledger if number == SERVER else ()))
+    seen = (memory.arena, memory.data, *(memory.ledger if number == SERVER else ()))
     for arena in seen:
         assert isinstance(arena, PrivateArena)
         arena.show_all(number)
@@ -181,7 +181,7 @@ def _patched(pipe: Connection, number: int, memory: child.Memory) -> PatchedPipe
 
 
 def _flat(memory: child.Memory) -> list[Arena]:
-    first = [memory.arena, memory.data, memory.snapshots, *memory.ledger, *memory.checkpoints]
+    first = [memory.arena, memory.data, memory.snapshots, *memory.ledger]
     return first if memory.phases is None else [*first, memory.phases]
 
 
@@ -199,17 +199,16 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     listener.attend()
     pipe.send_bytes(json.dumps(listener.address).encode())
     try:
-        told = json.loads(pipe.recv_bytes())
+        known = json.loads(pipe.recv_bytes())
     except (EOFError, OSError):  # ... or it gives up now
         return
-    reach = Reach(number, way.key, listener, {other: tuple(address) for other, address in told["book"]})
-    one, *others = (PrivateArena(passes=number == 2) for number in range(7))
-    ledger, checkpoints = (others[2], others[3]), (others[4], others[5])
+    reach = Reach(number, way.key, listener, {other: tuple(address) for other, address in known["book"]})
+    one, *others = (PrivateArena(passes=number == 2) for number in range(5))
     phases = None if number == SERVER else PrivateArena()
-    memory = child.Memory(one, others[0], others[1], ledger, checkpoints, phases)
+    memory = child.Memory(one, others[0], others[1], (others[2], others[3]), phases)
     upward: Any = PatchedPipe(pipe, _flat(memory), SERVER, behind=True)  # type: ignore[arg-type]
     try:
-        lines, offset = _met(reach, number, told["others"])
+        lines, offset = _met(reach, number, known["others"])
     except (PslabError, OSError) as error:
         report(upward, "gone", {"how": f"has not met the others: {error}"})
         upward.flush()

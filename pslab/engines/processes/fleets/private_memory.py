@@ -1,7 +1,7 @@
-"""Memory of one process, whose others have the same in their own, and messages that carry what changes in it.
+"""Memory of one process, of which other processes have copies, and messages that carry the changes.
 
-What a process shows of an arena goes to those that have it, too, with the next message to them and before that message
-is handed on. So who is told of something sees it, as with shared memory; and what was shown outlives its process.
+The bytes of an arena that a process shows are sent to the copies ahead of its next message to them. So a process that
+reads a message sees the bytes that it is about, as with shared memory; and bytes that were shown outlive their process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGE_BYTES = 1 << 18  # what a socket takes at once, whatever its system
 
 
 class Patch(NamedTuple):
-    """A place that others are to see; or to give back, if it is not `kept`."""
+    """A place whose bytes other processes are to get; or to give back, if it is not `kept`."""
 
     offset: int
     size_bytes: int
@@ -40,7 +40,7 @@ class PrivateArena(Arena):
     """An arena that no other process maps.
 
     Args:
-        passes: it holds nothing but what others are to see, and gives that back once they do.
+        passes: it holds nothing but bytes for other processes, and gives them back once they are sent.
     """
 
     shared = False
@@ -52,14 +52,14 @@ class PrivateArena(Arena):
         self._changes: Callable[[], Iterable[tuple[int, int]]] = lambda: ()
 
     def read_by(self, reader: int) -> None:
-        """A process has this arena, too: one that has seen nothing of it."""
+        """A process has a copy of this arena, still empty."""
         self._patches[reader] = []
 
     def show(self, offset: int, size_bytes: int, to: int | None = None) -> None:
         self._add(Patch(offset, size_bytes), to)
 
     def show_all(self, to: int) -> None:
-        """A new process is to see all that lies here, and to have as much room."""
+        """A new process is to get all bytes that lie here, and as much room."""
         self.show(self.size_bytes, 0, to)
         for offset, view in self.written(0, self.size_bytes):
             self.show(offset, len(view), to)
@@ -77,19 +77,19 @@ class PrivateArena(Arena):
         self._add(Patch(offset, self.size_bytes - offset if size_bytes is None else size_bytes, kept=False), None)
 
     def patches(self, reader: int) -> list[Patch]:
-        """What a process has not been sent."""
+        """The changes that a process has not been sent."""
         for offset, size_bytes in self._changes():
             self.show(offset, size_bytes)
         found, self._patches[reader] = self._patches[reader], []
         return found
 
     def sent(self, patch: Patch) -> None:
-        """A process has been sent this."""
+        """A process has been sent this change."""
         if self.passes and patch.kept:
             super().give_back(patch.offset, patch.size_bytes)
 
     def apply(self, patch: Patch) -> memoryview:
-        """Do here what was done elsewhere; where the bytes of the patch go."""
+        """Make a change here that was made elsewhere; the place for its bytes."""
         super().reserve(patch.offset + patch.size_bytes)
         if not patch.kept:
             super().give_back(patch.offset, patch.size_bytes)
@@ -105,7 +105,7 @@ class PrivateArena(Arena):
 
 
 class Parcel(NamedTuple):
-    """A message, and behind its head what it is about."""
+    """A message, and the changes that are sent before it."""
 
     head: bytes
     pieces: list[memoryview]
@@ -114,16 +114,16 @@ class Parcel(NamedTuple):
 
 
 class PatchedPipe:
-    """A Connection to a process that has arenas like these: what one end shows the other sees with its next message.
+    """A Connection to a process that has copies of these arenas: the bytes that one end shows go with its next message.
 
     Args:
-        behind: a message that is about much is sent in a thread, piece by piece, and those that come after it; so a
-            server goes on serving. What they are about must stay as it is while they are `late`.
+        behind: a large message, or one that is about much, is sent in a thread, piece by piece, and those that come
+            after it; so a server goes on serving. What they are about must stay as it is while they are `late`.
     """
 
     def __init__(self, pipe: Connection, arenas: Sequence[PrivateArena], reader: int, *, behind: bool = False) -> None:
         self._pipe, self._arenas, self._reader, self._behind = pipe, arenas, reader, behind
-        self._sending = threading.Condition()  # beside a process's own thread one may say that it lives
+        self._sending = threading.Condition()  # another thread may report that the process lives
         self._late: deque[Parcel] = deque()
         self._sender: threading.Thread | None = None
         self._broken: OSError | None = None
@@ -132,7 +132,7 @@ class PatchedPipe:
 
     @property
     def late(self) -> bool:
-        """Whether something that was to be sent is still to be."""
+        """Whether messages are still to be sent."""
         return bool(self._late)
 
     def flush(self) -> None:
@@ -149,12 +149,12 @@ class PatchedPipe:
         self._pipe.close()
 
     def send_bytes(self, message: bytes) -> None:
-        """A message, behind what it is about."""
+        """Send the changes, then a message."""
         with self._sending:
             if self._broken is not None:
                 raise self._broken
             parcel = self._parcel(message)
-            if not self._late and not (self._behind and sum(map(len, parcel.pieces)) > LARGE_BYTES):
+            if not self._late and not (self._behind and len(message) + sum(map(len, parcel.pieces)) > LARGE_BYTES):
                 self._send(parcel)
                 return
             self._late.append(parcel)
@@ -195,7 +195,7 @@ class PatchedPipe:
                 self._sending.notify_all()
 
     def recv_bytes(self) -> bytes:
-        """The next message; what it is about is here."""
+        """The next message; the changes before it are made."""
         for number, *patch in HEAD.iter_unpack(self._pipe.recv_bytes()):
             if number >= len(self._arenas):
                 raise FrameError(f"a patch of arena {number}; there are {len(self._arenas)}")

@@ -128,13 +128,13 @@ class RayFleet(LoopbackFleet):
         return actor, actor.begun.remote()
 
     def _look(self) -> None:
-        """Notice which actors have ended, so that whoever waits for their sentinels wakes."""
+        """Notice which actors have ended, so that a process that waits for their sentinels wakes."""
         while not self._over.wait(LOOK_S) and self._ray.is_initialized():
             for process in self._processes:
                 process.look()
 
     def close(self) -> None:
-        """Nobody dials any more, and the resources are free."""
+        """Stop accepting connections, and free the resources."""
         self._over.set()
         super().close()
         with contextlib.suppress(Exception):  # the cluster may be gone, or nothing was reserved
@@ -165,7 +165,7 @@ class RayProcess:
             os.close(self._here)
 
     def is_alive(self) -> bool:
-        """Whether nobody has noticed its end."""
+        """Whether its end has not been noticed."""
         return not self._ended
 
     def kill(self) -> None:

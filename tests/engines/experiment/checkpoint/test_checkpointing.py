@@ -33,18 +33,19 @@ class Clock:
         self.now += self.cost_s
 
 
-def keeper(folder: Path, **fields: Any) -> tuple[Checkpointing, Arena, list[str]]:
+def keeper(folder: Path | None, **fields: Any) -> tuple[Checkpointing, Arena, Layout, list[str]]:
     experiment = resolve(tiny(engine="virtual", cluster="lab", **fields))
     layout, arena, said = Layout.of(experiment), Arena(), list[str]()
     arena.reserve(layout.end)
     arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
     job = Job.of(experiment, layout, SharedDataset("nothing", 0.0, 1.0, 1, ()))
-    return Checkpointing(CheckpointStore(folder), job, arena, said.append), arena, said
+    place = None if folder is None else CheckpointStore(folder)
+    return Checkpointing(place, job, arena, said.append), arena, layout, said
 
 
 def test_by_pushes_one_is_due_after_so_many(tmp_path, monkeypatch):
     Clock(monkeypatch)
-    kept, _, _ = keeper(tmp_path, checkpoint_every=10)
+    kept, *_ = keeper(tmp_path, checkpoint_every=10)
     assert [pushes for pushes in range(35) if kept.due(pushes) and not kept.keep(pushes, dict)] == [10, 20, 30]
     assert kept.facts()["checkpoints"] == 3
 
@@ -52,7 +53,7 @@ def test_by_pushes_one_is_due_after_so_many(tmp_path, monkeypatch):
 @pytest.mark.parametrize("cost_s", [0.001, 0.5, 4.0])
 def test_without_a_number_they_take_at_most_their_share_of_the_time(tmp_path, monkeypatch, cost_s):
     clock = Clock(monkeypatch, cost_s)
-    kept, _, _ = keeper(tmp_path)
+    kept, *_ = keeper(tmp_path)
     first = None
     for second in range(4000):
         clock.now += 1.0
@@ -66,10 +67,8 @@ def test_without_a_number_they_take_at_most_their_share_of_the_time(tmp_path, mo
     assert kept.kept >= min(4000 * SHARE / cost_s, 4000 / PERIOD_S) * 0.8
 
 
-def test_a_run_without_a_place_has_none(tmp_path):
-    kept, _, said = keeper(tmp_path, checkpoint_every=1)
-    kept._place = None
-    kept.begin()
+def test_a_run_without_a_place_has_none():
+    kept, _, _, said = keeper(None, checkpoint_every=1)
     assert not kept.due(100)
     assert kept.newest() is None
     kept.keep(100, dict)
@@ -77,12 +76,11 @@ def test_a_run_without_a_place_has_none(tmp_path):
 
 
 def test_what_lies_in_memory_comes_back_and_nothing_else(tmp_path):
-    kept, arena, said = keeper(tmp_path, sync="asp", prune="static:5%")
-    layout = kept._job.layout
+    kept, arena, layout, said = keeper(tmp_path, sync="asp", prune="static:5%")
     weights = arena.tensor(layout.weights[1], layout.size, layout.dtype)
     weights.fill_(3.0)
     kept.keep(7, lambda: {"weights": weights, "n": 7})
-    again, there, said = keeper(tmp_path, sync="asp", prune="static:5%")
+    again, there, _, said = keeper(tmp_path, sync="asp", prune="static:5%")
     there.tensor(layout.up[0][0], 8, layout.dtype).fill_(9.0)  # left over from before
     state = again.newest()
     assert state is not None
@@ -109,9 +107,9 @@ FACTS: dict[str, Any] = {"pushes": 1, "made": "", "turned_s": 0.0, "resumed": []
          "text", "another type"],
 )  # fmt: skip
 def test_a_forged_state_is_passed_over_and_changes_nothing(tmp_path, facts, state):
-    kept, arena, said = keeper(tmp_path)
-    before = bytes(arena.bytes(0, kept._job.layout.end))
-    kept._place.write(pack(facts, flatten(state, {})))
+    kept, arena, layout, said = keeper(tmp_path)
+    before = bytes(arena.bytes(0, layout.end))
+    CheckpointStore(tmp_path).write(pack(facts, flatten(state, {})))
     assert kept.newest(n=int) is None
     assert kept.resumed == []
     assert len(said) == 1

@@ -2,66 +2,54 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from seats import seated
 
-from pslab.engines.local.recovery.checkpoints import Checkpoints, State, first_state
+from pslab.engines.experiment.checkpoint.file import pack
+from pslab.engines.experiment.checkpoint.flatten import flatten
+from pslab.engines.local.recovery.checkpoints import CheckpointParts
+from pslab.engines.local.recovery.server_state import ServerCheckpoints, first_state
 from pslab.engines.server.clock import WallClock
-from pslab.protocol.store import Store
 
 
-def deciding(**fields: Any) -> tuple[Checkpoints, State, list[Any]]:
-    """What the deciding one of three servers keeps, its state, and the others."""
-    job, seat, _ = seated(servers=3, on_death="restart", checkpoint_every=4, **fields)
-    others, clock, transport = [SimpleNamespace(machine=Store(), kept=0) for _ in range(2)], WallClock(), object()
-    state = first_state(job, seat, transport, clock, others)  # type: ignore[arg-type]
-    return Checkpoints(job, seat, transport, clock, others), state, others  # type: ignore[arg-type]
+@given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2, 2]))
+def test_the_newest_checkpoint_is_the_last_one_of_which_every_server_has_sent_its_part(order: list[int]):
+    """Each server sends its parts one after another; all others may be ahead of it or behind."""
+    found, sent = CheckpointParts((7, 8, 9)), [0, 0, 0]
+    for server in order:
+        sent[server] += 1
+        part = b"".join(pack({"number": sent[server], "server": server}, flatten([0], {})))
+        before = found.newest
+        whole = found.take(7 + server, sent[server], memoryview(part))
+        assert (0 if found.newest is None else found.newest.number) == min(sent)
+        assert (whole is None) == (found.newest is before)
+    assert found.newest is not None
+    assert found.newest.facts["server"] == 0
 
 
-def test_a_checkpoint_is_whole_when_the_last_server_has_kept_its_part():
-    found, state, others = deciding()
+def test_parts_from_before_all_went_back_do_not_count():
+    found = CheckpointParts((0, 1))
+    part = memoryview(b"".join(pack({"number": 1}, flatten([0], {}))))
+    assert found.take(0, 1, part) is None
+    found.forget_torn()
+    assert found.take(1, 1, part) is None
+    assert found.take(0, 1, part) is not None
+
+
+def test_a_server_begins_no_other_checkpoint_before_the_parent_has_one_whole():
+    job, seat, _ = seated(servers=3, on_death="restart", checkpoint_every=4)
+    transport: Any = object()
+    clock = WallClock()
+    found = ServerCheckpoints(job, seat, transport, clock, [])
+    state = first_state(job, seat, transport, clock, [], [])
+    machine = state.driver.machine
+    machine.gradients = 4
+    assert found.due(machine)
     assert found.begin(state)
-    for other in others:
-        assert not found.complete()
-        assert found.generations.numbers() == []
-        other.kept = found.number
-    assert found.complete()
-    assert found.generations.numbers() == [1]
-    assert not found.complete()  # once
-
-
-def test_no_other_is_begun_before_one_is_whole():
-    found, state, others = deciding()
-    state.driver.machine.gradients = 4
-    assert found.due(state.driver.machine)
-    found.begin(state)
-    state.driver.machine.gradients = 8
-    assert not found.due(state.driver.machine)
-    for other in others:
-        other.kept = found.number
-    found.complete()
-    assert found.due(state.driver.machine)
-
-
-def test_none_is_begun_while_the_parent_does_not_have_the_one_before():
-    """It would be laid where that one is still read."""
-    found, state, _ = deciding()
-    state.driver.machine.gradients = 4
-    found._seat.parent.late = True  # type: ignore[attr-defined]
-    assert not found.due(state.driver.machine)
-    found._seat.parent.late = False  # type: ignore[attr-defined]
-    assert found.due(state.driver.machine)
-
-
-@pytest.mark.parametrize("late", [0, 1])
-def test_a_server_that_has_kept_the_one_before_has_not_kept_this_one(late: int):
-    found, state, others = deciding()
-    for number in (1, 2):
-        found.begin(state)
-        for index, other in enumerate(others):
-            other.kept = number - (number == 2 and index == late)
-        assert found.complete() == (number == 1)
-    assert found.generations.numbers() == [1]
+    machine.gradients = 8
+    assert not found.due(machine)
+    found.whole()
+    assert found.due(machine)
