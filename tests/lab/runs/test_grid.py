@@ -7,7 +7,7 @@ import pytest
 from pslab.config.cluster import PRESETS
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.runs.grid import NETWORK, Refused, alone, grid
+from pslab.lab.runs.grid import NETWORK, RefusedCombinations, alone, grid
 from pslab.policies.sync.ssp import SSP
 
 LAB = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "compute_s": 0.02, "duplex": "full"}
@@ -35,7 +35,7 @@ def test_equal_runs_are_one_run_with_several_places():
 def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
     base, axes = Run(engine="virtual", cluster="lab", pushes=8), {"prune": ["none", "static:1%"],
                                                                   "codec": ["auto", "bitmap"]}  # fmt: skip
-    with pytest.warns(Refused, match="1 of 4 combinations are refused") as told:
+    with pytest.warns(RefusedCombinations, match="1 of 4 combinations are refused") as told:
         runs = grid(base, **axes, refused="drop")
     assert [(run.prune, run.codec) for run in runs] == [
         ("none", "auto"), ("static:1%", "auto"), ("static:1%", "bitmap")]  # fmt: skip
@@ -43,7 +43,7 @@ def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
     assert "codec='bitmap'" in why
     assert which == "  prune none, codec bitmap"
     assert len(grid(base, **axes)) == 4  # a sweep refuses it
-    with pytest.warns(Refused, match="batch_size 0"):
+    with pytest.warns(RefusedCombinations, match="batch_size 0"):
         assert len(grid(base, batch_size=[0, 64], refused="drop")) == 1  # what Run itself refuses
     with pytest.raises(ConfigError, match="batch_size=0"):
         grid(base, batch_size=[0, 64])
