@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, Generic, Self, TypeVar, overload
 
 from pslab.config.parameters import plain
@@ -205,13 +206,8 @@ def merged(pairs: Iterable[tuple[T, Iterable[GridPoint]]]) -> tuple[list[T], lis
 
 def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Each combination of the axes' values; the last axis changes fastest."""
-    if not axes:
-        yield {}
-        return
-    *names, last = axes
-    for chosen in combinations({name: axes[name] for name in names}):
-        for value in axes[last]:
-            yield {**chosen, last: value}
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
 
 
 def listed(value: Any) -> list[Any]:

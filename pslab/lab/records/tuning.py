@@ -131,12 +131,8 @@ def _rank(
 
 def _at_end(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> bool:
     """Whether one of the numbers chosen is the smallest or the largest that was tried."""
-    for position, value in enumerate(choice):
-        tried = {other[position] for other in among}
-        if isinstance(value, (int, float)) and len(tried) > 1 and value in (min(tried), max(tried)):
-            return True
-    return False
-
+    return any(isinstance(value, (int, float)) and len({*tried}) > 1 and value in (min(tried), max(tried))
+               for value, tried in zip(choice, zip(*among, strict=True), strict=True))  # fmt: skip
 
 
 def _beyond(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> float | None:

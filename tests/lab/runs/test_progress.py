@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import handmade
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from pslab.config.run import Run
 from pslab.lab.records import journal
@@ -113,6 +116,27 @@ def test_records_say_what_a_push_took(tmp_path: Path):
     (tmp_path / "runs" / "0123").mkdir()
     (tmp_path / "runs" / "0123" / "manifest.json").write_text("{")
     assert taken_before(tmp_path) == takes(({}, 1.0), ({"engine": "virtual", "cluster": "lab"}, 0.25))
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+                    lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=4), each, max_size=2))
+FACTS = ("digest", "run", "seconds", "wall_s", "pushes", "verdict", "outcome", "emulation_ok", "environment", "sha256")
+
+
+@settings(max_examples=100, deadline=None)
+@given(facts=st.dictionaries(st.sampled_from(FACTS), JSON, max_size=3), lacks=st.sampled_from(["", *FACTS]))
+@example(facts={"pushes": 0}, lacks="")  # of an average whose only round is not complete
+@example(facts={"pushes": 0}, lacks="wall_s")
+@example(facts={"wall_s": float("nan")}, lacks="")
+@example(facts={"wall_s": -1.0}, lacks="")
+def test_nothing_in_another_record_keeps_a_sweep_from_starting(tmp_path_factory, facts, lacks):
+    place = tmp_path_factory.mktemp("results") / "runs" / "0123"
+    place.mkdir(parents=True)
+    usual = {"run": RUN.plain(), "seconds": 1.0, "wall_s": 1.0, "pushes": 2, "outcome": "budget"}
+    manifest = {name: value for name, value in {**usual, **facts}.items() if name != lacks}
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    shown = Progress({"a": RUN}, taken=taken_before(place.parents[1]), shown=True, stream=io.StringIO())
+    assert shown.left_s() is None or 0 < shown.left_s() < math.inf
 
 
 # -- what is shown -----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,8 +9,7 @@ from pathlib import Path
 
 import handmade
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from cells import of_cell
 from tiny import tiny
 
 import pslab.engines.local.engine
@@ -38,27 +36,6 @@ def executed(monkeypatch):
 
     monkeypatch.setattr(pslab.engines.local.engine, "execute", counted)
     return seen
-
-
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-                    lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=4), each, max_size=2))
-FACTS = ("digest", "run", "seconds", "wall_s", "pushes", "verdict", "outcome", "emulation_ok", "environment", "sha256")
-
-
-@settings(max_examples=40, deadline=None)
-@given(facts=st.dictionaries(st.sampled_from(FACTS), JSON, max_size=3), lacks=st.sampled_from(["", *FACTS]))
-@example(facts={"pushes": 0}, lacks="")  # of an average whose only round is not complete
-@example(facts={"pushes": 0}, lacks="wall_s")
-@example(facts={"wall_s": float("nan")}, lacks="")
-@example(facts={"wall_s": -1.0}, lacks="")
-def test_nothing_in_another_record_keeps_a_run_from_starting(tmp_path_factory, facts, lacks):
-    results = tmp_path_factory.mktemp("results")
-    path = handmade.curve(results, Run(engine="timing", pushes=2, seed=1), [0.1], wall_s=1.0).path / "manifest.json"
-    manifest = {**json.loads(path.read_text()), **facts}
-    manifest.pop(lacks, None)
-    path.write_text(json.dumps(manifest))
-    asked = Run(engine="timing", cluster="lab", workers=1, pushes=2)
-    assert run(asked, results=results, progress=True).manifest["pushes"] == 2
 
 
 def test_a_finished_run_is_never_run_twice(tmp_path, executed):
@@ -172,12 +149,6 @@ class Net(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Linear(49, WIDTH), nn.Linear(WIDTH, 10))
 """
-
-
-def of_cell(text):
-    made: dict = {"__name__": "__main__"}
-    exec(text, made)
-    return made["Net"]
 
 
 def test_a_class_of_a_cell_that_is_run_again_is_found_and_an_edited_one_is_another_run(tmp_path, executed):

@@ -39,29 +39,25 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Observed:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def test_statistics_of_a_vector_worked_out_by_hand():
-    found = statistics(VECTOR)
-    mean = -1.15 / 8
-    variance = 13.3025 / 8 - mean**2
-    fourth = sum((x - mean) ** 4 for x in VECTOR.tolist()) / 8
-    assert (found["entries"], found["zeros"]) == (8, 1)
-    assert found["std"] == pytest.approx(math.sqrt(variance)) == pytest.approx(1.2815, abs=1e-4)
-    assert found["kurtosis"] == pytest.approx(fourth / variance**2)
-    assert (found["tail1"], found["tail2"], found["tail3"]) == (2 / 8, 1 / 8, 0.0)
-    assert found["top_share"] == pytest.approx(9 / 13.3025)  # one of eight is the top 1 %, rounded up
+MEAN = -1.15 / 8
+VARIANCE = 13.3025 / 8 - MEAN**2
+FOURTH = sum((x - MEAN) ** 4 for x in VECTOR.tolist()) / 8
+NAN = pytest.approx(math.nan, nan_ok=True)
 
 
-def test_kurtosis_of_two_values_is_one_and_of_a_constant_undefined():
-    assert statistics(np.array([1.0, -1.0] * 50))["kurtosis"] == pytest.approx(1.0)
-    assert math.isnan(statistics(np.zeros(5))["kurtosis"])
-    assert math.isnan(statistics(np.zeros(5))["top_share"])
-
-
-def test_statistics_of_a_gaussian():
-    found = statistics(np.random.default_rng(0).standard_normal(400_000))
-    assert found["kurtosis"] == pytest.approx(3, abs=0.05)
-    assert [found[f"tail{k}"] for k in (1, 2, 3)] == pytest.approx([0.317, 0.0455, 0.0027], rel=0.05)
-    assert found["top_share"] == pytest.approx(0.084, abs=0.001)
+@pytest.mark.parametrize(("values", "wanted"), [
+    (VECTOR, {"entries": 8, "zeros": 1, "std": pytest.approx(math.sqrt(VARIANCE)),
+              "kurtosis": pytest.approx(FOURTH / VARIANCE**2), "tail1": 2 / 8, "tail2": 1 / 8, "tail3": 0.0,
+              "top_share": pytest.approx(9 / 13.3025)}),  # one of eight is the top 1 %, rounded up
+    ([1.0, -1.0] * 50, {"kurtosis": pytest.approx(1.0)}), (np.zeros(5), {"kurtosis": NAN, "top_share": NAN}),
+    (np.random.default_rng(0).standard_normal(400_000),
+     {"kurtosis": pytest.approx(3, abs=0.05), "tail1": pytest.approx(0.317, rel=0.05),
+      "tail2": pytest.approx(0.0455, rel=0.05), "tail3": pytest.approx(0.0027, rel=0.05),
+      "top_share": pytest.approx(0.084, abs=0.001)}),
+], ids=["worked out by hand", "two values", "constant", "gaussian"])  # fmt: skip
+def test_statistics_of_a_vector(values, wanted: dict[str, object]):
+    found = statistics(np.asarray(values))
+    assert {name: found[name] for name in wanted} == wanted
 
 
 def test_histogram_bins_are_tenths_of_a_decade_without_zeros():
