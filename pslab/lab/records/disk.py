@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -48,24 +48,6 @@ def publish(draft: Path, place: Path, aside: Path | None = None) -> bool:
         return False
     finally:
         journal.note(read=f"{place.parent.name}/{place.name}")
-
-
-@contextlib.contextmanager
-def written(place: Path) -> Iterator[Path]:
-    """A draft to fill, which is moved to its place at the end; if it cannot be written, nothing is left.
-
-    Raises:
-        Unwritable: the disk is full, or the place cannot be written to.
-    """
-    draft = draft_of(place)
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        publish(draft, place)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        problem = f"the record of {place.name} cannot be written to {place.parent}: {error} ({room_at(place)})"
-        raise Unwritable(problem) from error
 
 
 def write_file(path: Path, content: bytes) -> Path:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any, ClassVar, Self
 
 import pandas as pd
 
-from pslab.lab.records.disk import MANIFEST, read_manifest, read_table, write_manifest, written
+from pslab.errors import Unwritable
+from pslab.lab.records.disk import MANIFEST, draft_of, publish, read_manifest, read_table, room_at, write_manifest
 from pslab.lab.records.record import environment
 
 NAMES = {"layer": "str", "rule": "str", "operation": "str", "search": "str"}  # a layer may be called 1
@@ -58,9 +60,15 @@ class Measurement:
             Unwritable: the disk is full, or the place cannot be written to.
         """
         place = results / cls.folder / wanted.digest
-        with written(place) as draft:
+        draft, whole = draft_of(place), {"digest": wanted.digest, **facts, "environment": environment()}
+        try:
+            draft.mkdir(parents=True)
             for name in cls.tables:
                 tables[name].to_csv(draft / f"{name}.csv", index=False)
-            whole = {"digest": wanted.digest, **facts, "environment": environment()}
             manifest = write_manifest(draft, whole, [f"{name}.csv" for name in cls.tables])
+            publish(draft, place)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            problem = f"the record of {wanted.digest} cannot be written to {place.parent}: {error} ({room_at(place)})"
+            raise Unwritable(problem) from error
         return cls(wanted, place, manifest, cached=False)

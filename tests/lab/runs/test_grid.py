@@ -1,4 +1,4 @@
-"""grid: every combination once, with all its places; nothing that Run refuses."""
+"""grid: every combination once, at all its points; nothing that Run refuses."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def test_digests_are_those_of_plain_runs():
         Run(learning_rate=rate).digest for rate in (0.1, 0.2)]  # fmt: skip
 
 
-def test_equal_runs_are_one_run_with_several_places():
+def test_equal_runs_are_one_run_with_several_points():
     runs = grid(Run(), family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
     assert [run.prune for run in runs] == ["none", "static:1%", "std:2"]
     assert runs.columns[0] == ({"family": "static"}, {"family": "std"})
     assert [run.prune for run in runs.where(family="std")] == ["none", "std:2"]
     assert runs.where(family="std").columns[0] == ({"family": "std"},)
+    assert runs.where(prune="none").columns == (({"family": "static"}, {"family": "std"}),)
 
 
 def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
@@ -79,7 +80,7 @@ def test_a_cluster_inside_is_laid_over_the_bases():
     assert grid(Run(), x={"a": {"cluster": {"compute_s": 0.1}}})[0].cluster == {"compute_s": 0.1}
 
 
-def test_sums_merge_places_and_keep_the_order():
+def test_sums_merge_points_and_keep_the_order():
     first, second = grid(Run(), a={"x": {"seed": [0, 1]}}), grid(Run(), a={"y": {"seed": [1, 2]}})
     both = first + second
     assert [run.seed for run in both] == [0, 1, 2]
