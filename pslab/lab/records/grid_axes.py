@@ -150,7 +150,7 @@ class Placed(Sequence[T], Generic[T]):
 
         chosen = [name for name in self.axes() if name not in HIDDEN and len({*keys([name])}) > 1]
         for name in FIELDS:
-            if name not in (*chosen, *HIDDEN) and len({*keys([*chosen, name])}) > len({*keys(chosen)}):
+            if name not in HIDDEN and len({*keys([*chosen, name])}) > len({*keys(chosen)}):
                 chosen.append(name)
         for name in reversed(chosen):
             others = [other for other in chosen if other != name]

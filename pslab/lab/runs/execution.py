@@ -1,4 +1,4 @@
-"""Executes what is not recorded yet: one run after another, or virtual runs several at a time. With torch."""
+"""Executes runs that are not recorded, one after another or virtual ones several at a time. This module loads torch."""
 
 from __future__ import annotations
 
