@@ -16,7 +16,7 @@ from pslab.config.run import Run
 from pslab.engines.processes.fleets.link_speed import LinkSpeeds
 from pslab.errors import ConfigError, RunError
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
-from pslab.lab.runs.calibrate import calibrate, ways_of
+from pslab.lab.runs.calibrate import calibrate, measure_links
 
 EXACT_S = 1e-3  # a bound of clocks above which the split between push and pull says little
 SLOW = 0.5  # of the median: a way that is so much slower than the others
@@ -32,7 +32,7 @@ def examine(cluster: str, write: str | None = None) -> Iterator[Finding]:
     if (fleet := Fleet.of(run.fleet)).place == "local":
         raise ConfigError("cluster", cluster, "shares memory, and has no network: name loopback, or a cluster.yaml")
     try:
-        ways = ways_of(run)
+        ways = measure_links(run)
     except RunError as error:
         yield Finding("processes", PROBLEM, str(error), "the same Python, torch and pslab on every host; `network` "
                       "and `ports` that each of them reaches: see docs/many-machines.md")  # fmt: skip
@@ -44,7 +44,7 @@ def examine(cluster: str, write: str | None = None) -> Iterator[Finding]:
     yield _clocks(ways)
     yield _links(ways)
     try:
-        costs = calibrate(run, ways=ways)
+        costs = calibrate(run, links=ways)
     except RunError as error:
         yield Finding("a run", PROBLEM, str(error), f"try it: pslab run --cluster {cluster}")
         return

@@ -15,9 +15,9 @@ from pslab.config import plain_yaml
 from pslab.errors import ConfigError, Unwritable
 from pslab.lab.records.disk import free_bytes
 from pslab.lab.runs.progress import in_words
-from pslab.lab.studies.batch import Entry, folder, plan
+from pslab.lab.studies.batch import BatchEntry, folder, plan
 from pslab.lab.studies.claims import PLAIN, RED
-from pslab.lab.studies.execution import Watch, execute, reason, unwritable
+from pslab.lab.studies.execution import BatchProgress, execute, reason, unwritable
 
 
 def add(verbs: Any) -> None:
@@ -43,7 +43,7 @@ def main(options: argparse.Namespace) -> int:
         raise KeyboardInterrupt("interrupted; what is completed is kept, the next call goes on") from None
 
 
-def chosen(options: argparse.Namespace) -> list[Entry]:
+def chosen(options: argparse.Namespace) -> list[BatchEntry]:
     """The entries that the options name, with the parameters that they set, all of them checked.
 
     Raises:
@@ -83,7 +83,7 @@ def _numbers(value: Any) -> Any:
 # -- execution -------------------------------------------------------------------------------------
 
 
-def _foretell(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
+def _foretell(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> int:
     """What `_batch` would do, a line for each notebook."""
     todo = [entry for entry in entries if not entry.done(again=again)]
     for entry in entries:
@@ -95,7 +95,7 @@ def _foretell(entries: Sequence[Entry], images: bool, again: bool = False) -> in
     return 0
 
 
-def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
+def _batch(entries: Sequence[BatchEntry], images: bool, again: bool = False) -> int:
     """The notebooks one after another, each with its images; then what does not hold."""
     begun_s, todo = time.monotonic(), [entry for entry in entries if not entry.done(again=again)]
     failed: dict[str, str] = {}
@@ -103,7 +103,7 @@ def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
         _announce(todo, images)
     if images:
         _export([entry for entry in entries if entry not in todo])
-    with Watch(todo) as watch:
+    with BatchProgress(todo) as watch:
         for entry in todo:
             try:
                 watch.say(f"{entry.name}: {in_words(execute(entry, watch, again=again))}")
@@ -134,7 +134,7 @@ def _batch(entries: Sequence[Entry], images: bool, again: bool = False) -> int:
     return 1 if failed or wrong else 0
 
 
-def _announce(todo: Sequence[Entry], images: bool) -> None:
+def _announce(todo: Sequence[BatchEntry], images: bool) -> None:
     """What it will take, and what will be missing, before anything starts.
 
     Raises:
@@ -154,7 +154,7 @@ def _announce(todo: Sequence[Entry], images: bool) -> None:
         print("no Chrome or Chromium is found: figures as HTML and JSON only (pslab doctor says how to get one)")
 
 
-def _export(entries: Sequence[Entry]) -> None:
+def _export(entries: Sequence[BatchEntry]) -> None:
     """Images of what has none, or an older one than its figure."""
     from pslab.lab.plots import export
 

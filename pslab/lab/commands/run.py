@@ -73,7 +73,6 @@ def add(verbs: Any) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run what the options say and print where the record is."""
-    from pslab.lab.records.record import emulation_ok
     from pslab.lab.runs.run import run
 
     given = {name: value for name in FIELDS if (value := getattr(options, name)) is not None}
@@ -83,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
     print(result.ended + (" (from the record)" if result.cached else ""))
     for remark in result.remarks:
         print(f"({remark})")
-    if not emulation_ok(result.manifest):
+    if not result.emulation_ok:
         print("(--again runs it again)")
     print(result.path)
     return 0

@@ -8,10 +8,11 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from pslab.config.cluster import PRESETS
 from pslab.config.run import Run
+from pslab.config.table import ROWS
 from pslab.errors import ConfigError
 from pslab.lab.plots.labels import name
-from pslab.lab.runs import background
 
 KNOWN: dict[str, tuple[str, ...]] = {
     "sync": ("bsp", "ssp:3", "asp"),
@@ -80,12 +81,12 @@ def _chips(field: str, chosen: Any) -> list[tuple[widgets.ToggleButton, Any]]:
 
 
 def _scalar(field: str, value: Any) -> widgets.Widget:
-    names, more = background.names(), {}
+    more: dict[str, Any] = {}
     if field == "schedule":
-        more = {"options": names["schedule"], "ensure_option": False}
+        more = {"options": list(ROWS["schedule"]), "ensure_option": False}
     elif field == "cluster":
         given = "as given" if isinstance(value, Mapping) else str(value)  # a wrong one is refused when it is run
-        own = [] if value in names["cluster"] else [(given, value)]
-        more = {"options": [*own, *((each, each) for each in names["cluster"])]}
+        own = [] if value in PRESETS else [(given, value)]
+        more = {"options": [*own, *((each, each) for each in PRESETS)]}
     return SCALARS[field](value=value, description=field.replace("_", " "), style={"description_width": "90px"},
                           layout={"width": "210px"}, **more)  # fmt: skip

@@ -32,7 +32,7 @@ from pslab.lab.plots.page.theme import BACK, SINGLE, told_apart
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
-from pslab.lab.records.summary import columns_of, diverged, groups, sound
+from pslab.lab.records.summary import columns_of, groups, sound
 from pslab.lab.records.units import SPACE, round_size, size
 
 
@@ -125,7 +125,7 @@ def curves(
             label if panels else label + sign, BACK if back else look,
             ... if back and one else values.get(facet or ""), values.get(row or ""), back, sign if panels else "",
             {pair: _band(group, *pair, crowd) for pair in pairs},
-            {pair: _ends(filter(diverged, group), *pair, crowd) for pair in pairs}))  # fmt: skip
+            {pair: _ends([each for each in group if each.diverged], *pair, crowd) for pair in pairs}))  # fmt: skip
     twins, own_look = as_results(banded), dict(zip(grouped, made, strict=True))
     for key, group in groups(twins, by, **named_panels).items() if len(twins) else ():
         if key in own_look:

@@ -1,4 +1,4 @@
-"""What a person reads of one result: how it ended, what must not be hidden about it, and its card in a notebook."""
+"""One result as a person reads it: how it ended, the remarks on it, and its card in a notebook."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WITH_ALL = "server ", "the run was ended"  # how the words for the end of a proc
 
 
 def remarks(manifest: Mapping[str, Any]) -> list[str]:
-    """What must not be hidden about a result, a sentence each: the words of its marks, what it went on after."""
+    """The remarks on a result, a sentence each: the words of its marks, and from what it recovered."""
     found = [words for _, words, test in MARKS if test(manifest)]
     found += ["interrupted: what it completed is no result"] * (manifest.get("outcome") == "interrupted")
     return found + ([f"recovered: {words}"] if (words := recovered(manifest)) else [])
 
 
 def recovered(manifest: Mapping[str, Any]) -> str:
-    """What a run went on after, in words: ends of itself, of its workers' processes, its servers; "" if nothing was."""
+    """From what a run recovered, in words: its own end, or that of a worker's process or a server; or ""."""
     resumed, again, begun = (manifest.get(name, ()) for name in ("resumed", "rewinds", "fallen_starts"))
     own = (life for life in manifest.get("lives", ()) if not life["how"].startswith(WITH_ALL))
     workers = sorted({life["worker"] for life in own})
@@ -41,12 +41,12 @@ def recovered(manifest: Mapping[str, Any]) -> str:
 
 
 def times(manifest: Mapping[str, Any]) -> str:
-    """``"3.21 s"``; where those of the cluster are not this machine's, both."""
-    told = f"{manifest['seconds']:.2f} s"
+    """A run's seconds in words, ``"3.21 s"``; where the cluster's time is not that of this machine, both."""
+    seconds = f"{manifest['seconds']:.2f} s"
     if manifest["run"]["engine"] == "local" and manifest.get("dilation", 1.0) == 1:
-        return told
+        return seconds
     clock = f", {manifest['wall_s']:.1f} s by the clock" if "wall_s" in manifest else ""
-    return f"{told} in the cluster's time{clock}"
+    return f"{seconds} in the cluster's time{clock}"
 
 
 def _times(count: int) -> str:
@@ -81,7 +81,7 @@ def sparkline(at: Sequence[float], values: Sequence[float], words: Callable[[flo
     placed = [(EDGE + (x - min(xs)) / wide * (WIDTH - 2 * EDGE), HEIGHT - EDGE - (y - min(ys)) / high
                * (HEIGHT - 2 * EDGE)) for x, y in points]  # fmt: skip
     line, (last_x, last_y) = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed), placed[-1]
-    said = html.escape(f"{words(ys[0])} to {words(ys[-1])}")
-    return (f"<svg role='img' aria-label='{said}' width='{WIDTH}' height='{HEIGHT}' style='vertical-align:middle'>"
-            f"<title>{said}</title><polyline points='{line}' fill='none' stroke='currentColor' stroke-width='1.5'/>"
-            f"<circle cx='{last_x:.1f}' cy='{last_y:.1f}' r='2.5' fill='currentColor'/></svg> {said}")  # fmt: skip
+    title = html.escape(f"{words(ys[0])} to {words(ys[-1])}")
+    return (f"<svg role='img' aria-label='{title}' width='{WIDTH}' height='{HEIGHT}' style='vertical-align:middle'>"
+            f"<title>{title}</title><polyline points='{line}' fill='none' stroke='currentColor' stroke-width='1.5'/>"
+            f"<circle cx='{last_x:.1f}' cy='{last_y:.1f}' r='2.5' fill='currentColor'/></svg> {title}")  # fmt: skip

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ def draft_of(place: Path) -> Path:
 def publish(draft: Path, place: Path, aside: Path | None = None) -> bool:
     """Move the draft to its place, in one step; False if another process was first: its record stays, the draft goes.
 
-    Somebody may be reading what is there, and no experiment ever takes the place of another; what is to be replaced is
-    moved `aside` before, whole.
+    A record that is there may be read by another process, so it is never overwritten: one that is to be replaced is
+    first moved `aside` as a whole.
     """
     try:
         if aside is not None and place.is_dir():
@@ -50,26 +50,8 @@ def publish(draft: Path, place: Path, aside: Path | None = None) -> bool:
         journal.note(read=f"{place.parent.name}/{place.name}")
 
 
-@contextlib.contextmanager
-def written(place: Path) -> Iterator[Path]:
-    """A draft to fill, which is moved to its place at the end; if it cannot be written, nothing is left.
-
-    Raises:
-        Unwritable: the disk is full, or the place cannot be written to.
-    """
-    draft = draft_of(place)
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        publish(draft, place)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        problem = f"the record of {place.name} cannot be written to {place.parent}: {error} ({room_at(place)})"
-        raise Unwritable(problem) from error
-
-
 def write_file(path: Path, content: bytes) -> Path:
-    """Put the content in place at once, whole; a file that holds it already stays as it is.
+    """Write a file in one step; a file that has this content already stays as it is.
 
     Raises:
         Unwritable: the disk is full or the directory cannot be written to.
@@ -110,7 +92,7 @@ def read_manifest(place: Path, files: Iterable[str]) -> dict[str, Any]:
 
 
 def write_manifest(place: Path, manifest: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The last file of a record: what is said of it, with the sums of the other files. The whole of it."""
+    """Write a record's last file, the manifest: these facts and the sums of the other files. It is returned."""
     sums = {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in names if name != MANIFEST}
     whole = {**manifest, "sha256": sums}
     (place / MANIFEST).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n")
@@ -120,7 +102,7 @@ def write_manifest(place: Path, manifest: Mapping[str, Any], names: Iterable[str
 
 
 def _flush(path: Path) -> None:
-    """To the disk: what is renamed afterwards is whole after a loss of power, too."""
+    """Flush to the disk, so that a file or folder that is renamed afterwards is whole even after a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -129,7 +111,7 @@ def _flush(path: Path) -> None:
 
 
 def read_file(place: Path, name: str, manifest: Mapping[str, Any]) -> BytesIO:
-    """A file of a record, which is what it was when this manifest was written.
+    """The content of a record's file, which has not changed since this manifest was written.
 
     Raises:
         RecordError: it is gone, or was changed.

@@ -55,11 +55,11 @@ class Draft:
         return self._save(tables, weights, facts, self.results / "runs" / name, self.run.keep_weights)
 
     def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
-        """The run came to no end: what it completed goes to results/interrupted/, where it is no result."""
+        """The run was ended early: what it completed goes to results/interrupted/, where it is no result."""
         return self._save(tables, weights, facts, self._aside(self.results), True)
 
     def drop(self) -> None:
-        """There is nothing to keep."""
+        """Remove the draft: there is nothing to keep."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _save(
@@ -97,7 +97,7 @@ class Draft:
             "weights_sha256": hashlib.sha256(np.ascontiguousarray(weights).data).hexdigest(),
             "environment": environment(self.run.device),
         }
-        self.path.mkdir(parents=True, exist_ok=True)  # somebody may have removed the results meanwhile
+        self.path.mkdir(parents=True, exist_ok=True)  # it may have been removed meanwhile
         for name in tables:
             tables[name].to_csv(self.path / f"{name}.csv", index=False)
         if kept:

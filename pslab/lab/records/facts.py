@@ -1,6 +1,6 @@
-"""What a manifest's facts and a record's tables must be for anything to be read from them: of each the type.
+"""The types of a manifest's facts and of a record's tables.
 
-A record may be damaged or forged. Whatever reads it, such as a card or the judge, relies on these types alone.
+A record may be damaged or forged. The code that reads it, such as a card or the judge, relies on these types alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LARGEST = 2**53  # of a whole number: up to here a float has each of them
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A type of values: what is to be said of it, and whether a value is of it."""
+class FactType:
+    """A type of values: its words, and whether a value is of it."""
 
     words: str
     has: Callable[[Any], bool]
 
-    def __or__(self, other: Kind) -> Kind:
-        return Kind(f"{self.words}, or {other.words}", lambda value: self.has(value) or other.has(value))
+    def __or__(self, other: FactType) -> FactType:
+        return FactType(f"{self.words}, or {other.words}", lambda value: self.has(value) or other.has(value))
 
 
 def _number(value: Any) -> bool:
@@ -39,45 +39,45 @@ def _whole(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-NUMBER = Kind("a number", _number)
-SECONDS = Kind("a finite number from 0", lambda value: _number(value) and 0 <= value < math.inf)
-COUNT = Kind("a whole number from 0", lambda value: _whole(value) and 0 <= value < LARGEST)
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-TEXT = Kind("a text", lambda value: isinstance(value, str))
-NOTHING = Kind("null", lambda value: value is None)
+NUMBER = FactType("a number", _number)
+SECONDS = FactType("a finite number from 0", lambda value: _number(value) and 0 <= value < math.inf)
+COUNT = FactType("a whole number from 0", lambda value: _whole(value) and 0 <= value < LARGEST)
+FLAG = FactType("true or false", lambda value: isinstance(value, bool))
+TEXT = FactType("a text", lambda value: isinstance(value, str))
+NOTHING = FactType("null", lambda value: value is None)
 
 
-def listed(kind: Kind) -> Kind:
+def listed(kind: FactType) -> FactType:
     """A list of values of one type."""
-    return Kind(f"a list, each of it {kind.words}",
+    return FactType(f"a list, each of it {kind.words}",
                 lambda value: isinstance(value, (list, tuple)) and all(map(kind.has, value)))  # fmt: skip
 
 
-def row(*kinds: Kind) -> Kind:
+def row(*kinds: FactType) -> FactType:
     """A list of as many values, each of its own type."""
-    return Kind(f"{len(kinds)} values ({'; '.join(kind.words for kind in kinds)})",
+    return FactType(f"{len(kinds)} values ({'; '.join(kind.words for kind in kinds)})",
                 lambda value: isinstance(value, (list, tuple)) and len(value) == len(kinds)
                 and all(kind.has(each) for kind, each in zip(kinds, value, strict=True)))  # fmt: skip
 
 
-def mapped(kind: Kind) -> Kind:
+def mapped(kind: FactType) -> FactType:
     """A mapping of texts to values of one type."""
-    return Kind(f"a mapping, each value of it {kind.words}",
+    return FactType(f"a mapping, each value of it {kind.words}",
                 lambda value: isinstance(value, Mapping) and all(map(TEXT.has, value))
                 and all(map(kind.has, value.values())))  # fmt: skip
 
 
-def body(**kinds: Kind) -> Kind:
+def body(**kinds: FactType) -> FactType:
     """A mapping that has at least these names, with values of their types."""
     words = ", ".join(f"{name}: {kind.words}" for name, kind in kinds.items())
-    return Kind(f"a mapping with {words}", lambda value: isinstance(value, Mapping) and all(
+    return FactType(f"a mapping with {words}", lambda value: isinstance(value, Mapping) and all(
         name in value and kind.has(value[name]) for name, kind in kinds.items()))  # fmt: skip
 
 
 _DEATH = {"worker": COUNT, "iteration": COUNT, "seconds": SECONDS, "how": TEXT}
-_PART = Kind("a whole number", lambda value: _whole(value) and _number(value))  # -1 is none
+_PART = FactType("a whole number", lambda value: _whole(value) and _number(value))  # -1 is none
 _EMULATION = mapped(NUMBER | FLAG)
-FACTS: dict[str, Kind] = {
+FACTS: dict[str, FactType] = {
     "digest": TEXT, "weights_sha256": TEXT, "evaluation_sha256": TEXT,
     "sha256": mapped(TEXT), "source": mapped(TEXT), "not_found_again": TEXT,
     "outcome": TEXT, "verdict": TEXT, "violations": listed(TEXT), "unjudged": listed(TEXT), "error": TEXT,
@@ -94,7 +94,7 @@ FACTS: dict[str, Kind] = {
     "faults": mapped(COUNT), "faulted": listed(row(TEXT, TEXT, COUNT, _PART, _PART, SECONDS)),
     "skips": listed(row(COUNT, COUNT, COUNT)), "residuals": listed(listed(NUMBER)), "sweeps": listed(listed(NUMBER)),
     "layers_s": listed(listed(NUMBER) | NUMBER) | NUMBER, "costs": mapped(NUMBER),
-    "emulation": _EMULATION, "repeated_after": _EMULATION, "environment": mapped(Kind("plain", lambda value: True)),
+    "emulation": _EMULATION, "repeated_after": _EMULATION, "environment": mapped(FactType("plain", lambda value: True)),
 }  # fmt: skip
 
 

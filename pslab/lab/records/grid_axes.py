@@ -1,13 +1,14 @@
-"""Runs and results in their places on the axes of a grid.
+"""Runs and results at their points of a grid.
 
-A column is an axis of the grid, a name that `assign` gave, or a field of Run. A run may stand in several places: dense
-gradients belong to the row of every pruning family.
+A point has a value on each axis. A column is an axis of the grid, a name that `assign` gave, or a field of Run. A run
+may stand at several points: a run with dense gradients belongs to the row of every pruning family.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, Generic, Self, TypeVar, overload
 
 from pslab.config.parameters import plain
@@ -15,31 +16,31 @@ from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records.record import Result
 
-Place = Mapping[str, Any]
+GridPoint = Mapping[str, Any]
 T = TypeVar("T", bound=Run | Result)
-CHOICE = "choice"  # where `best` notes, in a place, what it chose among; no column
+CHOICE = "choice"  # where `best` notes, at a point, what it chose among; no column
 HIDDEN = ("seed", CHOICE)
 
 
 class Placed(Sequence[T], Generic[T]):
-    """A sequence whose items have places on named axes.
+    """A sequence whose items stand at points of a grid.
 
-    `columns[i]` are the places of item i; `orders` has all values of each column, in the grid's order.
+    `columns[i]` are the points of item i; `orders` has all values of each column, in the grid's order.
     """
 
     def __init__(
         self,
         items: Iterable[T] | T,
-        columns: Iterable[Iterable[Place]] | None = None,
+        columns: Iterable[Iterable[GridPoint]] | None = None,
         orders: Mapping[str, Iterable[Any]] | None = None,
     ) -> None:
         self._items: tuple[T, ...] = (items,) if isinstance(items, (Run, Result)) else tuple(items)
-        self.columns: tuple[tuple[Place, ...], ...] = tuple(map(tuple, columns or [[{}]] * len(self._items)))
+        self.columns: tuple[tuple[GridPoint, ...], ...] = tuple(map(tuple, columns or [[{}]] * len(self._items)))
         self.orders: dict[str, list[Any]] = {name: list(values) for name, values in (orders or {}).items()}
-        for run, place in self._places():
-            for name in (*place, *FIELDS):
+        for _, run, point in self.rows():
+            for name in (*point, *FIELDS):
                 if name != CHOICE:
-                    known, value = self.orders.setdefault(name, []), value_of(run, place, name)
+                    known, value = self.orders.setdefault(name, []), value_of(run, point, name)
                     known += [value] if value not in known else []
 
     def __len__(self) -> int:
@@ -58,7 +59,7 @@ class Placed(Sequence[T], Generic[T]):
         return iter(self._items)
 
     def __add__(self, other: Iterable[T]) -> Self:
-        """Both, each run once, with the places that it has in either."""
+        """Both, each run once, with the points that it has in either."""
         second = other if isinstance(other, type(self)) else type(self)(other)
         levels = dict(self.orders)
         for name, values in second.orders.items():
@@ -67,7 +68,7 @@ class Placed(Sequence[T], Generic[T]):
         return type(self)(*merged(pairs), levels)
 
     def __repr__(self) -> str:
-        varying = [f"{name}: {', '.join(map(str, values))}" for name, values in self._axes().items()]
+        varying = [f"{name}: {', '.join(map(str, values))}" for name, values in self._varying().items()]
         return "\n".join([self._many(), *varying])
 
     def _many(self) -> str:
@@ -77,7 +78,7 @@ class Placed(Sequence[T], Generic[T]):
 
     def _repr_html_(self) -> str:
         head, cell = "<tr><th style='text-align:left'>", "</th><td style='text-align:left'>"
-        values = {name: html.escape(", ".join(map(str, found))) for name, found in self._axes().items()}
+        values = {name: html.escape(", ".join(map(str, found))) for name, found in self._varying().items()}
         rows = "".join(f"{head}{name}{cell}{text}</td></tr>" for name, text in values.items())
         return f"<table><caption style='text-align:left;white-space:nowrap'>{self._many()}</caption>{rows}</table>"
 
@@ -95,28 +96,37 @@ class Placed(Sequence[T], Generic[T]):
             for entry in admitted[name]:
                 if entry not in known:
                     raise ConfigError(name, entry, f"no run has this value; {nearest(str(entry), map(str, known))}")
-        return self.keep(lambda run, place: all(value_of(run, place, name) in entries
+        return self.keep(lambda run, point: all(value_of(run, point, name) in entries
                                                 for name, entries in admitted.items()))  # fmt: skip
 
-    def keep(self, test: Callable[[Run, Place], bool]) -> Self:
-        """The places for which `test(run, place)` holds, and the items that have one."""
-        kept = [(item, [place for place in places if test(run_of(item), place)])
-                for item, places in zip(self._items, self.columns, strict=True)]  # fmt: skip
-        kept = [(item, places) for item, places in kept if places]
-        return type(self)([item for item, _ in kept], [places for _, places in kept], self.orders)
+    def keep(self, test: Callable[[Run, GridPoint], bool]) -> Self:
+        """The points for which `test(run, point)` holds, and the items that stand there."""
+        return self.at((index, point) for index, run, point in self.rows() if test(run, point))
+
+    def at(self, points: Iterable[tuple[int, GridPoint]], orders: Mapping[str, Iterable[Any]] | None = None) -> Self:
+        """The items of these indices, each once, at these points alone."""
+        chosen: dict[int, list[GridPoint]] = {}
+        for index, point in points:
+            chosen.setdefault(index, []).append(point)
+        return type(self)([self._items[index] for index in chosen], chosen.values(), orders or self.orders)
+
+    def rows(self) -> Iterator[tuple[int, Run, GridPoint]]:
+        """Each point of each item, with the item's index and its run."""
+        for index, (item, points) in enumerate(zip(self._items, self.columns, strict=True)):
+            for point in points:
+                yield index, run_of(item), point
 
     def placed(self) -> Iterator[tuple[dict[str, Any], T]]:
-        """Each item in each of its places, as values of the axes by name."""
-        for item, places in zip(self._items, self.columns, strict=True):
-            for place in places:
-                yield {name: value for name, value in place.items() if name != CHOICE}, item
+        """Each item at each of its points, as values of the axes by name."""
+        for index, _, point in self.rows():
+            yield {name: value for name, value in point.items() if name != CHOICE}, self._items[index]
 
     def assign(self, **columns: Any) -> Self:
         """The same with more columns: a function of an item, or one value for all."""
-        places = [[{**place, **{name: plain(each(item) if callable(each) else each) for name, each in columns.items()}}
-                   for place in own] for item, own in zip(self._items, self.columns, strict=True)]  # fmt: skip
+        points = [[{**point, **{name: plain(each(item) if callable(each) else each) for name, each in columns.items()}}
+                   for point in own] for item, own in zip(self._items, self.columns, strict=True)]  # fmt: skip
         levels = {name: values for name, values in self.orders.items() if name not in columns}
-        return type(self)(self._items, places, levels)
+        return type(self)(self._items, points, levels)
 
     def levels(self, name: str) -> list[Any]:
         """The values of a column, in the grid's order.
@@ -125,45 +135,36 @@ class Placed(Sequence[T], Generic[T]):
             ConfigError: an unknown column.
         """
         if name not in self.orders:
-            raise ConfigError("column", name, f"no axis and no field of Run; {nearest(name, [*FIELDS, *self._axes()])}")
-        present = [value_of(run, place, name) for run, place in self._places() if name in place or name in FIELDS]
+            known = nearest(name, [*FIELDS, *self._varying()])
+            raise ConfigError("column", name, f"no axis and no field of Run; {known}")
+        present = [value_of(run, point, name) for _, run, point in self.rows() if name in point or name in FIELDS]
         return [value for value in self.orders[name] if value in present]
 
     def differing(self) -> list[str]:
         """The columns, but for the seed, that together tell these runs apart, as few as the axes and fields allow."""
-        rows = list(self._places())
-        axes = [name for name in dict.fromkeys(name for _, place in rows for name in place) if name not in HIDDEN]
-        chosen = [name for name in axes if len(self._distinct(rows, [name])) > 1]
+        rows = [(run, point) for _, run, point in self.rows()]
+        digests = [run.but(seed=0).digest for run, _ in rows]
+
+        def keys(names: Sequence[str]) -> list[tuple[Any, ...]]:
+            return [key_of(run, point, names) for run, point in rows]
+
+        chosen = [name for name in self.axes() if name not in HIDDEN and len({*keys([name])}) > 1]
         for name in FIELDS:
-            if name not in chosen and name not in HIDDEN:
-                grouped = self._distinct(rows, chosen)
-                if len(self._distinct(rows, [*chosen, name])) > len(grouped):
-                    chosen.append(name)
+            if name not in HIDDEN and len({*keys([*chosen, name])}) > len({*keys(chosen)}):
+                chosen.append(name)
         for name in reversed(chosen):
             others = [other for other in chosen if other != name]
-            if self._tells_apart(rows, others):
+            if len({*keys(others)}) == len({*zip(keys(others), digests, strict=True)}):  # they do without this one
                 chosen = others
         return chosen
 
-    def _tells_apart(self, rows: Sequence[tuple[Run, Place]], names: Sequence[str]) -> bool:
-        """Whether these columns separate all runs that differ in more than the seed."""
-        groups: dict[tuple[Any, ...], set[str]] = {}
-        for run, place in rows:
-            groups.setdefault(key_of(run, place, names), set()).add(run.but(seed=0).digest)
-        return all(len(found) == 1 for found in groups.values())
+    def axes(self) -> list[str]:
+        """The names of the axes on which these items have values."""
+        return list(dict.fromkeys(name for _, _, point in self.rows() for name in point if name != CHOICE))
 
-    def _distinct(self, rows: Sequence[tuple[Run, Place]], names: Sequence[str]) -> set[tuple[Any, ...]]:
-        return {key_of(run, place, names) for run, place in rows}
-
-    def _places(self) -> Iterator[tuple[Run, Place]]:
-        for item, places in zip(self._items, self.columns, strict=True):
-            for place in places:
-                yield run_of(item), place
-
-    def _axes(self) -> dict[str, list[Any]]:
-        """What varies, with its values."""
-        names = dict.fromkeys([*(name for _, place in self._places() for name in place if name != CHOICE), *FIELDS])
-        found = {name: self.levels(name) for name in names}
+    def _varying(self) -> dict[str, list[Any]]:
+        """The columns that have several values, with these."""
+        found = {name: self.levels(name) for name in dict.fromkeys([*self.axes(), *FIELDS])}
         return {name: values for name, values in found.items() if len(values) > 1}
 
 
@@ -173,52 +174,40 @@ def run_of(item: Run | Result) -> Run:
     return item if isinstance(item, Run) else item.run
 
 
-def value_of(run: Run, place: Place, name: str) -> Any:
-    """A column's value: the place's, else the field's."""
-    if name in place:
-        return place[name]
+def value_of(run: Run, point: GridPoint, name: str) -> Any:
+    """The value of a column: the point's, or else the field's."""
+    if name in point:
+        return point[name]
     if name not in FIELDS:
-        return None  # an axis on which this run has no place
+        return None  # an axis on which this run has no value
     return plain(getattr(run, name))
 
 
-def key_of(run: Run, place: Place, names: Iterable[str]) -> tuple[Any, ...]:
+def key_of(run: Run, point: GridPoint, names: Iterable[str]) -> tuple[Any, ...]:
     """The values of some columns."""
-    return tuple(value_of(run, place, name) for name in names)
+    return tuple(value_of(run, point, name) for name in names)
 
 
-def identity(item: Run | Result) -> str:
-    """What two equal runs share; a run that its digest does not name completely is like no other."""
-    run = run_of(item)
-    return f"{run.digest}-{id(item)}" if run.unknown else run.digest
+def merged(pairs: Iterable[tuple[T, Iterable[GridPoint]]]) -> tuple[list[T], list[list[GridPoint]]]:
+    """Each item once, with all its points; without the empty point if it has another one.
 
-
-def merged(pairs: Iterable[tuple[T, Iterable[Place]]]) -> tuple[list[T], list[list[Place]]]:
-    """Each item once, with all its places."""
+    A run that its digest does not name completely is equal to no other.
+    """
     items: dict[str, T] = {}
-    columns: dict[str, list[Place]] = {}
-    for item, places in pairs:
-        name = identity(item)
+    columns: dict[str, list[GridPoint]] = {}
+    for item, points in pairs:
+        run = run_of(item)
+        name = f"{run.digest}-{id(item)}" if run.unknown else run.digest
         items.setdefault(name, item)
         own = columns.setdefault(name, [])
-        own += [place for place in places if place not in own]
-    return list(items.values()), [_proper(own) for own in columns.values()]
-
-
-def _proper(places: list[Place]) -> list[Place]:
-    """Without the empty place if there is another one."""
-    return [place for place in places if place] or places[:1]
+        own += [point for point in points if point not in own]
+    return list(items.values()), [[point for point in own if point] or own[:1] for own in columns.values()]
 
 
 def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Each combination of the axes' values; the last axis changes fastest."""
-    if not axes:
-        yield {}
-        return
-    *names, last = axes
-    for chosen in combinations({name: axes[name] for name in names}):
-        for value in axes[last]:
-            yield {**chosen, last: value}
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
 
 
 def listed(value: Any) -> list[Any]:

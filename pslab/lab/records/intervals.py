@@ -1,4 +1,4 @@
-"""Who did what when, from a record: spans, releases, steps, waiting, and the window that stands for the run."""
+"""What each worker did when, from a record: spans, releases, steps, waiting, the window that stands for the run."""
 
 from __future__ import annotations
 
@@ -151,18 +151,19 @@ def budget(result: Result) -> pd.DataFrame:
     return found[["worker", "phase", "waits_for", "seconds", "share"]]
 
 
-def waiting_by_worker(result: Result, begin_s: float = -np.inf, end_s: float = np.inf) -> list[float]:
-    """The share (0 to 1) of each worker's time that it waits, between two instants; of those that are present then.
+def waiting(result: Result, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
+    """The share (0 to 1) of its time that a worker waits, between two instants: the mean over those present then.
 
-    A worker's time is that from its first phase to its last, so that one that ends early does not count as working. Who
-    computes meanwhile does not wait.
+    A worker's time is that from its first phase to its last, so that one that ends early does not count as working. A
+    worker that computes meanwhile does not wait. Without any worker it is 0.
     """
     return _waiting(activity(result), begin_s, end_s)
 
 
-def _waiting(table: pd.DataFrame, begin_s: float, end_s: float) -> list[float]:
+def _waiting(table: pd.DataFrame, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
+    """The same of a table of activities."""
     if not len(table):
-        return []
+        return 0.0
     workers, waits = table.worker.to_numpy(int), (table.phase == "wait").to_numpy()
     begins, ends = (table[name].to_numpy(float).clip(begin_s, end_s) for name in ("begin_s", "end_s"))
     spent = np.bincount(workers, (ends - begins) * waits)
@@ -170,17 +171,7 @@ def _waiting(table: pd.DataFrame, begin_s: float, end_s: float) -> list[float]:
     np.minimum.at(firsts, workers, begins)
     np.maximum.at(lasts, workers, ends)
     present = lasts > firsts
-    shares: list[float] = (spent[present] / (lasts - firsts)[present]).tolist()
-    return shares
-
-
-def waiting(result: Result, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
-    """The share (0 to 1) of its time that a worker waits, the mean over workers; 0 if none is present."""
-    return _mean_waiting(activity(result), begin_s, end_s)
-
-
-def _mean_waiting(table: pd.DataFrame, begin_s: float = -np.inf, end_s: float = np.inf) -> float:
-    return float(np.mean(_waiting(table, begin_s, end_s) or [0.0]))
+    return float(np.mean((spent[present] / (lasts - firsts)[present]).tolist() or [0.0]))
 
 
 def lead(result: Result) -> int:
@@ -220,12 +211,12 @@ def window(results: Iterable[Result], iterations: float = 6) -> tuple[float, flo
     whole = min(map(duration, found))
     length = min(iterations * _slowest_s(slowest), whole)
     tables = [activity(result) for result in found]
-    usual = [_mean_waiting(table) for table in tables]
+    usual = [_waiting(table) for table in tables]
     begins = _begins(slowest)
     middle = begins[len(begins) // 4 : 3 * len(begins) // 4]
 
     def strangeness(begin_s: float) -> tuple[float, float]:
-        here = [_mean_waiting(table, begin_s, begin_s + length) for table in tables]
+        here = [_waiting(table, begin_s, begin_s + length) for table in tables]
         unlike = round(sum(abs(a - b) for a, b in zip(here, usual, strict=True)), 6)
         return unlike, abs(begin_s - float(np.median(begins)))
 

@@ -1,8 +1,8 @@
-"""What a notebook does while the batch executes it: one line of JSON each, in the file that PSLAB_JOURNAL names.
+"""What a notebook does while the batch executes it, one line of JSON each, in the file that PSLAB_JOURNAL names.
 
     {"asked": [digests], "missing": n}        a sweep starts
-    {"progress": {"done", "of", "left_s"}}    ... and how far it is
-    {"swept_s": s}                            ... and what it took
+    {"progress": {"done", "of", "left_s"}}    how far the sweep is
+    {"swept_s": s}                            what the sweep took
     {"read": folder}                          a record was read or written: its folder, relative to results/
     {"figure": name}                          a figure was saved
     {"claim": {"text", "value", "holds", "why"}}
@@ -26,7 +26,7 @@ JOURNAL = "PSLAB_JOURNAL"
 
 
 def active() -> bool:
-    """Whether somebody reads a journal of this process."""
+    """Whether this process is to write a journal."""
     return JOURNAL in os.environ
 
 

@@ -68,15 +68,25 @@ class Result:
         return float(self.manifest["seconds"])
 
     @property
+    def diverged(self) -> bool:
+        """Whether the weights stopped being finite."""
+        return bool(self.manifest["outcome"] == "diverged")
+
+    @property
+    def emulation_ok(self) -> bool:
+        """Whether the machine kept up with the cluster that it emulated; if not, its seconds mean nothing."""
+        return emulation_ok(self.manifest)
+
+    @property
     def ended(self) -> str:
         """How it ended, in words: ``"97.12% after 625 pushes, 3.21 s"``."""
         reached = metric_of(self.run).text(self.final) if len(self.accuracy) else "ended"
-        reached = "diverged" if self.manifest["outcome"] == "diverged" else reached
+        reached = "diverged" if self.diverged else reached
         return f"{reached} after {self.manifest['pushes']} pushes, {card.times(self.manifest)}"
 
     @property
     def remarks(self) -> list[str]:
-        """What must not be hidden about it, a sentence each: an emulation that was not kept, what it went on after."""
+        """The remarks on it, a sentence each: that its emulation was not kept, or from what it recovered."""
         return card.remarks(self.manifest)
 
     def __repr__(self) -> str:

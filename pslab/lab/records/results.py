@@ -19,8 +19,8 @@ from pslab.config.metric import metric_of
 from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, RecordError, nearest
-from pslab.lab.records.grid_axes import CHOICE, Place, Placed, combinations, listed, merged, value_of
-from pslab.lab.records.record import Result, default_results, emulation_ok, read_facts
+from pslab.lab.records.grid_axes import CHOICE, GridPoint, Placed, combinations, listed, merged, value_of
+from pslab.lab.records.record import Result, default_results, read_facts
 
 NEAREST, LIKE = 5, 0.7  # records that are named after an unknown digest, and how much they have to be like it
 
@@ -41,15 +41,15 @@ class Runs(Placed[Run]):
     """Runs that `grid` made; `sweep` turns them into Results with the same columns."""
 
     def finished(self, results: Iterable[Result]) -> Results:
-        """The results of these runs, in their order, in the same places."""
+        """The results of these runs, in their order, at the same points."""
         return Results(results, self.columns, self.orders)
 
     def words(self, index: int) -> str:
-        """What tells this run apart: ``"sync ssp:3, seed 1 (0123456789abcdef)"``."""
-        run, place = self[index], next(iter(self.columns[index]), {})
+        """What distinguishes this run from the others: ``"sync ssp:3, seed 1 (0123456789abcdef)"``."""
+        run, point = self[index], next(iter(self.columns[index]), {})
         names = [*self.differing(), *(["seed"] if len(self.levels("seed")) > 1 else [])]
-        told = ", ".join(f"{name} {value_of(run, place, name)}" for name in names)
-        return f"{told} ({run.digest})" if told else run.digest
+        words = ", ".join(f"{name} {value_of(run, point, name)}" for name in names)
+        return f"{words} ({run.digest})" if words else run.digest
 
 
 class Results(Placed[Result]):
@@ -57,11 +57,11 @@ class Results(Placed[Result]):
 
     def again(self, **fields: Any) -> Runs:
         """The same runs with other fields, for each combination of their values: `best(...).again(seed=[0, 1, 2])`."""
-        pairs: list[tuple[Run, Sequence[Place]]] = []
-        for result, places in zip(self, self.columns, strict=True):
+        pairs: list[tuple[Run, Sequence[GridPoint]]] = []
+        for result, points in zip(self, self.columns, strict=True):
             for chosen in combinations({name: listed(value) for name, value in fields.items()}):
-                own = [{**place, **{name: plain(value) for name, value in chosen.items() if name in place}}
-                       for place in places]  # fmt: skip
+                own = [{**point, **{name: plain(value) for name, value in chosen.items() if name in point}}
+                       for point in points]  # fmt: skip
                 pairs.append((result.run.but(**chosen), own))
         return Runs(*merged(pairs), {name: values for name, values in self.orders.items() if name not in fields})
 
@@ -79,13 +79,13 @@ class Results(Placed[Result]):
             raise ConfigError("each", each, nearest(str(each), EACH))
         runs = [result.run for result in self]
         sizes, tables = {run.workers for run in runs if run.workers > 1}, []
-        for result, places in zip(self, self.columns, strict=True):
+        for result, points in zip(self, self.columns, strict=True):
             table = EACH[each](result)
             if each == "evaluation" and single(result.run, runs) and len(sizes) == 1:
                 table = table.assign(iteration=table.pushes / min(sizes))
-            for place in places:
-                axes = {name + "_of_run" * (name in table): value for name, value in place.items() if name != CHOICE}
-                fields = {name: value_of(result.run, place, name) for name in FIELDS if name not in {*place, *table}}
+            for point in points:
+                axes = {name + "_of_run" * (name in table): value for name, value in point.items() if name != CHOICE}
+                fields = {name: value_of(result.run, point, name) for name in FIELDS if name not in {*point, *table}}
                 named = {**axes, **fields, "digest": result.digest}
                 tables.append(pd.DataFrame(named, index=table.index).join(table))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
@@ -93,7 +93,7 @@ class Results(Placed[Result]):
     def notes(self) -> list[str]:
         """How `best` chose among these results, in a sentence for each kind of choice."""
         kinds: dict[tuple[str, str, str], list[Choice]] = {}
-        found = {(run.but(seed=0).digest, place[CHOICE]): run for run, place in self._places() if CHOICE in place}
+        found = {(run.but(seed=0).digest, point[CHOICE]): run for _, run, point in self.rows() if CHOICE in point}
         for (_, choice), run in sorted(found.items(), key=lambda pair: pair[0][0]):
             aimed = "" if choice.goal is None else metric_of(run).goal(choice.goal, " ")
             kinds.setdefault((choice.over, choice.measure, aimed), []).append(choice)
@@ -133,9 +133,9 @@ def evaluations(result: Result) -> pd.DataFrame:
 def _ending(result: Result) -> pd.DataFrame:
     """One row: outcome, verdict, final (by the run's metric), pushes, seconds, dilation, emulation_ok, remarks."""
     facts = {name: result.manifest.get(name) for name in ("outcome", "verdict", "pushes")}
-    told = {"final": result.final, "seconds": result.seconds, "dilation": float(result.manifest.get("dilation", 1.0)),
-            "emulation_ok": emulation_ok(result.manifest), "remarks": "; ".join(result.remarks)}  # fmt: skip
-    return pd.DataFrame([{**facts, **told}])
+    more = {"final": result.final, "seconds": result.seconds, "dilation": float(result.manifest.get("dilation", 1.0)),
+            "emulation_ok": result.emulation_ok, "remarks": "; ".join(result.remarks)}  # fmt: skip
+    return pd.DataFrame([{**facts, **more}])
 
 
 #: What a row of `Results.frame` may stand for.

@@ -19,9 +19,8 @@ import pandas as pd
 
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records import record
 from pslab.lab.records.card import recovered
-from pslab.lab.records.grid_axes import key_of
+from pslab.lab.records.grid_axes import GridPoint, key_of
 from pslab.lab.records.intervals import lead, waiting
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results, evaluations, single
@@ -173,15 +172,14 @@ def groups(results: Iterable[Result], by: By = "label", **others: By | None) -> 
     """
     found = results if isinstance(results, Results) else Results(results)
     names = columns_of(found, by, *filter(None, others.values()))
-    split: dict[tuple[Any, ...], None] = {}
-    for result, places in zip(found, found.columns, strict=True):
-        split |= dict.fromkeys(key_of(result.run, place, names) for place in places)
+    split: dict[tuple[Any, ...], list[tuple[int, GridPoint]]] = {}
+    for index, run, point in found.rows():
+        split.setdefault(key_of(run, point, names), []).append((index, point))
     order = {key: [found.orders[name].index(value) for name, value in zip(names, key, strict=True)] for key in split}
-    made = {key: found.keep(lambda run, place, key=key: key_of(run, place, names) == key)  # type: ignore[misc]
-            for key in sorted(split, key=order.__getitem__)}  # fmt: skip
+    made = {key: found.at(split[key]) for key in sorted(split, key=order.__getitem__)}
     for key, group in made.items():
-        if len(apart := group.differing()):
-            _refuse(names, key, group, apart, by, others)
+        if len(columns := group.differing()):
+            _refuse(names, key, group, columns, by, others)
     return made
 
 
@@ -202,14 +200,14 @@ def columns_of(results: Results, *by: By) -> list[str]:
 
 
 def _refuse(
-    names: Sequence[str], key: Sequence[Any], group: Results, apart: Sequence[str], by: By, others: Mapping[str, Any]
+    names: Sequence[str], key: Sequence[Any], group: Results, columns: Sequence[str], by: By, others: Mapping[str, Any]
 ) -> None:
-    words = " and ".join(f"{name} ({', '.join(map(str, group.levels(name)))})" for name in apart)
-    whom = ", ".join(map(str, key)) or "all"
+    words = " and ".join(f"{name} ({', '.join(map(str, group.levels(name)))})" for name in columns)
+    which = ", ".join(map(str, key)) or "all"
     where = "by=, facet= or row=" if others or "facet" in others else "by="
-    keep = ", ".join(f"{name}=..." for name in apart[:1])
-    problem = (f"{len(group)} runs of {whom} differ in {words}: name it in {where}, keep one with "
-               f"results.where({keep}), or choose with best(results, over={apart[0]!r})")  # fmt: skip
+    keep = ", ".join(f"{name}=..." for name in columns[:1])
+    problem = (f"{len(group)} runs of {which} differ in {words}: name it in {where}, keep one with "
+               f"results.where({keep}), or choose with best(results, over={columns[0]!r})")  # fmt: skip
     raise ConfigError("by", [by] if isinstance(by, str) else list(by), problem)
 
 
@@ -223,20 +221,10 @@ def over_seeds(values: Iterable[float]) -> tuple[float, float, float]:
     return tuple(value if math.isfinite(value) else math.nan for value in reduced)  # type: ignore[return-value]
 
 
-def diverged(result: Result) -> bool:
-    """Whether the weights stopped being finite."""
-    return bool(result.manifest.get("outcome") == "diverged")
-
-
-def emulation_ok(result: Result) -> bool:
-    """Whether the machine kept up with the cluster that it emulated; if not, its seconds mean nothing."""
-    return record.emulation_ok(result.manifest)
-
-
 def sound(results: Iterable[Result]) -> list[Result]:
     """The runs that did not diverge, or all if all did."""
     found = list(results)
-    return [result for result in found if not diverged(result)] or found
+    return [result for result in found if not result.diverged] or found
 
 
 def summary(
@@ -278,7 +266,8 @@ def reduced(
         row: dict[str, Any] = {"seeds": len(group)}
         if goal is not None:
             row["reached"] = sum(math.isfinite(measured(result, "pushes_to_goal", goal)) for result in group)
-        row |= {"diverged": sum(map(diverged, group)), "emulation_ok": all(map(emulation_ok, group)),
+        row |= {"diverged": sum(result.diverged for result in group),
+                "emulation_ok": all(result.emulation_ok for result in group),
                 "dilation": max(float(result.manifest.get("dilation", 1.0)) for result in group)}
         if any(recovered(result.manifest) for result in found):
             row["recovered"] = sum(bool(recovered(result.manifest)) for result in group)
@@ -295,7 +284,7 @@ def _reduced(group: Results, name: str, goal: float | None, runs: Sequence[Any])
         return math.nan, math.nan, math.nan
     chosen = sound(group) if name in METRICS else list(group)
     if name in MEASURES and MEASURES[name].of_seconds:
-        chosen = list(filter(emulation_ok, chosen))
+        chosen = [result for result in chosen if result.emulation_ok]
     return over_seeds(measured(result, name, goal) for result in chosen)
 
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
-from pslab.config.run import FIELDS
+from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.records.grid_axes import CHOICE, key_of
+from pslab.lab.records.grid_axes import CHOICE, GridPoint, key_of
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Choice, Results, single
 from pslab.lab.records.summary import (
     MEASURES,
     By,
     best_accuracy,
-    diverged,
-    emulation_ok,
     higher,
     measured,
 )
@@ -88,42 +86,31 @@ def best(
     for name in names:
         if name not in FIELDS:
             raise ConfigError("over", name, f"must be fields of Run; {nearest(name, FIELDS)}")
-    candidates: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Result]]] = {}
-    for result, places in zip(found, found.columns, strict=True):
-        for place in places:
-            candidates.setdefault(_apart(result, place, names), {}).setdefault(
-                key_of(result.run, place, names), []).append(result)  # fmt: skip
-    chosen = {group: min(choices, key=lambda choice: _rank(found, names, choice, choices[choice], measure, goal))
-              for group, choices in candidates.items()}  # fmt: skip
-    kept, columns = [], []
-    for result, places in zip(found, found.columns, strict=True):
-        own = []
-        for place in places:
-            group, choice = _apart(result, place, names), key_of(result.run, place, names)
-            if chosen[group] == choice:
-                among = candidates[group]
-                said = Choice(" and ".join(names), measure, goal, len(among), _at_end(choice, among),
-                              _beyond(choice, among))  # fmt: skip
-                own.append({**place, CHOICE: said} if len(among) > 1 else place)
-        if own:
-            kept.append(result)
-            columns.append(own)
-    return Results(kept, columns, {name: found.levels(name) for name in dict.fromkeys([*FIELDS, *_axes(found)])})
+    rows = list(found.rows())
+    groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[int]]] = {}
+    for number, (_, run, point) in enumerate(rows):
+        choices = groups.setdefault(_separate(run, point, names), {})
+        choices.setdefault(key_of(run, point, names), []).append(number)
+    noted: dict[int, dict[str, Choice]] = {}  # of the rows that are chosen
+    for among in groups.values():
+        rank = {choice: _rank(found, names, choice, [found[rows[number][0]] for number in own], measure, goal)
+                for choice, own in among.items()}  # fmt: skip
+        choice = min(rank, key=rank.__getitem__)
+        how = Choice(" and ".join(names), measure, goal, len(among), _at_end(choice, among), _beyond(choice, among))
+        noted |= dict.fromkeys(among[choice], {CHOICE: how} if len(among) > 1 else {})
+    return found.at([(rows[number][0], {**rows[number][2], **noted[number]}) for number in sorted(noted)],
+                    {name: found.levels(name) for name in dict.fromkeys([*FIELDS, *found.axes()])})  # fmt: skip
 
 
 def _names(over: By) -> list[str]:
     return [over] if isinstance(over, str) else list(over)
 
 
-def _axes(results: Results) -> list[str]:
-    return [name for places in results.columns for place in places for name in place if name != CHOICE]
-
-
-def _apart(result: Result, place: Mapping[str, Any], over: Sequence[str]) -> tuple[Any, ...]:
+def _separate(run: Run, point: GridPoint, over: Sequence[str]) -> tuple[Any, ...]:
     """What a choice does not change: the other fields, and the other axes."""
     fields = [name for name in FIELDS if name not in ("seed", *over)]
-    axes = sorted(name for name in place if name not in ("seed", CHOICE, *over, *FIELDS))
-    return (*key_of(result.run, {}, fields), *key_of(result.run, place, axes))
+    axes = sorted(name for name in point if name not in ("seed", CHOICE, *over, *FIELDS))
+    return (*key_of(run, {}, fields), *key_of(run, point, axes))
 
 
 def _rank(
@@ -131,11 +118,11 @@ def _rank(
     goal: float | None,
 ) -> tuple[float, float, tuple[float, ...]]:  # fmt: skip
     seconds = measure in MEASURES and MEASURES[measure].of_seconds
-    values = [measured(r, measure, goal) if emulation_ok(r) or not seconds else math.nan for r in group]
+    values = [measured(r, measure, goal) if r.emulation_ok or not seconds else math.nan for r in group]
     metric = metric_of(group[0].run)
     sign = -1.0 if higher(measure, metric) else 1.0
     middle = float(np.median([sign * value if not math.isnan(value) else math.inf for value in values]))
-    finals = [metric.worst if diverged(result) else result.final for result in group]
+    finals = [metric.worst if result.diverged else result.final for result in group]
     ends = float(np.median([metric.rank(metric.worst if math.isnan(final) else final) for final in finals]))
     places = tuple(float(value) if isinstance(value, (int, float)) else float(results.levels(name).index(value))
                    for name, value in zip(names, choice, strict=True))  # fmt: skip
@@ -144,12 +131,8 @@ def _rank(
 
 def _at_end(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> bool:
     """Whether one of the numbers chosen is the smallest or the largest that was tried."""
-    for position, value in enumerate(choice):
-        tried = {other[position] for other in among}
-        if isinstance(value, (int, float)) and len(tried) > 1 and value in (min(tried), max(tried)):
-            return True
-    return False
-
+    return any(isinstance(value, (int, float)) and len({*tried}) > 1 and value in (min(tried), max(tried))
+               for value, tried in zip(choice, zip(*among, strict=True), strict=True))  # fmt: skip
 
 
 def _beyond(choice: Sequence[Any], among: Iterable[Sequence[Any]]) -> float | None:

@@ -10,7 +10,7 @@ DASH = "–"  # where there is no value
 
 
 def plain(value: object) -> str:
-    """A value that has no words of its own; a number with its thousands apart."""
+    """A value without a unit; the thousands of a number are separated."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (int, float)):
@@ -28,7 +28,7 @@ def size(count: float, most: float = 0.0) -> str:
 
 
 def round_size(count: float, most: float = 0.0) -> str:
-    """... of a tick: ``10_000_000`` -> ``"10 MB"``."""
+    """Bytes at a tick of an axis: ``10_000_000`` -> ``"10 MB"``."""
     unit, step = _byte_unit(count, most)
     return f"{plain(round(count / step, 9))}{SPACE}{unit}" if count else "0"
 
@@ -54,7 +54,7 @@ class Unit(NamedTuple):
     title: str = ""  #: behind an axis' title
     factor: float = 1.0  #: of what is drawn
     beside: Callable[..., str] | None = None  #: the form of a value beside larger ones
-    tick: Callable[..., str] | None = None  #: ... and of a tick, if it has a unit of its own
+    tick: Callable[..., str] | None = None  #: the form of a tick, if it has a unit of its own
 
 
 UNITS: dict[str, Unit] = {

@@ -94,11 +94,3 @@ _latest: Background | None = None
 def current() -> Background | None:
     """The runs that are under way in the background of this process, if there are any."""
     return _latest if _latest is not None and _latest.alive else None
-
-
-def names() -> dict[str, list[str]]:
-    """The names that exist, for a view's controls: sync, prune, schedule and cluster."""
-    from pslab.config.cluster import PRESETS
-    from pslab.config.table import ROWS
-
-    return {"sync": list(ROWS["sync"]), "schedule": list(ROWS["schedule"]), "cluster": list(PRESETS)}

@@ -25,14 +25,14 @@ OBJECT = "#"  # in a record, an object of the user's is but its name and its dig
 MEASURED = {"select": "select_s", "encode": "encode_s", "decode": "decode_s"}
 
 
-def calibrate(run: Run, *, rounds: int = ROUNDS, ways: LinkSpeeds | None = None) -> dict[str, Any]:
+def calibrate(run: Run, *, rounds: int = ROUNDS, links: LinkSpeeds | None = None) -> dict[str, Any]:
     """A cluster, as a mapping of its fields, for virtual runs like this one, with ``fleet="local"``.
 
     A short run with all W processes busy at once is measured: the costs of this model, batch, rule, optimizer and rate.
     Those of other rules, optimizers and rates follow by the cluster's factors. Where the run's cluster does not model
     computation, its mean and the spread of its logarithm are measured too; where requests go by
     layer, what each layer's passes take of it. Links stay as given; where there are none, and processes share no
-    memory, they are what was measured of the `ways` between these.
+    memory, they are the measured `links` between these.
 
     Raises:
         ConfigError: the run cannot be. RunError: a worker raised or died.
@@ -52,12 +52,12 @@ def calibrate(run: Run, *, rounds: int = ROUNDS, ways: LinkSpeeds | None = None)
     phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
     found = _cluster(run, phases, outcome.facts["costs"], outcome.facts["layers_s"])
     if run.fleet != "local" and resolve_cluster(run.cluster).free:
-        found |= (ways or ways_of(run)).cluster()
+        found |= (links or measure_links(run)).cluster()
     return found
 
 
-def ways_of(run: Run) -> LinkSpeeds:
-    """What the ways between the processes of such a run are like; see `pslab.engines.processes.fleets.link_speed`.
+def measure_links(run: Run) -> LinkSpeeds:
+    """The speeds of the links between the processes of such a run; see `pslab.engines.processes.fleets.link_speed`.
 
     Raises:
         RunError: a process could not be started, does not answer, or died.

@@ -12,7 +12,7 @@ from pslab.config.parameters import plain
 from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, nearest
 from pslab.lab.records import tuning
-from pslab.lab.records.grid_axes import CHOICE, Place, combinations, listed, merged
+from pslab.lab.records.grid_axes import CHOICE, GridPoint, combinations, listed, merged
 from pslab.lab.records.results import Results, Runs
 from pslab.lab.runs.run import sweep
 
@@ -21,7 +21,7 @@ NETWORK = ("bandwidth_bit_s", "latency_s", "server_bandwidth_bit_s", "duplex", "
 REFUSED = ("raise", "drop")
 
 
-class Refused(UserWarning):
+class RefusedCombinations(UserWarning):
     """Combinations of a grid that no run can have were left out."""
 
 
@@ -44,10 +44,10 @@ def grid(base: Run, *, refused: str = "raise", **axes: Any) -> Runs:
     if refused not in REFUSED:
         raise ConfigError("refused", refused, nearest(str(refused), REFUSED))
     named = {name: _entries(name, values) for name, values in axes.items()}
-    pairs: list[tuple[Run, list[Place]]] = []
+    pairs: list[tuple[Run, list[GridPoint]]] = []
     dropped: dict[str, list[str]] = {}  # why -> which
     for chosen in combinations({name: list(entries) for name, entries in named.items()}):
-        place = {name: plain(entry) for name, entry in chosen.items()}
+        point = {name: plain(entry) for name, entry in chosen.items()}
         fields: dict[str, Any] = {}
         for name, entry in chosen.items():
             given = named[name][entry]
@@ -56,11 +56,11 @@ def grid(base: Run, *, refused: str = "raise", **axes: Any) -> Runs:
             fields |= given
         for values in combinations({name: listed(value) for name, value in fields.items()}):
             try:
-                pairs.append((base.but(**values) if refused == "raise" else _possible(base.but(**values)), [place]))
+                pairs.append((base.but(**values) if refused == "raise" else _possible(base.but(**values)), [point]))
             except ConfigError as error:
                 if refused == "raise":
                     raise
-                words = ", ".join(f"{name} {plain(value)}" for name, value in {**place, **values}.items())
+                words = ", ".join(f"{name} {plain(value)}" for name, value in {**point, **values}.items())
                 dropped.setdefault(str(error), []).append(words)
     if dropped:
         _say(dropped, pairs)
@@ -87,10 +87,10 @@ def _say(dropped: Mapping[str, Sequence[str]], kept: Sequence[Any]) -> None:
     """
     count = sum(map(len, dropped.values()))
     lines = [line for why, which in dropped.items() for line in (why, *(f"  {words}" for words in which))]
-    told = "\n".join([f"{count} of {count + len(kept)} combinations are refused:", *lines])
+    text = "\n".join([f"{count} of {count + len(kept)} combinations are refused:", *lines])
     if not kept:
-        raise ConfigError("refused", "drop", f"nothing is left: {told}")
-    warnings.warn(told, Refused, stacklevel=3)
+        raise ConfigError("refused", "drop", f"nothing is left: {text}")
+    warnings.warn(text, RefusedCombinations, stacklevel=3)
 
 
 def _entries(name: str, values: Any) -> dict[Any, dict[str, Any]]:
@@ -158,21 +158,11 @@ def tuned(
     found = sweep(runs, results=results, progress=progress)
     for _ in range(rounds):
         at = tuning.goal(found, over=over) if goal is None else goal
-        more = [wider for result, place in _chosen(tuning.best(found, over=over, goal=at, measure=measure))
-                if (wider := _wider(result, place, over)) is not None]  # fmt: skip
+        chosen = tuning.best(found, over=over, goal=at, measure=measure)
+        more = [Results([chosen[index]], [[{name: value for name, value in point.items() if name != CHOICE}]])
+                .again(**{over: point[CHOICE].beyond})
+                for index, _, point in chosen.rows() if CHOICE in point and point[CHOICE].beyond is not None]
         if not more:
             break
         found = found + sweep(sum(more[1:], more[0]), results=results, progress=progress)
     return Results(found, found.columns, {**found.orders, over: sorted(found.levels(over))})
-
-
-def _chosen(best: Results) -> list[tuple[Any, Any]]:
-    return [(result, place) for result, places in zip(best, best.columns, strict=True) for place in places]
-
-
-def _wider(result: Any, place: Any, over: str) -> Runs | None:
-    """The chosen run with the value beyond the end of its grid; None if it does not lie at one."""
-    if CHOICE not in place or place[CHOICE].beyond is None:
-        return None
-    plain = {name: value for name, value in place.items() if name != CHOICE}
-    return Results([result], [[plain]]).again(**{over: place[CHOICE].beyond})

@@ -57,7 +57,7 @@ def import_torch(stop: threading.Event) -> None:
 
     def load() -> None:
         with contextlib.suppress(Exception):  # an error is raised again where it is used
-            importlib.import_module("pslab.lab.runs.resolve")
+            importlib.import_module("pslab.lab.runs.execution")
 
     loading = threading.Thread(target=load, daemon=True)
     loading.start()

@@ -27,7 +27,7 @@ ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, 
 CHECKPOINTS = "checkpoints"  # the folder of those of all runs, among their results
 CUDA_BYTES = 300 * 2**20  # of a device, for each process that uses it, at least
 GENERATIONS = 2  # of a server's state, in memory that outlives it
-HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and everybody else
+HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and other processes
 
 
 def measure(repeats: int = 15) -> tuple[float, float]:
@@ -150,7 +150,7 @@ def with_checkpoints(experiment: Experiment, results: Path) -> Experiment:
 
 
 def forget_checkpoints(run: Run, results: Path) -> None:
-    """A run's checkpoints are of no use any more."""
+    """Remove a run's checkpoints, which are of no use any more."""
     from pslab.engines.experiment.checkpoint.store import CheckpointStore
 
     if not run.unknown:
@@ -158,7 +158,7 @@ def forget_checkpoints(run: Run, results: Path) -> None:
 
 
 def forget_old_checkpoints(results: Path) -> str:
-    """Those of runs that nobody has asked for again are removed; how many, in a sentence, "" if there were none."""
+    """Remove the checkpoints of runs that were not asked for again for long; how many, in a sentence, or ""."""
     from pslab.engines.experiment.checkpoint.store import OLD_S, forget_old
 
     folder = results / CHECKPOINTS
@@ -187,7 +187,7 @@ def _checkpoints_of(run: Run, results: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def _source() -> str:
-    """What is behind the state of a run: a digest of the files whose classes it is made of."""
+    """A digest of the source files whose classes make up the state of a run."""
     package, found = Path(__file__).parents[2], hashlib.sha256()
     for room in ("config", "protocol", "policies", "tensors", "engines"):
         for file in sorted((package / room).rglob("*.py")):

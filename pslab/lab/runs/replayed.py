@@ -49,6 +49,6 @@ def retimed(result: Result, cluster: str | Mapping[str, Any]) -> Retimed:
     at = np.searchsorted(gradients, evaluated.pushes.to_numpy())
     instants = applied.seconds.to_numpy()[np.minimum(at, len(applied) - 1)]
     evaluated["seconds"] = np.where(evaluated.pushes > 0, instants, 0.0)
-    told = {**manifest, "run": run.plain(), "digest": run.digest, "seconds": facts["seconds"],
-            "retimed": result.digest}  # fmt: skip
-    return Retimed(run, result.path, told, tables={**tables, "accuracy": evaluated})
+    facts = {**manifest, "run": run.plain(), "digest": run.digest, "seconds": facts["seconds"],
+             "retimed": result.digest}  # fmt: skip
+    return Retimed(run, result.path, facts, tables={**tables, "accuracy": evaluated})

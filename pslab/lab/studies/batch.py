@@ -7,7 +7,7 @@ notebooks/batch.yaml lists them in the order of execution:
       main: true                         # a part of `make figures`; the others are executed by `make figures-all`
       takes: [140, 60]                   # seconds on two cores, and megabytes, the first time
       set: {engine: virtual}             # parameters other than the notebook's defaults
-      tiny: {pushes: 16}                 # ... of a short execution that only shows that the notebook works
+      tiny: {pushes: 16}                 # parameters of a short execution that only shows that it works
 
 An executed notebook in results/notebooks/ has a stamp beside it: digests of its code cells, its parameters, the records
 that it read, the package that drew, and its figures. As long as all of them are as they were it is not executed again.
@@ -40,7 +40,7 @@ SUFFIXES = ("json", "html", "txt", "png", "svg", "pdf")  # of a figure
 
 
 @dataclass(frozen=True)
-class Entry:
+class BatchEntry:
     """One notebook with its parameters, and where its results lie."""
 
     notebook: str
@@ -141,7 +141,7 @@ def plan(
     only: Sequence[str] = (),
     tiny: bool = False,
     every: bool = True,
-) -> list[Entry]:
+) -> list[BatchEntry]:
     """The entries of batch.yaml, in order, with `given` parameters over their own, all of them checked.
 
     `only` are names of entries, or of notebooks without an entry of that name; `every` False leaves those that are not
@@ -177,7 +177,7 @@ def plan(
         seconds, megabytes = item.get("takes") or (0.0, 0.0)
         times = work(own | values) / work(own | dict(item.get("set", {})))
         takes = (seconds * times, megabytes * times) if seconds and not tiny else None
-        found.append(Entry(item["notebook"], item.get("variant", ""), values, sources, results, takes))
+        found.append(BatchEntry(item["notebook"], item.get("variant", ""), values, sources, results, takes))
     return found
 
 

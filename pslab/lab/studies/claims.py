@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pslab.errors import ConfigError
 from pslab.lab.records import journal
 from pslab.lab.records.record import Result
-from pslab.lab.records.summary import diverged, emulation_ok
 
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -73,7 +72,7 @@ def claim(
     value, why, found = float(value), "", list(results)
     if not given:
         why = "it is made for other parameters"
-    elif not all(map(emulation_ok, found)):
+    elif not all(result.emulation_ok for result in found):
         why = "the machine did not keep up with the emulated cluster"
     holds = None if why else low <= value <= high
     made = Claim(text.format(value=value), value, bounds, holds, why, basis(found))
@@ -90,5 +89,5 @@ def basis(results: Sequence[Result]) -> str:
     own = {result.run.digest: result for result in results}.values()  # one may have several places
     counts = {*Counter(result.run.but(seed=0).digest for result in own).values()}
     words = "one seed" if counts == {1} else f"{'–'.join(map(str, sorted({min(counts), max(counts)})))} seeds"
-    lost = sum(map(diverged, own))
+    lost = sum(result.diverged for result in own)
     return words + (f", {lost} of {len(own)} runs diverged" if lost else "")

@@ -20,7 +20,7 @@ from pslab.errors import PslabError, Unwritable
 from pslab.lab.records import journal
 from pslab.lab.runs.progress import in_words
 from pslab.lab.runs.run import AGAIN
-from pslab.lab.studies.batch import SUFFIXES, Entry
+from pslab.lab.studies.batch import SUFFIXES, BatchEntry
 from pslab.lab.studies.figures import VARIANT
 from pslab.lab.studies.parameters import PACKAGE
 from pslab.version import SOURCE
@@ -29,7 +29,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 RENDERER = "plotly_mimetype+notebook"  # shows in JupyterLab, and in a converted page without a network
 
 
-def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
+def execute(entry: BatchEntry, watch: BatchProgress, *, again: bool = False) -> float:
     """Execute into a draft, which takes its place when it is whole; the seconds that it took.
 
     With `again`, recorded runs whose emulation was not kept are run again.
@@ -54,7 +54,7 @@ def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
             watch.stop()
             draft.unlink(missing_ok=True)
         stamp = entry.stamp_of(journal.entries(written), time.monotonic() - begun_s)
-        stamp["made"]["code"] = code  # which somebody may have changed meanwhile
+        stamp["made"]["code"] = code  # it may have been edited meanwhile
     write_file(entry.executed, content)
     write_file(entry.stamped, (json.dumps(stamp, indent=1, sort_keys=True) + "\n").encode())
     vars(entry).pop("stamp", None)  # it was read before
@@ -65,7 +65,7 @@ def execute(entry: Entry, watch: Watch, *, again: bool = False) -> float:
     return time.monotonic() - begun_s
 
 
-def _papermill(entry: Entry, draft: Path, place: Path) -> None:
+def _papermill(entry: BatchEntry, draft: Path, place: Path) -> None:
     import papermill
     from traitlets.config import Config
 
@@ -102,7 +102,7 @@ def unwritable(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _environment(entry: Entry, written: Path, again: bool) -> Iterator[None]:
+def _environment(entry: BatchEntry, written: Path, again: bool) -> Iterator[None]:
     """What the notebook's kernel inherits."""
     wanted = {"PSLAB_RESULTS": str(entry.results), VARIANT: entry.variant, PACKAGE: str(SOURCE),
               journal.JOURNAL: str(written), "PLOTLY_RENDERER": RENDERER, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
@@ -119,17 +119,17 @@ def _environment(entry: Entry, written: Path, again: bool) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class Watch:
+class BatchProgress:
     """Shows the sweep of the notebook under way, by its kernel's journal, and what the notebooks after it took last."""
 
-    def __init__(self, todo: Sequence[Entry]) -> None:
+    def __init__(self, todo: Sequence[BatchEntry]) -> None:
         self._todo, self._place = list(todo), 0
         self._journal: Path | None = None
         self._live = sys.stderr.isatty()
         self._ended, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> BatchProgress:
         if self._todo:
             self._thread.start()
         return self
@@ -140,7 +140,7 @@ class Watch:
             self._thread.join()
             self._print("\r\x1b[K" if self._live else "", end="")
 
-    def start(self, entry: Entry, written: Path) -> None:
+    def start(self, entry: BatchEntry, written: Path) -> None:
         """A notebook is under way; its kernel writes this journal."""
         self._place, self._journal = self._todo.index(entry) + 1, written
 

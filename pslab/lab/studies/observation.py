@@ -11,10 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +21,9 @@ import pandas as pd
 
 from pslab.config.run import Run, digest_of
 from pslab.errors import ConfigError
-from pslab.lab.records.disk import read_manifest, read_table, write_manifest, written
-from pslab.lab.records.record import environment
+from pslab.lab.studies.measurement import Measurement
 
 FORMAT = 2  # raise it whenever the same Observation would give another record
-FOLDER = "observations"
-TABLES = ("layers", "histogram", "concentration", "rules", "costs")
-FILES = ("manifest.json", *(f"{name}.csv" for name in TABLES))
-NAMES = {"layer": "str", "rule": "str", "operation": "str"}  # a layer may be called 1
 BINS = 10  # of the histogram, per decade
 RULES = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5")
 MOMENTS = (0.0, 0.01, 0.1, 0.5, 0.95)  # shares of the budget
@@ -84,39 +78,36 @@ class Observation:
         return digest_of({"observation": FORMAT, **self.plain(), "run": self.run.digest})
 
 
-@dataclass(frozen=True)
-class Observed:
-    """A completed observation, read from its directory."""
+class Observed(Measurement):
+    """A completed observation, read from its folder."""
 
-    observation: Observation
-    path: Path
-    manifest: Mapping[str, Any]
-    cached: bool = field(default=True, compare=False)  #: whether it existed before it was asked for
+    folder = "observations"
+    tables = ("layers", "histogram", "concentration", "rules", "costs")
 
     @cached_property
     def layers(self) -> pd.DataFrame:
         """iteration, layer, entries, zeros, std, kurtosis, tail1 to tail3 (shares beyond), top_share (of the norm)."""
-        return self._table("layers")
+        return self.table("layers")
 
     @cached_property
     def histogram(self) -> pd.DataFrame:
         """iteration, layer, log10 (the bin's lower edge), count. Zeros are in no bin."""
-        return self._table("histogram")
+        return self.table("histogram")
 
     @cached_property
     def concentration(self) -> pd.DataFrame:
         """iteration, layer, sent_share (of the entries, the largest first), norm_share (of the squared norm)."""
-        return self._table("concentration")
+        return self.table("concentration")
 
     @cached_property
     def rules(self) -> pd.DataFrame:
         """iteration, layer, rule, entries, sent, threshold (smallest |g| sent), norm_share."""
-        return self._table("rules")
+        return self.table("rules")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
         """device, operation (gradient, deviation or a rule), round, repeat, seconds."""
-        return self._table("costs")
+        return self.table("costs")
 
     @cached_property
     def shares(self) -> pd.DataFrame:
@@ -133,35 +124,6 @@ class Observed:
         gradient = found[found.operation == "gradient"].drop(columns="operation")
         found = found.merge(gradient, on=keys, suffixes=("", "_gradient"))
         return found.assign(share=found.seconds / found.seconds_gradient).drop(columns="seconds_gradient")
-
-    def _table(self, name: str) -> pd.DataFrame:
-        return read_table(self.path, name, self.manifest, NAMES)
-
-
-def find_observed(wanted: Observation, results: Path) -> Observed | None:
-    """The completed record of an observation, if there is one that its digest names completely.
-
-    Raises:
-        RecordError: a record that is not whole.
-    """
-    place = results / FOLDER / wanted.digest
-    if wanted.run.unknown or not place.is_dir():
-        return None
-    return Observed(wanted, place, read_manifest(place, FILES))
-
-
-def save_observed(
-    wanted: Observation, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], results: Path
-) -> Observed:
-    """Write a record into a draft beside its place, which takes that place when it is complete."""
-    place = results / FOLDER / wanted.digest
-    manifest = {"digest": wanted.digest, "observation": wanted.plain(), **facts,
-                "environment": environment()}  # fmt: skip
-    with written(place) as draft:
-        for name in TABLES:
-            tables[name].to_csv(draft / f"{name}.csv", index=False)
-        manifest = write_manifest(draft, manifest, FILES)
-    return Observed(wanted, place, manifest, cached=False)
 
 
 def _whole_numbers(name: str, values: Any, low: int, high: int) -> list[int]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from pslab.errors import ConfigError
 from pslab.lab.records.record import default_results
 from pslab.lab.runs.machine import processor
 from pslab.lab.runs.resolve import resolve
-from pslab.lab.studies.observation import BINS, Observation, Observed, find_observed, save_observed
+from pslab.lab.studies.observation import BINS, Observation, Observed
 from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import is_finite
 from pslab.tensors.random_streams import restored_globals, seed_globals
@@ -43,15 +42,15 @@ def observe(wanted: Observation, *, results: Path | str | None = None) -> Observ
         ConfigError: an impossible run or rule, or the training diverged.
     """
     place = default_results() if results is None else Path(results)
-    if (found := find_observed(wanted, place)) is not None:
+    if not wanted.run.unknown and (found := Observed.find(wanted, place)) is not None:
         return found
     experiment, rules = check(wanted)
-    with _one_thread():
+    with one_thread(), restored_globals():
         training = Training(experiment)
         tables = _look(wanted, training, rules)
         costs, devices = _costs(wanted, training, rules)
-    facts = {"rounds": ROUNDS, "devices": devices, "seconds": training.seconds}
-    return save_observed(wanted, {**tables, "costs": costs}, facts, place)
+    facts = {"observation": wanted.plain(), "rounds": ROUNDS, "devices": devices, "seconds": training.seconds}
+    return Observed.save(wanted, {**tables, "costs": costs}, facts, place)
 
 
 def check(wanted: Observation) -> tuple[Experiment, dict[str, Any]]:
@@ -111,13 +110,6 @@ class Training:
         self.gradient = torch.zeros_like(self.weights)
         self.module, self.loss = self.module.to(device), placed(self.loss, self.weights.device)
         self.experiment.keyspace.bind(self.module, self.weights, self.gradient)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Gradients from one thread; threads and the global generators are restored."""
-    with one_thread(), restored_globals():
-        yield
 
 
 # -- looking ---------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -22,16 +22,14 @@ import pandas as pd
 from pslab.config.parameters import Bounds, check
 from pslab.config.run import digest_of
 from pslab.errors import ConfigError
-from pslab.lab.records.disk import read_manifest, read_table, write_manifest, written
-from pslab.lab.records.record import default_results, environment
+from pslab.lab.records.record import default_results
 from pslab.lab.runs.machine import processor
+from pslab.lab.studies.measurement import Measurement
 from pslab.policies.planning.baselines import BASELINES
 from pslab.policies.planning.zipline import ZIPLINES, Points
 from pslab.tensors.random_streams import numpy_generator
 
 FORMAT = 1  # raise it whenever the same Searches would be measured otherwise
-FOLDER = "searches"
-FILES = ("manifest.json", "times.csv")
 ALL = {**ZIPLINES, **BASELINES}
 SIZES = range(1, 2001)  # what workers and ends may be
 SEARCHES = ("zipline", "opt", "optbs", "lru", "sweep", "grid", "fullgrid")
@@ -70,19 +68,16 @@ class Searches:
         return digest_of({"searches": FORMAT, **asdict(self)})
 
 
-@dataclass(frozen=True)
-class Searched:
-    """Completed measurements, read from their directory."""
+class SearchTimes(Measurement):
+    """Completed measurements, read from their folder."""
 
-    searches: Searches
-    path: Path
-    manifest: Mapping[str, Any]
-    cached: bool = field(default=True, compare=False)  #: whether they had been measured before
+    folder = "searches"
+    tables = ("times",)
 
     @cached_property
     def times(self) -> pd.DataFrame:
         """workers, ends, repeat, search, seconds, excess: by what share the spread found exceeds the least one."""
-        return read_table(self.path, "times", self.manifest, {"search": "str"})
+        return self.table("times")
 
     @cached_property
     def medians(self) -> pd.DataFrame:
@@ -111,32 +106,15 @@ def exponent(table: pd.DataFrame, by: str, fixed: str) -> float:
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def place_of_searches(wanted: Searches, results: Path) -> Path:
-    """The directory of the record."""
-    return results / FOLDER / wanted.digest
-
-
-def find_searches(wanted: Searches, results: Path) -> Searched | None:
-    """The completed record, if there is one."""
-    place = place_of_searches(wanted, results)
-    return Searched(wanted, place, read_manifest(place, FILES)) if place.is_dir() else None
-
-
-def search(wanted: Searches, *, results: Path | str | None = None) -> Searched:
+def search(wanted: Searches, *, results: Path | str | None = None) -> SearchTimes:
     """The measurements: from disk, else taken now, on one thread, one search after another."""
-    folder = default_results() if results is None else Path(results)
-    if (found := find_searches(wanted, folder)) is not None:
+    place = default_results() if results is None else Path(results)
+    if (found := SearchTimes.find(wanted, place)) is not None:
         return found
     start_s = time.monotonic()
-    times = measured(wanted)
-    place = place_of_searches(wanted, folder)
-    manifest = {"digest": wanted.digest, "searches": asdict(wanted),
-                "processor": processor(), "seconds": time.monotonic() - start_s,
-                "environment": environment()}  # fmt: skip
-    with written(place) as draft:
-        times.to_csv(draft / "times.csv", index=False)
-        manifest = write_manifest(draft, manifest, FILES)
-    return Searched(wanted, place, manifest, cached=False)
+    tables = {"times": measured(wanted)}
+    facts = {"searches": asdict(wanted), "processor": processor(), "seconds": time.monotonic() - start_s}
+    return SearchTimes.save(wanted, tables, facts, place)
 
 
 def instance(workers: int, ends: int, repeat: int) -> Points:

@@ -39,8 +39,8 @@ def examined(monkeypatch: pytest.MonkeyPatch):
                 raise what
             return what
 
-        monkeypatch.setattr(hosts, "ways_of", lambda run: given(ways))
-        monkeypatch.setattr(hosts, "calibrate", lambda run, ways: given(costs))
+        monkeypatch.setattr(hosts, "measure_links", lambda run: given(ways))
+        monkeypatch.setattr(hosts, "calibrate", lambda run, links: given(costs))
         monkeypatch.setattr(hosts, "Run", lambda **fields: Run(fleet=fleet))
         return {each.name: each for each in hosts.examine("cluster.yaml")}
 

@@ -26,9 +26,9 @@ from pslab.lab.records.record import find
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import AGAIN
 from pslab.lab.studies import batch, execution, parameters
-from pslab.lab.studies.batch import Entry, plan
+from pslab.lab.studies.batch import BatchEntry, plan
 from pslab.lab.studies.claims import claim
-from pslab.lab.studies.execution import Watch
+from pslab.lab.studies.execution import BatchProgress
 from pslab.lab.studies.figures import save
 
 CELL = "# Parameters\nsyncs = ['bsp', 'asp']\npushes = 8\nlive = None"
@@ -72,7 +72,7 @@ class Bench:
         self.executed, self.exported = [], []
         return main(["figures", "--all", *self.places, *arguments])
 
-    def kernel(self, entry: Entry, draft: Path, place: Path) -> None:
+    def kernel(self, entry: BatchEntry, draft: Path, place: Path) -> None:
         self.executed.append(entry.name)
         self.environment = {name: os.environ.get(name) for name in INHERITED}
         self.monkeypatch.setattr(parameters, "_current", entry.notebook)
@@ -380,7 +380,7 @@ def test_a_claim_that_does_not_hold_fails_the_batch_also_when_nothing_is_execute
 
 
 def test_an_interrupted_batch_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    def interrupted(entry: Entry, draft: Path, place: Path) -> None:
+    def interrupted(entry: BatchEntry, draft: Path, place: Path) -> None:
         draft.write_text("half")
         raise KeyboardInterrupt
 
@@ -465,7 +465,7 @@ def test_a_kernel_has_a_socket_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         seen.append(Path(config.KernelManager.ip))
 
     monkeypatch.setattr(papermill, "execute_notebook", execute)
-    execution._papermill(Entry("one", "", {}, tmp_path, tmp_path), tmp_path / "draft.ipynb", tmp_path)
+    execution._papermill(BatchEntry("one", "", {}, tmp_path, tmp_path), tmp_path / "draft.ipynb", tmp_path)
     assert seen == [tmp_path / "socket"]
 
 
@@ -475,7 +475,7 @@ def test_the_watch_shows_the_sweep_and_what_later_notebooks_took(
     monkeypatch.setenv(journal.JOURNAL, str(tmp_path / "journal"))
     stamp = {**bench.stamp("two"), "drawing_s": 7.0, "swept_s": 100.0}
     (bench.results / "notebooks" / "two.json").write_text(json.dumps(stamp))
-    watch = Watch(plan(bench.notebooks, bench.results))
+    watch = BatchProgress(plan(bench.notebooks, bench.results))
     later = "; then 2 notebooks, about 7 s, 1 never executed"
     assert watch.line() == "[1/3] one: starts" + later
     watch.start(watch._todo[0], tmp_path / "journal")

@@ -34,7 +34,7 @@ RUNS = {
     "methods": {"sync": "admm:3", "cluster": "lab"},
     "faults": {"sync": "asp", "cluster": {"preset": "lab", "faults": [{"what": "delay", "probability": 0.1}]}},
 }  # fmt: skip
-MANY = int(os.environ.get("PSLAB_CHANGES", "60"))  # changes of each record: of its manifest, its facts, its tables
+MANY = int(os.environ.get("PSLAB_CHANGES", "80"))  # changes of the records: of their manifests, facts, tables
 #: Facts that no run here has.
 OTHERS: dict[str, Any] = {
     "rewinds": [{"seconds": 0.1, "how": "server died", "pushes": 5, "to_pushes": 3, "to_seconds": 0.05}],
@@ -50,6 +50,12 @@ ODD = st.one_of(
     st.sampled_from([10**400, -(10**30), 2**53, 1e308, float("nan"), float("inf"), [], {}, [[]], [{}], [None], {"": 1},
                      [1, 2], {"worker": 99}, [{"worker": 99, "seconds": 0.1, "iteration": 1, "how": "gone"}]]),
 )  # fmt: skip
+
+
+def changes(test: Callable[..., None]) -> Callable[..., None]:
+    """The test is of many changes, each of one of the records."""
+    often = settings(max_examples=MANY, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    return often(given(name=st.sampled_from([*RUNS]), data=st.data())(test))
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +111,7 @@ def test_facts_of_a_run_are_of_their_types(records, name):
     assert read(records[name].path) == ""
 
 
-@pytest.mark.parametrize("name", RUNS)
-@settings(max_examples=MANY, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
+@changes
 def test_any_change_of_a_manifest_leads_to_a_verdict_or_a_sentence(records, tmp_path, name, data):
     manifest = {**json.loads((records[name].path / "manifest.json").read_text())}
     manifest |= {fact: OTHERS[fact] for fact in data.draw(st.sets(st.sampled_from(sorted(OTHERS)), max_size=2))}
@@ -116,9 +120,7 @@ def test_any_change_of_a_manifest_leads_to_a_verdict_or_a_sentence(records, tmp_
     read(copy)
 
 
-@pytest.mark.parametrize("name", RUNS)
-@settings(max_examples=MANY, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
+@changes
 def test_a_judge_of_facts_as_they_are_reaches_a_verdict(records, name, data):
     """Also of what no record on the disk can hold: `judge` has its own look at them."""
     result = records[name]
@@ -127,9 +129,7 @@ def test_a_judge_of_facts_as_they_are_reaches_a_verdict(records, name, data):
     assert judge(result.run, tables, facts).verdict in ("valid", "invalid", "unknown")
 
 
-@pytest.mark.parametrize("name", RUNS)
-@settings(max_examples=MANY, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
+@changes
 def test_any_change_of_a_table_leads_to_a_verdict_or_a_sentence(records, tmp_path, name, data):
     copy = renewed(records[name].path, tmp_path / "copy")
     table = data.draw(st.sampled_from(TABLES))

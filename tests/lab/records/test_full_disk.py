@@ -23,6 +23,7 @@ from pslab.lab.records.facts import COLUMNS, TEXTS
 from pslab.lab.records.record import TABLES as TABLE_NAMES
 from pslab.lab.records.record import find
 from pslab.lab.records.results import load
+from pslab.lab.studies.measurement import Measurement
 
 RUN, VALUES = Run(pushes=2, keep_weights=True), np.arange(5.0)
 TABLES = {name: pd.DataFrame({column: ["compute"] * 2 if column in TEXTS else [0.5, 1.0] for column in COLUMNS[name]})
@@ -90,6 +91,9 @@ def test_at_every_step_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 assert result.weights.tolist() == VALUES.tolist()
                 assert len(result.pushes) == 2
                 assert str(result.path) in text
+                own = result.path.parents[1]
+                assert own.name not in ("pslab", RUN.digest)  # nobody else knows before where it will lie
+                assert own.stat().st_mode & 0o077 == 0
         assert load(old.path).pushes.equals(old.pushes)
         there = find(RUN, results)
         assert there is None or len(there.pushes) == 2
@@ -100,21 +104,20 @@ def test_at_every_step_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
 def test_at_every_step_of_what_studies_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool):
-    def write(place: Path) -> None:
-        with disk.written(place) as draft:
-            pd.DataFrame({"a": [1, 2]}).to_csv(draft / "a.csv", index=False)
-            disk.write_manifest(draft, {}, ["a.csv"])
+    def write(results: Path) -> Numbers:
+        return Numbers.save(RUN, {"a": pd.DataFrame({"a": [1, 2]})}, {}, results)
 
-    count = operations(monkeypatch, lambda: write(tmp_path / "counted" / "x"))
+    count = operations(monkeypatch, lambda: write(tmp_path / "counted"))
     assert count > 5
     for number in range(count - 1):  # the last one flushes the folder, when all is in its place
-        place = tmp_path / str(number) / "x"
+        results = tmp_path / str(number)
         with monkeypatch.context() as patch:
             Disk(patch, number, stays)
-            with pytest.raises(Unwritable, match=r"x cannot be written to .*No space left.* are free in"):
-                write(place)
-        assert not place.exists()
-        assert not list(place.parent.glob(".*")) if place.parent.exists() else True
+            with pytest.raises(Unwritable, match=rf"{RUN.digest} cannot be written to .*No space left.* are free in"):
+                write(results)
+        assert Numbers.find(RUN, results) is None
+        assert not list(results.glob("numbers/.*"))
+    assert write(results).table("a").equals(Numbers.find(RUN, results).table("a"))
 
 
 def test_at_every_step_of_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -129,6 +132,10 @@ def test_at_every_step_of_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 disk.write_file(path, b"another")
         assert path.read_bytes() == b"old"
         assert [each.name for each in path.parent.iterdir()] == ["a.json"]
+
+
+class Numbers(Measurement):
+    folder, tables = "numbers", ("a",)
 
 
 class Small:

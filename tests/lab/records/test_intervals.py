@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import handmade
@@ -62,11 +63,15 @@ def test_inside_cuts_at_the_ends_of_the_window(tmp_path: Path):
         (1, "pull", 4.7, 5.05)]  # fmt: skip
 
 
-def test_waiting_is_a_share_of_all_workers_time(tmp_path: Path):
-    result = handmade.bsp(tmp_path)
-    assert spans.waiting(result, 2.1, 4.1) == pytest.approx(0.5)  # one of two, all the time
-    assert spans.waiting(result, 1.1, 3.1) == pytest.approx(0.25)
-    assert spans.waiting(result, 0.0, 2.0) == 0.0
+@pytest.mark.parametrize(("made", "window", "share"), [
+    (handmade.bsp, (2.1, 4.1), 0.5), (handmade.bsp, (1.1, 3.1), 0.25), (handmade.bsp, (0.0, 2.0), 0.0),
+    (handmade.bsp, (), (2.1 / 10.6 + 2.8 / 10.5) / 2),  # of each worker's own time
+    (handmade.asp, (5.6,), 0.0),  # worker 1 has ended
+    (handmade.eager, (0.0, 12.5), 0.5 / 12.5),  # a worker that computes does not wait
+    (lambda folder: handmade.record(folder, Run(workers=2), [], []), (), 0.0),
+])  # fmt: skip
+def test_waiting_is_a_share_of_all_workers_time(tmp_path: Path, made: Callable, window: tuple, share: float):
+    assert spans.waiting(made(tmp_path), *window) == pytest.approx(share)
 
 
 # -- the window ------------------------------------------------------------------------------------
@@ -153,10 +158,6 @@ def test_the_part_of_a_span_that_lies_in_computations(tmp_path):
     assert not len(spans.computed_over(phases, "encode"))
 
 
-def test_who_computes_does_not_wait(tmp_path):
-    assert spans.waiting(handmade.eager(tmp_path), 0.0, 12.5) == pytest.approx(0.5 / 12.5)
-
-
 @pytest.mark.parametrize(("sync", "speeds", "pushes", "lead"), [
     ("bsp", (1, 3), 200, 0), ("ssp:3", (1, 3), 203, 3), ("ssp:15", (1, 3), 215, 15), ("asp", (1, 3), 400, 201),
     ("dssp:3,12,literal", (1, 3), 393, 194), ("dssp:3,12,literal", (1, 1, 1, 2), 1050, 151),
@@ -183,14 +184,6 @@ def test_common_starts_are_the_barriers_of_elastic_bsp(tmp_path: Path):
     starts = elastic.phases.query("phase == 'compute'").begin_s
     assert all((abs(starts - each) < 1e-9).sum() == 2 for each in at)
     assert len(spans.common_starts(free)) <= 1
-
-
-def test_the_share_waiting_is_of_each_workers_own_time(tmp_path: Path):
-    # worker 0 waits 2.1 of 10.6 s, worker 1 2.8 of 10.5 s
-    assert spans.waiting(handmade.bsp(tmp_path / "bsp")) == pytest.approx((2.1 / 10.6 + 2.8 / 10.5) / 2)
-    assert spans.waiting_by_worker(handmade.bsp(tmp_path / "bsp"), 2.1, 4.1) == pytest.approx([1.0, 0.0])
-    assert spans.waiting_by_worker(handmade.asp(tmp_path / "asp"), 5.6) == [0.0]  # worker 1 has ended
-    assert spans.waiting(handmade.record(tmp_path, Run(workers=2), [], [])) == 0
 
 
 def test_an_instant_counts_once(tmp_path: Path):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shutil
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -47,6 +51,7 @@ def test_what_is_written_is_read(tmp_path):
     assert (found.weights == VALUES).all()
     assert found.manifest["outcome"] == "budget"
     assert load(found.path).run == RUN
+    assert find(RUN.but(seed=1), tmp_path) is None
 
 
 def test_a_record_from_before_arrivals_is_read_and_has_none(tmp_path):
@@ -81,11 +86,6 @@ def test_a_record_of_a_gpu_names_it_and_is_verified_elsewhere(tmp_path, monkeypa
     assert "gpu" not in written(tmp_path, Run()).manifest["environment"]
 
 
-def test_another_run_is_not_found(tmp_path):
-    written(tmp_path)
-    assert find(Run(seed=1), tmp_path) is None
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_record_without_one_of_its_files_is_not_one(tmp_path, name):
     (written(tmp_path).path / name).unlink()
@@ -94,21 +94,16 @@ def test_a_record_without_one_of_its_files_is_not_one(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_that_was_changed_is_noticed(tmp_path, name):
-    path = written(tmp_path).path / f"{name}.csv"
-    path.write_text(path.read_text().replace("0", "1"))
-    with pytest.raises(RecordError, match="was changed since"):
-        getattr(find(RUN, tmp_path), name)
-
-
-def test_a_table_cannot_change_under_its_reader(tmp_path):
+def test_a_table_cannot_change_under_its_reader(tmp_path, name):
     made = written(tmp_path)
     shutil.rmtree(made.path)
-    changed = {**TABLES, "accuracy": TABLES["accuracy"].assign(accuracy=1.0)}
+    changed = {**TABLES, name: pd.concat([TABLES[name]] * 2)}
     Draft(RUN, tmp_path).save(changed, VALUES, FACTS)
+    for other in TABLES:
+        if other != name:
+            assert getattr(made, other).equals(getattr(find(RUN, tmp_path), other))
     with pytest.raises(RecordError, match="was changed since"):
-        _ = made.accuracy
-    assert made.phases.equals(find(RUN, tmp_path).phases)
+        getattr(made, name)
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -145,47 +140,6 @@ def test_weights_are_never_unpickled(tmp_path):
     write_manifest(made.path, made.manifest, ALL)  # by somebody who forges its sum as well
     with pytest.raises(RecordError, match="allow_pickle"):
         _ = find(RUN, tmp_path).weights
-
-
-@pytest.mark.parametrize("broken", ["numpy.save", "pandas.DataFrame.to_csv"])
-def test_a_full_disk_leaves_nothing_and_says_where(tmp_path, monkeypatch, broken):
-    written(tmp_path, Run(seed=1))
-
-    def full(*arguments, **named):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(broken, full)
-    with pytest.raises(RecordError, match="No space left"):
-        written(tmp_path)
-    monkeypatch.undo()
-    assert [p.name for p in (tmp_path / "runs").iterdir()] == [Run(seed=1).digest]
-    assert find(Run(seed=1), tmp_path).accuracy.accuracy.iloc[-1] == 0.9
-
-
-@pytest.mark.parametrize("where", ["save", "set_aside"])
-def test_where_the_results_cannot_be_written_the_work_is_kept_with_temporary_files(tmp_path, monkeypatch, where):
-    import errno
-    import tempfile
-
-    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
-    to_csv = pd.DataFrame.to_csv
-
-    def full(table, path, **named):
-        if elsewhere not in path.parents:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        to_csv(table, path, **named)
-
-    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
-    with pytest.raises(RecordError, match=r"No space left .* are free in .*; what was completed is kept in") as error:
-        getattr(Draft(Run(), results), where)(TABLES, VALUES, FACTS)
-    (kept,) = elsewhere.glob("*/interrupted/*")
-    assert kept.parents[1].name not in ("pslab", Run().digest)  # nobody else knows before where it will lie
-    assert kept.parents[1].stat().st_mode & 0o077 == 0
-    assert str(error.value).endswith(str(kept))
-    assert (load(kept).weights == VALUES).all()
-    assert list((results / "runs").iterdir()) == []
 
 
 def test_results_that_were_removed_during_a_run_are_made_again(tmp_path):
@@ -246,11 +200,6 @@ def test_what_was_interrupted_is_kept_and_not_taken_for_a_result(tmp_path):
 
 
 def test_drafts_of_dead_writers_are_cleared_and_others_kept(tmp_path):
-    import os
-    import platform
-    import subprocess
-    import sys
-
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     runs = tmp_path / "runs"

@@ -1,4 +1,4 @@
-"""Results: places, what differs, their tables, and what is found on disk."""
+"""Results: points of a grid, what differs, their tables, and what is found on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pslab.lab.records.results import EACH, Results, Runs, evaluations, load, re
 from pslab.lab.records.summary import summary
 from pslab.lab.runs.grid import alone, grid
 
-BASE = Run(pushes=8, workers=2, engine="virtual")
+BASE = Run(pushes=8, workers=2, engine="virtual", cluster="lab")
 
 
 def finished(folder: Path, runs) -> Results:
@@ -29,18 +29,24 @@ def test_results_are_a_sequence_with_the_columns_of_their_grid(tmp_path: Path):
     assert results.columns[3] == ({"sync": "asp", "seed": 1},)
     assert [r.run.sync for r in results.where(seed=1)] == ["bsp", "asp"]
     assert [r.run.seed for r in results.where(sync=["asp"], seed=[0, 1])] == [0, 1]
+    named = results.assign(strict=lambda r: r.run.sync == "bsp", how="x")
+    assert [points[0]["strict"] for points in named.columns] == [True, True, False, False]
+    assert [r.run.sync for r in named.where(strict=True, how="x", seed=0)] == ["bsp"]
+    with pytest.raises(IndexError):
+        results[4]
 
 
-def test_placed_yields_each_run_in_each_of_its_places():
+def test_one_result_is_results_and_one_run_is_runs(tmp_path: Path):
+    result = handmade.curve(tmp_path, BASE, [0.1])
+    assert [*Results(result)] == [result]
+    assert (repr(Results(result)), repr(Runs([BASE, BASE.but(seed=1)]))) == ("1 result", "2 runs\nseed: 0, 1")
+    assert summary(result).seeds.tolist() == [1]
+
+
+def test_placed_yields_each_run_at_each_of_its_points():
     runs = grid(BASE, family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}})
-    assert [(place, run.prune) for place, run in runs.placed()] == [
+    assert [(point, run.prune) for point, run in runs.placed()] == [
         ({"family": "static"}, "none"), ({"family": "std"}, "none"), ({"family": "static"}, "static:1%")]  # fmt: skip
-
-
-def test_assigned_columns_are_columns(tmp_path: Path):
-    results = finished(tmp_path, grid(BASE, sync=["bsp", "asp"])).assign(strict=lambda r: r.run.sync == "bsp", how="x")
-    assert [places[0]["strict"] for places in results.columns] == [True, False]
-    assert [r.run.sync for r in results.where(strict=True, how="x")] == ["bsp"]
 
 
 def test_again_makes_the_chosen_runs_with_every_seed(tmp_path: Path):
@@ -68,7 +74,7 @@ def test_what_differs_is_told_by_as_few_columns_as_there_can_be(tmp_path: Path):
     assert results[:1].differing() == []
 
 
-def test_a_row_for_each_evaluation_and_place(tmp_path: Path):
+def test_a_frame_has_a_row_for_each_evaluation_at_each_point(tmp_path: Path):
     families = {"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none"]}}
     table = finished(tmp_path, grid(BASE, family=families, seed=[3])).frame("evaluation")
     assert len(table) == 3 * 3  # dense stands in both families
@@ -76,19 +82,21 @@ def test_a_row_for_each_evaluation_and_place(tmp_path: Path):
     assert (row.family, row.prune, row.seed, row.sync) == ("static", "none", 3, "bsp")
     assert (row.pushes, row.iteration, row.seconds, row.accuracy, row.loss) == (8, 4.0, 2.0, 0.9, 0.5)
     assert (row.bytes, row.bytes_up, row.bytes_down) == (8 * 130, 800, 240)
+    assert list(evaluations(handmade.curve(tmp_path, BASE, [0.1, 0.5, float("nan")])).accuracy) == [0.1, 0.5]
 
 
 def test_a_single_machines_iteration_counts_as_many_pushes_as_the_others(tmp_path: Path):
-    runs = grid(BASE, sync=["bsp"]) + grid(alone(BASE), seed=[0])
-    table = finished(tmp_path, runs).frame("evaluation")
+    table = finished(tmp_path, grid(BASE, sync=["bsp"]) + grid(alone(BASE), seed=[0])).frame("evaluation")
     assert table.groupby("workers").iteration.max().to_dict() == {1: 4.0, 2: 4.0}
 
 
 def test_a_row_for_each_run_says_what_it_was_and_how_it_ended(tmp_path: Path):
     results = finished(tmp_path, grid(BASE, loss=["cross_entropy", "mse"]))
-    row = results.frame().iloc[1]
+    row, frame = results.frame().iloc[1], results.frame("evaluation")
     assert (row.loss, row.sync, row.digest) == ("mse", "bsp", results[1].digest)
     assert (row.outcome, row.final, row.pushes, row.seconds, row.emulation_ok) == ("budget", 0.9, 8, 2.0, True)
+    assert set(frame.loss_of_run) == {"cross_entropy", "mse"}  # an axis that is named like a column of the table
+    assert set(frame.loss) == {0.5}
 
 
 def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run(tmp_path: Path):
@@ -100,32 +108,6 @@ def test_every_table_of_a_record_has_a_frame_with_the_fields_of_its_run(tmp_path
         assert frame.columns.is_unique
     with pytest.raises(ConfigError, match="did you mean 'push'"):
         results.frame("pushs")
-
-
-def test_an_axis_named_like_a_column_of_the_table_is_kept(tmp_path: Path):
-    results = finished(tmp_path, grid(BASE, loss=["cross_entropy", "mse"]))
-    frame = results.frame("evaluation")
-    assert set(frame.loss_of_run) == {"cross_entropy", "mse"}
-    assert set(frame.loss) == {0.5}
-
-
-def test_evaluations_leave_out_what_is_not_finite(tmp_path: Path):
-    result = handmade.curve(tmp_path, BASE, [0.1, 0.5, float("nan")])
-    assert list(evaluations(result).accuracy) == [0.1, 0.5]
-
-
-def test_a_plain_list_of_results_will_do(tmp_path: Path):
-    results = [handmade.curve(tmp_path, BASE.but(sync=sync), [0.1]) for sync in ("bsp", "asp")]
-    assert Results(results).differing() == ["sync"]
-    with pytest.raises(IndexError):
-        Results(results)[2]
-
-
-def test_one_result_is_results_and_one_run_is_runs(tmp_path: Path):
-    result = handmade.curve(tmp_path, BASE, [0.1])
-    assert [*Results(result)] == [result]
-    assert (repr(Results(result)), repr(Runs([BASE, BASE.but(seed=1)]))) == ("1 result", "2 runs\nseed: 0, 1")
-    assert summary(result).seeds.tolist() == [1]
 
 
 # -- from disk -------------------------------------------------------------------------------------
@@ -171,22 +153,19 @@ def test_an_unknown_digest_lists_the_nearest_first(tmp_path: Path, two: dict[str
     assert two["bsp"].digest not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["", "no/such/directory", "zzz"])
+def test_a_name_that_is_like_no_digest_is_refused_without_others(tmp_path: Path, two: dict[str, Result], name: str):
+    with pytest.raises(ConfigError, match=r"no record in .*/runs has this digest, or one like it; .* has all 2$"):
+        load(name, tmp_path)
+    with pytest.raises(ConfigError, match="there is no record in"):
+        load("abc", tmp_path / "none")
+
+
 def test_the_start_of_several_digests_lists_them(tmp_path: Path, two: dict[str, Result]):
     (tmp_path / "runs" / two["bsp"].digest).rename(tmp_path / "runs" / f"{two['asp'].digest[:4]}aaaa")
     with pytest.raises(ConfigError, match="2 digests start so") as caught:
         load(two["asp"].digest[:4], tmp_path)
     assert two["asp"].digest in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["", "no/such/directory", "zzz"])
-def test_a_name_that_is_like_no_digest_is_refused_without_others(tmp_path: Path, two: dict[str, Result], name: str):
-    with pytest.raises(ConfigError, match=r"no record in .*/runs has this digest, or one like it; .* has all 2$"):
-        load(name, tmp_path)
-
-
-def test_a_folder_without_records_is_reported(tmp_path: Path):
-    with pytest.raises(ConfigError, match="there is no record in"):
-        load("abc", tmp_path)
 
 
 def test_an_incomplete_record_is_reported(tmp_path: Path, two: dict[str, Result]):

@@ -21,7 +21,7 @@ from pslab.lab.runs.run import run, sweep
 def test_costs_are_measured_and_the_rest_is_kept(tmp_path):
     given = {"preset": "lab", "compute_s": 0.005, "slow": {1: 2.0}}
     wanted = tiny(sync="asp", prune="static:5%", pull="changed", cluster=given)
-    found = calibrate(wanted, rounds=12)
+    found = calibrate(wanted, rounds=6)
     cluster = resolve_cluster(found)
     assert (cluster.compute_s, cluster.slow, cluster.bandwidth_bit_s) == (0.005, {1: 2.0}, 1e9)
     assert all(0 < getattr(cluster, name) < 1 for name in COSTS if name not in ("find_s", "search_s"))
@@ -32,7 +32,7 @@ def test_costs_are_measured_and_the_rest_is_kept(tmp_path):
 
 
 def test_computation_is_measured_where_the_cluster_models_none():
-    found = calibrate(tiny(workers=2), rounds=12)
+    found = calibrate(tiny(workers=2), rounds=6)
     assert 0 < found["compute_s"] < 1
     assert found["compute_sigma"] > 0
     assert "select_s" in found  # a dense gradient is looked at for what is not finite
@@ -80,7 +80,7 @@ def test_a_twin_predicts_who_waits(twins: Results):
 ], ids=["adagrad at the server", "adagrad at the worker", "adam"])  # fmt: skip
 def test_a_twin_is_charged_what_its_own_rule_optimizer_and_rate_took(fields, tmp_path: Path):
     cluster = {"compute_s": 0.002, "slow": {0: 2.0}}
-    (real,) = sweep([tiny(sync="asp", pushes=24, cluster=cluster, **fields)], results=tmp_path, progress=False)
+    (real,) = sweep([tiny(sync="asp", pushes=16, cluster=cluster, **fields)], results=tmp_path, progress=False)
     twin = run(real.run.but(engine="virtual", cluster=calibrated(real)), results=tmp_path, progress=False)
     spent = twin.phases.assign(spent=twin.phases.end_s - twin.phases.begin_s).groupby("phase").spent.median()
     assert spent["apply"] == pytest.approx(real.manifest["costs"]["apply_s"])

@@ -1,4 +1,4 @@
-"""grid: every combination once, with all its places; nothing that Run refuses."""
+"""grid: every combination once, at all its points; nothing that Run refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from pslab.config.cluster import PRESETS
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.runs.grid import NETWORK, Refused, alone, grid
+from pslab.lab.runs.grid import NETWORK, RefusedCombinations, alone, grid
 from pslab.policies.sync.ssp import SSP
 
 LAB = {"bandwidth_bit_s": 1e9, "latency_s": 5e-4, "compute_s": 0.02, "duplex": "full"}
@@ -24,18 +24,19 @@ def test_digests_are_those_of_plain_runs():
         Run(learning_rate=rate).digest for rate in (0.1, 0.2)]  # fmt: skip
 
 
-def test_equal_runs_are_one_run_with_several_places():
+def test_equal_runs_are_one_run_with_several_points():
     runs = grid(Run(), family={"static": {"prune": ["none", "static:1%"]}, "std": {"prune": ["none", "std:2"]}})
     assert [run.prune for run in runs] == ["none", "static:1%", "std:2"]
     assert runs.columns[0] == ({"family": "static"}, {"family": "std"})
     assert [run.prune for run in runs.where(family="std")] == ["none", "std:2"]
     assert runs.where(family="std").columns[0] == ({"family": "std"},)
+    assert runs.where(prune="none").columns == (({"family": "static"}, {"family": "std"}),)
 
 
 def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
     base, axes = Run(engine="virtual", cluster="lab", pushes=8), {"prune": ["none", "static:1%"],
                                                                   "codec": ["auto", "bitmap"]}  # fmt: skip
-    with pytest.warns(Refused, match="1 of 4 combinations are refused") as told:
+    with pytest.warns(RefusedCombinations, match="1 of 4 combinations are refused") as told:
         runs = grid(base, **axes, refused="drop")
     assert [(run.prune, run.codec) for run in runs] == [
         ("none", "auto"), ("static:1%", "auto"), ("static:1%", "bitmap")]  # fmt: skip
@@ -43,7 +44,7 @@ def test_refused_combinations_are_dropped_and_listed_with_their_reasons():
     assert "codec='bitmap'" in why
     assert which == "  prune none, codec bitmap"
     assert len(grid(base, **axes)) == 4  # a sweep refuses it
-    with pytest.warns(Refused, match="batch_size 0"):
+    with pytest.warns(RefusedCombinations, match="batch_size 0"):
         assert len(grid(base, batch_size=[0, 64], refused="drop")) == 1  # what Run itself refuses
     with pytest.raises(ConfigError, match="batch_size=0"):
         grid(base, batch_size=[0, 64])
@@ -79,7 +80,7 @@ def test_a_cluster_inside_is_laid_over_the_bases():
     assert grid(Run(), x={"a": {"cluster": {"compute_s": 0.1}}})[0].cluster == {"compute_s": 0.1}
 
 
-def test_sums_merge_places_and_keep_the_order():
+def test_sums_merge_points_and_keep_the_order():
     first, second = grid(Run(), a={"x": {"seed": [0, 1]}}), grid(Run(), a={"y": {"seed": [1, 2]}})
     both = first + second
     assert [run.seed for run in both] == [0, 1, 2]

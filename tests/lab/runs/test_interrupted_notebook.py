@@ -99,15 +99,10 @@ FEW = [1]
 COLD = [0, 5, 10, 15]  # in a fresh kernel: torch is being imported, or the pool spawned
 
 
-@pytest.mark.parametrize("number", FEW)
+@pytest.mark.parametrize("number", [pytest.param(number, marks=[] if number in FEW else pytest.mark.slow)
+                                    for number in range(MOMENTS) if number not in COLD])  # fmt: skip
 def test_an_interrupt_gives_the_prompt_back_and_keeps_what_was_finished(kernel, results, number):
-    interrupt_and_look(kernel, results, number, LENIENT_S)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [number for number in range(MOMENTS) if number not in FEW + COLD])
-def test_an_interrupt_at_any_moment(kernel, results, number):
-    interrupt_and_look(kernel, results, number, LIMIT_S)
+    interrupt_and_look(kernel, results, number, LENIENT_S if number in FEW else LIMIT_S)
 
 
 @pytest.mark.slow
@@ -123,8 +118,11 @@ def test_an_interrupt_of_a_kernels_first_run(tmp_path, number):
 # -- killed ----------------------------------------------------------------------------------------
 
 
-def kill_and_look(results: Path, number: int) -> None:
-    before, kernel = set(os.listdir("/dev/shm")), Kernel(results)
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_kernel_leaves_nothing_but_whole_records(tmp_path, number):
+    before, kernel = set(os.listdir("/dev/shm")), Kernel(tmp_path)
     after_s = moment("kill", number, 8.0)
     request = kernel.begin(cell(LONG, number))
     if kernel.ends_within(request, after_s):
@@ -135,22 +133,15 @@ def kill_and_look(results: Path, number: int) -> None:
     for process in living(kernel.token):
         wait_for_end(process, GONE_LIMIT_S)
     took_s = time.monotonic() - begun_s
-    left = f"{len(hidden(results))} drafts"
+    left = f"{len(hidden(tmp_path))} drafts"
     print(f"kill {number}: after {after_s:.2f} s, {children} children, gone in {took_s:.2f} s; {left}")
     assert living(kernel.token) == []
     assert set(os.listdir("/dev/shm")) <= before
-    for record in (results / "runs").glob("[!.]*"):
+    for record in (tmp_path / "runs").glob("[!.]*"):
         check_whole(record)
-    clean(results)
-    assert hidden(results) == []
-    assert not (results / "runs" / wanted(LONG, number).digest).exists()
-
-
-@needs_proc
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(KILLS))
-def test_a_killed_kernel_leaves_nothing_but_whole_records(tmp_path, number):
-    kill_and_look(tmp_path, number)
+    clean(tmp_path)
+    assert hidden(tmp_path) == []
+    assert not (tmp_path / "runs" / wanted(LONG, number).digest).exists()
     if number % 5:
         return
     fresh = Kernel(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,14 +9,15 @@ from pathlib import Path
 
 import handmade
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from cells import of_cell
 from tiny import tiny
 
 import pslab.engines.local.engine
 import pslab.lab.runs.run
 from pslab.config.run import Run
 from pslab.errors import ConfigError, RecordError, SweepFailed, Unwritable, WorkerFailed, in_a_sentence
+from pslab.lab.records.drafts import Draft
+from pslab.lab.records.record import Result
 from pslab.lab.records.results import load
 from pslab.lab.runs.grid import grid
 from pslab.lab.runs.run import AGAIN, NotFoundAgain, run, sweep
@@ -36,27 +36,6 @@ def executed(monkeypatch):
 
     monkeypatch.setattr(pslab.engines.local.engine, "execute", counted)
     return seen
-
-
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-                    lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=4), each, max_size=2))
-FACTS = ("digest", "run", "seconds", "wall_s", "pushes", "verdict", "outcome", "emulation_ok", "environment", "sha256")
-
-
-@settings(max_examples=40, deadline=None)
-@given(facts=st.dictionaries(st.sampled_from(FACTS), JSON, max_size=3), lacks=st.sampled_from(["", *FACTS]))
-@example(facts={"pushes": 0}, lacks="")  # of an average whose only round is not complete
-@example(facts={"pushes": 0}, lacks="wall_s")
-@example(facts={"wall_s": float("nan")}, lacks="")
-@example(facts={"wall_s": -1.0}, lacks="")
-def test_nothing_in_another_record_keeps_a_run_from_starting(tmp_path_factory, facts, lacks):
-    results = tmp_path_factory.mktemp("results")
-    path = handmade.curve(results, Run(engine="timing", pushes=2, seed=1), [0.1], wall_s=1.0).path / "manifest.json"
-    manifest = {**json.loads(path.read_text()), **facts}
-    manifest.pop(lacks, None)
-    path.write_text(json.dumps(manifest))
-    asked = Run(engine="timing", cluster="lab", workers=1, pushes=2)
-    assert run(asked, results=results, progress=True).manifest["pushes"] == 2
 
 
 def test_a_finished_run_is_never_run_twice(tmp_path, executed):
@@ -92,7 +71,7 @@ def test_what_was_not_emulated_in_time_is_run_again_where_it_is_asked_for(tmp_pa
 def test_a_notebook_of_the_batch_runs_again_once(tmp_path, executed, unkept, monkeypatch):
     monkeypatch.setenv(AGAIN, "1")
     monkeypatch.setattr("pslab.lab.runs.run._run_again", set())
-    monkeypatch.setattr("pslab.lab.runs.run.emulation_ok", lambda manifest: False)
+    monkeypatch.setattr(Result, "emulation_ok", False)
     for _ in range(2):
         sweep([unkept[0].run], results=tmp_path, progress=False)
     assert executed == [unkept[0].digest]
@@ -150,7 +129,7 @@ def test_a_run_that_fails_for_its_own_reason_does_not_stop_the_others(tmp_path, 
 
 
 def test_what_cannot_be_written_ends_a_sweep(tmp_path, executed, monkeypatch):
-    monkeypatch.setattr(pslab.lab.runs.run.Draft, "save", raises(Unwritable("there is no room")))
+    monkeypatch.setattr(Draft, "save", raises(Unwritable("there is no room")))
     with pytest.raises(Unwritable, match="no room"):
         sweep([tiny(pushes=8), tiny(pushes=8, seed=1)], results=tmp_path, progress=False)
     assert len(executed) == 1
@@ -170,12 +149,6 @@ class Net(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Linear(49, WIDTH), nn.Linear(WIDTH, 10))
 """
-
-
-def of_cell(text):
-    made: dict = {"__name__": "__main__"}
-    exec(text, made)
-    return made["Net"]
 
 
 def test_a_class_of_a_cell_that_is_run_again_is_found_and_an_edited_one_is_another_run(tmp_path, executed):
@@ -203,6 +176,8 @@ class Remembers(ASP):
         object.__setattr__(self, "chance", (each for each in range(3)))
 
 
+TESTS = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS / "support"), str(TESTS.parent)])}
 SCRIPT = """
 import sys
 from pslab import Run, run
@@ -220,8 +195,7 @@ print("pushed", result.manifest["pushes"])
 def test_a_script_needs_no_guard_around_its_main(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], env=environment, capture_output=True, text=True,
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True,
                           check=True, timeout=120)  # fmt: skip
     assert done.stdout.splitlines() == ["pushed 8"]
 
@@ -233,8 +207,7 @@ def test_loading_a_record_needs_no_torch(tmp_path):
         f"r = load({str(made.path)!r}); again = sweep([r.run], results={str(tmp_path)!r})[0];"
         "assert again.cached and len(again.accuracy); assert 'torch' not in sys.modules"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "support")}
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=ENVIRONMENT)
 
 
 def test_a_record_says_how_large_its_weights_are(tmp_path):

@@ -15,16 +15,19 @@ from tiny import Diverges, Noisy, global_states, net, tiny
 import pslab
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.studies import observe as looking
-from pslab.lab.studies.observation import FILES, FOLDER, Observation, Observed, find_observed
+from pslab.lab.studies.observation import Observation, Observed
 from pslab.lab.studies.observe import concentration, histogram, observe, selection, statistics
+from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.rules import Deviation, Static
+from pslab.tensors.random_streams import restored_globals
 
+FILES = ("manifest.json", *(f"{name}.csv" for name in Observed.tables))
 VECTOR = np.array([0.1, -0.2, 0.3, -0.4, 2.0, -3.0, 0.05, 0.0])
 
 
 def wanted(**fields: object) -> Observation:
     run = tiny(workers=1, schedule="linear", pushes=12, learning_rate=0.5)
-    return Observation(run=run, **{"moments": [0, 11], "every": 5, "rules": ["static:10%", "std:2"], "repeats": 1,
+    return Observation(**{"run": run, "moments": [0, 11], "every": 5, "rules": ["static:10%", "std:2"], "repeats": 1,
                                    **fields})  # fmt: skip
 
 
@@ -36,29 +39,25 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Observed:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
-def test_statistics_of_a_vector_worked_out_by_hand():
-    found = statistics(VECTOR)
-    mean = -1.15 / 8
-    variance = 13.3025 / 8 - mean**2
-    fourth = sum((x - mean) ** 4 for x in VECTOR.tolist()) / 8
-    assert (found["entries"], found["zeros"]) == (8, 1)
-    assert found["std"] == pytest.approx(math.sqrt(variance)) == pytest.approx(1.2815, abs=1e-4)
-    assert found["kurtosis"] == pytest.approx(fourth / variance**2)
-    assert (found["tail1"], found["tail2"], found["tail3"]) == (2 / 8, 1 / 8, 0.0)
-    assert found["top_share"] == pytest.approx(9 / 13.3025)  # one of eight is the top 1 %, rounded up
+MEAN = -1.15 / 8
+VARIANCE = 13.3025 / 8 - MEAN**2
+FOURTH = sum((x - MEAN) ** 4 for x in VECTOR.tolist()) / 8
+NAN = pytest.approx(math.nan, nan_ok=True)
 
 
-def test_kurtosis_of_two_values_is_one_and_of_a_constant_undefined():
-    assert statistics(np.array([1.0, -1.0] * 50))["kurtosis"] == pytest.approx(1.0)
-    assert math.isnan(statistics(np.zeros(5))["kurtosis"])
-    assert math.isnan(statistics(np.zeros(5))["top_share"])
-
-
-def test_statistics_of_a_gaussian():
-    found = statistics(np.random.default_rng(0).standard_normal(400_000))
-    assert found["kurtosis"] == pytest.approx(3, abs=0.05)
-    assert [found[f"tail{k}"] for k in (1, 2, 3)] == pytest.approx([0.317, 0.0455, 0.0027], rel=0.05)
-    assert found["top_share"] == pytest.approx(0.084, abs=0.001)
+@pytest.mark.parametrize(("values", "wanted"), [
+    (VECTOR, {"entries": 8, "zeros": 1, "std": pytest.approx(math.sqrt(VARIANCE)),
+              "kurtosis": pytest.approx(FOURTH / VARIANCE**2), "tail1": 2 / 8, "tail2": 1 / 8, "tail3": 0.0,
+              "top_share": pytest.approx(9 / 13.3025)}),  # one of eight is the top 1 %, rounded up
+    ([1.0, -1.0] * 50, {"kurtosis": pytest.approx(1.0)}), (np.zeros(5), {"kurtosis": NAN, "top_share": NAN}),
+    (np.random.default_rng(0).standard_normal(400_000),
+     {"kurtosis": pytest.approx(3, abs=0.05), "tail1": pytest.approx(0.317, rel=0.05),
+      "tail2": pytest.approx(0.0455, rel=0.05), "tail3": pytest.approx(0.0027, rel=0.05),
+      "top_share": pytest.approx(0.084, abs=0.001)}),
+], ids=["worked out by hand", "two values", "constant", "gaussian"])  # fmt: skip
+def test_statistics_of_a_vector(values, wanted: dict[str, object]):
+    found = statistics(np.asarray(values))
+    assert {name: found[name] for name in wanted} == wanted
 
 
 def test_histogram_bins_are_tenths_of_a_decade_without_zeros():
@@ -98,7 +97,7 @@ def test_a_rule_may_give_a_mask():
 def test_observed_training_equals_a_run_with_one_worker_bit_for_bit(tmp_path: Path, model: type[torch.nn.Module]):
     run = tiny(workers=1, schedule="linear", pushes=12, learning_rate=0.5, model=model)
     training = looking.Training(looking.resolve(run))
-    with looking._one_thread():
+    with one_thread(), restored_globals():
         looking._look(wanted(rules=["std:1"]), training, {"std:1": Deviation(1)})
     assert np.array_equal(training.weights.numpy(), pslab.run(run, results=tmp_path).weights)
 
@@ -126,16 +125,11 @@ def test_default_moments_and_period_are_shares_of_the_budget():
     assert Observation(run=tiny(workers=1, pushes=1)).iterations == [0]
 
 
-def test_several_workers_are_refused():
-    with pytest.raises(ConfigError, match="one machine"):
-        Observation(run=tiny(workers=2))
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [({"moments": [12]}, "from 0 to 11"), ({"moments": 5}, "must be a list"), ({"moments": [True]}, "must be whole"),
      ({"every": 0}, "every"), ({"rules": "static:1%"}, "must be a list"), ({"rules": []}, "must be a list"),
-     ({"rules": [1]}, "must be a list"), ({"repeats": 0}, "repeats")],
+     ({"rules": [1]}, "must be a list"), ({"repeats": 0}, "repeats"), ({"run": tiny(workers=2)}, "one machine")],
 )  # fmt: skip
 def test_impossible_observations_are_refused(fields: dict[str, object], words: str):
     with pytest.raises(ConfigError, match=words):
@@ -181,29 +175,19 @@ def test_each_field_changes_the_digest(change: dict[str, object]):
 
 
 def test_incomplete_record_is_refused(seen: Observed, tmp_path: Path):
-    place = tmp_path / FOLDER / wanted().digest
-    assert find_observed(wanted(), tmp_path) is None
+    place = tmp_path / Observed.folder / wanted().digest
+    assert Observed.find(wanted(), tmp_path) is None
     place.mkdir(parents=True)
     with pytest.raises(RecordError, match="not a complete record"):
-        find_observed(wanted(), tmp_path)
+        Observed.find(wanted(), tmp_path)
     for name in FILES:
         (place / name).write_text((seen.path / name).read_text())
     (place / "rules.csv").write_text("\n".join((seen.path / "rules.csv").read_text().splitlines()[:-1]))
     with pytest.raises(RecordError, match="was changed since"):
-        _ = find_observed(wanted(), tmp_path).rules
+        _ = Observed.find(wanted(), tmp_path).rules
     (place / "manifest.json").write_text("{")
     with pytest.raises(RecordError, match="cannot be read"):
-        find_observed(wanted(), tmp_path)
-
-
-def test_full_disk_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: object, **__: object) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
-    with pytest.raises(RecordError, match="No space left"):
-        observe(wanted(), results=tmp_path)
-    assert not list((tmp_path / "observations").iterdir())
+        Observed.find(wanted(), tmp_path)
 
 
 def test_manifest_names_what_was_observed_and_on_which_device(seen: Observed):
@@ -215,7 +199,7 @@ def test_manifest_names_what_was_observed_and_on_which_device(seen: Observed):
 
 def test_costs_are_shares_of_the_gradient_with_the_range_over_rounds(seen: Observed):
     times = {"gradient": [0.010, 0.020, 0.010], "deviation": [0.002, 0.002, 0.003], "std:2": [0.005, 0.005, 0.005]}
-    known = Observed(seen.observation, seen.path, seen.manifest)
+    known = Observed(seen.wanted, seen.path, seen.manifest)
     known.__dict__["costs"] = pd.DataFrame([
         {"device": device, "operation": name, "round": n, "repeat": 0, "seconds": s / factor}
         for device, factor in (("cpu", 1), ("cuda", 10)) for name, rounds in times.items() for n, s in enumerate(rounds)

@@ -10,7 +10,7 @@ import pytest
 
 from pslab.errors import ConfigError, RecordError
 from pslab.lab.studies import searching
-from pslab.lab.studies.searching import Searches, find_searches, search
+from pslab.lab.studies.searching import Searches, SearchTimes, search
 from pslab.policies.planning.zipline import zipline
 
 SMALL = Searches(sizes=[3, 8], ends=[4, 6], repeats=2)
@@ -29,9 +29,9 @@ def test_instance_is_a_row_of_ends_per_worker_and_reproducible():
 
 
 def test_search_is_measured_once_then_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert find_searches(SMALL, tmp_path) is None
+    assert SearchTimes.find(SMALL, tmp_path) is None
     first = search(SMALL, results=tmp_path)
-    assert getattr(find_searches(SMALL, tmp_path), "path", None) == first.path
+    assert getattr(SearchTimes.find(SMALL, tmp_path), "path", None) == first.path
     monkeypatch.setattr(searching, "measured", lambda wanted: pytest.fail("measured again"))
     again = search(Searches(sizes=[8, 3], ends=[6, 4], repeats=2), results=tmp_path)
     assert (first.cached, again.cached) == (False, True)

@@ -1,0 +1,171 @@
+"""Executes runs that are not recorded, one after another or virtual ones several at a time. This module loads torch."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute, keep_trained
+from pslab.engines.experiment.experiment import Interrupted, Outcome
+from pslab.engines.virtual import parallel_runs
+from pslab.errors import RecordError, RunError, RunsInterrupted, Unwritable
+from pslab.lab.judge.tables import tables_of
+from pslab.lab.records.drafts import Draft
+from pslab.lab.records.record import Result, find
+from pslab.lab.runs.interrupts import heed
+from pslab.lab.runs.machine import check_disk, forget_checkpoints, with_checkpoints
+from pslab.lab.runs.progress import Progress, taken_before
+from pslab.lab.runs.resolve import resolve
+
+Found = dict[str, Result | Exception]
+
+
+def run_missing(
+    wanted: dict[int, Run], place: Path, progress: bool | None, stop: threading.Event
+) -> dict[int, Result | Exception]:
+    """The result of each run, or why it has none. All of them are checked before the first one starts."""
+    names = {index: str(index) if each.unknown else each.digest for index, each in wanted.items()}
+    distinct: dict[str, Run] = {}
+    small: dict[str, Run] = {}  # those that take a core each
+    for index, each in wanted.items():
+        heed(stop)
+        if names[index] not in distinct:
+            distinct[names[index]] = each
+            experiment = resolve(each)  # it is not kept: its weights and data may be many
+            check_disk(experiment, place)
+            small |= {names[index]: each} if parallel_runs.fits(experiment) else {}
+    shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
+    found = _in_parallel(small, place, shown, stop) if len(small) > 1 else {}
+    for name, each in distinct.items():
+        if name not in found:
+            heed(stop)
+            found[name] = _tried(_UnderWay(name, each, place, shown), stop)
+    return {index: found[name] for index, name in names.items()}
+
+
+class _UnderWay:
+    """A run under way: its draft, and what is shown of it."""
+
+    def __init__(self, name: str, run: Run, place: Path, shown: Progress) -> None:
+        self.name, self.run, self.place, self.shown = name, run, place, shown
+        self.draft = Draft(run, place, again=find(run, place) is not None)
+        self._begun_s = time.monotonic()
+        shown.begin(name)
+
+    def note(self, news: dict[str, Any]) -> None:
+        """What the engine reports."""
+        if news:
+            self.draft.note(news)
+            self.shown.update(self.name, news)
+
+    def save(self, outcome: Outcome) -> Result:
+        """The run is finished."""
+        outcome.facts.setdefault("wall_s", time.monotonic() - self._begun_s)
+        result = self.draft.save(*tables_of(self.run, outcome))
+        forget_checkpoints(self.run, self.place)
+        self.shown.end(self.name, float(outcome.accuracy[-1][2]) if len(outcome.accuracy) else None)
+        return result
+
+    def set_aside(self, error: Interrupted | RunError) -> str:
+        """Keep what a run had completed that came to no end; how much that is, and where. "" if it is nothing."""
+        outcome = error.outcome
+        if outcome is None or not outcome.pushes.size:
+            self.draft.drop()
+            return ""
+        if isinstance(error, RunError):
+            outcome.facts |= {"outcome": "interrupted", "error": str(error)}
+        kept = self.draft.set_aside(*tables_of(self.run, outcome))
+        where = f"after {kept.manifest['pushes']} pushes; kept in {kept.path}"
+        if isinstance(error, RunError):
+            error.kept = f"the run ended {where}"
+        return where
+
+
+def _tried(current: _UnderWay, stop: threading.Event) -> Result | Exception:
+    """The result of a run, or its own error. That a record cannot be written is an error of the whole sweep."""
+    try:
+        return _execute(current, stop)
+    except RecordError:
+        raise
+    except Exception as error:
+        current.shown.fail(current.name, error)
+        return error
+
+
+def _execute(current: _UnderWay, stop: threading.Event) -> Result:
+    def on_progress(news: dict[str, Any]) -> None:
+        current.note(news)
+        heed(stop)
+
+    try:
+        experiment = with_checkpoints(resolve(current.run), current.place)
+        check_disk(experiment, current.place)
+        outcome = execute(experiment, on_progress)
+    except Interrupted as interrupt:
+        kept = current.set_aside(interrupt)
+        if interrupt.outcome is not None and keep_trained(interrupt.outcome, experiment.checkpoints):
+            kept += "; asked for again, it goes on with its evaluation"
+        raise RunsInterrupted(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
+    except BaseException as error:
+        if isinstance(error, RunError):
+            current.set_aside(error)
+        else:
+            current.draft.drop()
+        heed(stop)  # an error that an interrupt caused is none
+        raise
+    return current.save(outcome)
+
+
+def _in_parallel(runs: dict[str, Run], place: Path, shown: Progress, stop: threading.Event) -> Found:
+    """Virtual runs, several at a time: their results and errors.
+
+    Those without either were under way in a process that is gone, or not begun: alone they come to the same end.
+    """
+    names, under_way, done = list(runs), dict[str, _UnderWay](), Found()
+    kept: list[str] = []
+    unwritable: list[RecordError] = []
+
+    def heed_all() -> None:
+        heed(stop)
+        if unwritable:
+            raise KeyboardInterrupt
+
+    def take(name: str, news: parallel_runs.News) -> None:
+        if name not in under_way:
+            under_way[name] = _UnderWay(name, runs[name], place, shown)
+        current = under_way[name]
+        if isinstance(news, RunError):
+            under_way.pop(name)
+            current.set_aside(news)
+            if news.outcome is not None:
+                done[name] = news
+                shown.fail(name, news)
+        elif not isinstance(news, Outcome):
+            current.note(news)
+        elif news.facts["outcome"] == "interrupted":
+            kept.append(under_way.pop(name).set_aside(Interrupted(news)))
+        else:
+            done[name] = under_way.pop(name).save(news)
+
+    try:
+        experiments = (with_checkpoints(resolve(each), place) for each in runs.values())
+        for index, news in parallel_runs.conduct(experiments, heed_all):
+            try:
+                take(names[index], news)
+            except RecordError as error:
+                unwritable.append(error)
+    except KeyboardInterrupt as interrupt:
+        if not unwritable:
+            raise RunsInterrupted("; ".join([str(interrupt), *filter(None, kept)])) from None
+    except RunError:
+        pass
+    finally:
+        for current in under_way.values():
+            current.draft.drop()
+    if unwritable:
+        raise Unwritable("; ".join(map(str, unwritable)))
+    return done

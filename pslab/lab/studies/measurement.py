@@ -1,0 +1,74 @@
+"""What a study measures once and then reads from disk: tables in a folder that the digest of the request names.
+
+    results/<folder>/<digest>/
+        <table>.csv     one for each table of this kind of measurement
+        manifest.json   what was measured, on what; written last
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pandas as pd
+
+from pslab.errors import Unwritable
+from pslab.lab.records.disk import MANIFEST, draft_of, publish, read_manifest, read_table, room_at, write_manifest
+from pslab.lab.records.record import environment
+
+NAMES = {"layer": "str", "rule": "str", "operation": "str", "search": "str"}  # a layer may be called 1
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A completed measurement, read from its folder."""
+
+    folder: ClassVar[str]
+    tables: ClassVar[tuple[str, ...]]
+    wanted: Any  #: the request; its `digest` names the record
+    path: Path
+    manifest: Mapping[str, Any]
+    cached: bool = field(default=True, compare=False)  #: whether it existed before it was asked for
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One of its tables.
+
+        Raises:
+            RecordError: it is gone, was changed, or is no table.
+        """
+        return read_table(self.path, name, self.manifest, NAMES)
+
+    @classmethod
+    def find(cls, wanted: Any, results: Path) -> Self | None:
+        """The completed record of a request, if there is one.
+
+        Raises:
+            RecordError: a record that is not whole.
+        """
+        place = results / cls.folder / wanted.digest
+        files = [MANIFEST, *(f"{name}.csv" for name in cls.tables)]
+        return cls(wanted, place, read_manifest(place, files)) if place.is_dir() else None
+
+    @classmethod
+    def save(cls, wanted: Any, tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any], results: Path) -> Self:
+        """Write a record into a draft beside its place, which takes that place when it is complete.
+
+        Raises:
+            Unwritable: the disk is full, or the place cannot be written to.
+        """
+        place = results / cls.folder / wanted.digest
+        draft, whole = draft_of(place), {"digest": wanted.digest, **facts, "environment": environment()}
+        try:
+            draft.mkdir(parents=True)
+            for name in cls.tables:
+                tables[name].to_csv(draft / f"{name}.csv", index=False)
+            manifest = write_manifest(draft, whole, [f"{name}.csv" for name in cls.tables])
+            publish(draft, place)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            problem = f"the record of {wanted.digest} cannot be written to {place.parent}: {error} ({room_at(place)})"
+            raise Unwritable(problem) from error
+        return cls(wanted, place, manifest, cached=False)
