@@ -17,10 +17,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pslab.lab.plots.page import keys as names
+from pslab.lab.plots.page import lines as names
 from pslab.lab.plots.page.axes import NAME_LINES, ROW, Axis, text_px, wrapped
-from pslab.lab.plots.page.keys import GLYPH, Key
-from pslab.lab.plots.page.line import Line, traces
+from pslab.lab.plots.page.lines import GLYPH, Key, Line, traces
 from pslab.lab.plots.page.paper import Figure
 from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TITLE_ROW, TYPE, WIDTHS, template
 
@@ -35,13 +34,12 @@ FEW = 4  # curves of a panel: from here on bands are paler
 
 @dataclass
 class Page:
-    """A grid of panels. `xs[row][column]` and `ys[row][column]` are their axes.
+    """A grid of panels. `xs[row][column]` and `ys[row][column]` are their axes; the last row may be shorter.
 
     Args:
         heads, sides: headings of columns, or of all panels, row by row; and of rows; none if empty.
         heights: px of the panels of each row; the usual ones if empty.
         lines_above: a line over the panels of each row, from the left; three spaces are where it may break first.
-        blank: places without a panel, in the last row.
     """
 
     xs: Sequence[Sequence[Axis]]
@@ -50,14 +48,17 @@ class Page:
     sides: Sequence[str] = ()
     width: str = "page"
     heights: Sequence[float] = ()
-    blank: Collection[tuple[int, int]] = ()
     lines_above: Sequence[str] = ()
+    blank: Collection[tuple[int, int]] = field(init=False)  #: places without a panel, in the last row
     figure: go.Figure = field(init=False)
     lines: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
     levels: list[tuple[float, str, list[tuple[int, int]]]] = field(default_factory=list)  #: value, label, panels
     notes: list[dict[str, Any]] = field(default_factory=list)  #: texts, which plotly takes all at once
 
     def __post_init__(self) -> None:
+        missing = range(len(self.xs[-1]), len(self.xs[0]))
+        self.blank = [(len(self.xs) - 1, column) for column in missing]
+        self.xs, self.ys = ([*grid[:-1], [*grid[-1], *[grid[-1][-1]] * len(missing)]] for grid in (self.xs, self.ys))
         self.figure = make_subplots(len(self.xs), len(self.xs[0]), figure=Figure())
         if not self.heights:
             self.heights = [HEIGHT if len(self.xs) == 1 else FACET] * len(self.xs)
