@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pslab.lab.plots.charts.timeline import timeline
     from pslab.lab.plots.labels import name
     from pslab.lab.plots.page.axes import Axis, axis
-    from pslab.lab.plots.page.lines import Key, Line
-    from pslab.lab.plots.page.page import Page
+    from pslab.lab.plots.page.page import Key, Line, Page
     from pslab.lab.plots.page.paper import caption_of, heading_of, paper
     from pslab.lab.plots.page.theme import Look, looks
 
@@ -32,7 +31,7 @@ _PLACES = {
     "server_states": "charts.server_states", "show": "charts.tables",
     "caption_of": "page.paper", "heading_of": "page.paper", "paper": "page.paper", "name": "labels",
     # for figures that no chart draws
-    "Page": "page.page", "Line": "page.lines", "Key": "page.lines", "Axis": "page.axes", "axis": "page.axes",
+    "Page": "page.page", "Line": "page.page", "Key": "page.page", "Axis": "page.axes", "axis": "page.axes",
     "Look": "page.theme", "looks": "page.theme",
 }  # fmt: skip
 

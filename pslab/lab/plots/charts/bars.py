@@ -14,8 +14,7 @@ from pslab.lab.plots.charts.prelude import Data, Names, listed, shared_looks
 from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
 from pslab.lab.plots.labels import heading
 from pslab.lab.plots.page.axes import NAMED, Axis, categories, fitting, text_px
-from pslab.lab.plots.page.lines import Key
-from pslab.lab.plots.page.page import GAP, Page
+from pslab.lab.plots.page.page import GAP, Key, Page
 from pslab.lab.plots.page.theme import SMALL, TYPE, WIDTHS, Look, ink, ramp
 from pslab.lab.records.summary import METRIC, METRICS, cell, higher, unit_of
 from pslab.lab.records.units import SPACE, plain

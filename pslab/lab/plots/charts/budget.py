@@ -12,11 +12,10 @@ import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
 from pslab.lab.plots.charts import timeline
-from pslab.lab.plots.charts.prelude import Names, grouped, singles
+from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.labels import heading, label_of, name, under
 from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories
-from pslab.lab.plots.page.lines import Key
-from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.page import Key, Page
 from pslab.lab.plots.page.theme import GRID, INK, PALE, PHASES, SMALL, WIDTHS, Look
 from pslab.lab.records.intervals import ACTIVITIES, NOBODY, budget, records
 from pslab.lab.records.record import Result
@@ -58,7 +57,7 @@ def time_budget(
         label = label_of(key, names, group[0].run) + sign
         places = _spent(group, per_iteration, name(across, key[across]) if across in key else None)
         panels[label] = pd.concat([panels[label], places]) if label in panels else places
-    for _, group, label, sign, _ in singles(shown) if across == WORKER else ():
+    for _, group, label, sign, _ in shown.singles if across == WORKER else ():
         panels[label + sign] = _spent(group, per_iteration, None)
     panels = {label: table for label, table in panels.items() if table.seconds.sum() > 0}
     if not panels:

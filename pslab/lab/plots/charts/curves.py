@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.charts.panels import Curve, Facets, compose, grey
-from pslab.lab.plots.charts.prelude import Group, Names, Shown, as_results, grouped, listed, singles, spread
-from pslab.lab.plots.labels import heading, heads_of, under
+from pslab.lab.plots.charts.panels import Curve, compose, grey
+from pslab.lab.plots.charts.prelude import Group, Names, Shown, as_results, grouped, listed
+from pslab.lab.plots.labels import heading, under
 from pslab.lab.plots.page.axes import Axis, axis
 from pslab.lab.plots.page.theme import BACK, SINGLE, told_apart
 from pslab.lab.records.intervals import records
@@ -87,63 +87,55 @@ def curves(
     Raises:
         ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics.
     """
-    found, twins, xs, ys = as_results(results), as_results(banded), listed(x), listed(y)
+    xs, ys = listed(x), listed(y)
     for name in (*xs, *ys):
         if name not in QUANTITIES:
             raise ConfigError("x" if name in xs else "y", name, nearest(str(name), QUANTITIES))
-    metric = one_metric(result.run for result in found) if "accuracy" in {*xs, *ys} else ACCURACY
+    shown = grouped(results, by, facet, row, several=(len(xs) > 1) + (len(ys) > 1))
+    twins = as_results(banded)
+    same = grouped(twins, by, shown.across.column, shown.down.column).groups if len(twins) else []
+    metric = one_metric(result.run for result in shown.results) if "accuracy" in {*xs, *ys} else ACCURACY
     known = {name: quantity(name, metric) for name in (*xs, *ys)}
-    facet, row = spread(found, by, facet, row, several=(len(xs) > 1) + (len(ys) > 1))
-    shown = grouped(found, by, facet, row)
-    one = facet is not None and {*shown.names} <= {facet}  # each panel has its own curve, and its heading names it
-    facets = [value for value in shown.crowd.levels(facet) if not (one and value == behind)] if facet else []
-    across = Facets(facet, facets, heads_of(facet, facets, shown.crowd) if facet else ())
-    rows = shown.crowd.levels(row) if row else []
-    down = Facets(row, rows, heads_of(row, rows, shown.crowd) if row else ())
-    same = grouped(twins, by, facet, row).groups if len(twins) else ()
-    drawn = _drawn(shown, same, [(x_, y_) for x_ in xs for y_ in ys], known, behind, facet if one else None)
+    drawn = _drawn(shown, same, [(x_, y_) for x_ in xs for y_ in ys], known, behind)
     y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, each), frame in curve.frames.items()
                                           if each == y_], log, zoom) for y_ in ys}  # fmt: skip
     x_axes = {x_: _x_axis(known[x_], x_, [(frame, y_axes[y_].low) for curve in drawn for (each, y_), frame
                                           in curve.frames.items() if each == x_],
                           [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log, shown.crowd)
               for x_ in xs}  # fmt: skip
-    page = compose(drawn, across, down, x_axes, y_axes, width)
+    own = [*_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
+    what, against = ([known[name].words or known[name].title for name in each] for each in (ys, xs))
+    words, lines = heading(title, what, against, shown.columns), under(shown.results, shown.columns, *own, notes=notes)
+    page = compose(drawn, shown.across, shown.down, x_axes, y_axes, width, behind if shown.one else None)
     if goal is not None and "accuracy" in ys:
         page.level(known["accuracy"].factor * goal, metric.goal(goal, SPACE), y_axes["accuracy"])
-    own = [*_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if one else ())]
-    what, against = ([known[name].words or known[name].title for name in each] for each in (ys, xs))
-    return page.finish(heading(title, what, against, shown.columns), under(found, shown.columns, *own, notes=notes),
-                       () if one else None)  # fmt: skip
+    return page.finish(words, lines, () if shown.one else None)
 
 
 def _drawn(
-    shown: Shown, twins: Iterable[Group], pairs: Sequence[tuple[str, str]], known: Mapping[str, Quantity], behind: Any,
-    own_panels: str | None,
-) -> list[Curve]:  # fmt: skip
-    """The curves of several workers, the same runs in virtual time, and single machines, which send no bytes.
-
-    `own_panels` is the column of panels that have one curve each; then what is behind stands in all of them.
-    """
+    shown: Shown, twins: Iterable[Group], pairs: Sequence[tuple[str, str]], known: Mapping[str, Quantity], behind: Any
+) -> list[Curve]:
+    """The curves of several workers, the same runs in virtual time, and single machines, which send no bytes."""
     each, drawn = _alike("workers", shown.crowd) or 1, []
+    in_panels = shown.across.column is not None or shown.down.column is not None
 
     def bands(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
         return {pair: _band(results, *pair, known, each) for pair in pairs}
 
     for key, group, label, sign, look in shown.groups:
         back = behind is not None and behind in (key[name] for name in shown.names)
-        places = {name: value for name, value in key.items() if not back or name != own_panels}
+        everywhere = shown.across.column if back and shown.one else None
+        places = {name: value for name, value in key.items() if name != everywhere}
         ends = {pair: [end for result in group if diverged(result) for end in _end(result, *pair, known, each)]
                 for pair in pairs}  # fmt: skip
-        drawn.append(Curve(label if shown.panels else label + sign, BACK if back else look, places, back,
-                           sign if shown.panels else "", bands(group), ends))  # fmt: skip
+        drawn.append(Curve(label if in_panels else label + sign, BACK if back else look, places, back,
+                           sign if in_panels else "", bands(group), ends))  # fmt: skip
     looks = {repr(group.key): group.look for group in shown.groups}
     drawn += [Curve("", looks[repr(key)].thin, key, True, "", bands(group),
                     how={"marked": False, "joined": len(group) == 1})
               for key, group, *_ in twins if repr(key) in looks]  # fmt: skip
-    alone = singles(shown)
-    greys = told_apart([BACK, *[SINGLE] * len(alone)], [{0}] * (1 + len(alone)))[1:]
-    for (_, group, label, sign, _), look in zip(alone, greys, strict=True):
+    greys = told_apart([BACK, *[SINGLE] * len(shown.singles)], [{0}] * (1 + len(shown.singles)))[1:]
+    for (_, group, label, sign, _), look in zip(shown.singles, greys, strict=True):
         frames = {pair: frame for pair, frame in bands(group).items() if not pair[0].startswith("bytes")}
         drawn.append(Curve(label + sign, look, {}, True, frames=frames))
     return drawn

@@ -10,21 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 
 from pslab.errors import ConfigError
+from pslab.lab.plots.charts.prelude import Facets
 from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.lines import Line
-from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.page import Line, Page
 from pslab.lab.plots.page.theme import Look
 
 T = TypeVar("T")
 WRAP = 4  # facets side by side; more take several rows where there is no column for rows
-
-
-class Facets(NamedTuple):
-    """The panels side by side, or one under the other: a column, its values and their names."""
-
-    column: str | None = None
-    values: Sequence[Any] = ()
-    heads: Sequence[str] = ()
 
 
 class Cell(NamedTuple):
@@ -56,29 +48,36 @@ class Curve:
 
 def compose(
     drawn: Sequence[Curve], across: Facets, down: Facets, x_axes: Mapping[str, Axis], y_axes: Mapping[str, Axis],
-    width: str,
+    width: str, everywhere: Any = None,
 ) -> Page:  # fmt: skip
     """A page with each curve in its panels, those that stand behind first.
+
+    Args:
+        everywhere: a value of the panels side by side that has none of its own: its curve stands in all of them.
 
     Raises:
         ConfigError: no direction is left for several x or y.
     """
-    grid = _cells(across.values, down.values, [*x_axes], [*y_axes])
-    page = Page([[x_axes[cell.x] for cell in line] for line in grid],
-                [[y_axes[cell.y] for cell in line] for line in grid], across.heads, down.heads, width)  # fmt: skip
-    for row, line in enumerate(grid):
-        for column, cell in enumerate(line):
-            own = [each for each in drawn if (cell.x, cell.y) in each.frames and len(each.frames[cell.x, cell.y])
-                   and each.stands_in(across.column, cell.facet) and each.stands_in(down.column, cell.row)]  # fmt: skip
-            for each in sorted(own, key=lambda curve: not curve.behind):
-                frame = each.frames[cell.x, cell.y]
-                if x_axes[cell.x].log:  # plotly would draw a line to what has no place there
-                    frame = frame[frame.x > 0]
-                lowest = y_axes[cell.y].low
-                crosses = [(x, max(lowest, y)) for x, y in each.crosses.get((cell.x, cell.y), ())]
-                page.add(row, column, Line(
-                    each.label, each.look, list(frame.x), list(frame.y), list(frame.low), list(frame.high),
-                    list(frame.hover), crosses, each.sign, **each.how))  # fmt: skip
+    shown = [pair for pair in zip(across.values, across.heads, strict=True) if everywhere is None or
+             pair[0] != everywhere]  # fmt: skip
+    grid = _cells([value for value, _ in shown], down.values, [*x_axes], [*y_axes])
+    ordered = sorted(drawn, key=lambda curve: not curve.behind)
+    placed = [(row, column, cell, each) for row, line in enumerate(grid) for column, cell in enumerate(line)
+              for each in ordered
+              if each.stands_in(across.column, cell.facet) and each.stands_in(down.column, cell.row)]  # fmt: skip
+    xs, ys = [[x_axes[cell.x] for cell in line] for line in grid], [[y_axes[cell.y] for cell in line] for line in grid]
+    page = Page(xs, ys, [head for _, head in shown], down.heads, width)
+    for row, column, cell, each in placed:
+        frame = each.frames.get((cell.x, cell.y), pd.DataFrame())
+        if not len(frame):
+            continue
+        if x_axes[cell.x].log:  # plotly would draw a line to what has no place there
+            frame = frame[frame.x > 0]
+        lowest = y_axes[cell.y].low
+        crosses = [(x, max(lowest, y)) for x, y in each.crosses.get((cell.x, cell.y), ())]
+        page.add(row, column, Line(
+            each.label, each.look, list(frame.x), list(frame.y), list(frame.low), list(frame.high), list(frame.hover),
+            crosses, each.sign, **each.how))  # fmt: skip
     return page
 
 

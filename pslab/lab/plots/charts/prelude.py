@@ -11,7 +11,7 @@ import pandas as pd
 from pslab.config.parameters import plain
 from pslab.config.table import find
 from pslab.errors import ConfigError
-from pslab.lab.plots.labels import label_of, marks
+from pslab.lab.plots.labels import heads_of, label_of, marks
 from pslab.lab.plots.page.theme import LEADING, Look, looks
 from pslab.lab.records.grid_axes import key_of
 from pslab.lab.records.record import Result
@@ -33,46 +33,69 @@ class Group(NamedTuple):
     look: Look
 
 
+class Facets(NamedTuple):
+    """The panels side by side, or one under the other: a column, its values and their names."""
+
+    column: str | None = None
+    values: Sequence[Any] = ()
+    heads: Sequence[str] = ()
+
+
 @dataclass(frozen=True)
 class Shown:
     """The runs of a figure."""
 
     results: Results  #: all of them
     crowd: Results  #: those of several workers
-    alone: Results  #: single machines beside them
-    panels: Sequence[str]  #: the columns that make panels
     names: Sequence[str]  #: the columns that tell groups of one panel apart
-    columns: Sequence[str]  #: all of these
+    columns: Sequence[str]  #: these and the columns of panels
     groups: Sequence[Group]
+    singles: Sequence[Group]  #: the single machines beside them
+    across: Facets
+    down: Facets
+    one: bool  #: whether each panel has a curve of its own, which its heading names
 
 
-def grouped(results: Result | Iterable[Result], by: Names, *panels: str | None) -> Shown:
+def grouped(
+    results: Result | Iterable[Result], by: Names, facet: str | None = None, row: str | None = None, *,
+    several: int | None = None,
+) -> Shown:  # fmt: skip
     """The runs of several workers in groups by the columns `by`, and by those that make panels, in the grid's order.
+
+    Args:
+        several: how many directions have a panel for each x, or for each y; then the others may have panels for a
+            column that is not asked for: see `spread`.
 
     Raises:
         ConfigError: there is no run; an unknown column; a group that differs in more than the seed.
     """
     found = as_results(results)
     crowd, alone = separated(found)
-    given = [*filter(None, panels)]
-    columns, split = columns_of(crowd, by, *given), groups(crowd, by, **{column: column for column in given})
-    names = [name for name in columns if name not in given or name in listed(by)]
+    if several is not None:
+        facet, row = spread(crowd, by, facet, row, several=several)
+    names, columns, groups = _groups(crowd, by, [*filter(None, (facet, row))])
+    singles = []
+    if len(alone):
+        differing, _, own = _groups(alone, "label", [])
+        singles = [each._replace(label="single machine" + (f", {each.label}" if differing else "")) for each in own]
+    across, down = (Facets() if column is None else Facets(column, crowd.levels(column), heads_of(
+        column, crowd.levels(column), crowd)) for column in (facet, row))  # fmt: skip
+    one = facet is not None and {*names} <= {facet}
+    return Shown(found, crowd, names, columns, groups, singles, across, down, one)
+
+
+def _groups(results: Results, by: Names, panels: Sequence[str]) -> tuple[list[str], list[str], list[Group]]:
+    """The columns that tell groups of one panel apart, those of all panels, and the groups."""
+    columns, split = columns_of(results, by, *panels), groups(results, by, **{column: column for column in panels})
+    names = [name for name in columns if name not in panels or name in listed(by)]
     keys = [dict(zip(columns, key, strict=True)) for key in split]
     firsts = [group[0].run for group in split.values()]
-    looked = names or ([] if given else ["sync"])  # a curve alone has its policy's look
-    made = shared_looks([{"sync": run.sync, **key} for run, key in zip(firsts, keys, strict=True)], looked, given,
-                        crowd.orders, crowd)  # fmt: skip
-    return Shown(found, crowd, alone, given, names, columns, [
-        Group(key, group, label_of(key, names, run), marks(group), look)
-        for key, group, run, look in zip(keys, split.values(), firsts, made, strict=True)])  # fmt: skip
-
-
-def singles(shown: Shown) -> list[Group]:
-    """The single machines of a figure."""
-    if not len(shown.alone):
-        return []
-    found = grouped(shown.alone, "label")
-    return [each._replace(label="single machine" + (f", {each.label}" if found.names else "")) for each in found.groups]
+    looked = names or ([] if panels else ["sync"])  # a curve alone has its policy's look
+    made = shared_looks([{"sync": run.sync, **key} for run, key in zip(firsts, keys, strict=True)], looked, panels,
+                        results.orders, results)  # fmt: skip
+    found = [Group(key, group, label_of(key, names, run), marks(group), look)
+             for key, group, run, look in zip(keys, split.values(), firsts, made, strict=True)]  # fmt: skip
+    return names, columns, found
 
 
 def as_results(results: Result | Iterable[Result]) -> Results:

@@ -13,8 +13,7 @@ from pslab.lab.plots.charts.prelude import Data, Names, listed
 from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
 from pslab.lab.plots.labels import heading
 from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories, decades, fitting
-from pslab.lab.plots.page.lines import GLYPH, Key
-from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.page import GLYPH, Key, Page
 from pslab.lab.plots.page.theme import PALE, SMALL, WIDTHS, Look, plain_look
 from pslab.lab.records.summary import cell
 from pslab.lab.records.units import plain

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.charts.panels import Curve, Facets, compose, grey
-from pslab.lab.plots.charts.prelude import Data, Names, listed, shared_looks, spread
+from pslab.lab.plots.charts.panels import Curve, compose, grey
+from pslab.lab.plots.charts.prelude import Data, Facets, Names, listed, shared_looks, spread
 from pslab.lab.plots.charts.tables import Table, Titled, bare, numeric, tabled
 from pslab.lab.plots.labels import heading
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
@@ -73,15 +73,14 @@ def points(
             taken = {dash for label, dash in dashes.items() if label != table.label(key)}
             dash = next((each for each in (look.dash, *DASHES) if each not in taken), look.dash)
             look = dataclasses.replace(look, dash=dashes.setdefault(table.label(key), dash))
-        places = {name: value for name, value in key.items() if not (back and one and name == facet)}
+        places = {name: value for name, value in key.items() if name != (facet if back and one else None)}
         how = {"joined": joined, "marked": marked, "bars": True, "steps": join == "steps"}
         drawn.append(Curve(
             table.label(key), BACK if back else look, places, back, "",
             {pair: _points(own, *pair, at[pair[0]], y_axes, offset) for pair in pairs},
             {pair: _unreached(own, *pair, at[pair[0]], y_axes, offset) for pair in pairs}, how))  # fmt: skip
-    facets = [value for value in table.levels(facet) if not (one and value == behind)]
-    across = Facets(facet, facets, [table.word(facet or "", value) for value in facets])
-    page = compose(drawn, across, Facets(row, table.levels(row), table.heads(row)), x_axes, y_axes, width)
+    across, down = (Facets(column, table.levels(column), table.heads(column)) for column in (facet, row))
+    page = compose(drawn, across, down, x_axes, y_axes, width, behind if one else None)
     for name, shown in y_axes.items():
         if _some_missing(table, name):
             page.level(_value(shown, 1 - 1.5 * ABOVE / (1 + 2 * ABOVE)), "", shown)

@@ -13,8 +13,7 @@ from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.charts.timeline import window
 from pslab.lab.plots.labels import heading, marks, under
 from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.lines import Key
-from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.page import Key, Page
 from pslab.lab.plots.page.theme import INK, PHASES, Look
 from pslab.lab.records.intervals import inside
 from pslab.lab.records.record import Result

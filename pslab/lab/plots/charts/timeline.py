@@ -15,8 +15,7 @@ import plotly.graph_objects as go
 from pslab.lab.plots.charts.prelude import Names, grouped
 from pslab.lab.plots.labels import heading, marks, under
 from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.lines import Key
-from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.page import Key, Page
 from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, shade
 from pslab.lab.records import intervals
 from pslab.lab.records.record import Result

@@ -6,8 +6,7 @@ import drawn
 import pytest
 
 from pslab.lab.plots.page.axes import Axis, categories, text_px
-from pslab.lab.plots.page.lines import Line
-from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, NARROW, Page
+from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, NARROW, Line, Page
 from pslab.lab.plots.page.paper import caption_of, paper
 from pslab.lab.plots.page.theme import WIDTHS, looks
 
