@@ -22,7 +22,7 @@ from typing import Any
 class Row:
     """One name. A path is "module:attribute", or "module" where the module itself is meant.
 
-    Figures read the last four fields. A label is a template: "DSSP, s = {low}, up to {extra} more". Its first
+    Figures read the last five fields. A label is a template: "DSSP, s = {low}, up to {extra} more". Its first
     placeholders are the first fields of the class, in their order; a part between commas whose parameter is not given
     is left out; "{fraction:%}" is in per cent; the parameters that it does not mention follow it.
     """
@@ -38,6 +38,7 @@ class Row:
     colour: str = ""  #: reserved: the same in every figure
     marker: str = ""  #: reserved, where markers distinguish curves by this kind
     ramp: Mapping[float, str] = field(default_factory=dict)  #: the colour by the first parameter, mildest first
+    averages: bool = False  #: of a synchronization policy: a step is the mean of several pushes
 
     def load(self) -> Any:
         """The class, factory or module that the path names."""
@@ -91,7 +92,7 @@ def _table(*rows: Row) -> dict[str, dict[str, Row]]:
 #: By kind and name. The order within a kind is kept: figures give dashes by it.
 ROWS = _table(
     Row("sync", "bsp", "pslab.policies.sync.bsp:BSP", source="Valiant (CACM 1990)",
-        label="BSP", colour="#004488", marker="circle"),
+        label="BSP", colour="#004488", marker="circle", averages=True),
     Row("sync", "ssp", "pslab.policies.sync.ssp:SSP", source="Ho et al. (NIPS 2013)", example="ssp:3", small="ssp:1",
         label="SSP, s = {staleness}", colour="#DDAA33", marker="diamond"),
     Row("sync", "asp", "pslab.policies.sync.asp:ASP", source="Dean et al. (NIPS 2012)",
@@ -104,17 +105,18 @@ ROWS = _table(
     Row("sync", "eager", "pslab.policies.sync.eager:Eager", source="Jin et al. (TPDS 2022)",
         label="eager pull, s = {staleness}", colour="#661133", marker="cross"),
     Row("sync", "local", "pslab.policies.methods.local_sgd:LocalSGD", source="Stich (ICLR 2019)", example="local:8",
-        label="local SGD, {period} steps", colour="#7A6A00", marker="star"),
+        label="local SGD, {period} steps", colour="#7A6A00", marker="star", averages=True),
     Row("sync", "average", "pslab.policies.methods.average:Average",
         source="Zinkevich et al. (NIPS 2010); Hegde and Usmani (Stanford report 2016)", example="average:1",
-        small="average:0.1", label="parallel SGD, passes: {passes}", colour="#AACC88", marker="pentagon"),
+        small="average:0.1", label="parallel SGD, passes: {passes}", colour="#AACC88", marker="pentagon",
+        averages=True),
     Row("sync", "downpour", "pslab.policies.methods.downpour:Downpour", source="Dean et al. (NIPS 2012)",
         example="downpour:5,5", small="downpour:2,1", label="Downpour, fetch {n_fetch}, push {n_push}",
         colour="#AA00EE", marker="hourglass"),
     Row("sync", "admm", "pslab.policies.methods.admm:ADMM", source="Boyd et al. (FnT in Machine Learning 2011)",
-        example="admm:10", small="admm:2", label="ADMM, {steps} steps", colour="#6600AA", marker="x"),
+        example="admm:10", small="admm:2", label="ADMM, {steps} steps", colour="#6600AA", marker="x", averages=True),
     Row("sync", "backup", "pslab.policies.sync.backup:Backup", source="Chen et al. (ICLR workshop 2016)",
-        example="backup:1", label="backup workers, {spare} spare", colour="#8877CC", marker="hexagon"),
+        example="backup:1", label="backup workers, {spare} spare", colour="#8877CC", marker="hexagon", averages=True),
 
     Row("prune", "none", "pslab.tensors.pruning.rules:Dense", label="dense", colour="#000000", marker="circle"),
     Row("prune", "static", "pslab.tensors.pruning.rules:Static",

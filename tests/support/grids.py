@@ -19,7 +19,7 @@ from pslab.config.run import FIELDS, Run
 from pslab.config.table import KINDS, ROWS
 from pslab.errors import PslabError
 from pslab.lab.plots import export
-from pslab.lab.plots.accuracy import QUANTITIES
+from pslab.lab.plots.charts.curves import QUANTITIES
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import MEASURES, summary

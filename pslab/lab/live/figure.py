@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from pslab.config.metric import metric_of
 from pslab.lab.live.looks import LIGHT_PAGE, Ground, Named
 from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
-from pslab.lab.plots.accuracy import QUANTITIES, quantity
+from pslab.lab.plots.charts.curves import QUANTITIES, quantity
 from pslab.lab.plots.labels import SPACE
 from pslab.lab.plots.page.axes import axis
 from pslab.lab.plots.page.theme import ink
@@ -37,7 +37,7 @@ def curves(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIG
     drawn = [(track, name) for track, name in zip(tracks, named, strict=True) if track.points][-SLOTS:]
     pushes = max((track.run.pushes or track.points[-1].pushes for track, _ in drawn), default=each)
     seconds = max((track.points[-1].seconds for track, _ in drawn), default=0.0)
-    titles = {quantity("accuracy", track.run).title for track in tracks} or {QUANTITIES["accuracy"].title}
+    titles = {quantity("accuracy", metric_of(track.run)).title for track in tracks} or {QUANTITIES["accuracy"].title}
     shown = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
     for column, unit in ((1, each), (2, 0)):
         for track, name in drawn:
@@ -60,7 +60,7 @@ def frame(tracks: Sequence[Track]) -> tuple[float, float]:
     Where there are other metrics than the accuracy: all values.
     """
     if not all(metric_of(track.run).share for track in tracks):
-        values = [quantity("accuracy", t.run).factor * p.accuracy for t in tracks for p in t.points]
+        values = [quantity("accuracy", metric_of(t.run)).factor * p.accuracy for t in tracks for p in t.points]
         shown = axis(values, zero=min(values, default=0.0) >= 0)
         return shown.low, shown.high
     tops = [100 * max(p.accuracy for p in t.points) for t in tracks if len(t.points) > 1]
@@ -74,7 +74,7 @@ def _curve(track: Track, name: Named, each: int, ground: Ground) -> go.Scatter:
     label, sizes = escape(name.label + track.marks), [6.0] * len(track.points)
     look = name.look.dark if ground.is_dark else name.look
     sizes[-1] = 11.0 if track.state == UNDER_WAY else 6.0
-    factor, metric = quantity("accuracy", track.run).factor, metric_of(track.run)
+    factor, metric = quantity("accuracy", metric_of(track.run)).factor, metric_of(track.run)
     hover = [f"{metric.text(p.accuracy, SPACE)}, loss {p.loss:.3f}<br>{p.pushes} pushes, {p.seconds:.2f}{SPACE}s"
              for p in track.points]  # fmt: skip
     return go.Scatter(x=[p.pushes / each if each else p.seconds for p in track.points], name=label,

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from pslab.config.run import FIELDS, Run
 from pslab.lab.live.state import Track
-from pslab.lab.plots.accuracy import label_of
+from pslab.lab.plots.labels import label_of
 from pslab.lab.plots.page.theme import (
     DARK,
     DASHES,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pslab.config.run import Run
 from pslab.errors import RecordError
-from pslab.lab.plots.marks import marks
+from pslab.lab.plots.labels import marks
 from pslab.lab.records import record
 from pslab.lab.records.drafts import LIVE, DraftReader, drafts, written_here
 from pslab.lab.records.results import load

@@ -26,8 +26,7 @@ from pslab.lab.live.controls import Controls
 from pslab.lab.live.front import Front
 from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
-from pslab.lab.plots.labels import SPACE
-from pslab.lab.plots.marks import notes_of
+from pslab.lab.plots.labels import SPACE, notes_of
 from pslab.lab.records.record import Result, default_results
 from pslab.lab.records.results import Results, load
 from pslab.lab.runs.background import Background, current
@@ -242,7 +241,7 @@ class Live:
 
     def _execute(self, runs: list[Run]) -> None:
         """Without a front end: the runs, here and now."""
-        from pslab.lab.plots.accuracy import curves
+        from pslab.lab.plots.charts.curves import curves
         from pslab.lab.runs.run import sweep  # torch, where something is left to run
 
         self._runs, self._results = runs, list(sweep(runs, results=self.place))

@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pslab.lab.plots.accuracy import curves
-    from pslab.lab.plots.budget import time_budget
     from pslab.lab.plots.charts.bars import bars, heat
+    from pslab.lab.plots.charts.budget import time_budget
+    from pslab.lab.plots.charts.curves import curves
     from pslab.lab.plots.charts.ratios import dots
     from pslab.lab.plots.charts.scatter import points
     from pslab.lab.plots.charts.server_states import server_states
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from pslab.lab.plots.charts.timeline import timeline
     from pslab.lab.plots.labels import name
     from pslab.lab.plots.page.axes import Axis, axis
-    from pslab.lab.plots.page.keys import Key
-    from pslab.lab.plots.page.line import Line
-    from pslab.lab.plots.page.page import Page
+    from pslab.lab.plots.page.page import Key, Line, Page
     from pslab.lab.plots.page.paper import caption_of, heading_of, paper
     from pslab.lab.plots.page.theme import Look, looks
 
@@ -28,12 +26,12 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES = {
-    "curves": "accuracy", "points": "charts.scatter", "bars": "charts.bars", "heat": "charts.bars",
-    "dots": "charts.ratios", "server_states": "charts.server_states", "show": "charts.tables", "time_budget": "budget",
-    "timeline": "charts.timeline",
+    "curves": "charts.curves", "points": "charts.scatter", "bars": "charts.bars", "heat": "charts.bars",
+    "dots": "charts.ratios", "time_budget": "charts.budget", "timeline": "charts.timeline",
+    "server_states": "charts.server_states", "show": "charts.tables",
     "caption_of": "page.paper", "heading_of": "page.paper", "paper": "page.paper", "name": "labels",
-    # for figures that no primitive draws
-    "Page": "page.page", "Line": "page.line", "Axis": "page.axes", "axis": "page.axes", "Key": "page.keys",
+    # for figures that no chart draws
+    "Page": "page.page", "Line": "page.page", "Key": "page.page", "Axis": "page.axes", "axis": "page.axes",
     "Look": "page.theme", "looks": "page.theme",
 }  # fmt: skip
 

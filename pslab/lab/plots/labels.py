@@ -1,4 +1,4 @@
-"""Words in figures: the name of a policy, a cluster or any other value; what differs among runs, and what they share.
+"""Words in figures: the name of a value, a curve's label and its marks, the heading of a figure, and its caption.
 
 The names of policies come from the rows of `pslab.config.table`, those of Run's other fields from FIELDS below.
 """
@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pslab.config import parameters
 from pslab.config.cluster import COSTS, PRESETS, cluster_fields
 from pslab.config.metric import ACCURACY, metric_of
 from pslab.config.run import FIELDS as PARAMETERS
 from pslab.config.run import Run
-from pslab.config.spec import build, split
+from pslab.config.spec import split
 from pslab.config.table import KINDS, find
-from pslab.errors import ConfigError
-from pslab.lab.records.results import single
+from pslab.lab.records.card import MARKS
+from pslab.lab.records.results import Results, single
 from pslab.lab.records.units import DASH, plain
 from pslab.lab.records.units import SPACE as SPACE
-from pslab.protocol.server import first_step
-
-if TYPE_CHECKING:
-    from pslab.lab.records.record import Result
 
 BRIEF = 48  # letters of a cluster in words; one that takes more goes by the name of its preset
 #: What a field is that is None.
@@ -206,7 +203,15 @@ FIELDS: dict[str, Callable[[Any], str]] = {
 }  # fmt: skip
 
 
-# -- what differs, and what is shared --------------------------------------------------------------
+# -- columns of runs -------------------------------------------------------------------------------
+
+COLUMNS = {"sync": "synchronization policy", "prune": "pruning rule", "rate": "learning-rate policy",
+           "order": "request order", "learning_rate": "learning rate", "push_weight": "push weight"}  # fmt: skip
+
+
+def column_title(column: str) -> str:
+    """``"learning_rate"`` -> ``"learning rate"``."""
+    return COLUMNS.get(column, column.replace("_", " "))
 
 
 def column_name(field: str, value: Any, run: Run) -> str:
@@ -216,19 +221,81 @@ def column_name(field: str, value: Any, run: Run) -> str:
         return plain(value)
     if field == "target_accuracy" and value is not None and not (metric := metric_of(run)).share:
         return metric.goal(value)
-    if field == "push_weight" and value is None:
-        return "" if averages(run) else "push weight 1/W"
+    if field == "push_weight" and value is None and averages(run):
+        return ""
     return name(field, own if field in PARAMETERS else value)
 
 
 def averages(run: Run) -> bool:
     """Whether a step of this run's policy is the mean of several pushes: then no push has a weight of its own."""
-    try:
-        sync: Any = build("sync", run.sync) if isinstance(run.sync, str) else run.sync
-        step = first_step(sync, 1)
-    except (ConfigError, AttributeError):
-        return False  # a record of a reader's own policy
-    return step is not None and step.aggregate
+    row = find("sync", run.sync)
+    return bool(getattr(run.sync, "rounds", False)) if row is None else row.averages
+
+
+def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
+    """A curve's name: the values of its columns in words; where nothing differs, its policy and its rule."""
+    words = (column_name(name, values.get(name, getattr(run, name, None)), run) for name in names or ("sync", "prune"))
+    return ", ".join(filter(None, words))
+
+
+def heads_of(column: str, values: Sequence[Any], results: Results) -> list[str]:
+    """The values of a column in words, as they stand over panels."""
+    return [column_name(column, value, results.where(**{column: value})[0].run) or str(value) for value in values]
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+
+class HasManifest(Protocol):
+    """A result, or a run under way."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]: ...
+
+
+#: What changes the last bits of a run, so that records made with several of them are not quite comparable.
+MADE_BY = {"capability": "instruction sets of the CPU", "torch": "versions of torch"}
+
+
+def marks(results: Iterable[HasManifest]) -> str:
+    """The marks behind the label of these results: ``"*"``, and ``"✖2/3"`` where two of three seeds diverged."""
+    manifests = [result.manifest for result in results]
+    diverged = sum(manifest.get("outcome") == "diverged" for manifest in manifests)
+    found = "".join(mark for mark, _, test in MARKS if any(map(test, manifests)))
+    return found + (f"{SPACE}✖{diverged}/{len(manifests)}" if diverged else "")
+
+
+def notes_of(results: Iterable[HasManifest]) -> list[str]:
+    """The meaning of the marks that these results have."""
+    manifests = [result.manifest for result in results]
+    found = [f"{mark} {words}" for mark, words, test in MARKS if any(map(test, manifests))]
+    for name, words in MADE_BY.items():
+        kinds = {str(manifest.get("environment", {}).get(name)) for manifest in manifests} - {"None"}
+        found += [f"made with several {words}: {', '.join(sorted(kinds))}"] if len(kinds) > 1 else []
+    slower = sorted({float(manifest.get("dilation", 1.0)) for manifest in manifests})
+    if slower and slower[-1] > 1:
+        factor = "–".join(f"{k:g}" for k in dict.fromkeys((slower[0], slower[-1])))
+        found.append(f"emulated {factor} times slower than shown: seconds are the cluster's own")
+    diverged = any(manifest.get("outcome") == "diverged" for manifest in manifests)
+    return found + (["✖ diverged: the run ended there, and is not in the band"] if diverged else [])
+
+
+# -- over and under a figure -----------------------------------------------------------------------
+
+
+def heading(title: Any, what: Iterable[str], against: Iterable[str] = (), columns: Iterable[str] = ()) -> str:
+    """The sentence over a figure: its title, which may be a Claim; of None, what the figure shows, such as ``"Test
+    accuracy against time, by pruning rule"``."""
+    if given := title if isinstance(title, str) else str(getattr(title, "title", "") or ""):
+        return given
+    by = _enumerated(map(column_title, columns))
+    text = " against ".join(filter(None, (_enumerated(what), _enumerated(against))))
+    return f"{text[0].upper()}{text[1:]}" + (f", by {by}" if by else "")
+
+
+def _enumerated(words: Iterable[str]) -> str:
+    *others, last = [*words] or [""]
+    return " and ".join(filter(None, (", ".join(others), last)))
 
 
 #: Fields in every caption, and those in a caption where they are not Run's default.
@@ -237,55 +304,56 @@ UNLESS_DEFAULT = ("servers", "loss", "metric", "schedule", "rate", "order", "ran
 #: Fields that play no part where no gradient is computed.
 WITHOUT_TENSORS = frozenset({"data", "loss", "metric", "learning_rate", "batch_size", "optimizer", "schedule", "rate",
                              "push_weight"})  # fmt: skip
+RANGE = "median and range of"
 
 
-def caption(results: Iterable[Result], shown: Iterable[str] = (), spread: str = "median and range of") -> list[str]:
-    """What these runs share, a line each: the experiment, the cluster; the columns that the figure shows are left out.
+def under(
+    results: Results, columns: Iterable[str], *own: str, notes: Iterable[str] = (), spread: str = RANGE
+) -> list[str]:
+    """The lines under a figure of these results: what they share, the figure's own, how they were chosen, what their
+    marks mean, and the reader's notes."""
+    return [*caption(results, columns, spread), *own, *results.notes(), *notes_of(results), *notes]
+
+
+def caption(results: Iterable[Any], shown: Iterable[str] = (), spread: str = RANGE) -> list[str]:
+    """What these results share, a line each: the experiment, the cluster; without the columns that the figure shows.
 
     Args:
         spread: what the figure draws of several seeds.
     """
-    runs = [result.run for result in results]
+    runs: list[Run] = [result.run for result in results]
     crowd = [run for run in runs if not single(run, runs)]
     if not crowd:
         return []
-    varied = {*shown, *(field for field in FIELDS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
     first = crowd[0]
-    omitted = WITHOUT_TENSORS if first.engine == "timing" else frozenset()
-    words = [column_name(field, getattr(first, field), first) for field in SHARED if field not in varied | omitted]
-    words += [column_name(field, getattr(first, field), first) for field in UNLESS_DEFAULT
-              if field not in varied | omitted and getattr(first, field) != getattr(Run(), field)]  # fmt: skip
-    if "push_weight" not in varied | omitted:
+    varied = {*shown, *(field for field in FIELDS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
+    left_out = varied | WITHOUT_TENSORS if first.engine == "timing" else varied
+    fields = [*SHARED, *(each for each in UNLESS_DEFAULT if getattr(first, each) != getattr(Run(), each))]
+    words = [column_name(field, getattr(first, field), first) for field in fields if field not in left_out]
+    if "push_weight" not in left_out:
         weighted = next((run for run in crowd if not averages(run)), None)
-        weight = "one step a round by the mean gradient" if weighted is None else \
-            column_name("push_weight", weighted.push_weight, weighted)
-        words.append(weight)
+        words.append("one step a round by the mean gradient" if weighted is None else
+                     column_name("push_weight", weighted.push_weight, weighted))  # fmt: skip
     words += ["without gradients"] if first.engine == "timing" else []
-    lines = [", ".join(filter(None, [*words, _stop(first, varied), _seeds(runs, spread)]))]
-    shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in crowd))
-    common = [word for word in cluster_words(first.cluster, first.engine) if word in shared]
-    if common or "cluster" not in varied:
-        every = "all clusters" if "cluster" in varied else "cluster"
-        lines.append(f"{every}: {', '.join(common) or 'not emulated'}")
-    by_name = {_cluster(run.cluster): run for run in crowd if "cluster" in varied}
-    lines += [f"{preset}: {', '.join(word for word in cluster_words(run.cluster, run.engine) if word not in shared)}"
-              for preset, run in by_name.items() if preset in {f"cluster {each}" for each in PRESETS}]  # fmt: skip
-    if len(crowd) < len(runs):
-        lines.append("single machine: the same computation, no network")
-    return lines
+    stops = [column_name(field, getattr(first, field), first) for field in ("pushes", "seconds", "target_accuracy")
+             if field not in varied and getattr(first, field) is not None]  # fmt: skip
+    words += [f"stops at {' or '.join(stops)}"] if stops else []
+    lines = [", ".join(filter(None, [*words, _seeds(runs, spread)])), *_clusters(crowd, "cluster" in varied)]
+    return lines + (["single machine: the same computation, no network"] if len(crowd) < len(runs) else [])
 
 
-def _stop(run: Run, varied: Iterable[str]) -> str:
-    rules = [column_name(field, getattr(run, field), run) for field in ("pushes", "seconds", "target_accuracy")
-             if field not in varied and getattr(run, field) is not None]  # fmt: skip
-    return f"stops at {' or '.join(rules)}" if rules else ""
+def _clusters(runs: Sequence[Run], several: bool) -> list[str]:
+    """The cluster of all runs; of several what they share, and the rest of those that go by the name of a preset."""
+    words = {_cluster(run.cluster): cluster_words(run.cluster, run.engine) for run in runs}
+    shared = set.intersection(*({*cluster_words(run.cluster, run.engine)} for run in runs))
+    common = ", ".join(word for word in cluster_words(runs[0].cluster, runs[0].engine) if word in shared)
+    lines = [f"{'all clusters' if several else 'cluster'}: {common or 'not emulated'}"] if common or not several else []
+    presets = {f"cluster {each}" for each in PRESETS} if several else ()
+    return lines + [f"{name}: {', '.join(word for word in own if word not in shared)}"
+                    for name, own in words.items() if name in presets]  # fmt: skip
 
 
 def _seeds(runs: Sequence[Run], spread: str) -> str:
-    groups: dict[str, int] = {}
-    for run in runs:
-        groups[run.but(seed=0).digest] = groups.get(run.but(seed=0).digest, 0) + 1
-    counts = sorted({*groups.values()})
-    if counts == [1]:
-        return "one seed"
-    return f"{spread} {'–'.join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))} seeds"
+    counts = sorted({*Counter(run.but(seed=0).digest for run in runs).values()})
+    few, many = counts[0], counts[-1]
+    return "one seed" if many == 1 else f"{spread} {few if few == many else f'{few}–{many}'} seeds"

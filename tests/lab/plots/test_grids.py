@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pslab import plots
 from pslab.config.run import Run
 from pslab.errors import ConfigError
-from pslab.lab.plots.page.panels import CROWD
+from pslab.lab.plots.charts.prelude import CROWD
 from pslab.lab.runs.grid import grid
 
 COUNT, CHUNK = 1000, 25

@@ -10,6 +10,8 @@ import pytest
 
 from pslab.config import run as config
 from pslab.config.run import Run
+from pslab.config.spec import build
+from pslab.config.table import ROWS, Row
 from pslab.lab.plots.labels import (
     FIELDS,
     averages,
@@ -22,6 +24,7 @@ from pslab.lab.plots.labels import (
 )
 from pslab.lab.records.record import Result
 from pslab.lab.records.units import size
+from pslab.protocol.server import first_step
 
 BASE = Run(pushes=8, engine="virtual")
 
@@ -78,6 +81,12 @@ def test_push_weight_is_said_only_where_a_push_is_applied_alone():
     assert column_name("push_weight", None, BASE.but(sync="asp")) == "push weight 1/W"
     assert column_name("push_weight", 1.0, BASE.but(sync="asp", push_weight=1.0)) == "push weight 1"
     assert [averages(BASE.but(sync=sync)) for sync in ("bsp", "local:4", "asp", "ssp:3")] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("row", ROWS["sync"].values(), ids=list(ROWS["sync"]))
+def test_the_table_says_which_policies_average_as_the_server_does(row: Row):
+    step = first_step(build("sync", row.example or row.name), 1)
+    assert row.averages == (step is not None and step.aggregate)
 
 
 def test_number_reads_shares():

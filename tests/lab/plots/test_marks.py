@@ -8,7 +8,7 @@ import handmade
 import pytest
 
 from pslab.config.run import Run
-from pslab.lab.plots.marks import marks, notes_of
+from pslab.lab.plots.labels import marks, notes_of
 
 
 @pytest.mark.parametrize(("facts", "mark", "words"), [

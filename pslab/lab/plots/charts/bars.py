@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.accuracy import as_results
-from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, tabled, titled
+from pslab.lab.plots.charts.panels import in_rows
+from pslab.lab.plots.charts.prelude import Data, Names, listed, shared_looks
+from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
+from pslab.lab.plots.labels import heading
 from pslab.lab.plots.page.axes import NAMED, Axis, categories, fitting, text_px
-from pslab.lab.plots.page.keys import Key
-from pslab.lab.plots.page.page import GAP, Page
-from pslab.lab.plots.page.panels import Names, grid_of, headline, in_rows, shared_looks, words_of
+from pslab.lab.plots.page.page import GAP, Key, Page
 from pslab.lab.plots.page.theme import SMALL, TYPE, WIDTHS, Look, ink, ramp
 from pslab.lab.records.summary import METRIC, METRICS, cell, higher, unit_of
 from pslab.lab.records.units import SPACE, plain
@@ -45,15 +44,13 @@ def bars(
     Raises:
         ConfigError: as in `points`.
     """
-    data = data if isinstance(data, pd.DataFrame) else as_results(data)
-    ys, sides = titled(y, goal, data), [*filter(None, (group, row))]
-    table = tabled(data, by, sides, list(ys), goal)
-    names = [name for name in table.names if name not in sides] or list(table.names)
+    table = tabled(data, by, (group, row), listed(y), goal)
+    ys, names = table.titled(y), [name for name in table.names if name not in (group, row)] or list(table.names)
     leading = [group] if group else names
     colours = dict(zip((repr([each[name] for name in leading]) for each in table.rows),
                        shared_looks(table.rows, leading, [], table.orders, table.crowd), strict=True))  # fmt: skip
-    parts = [table.where(**{row: value}) for value in table.levels(row)] if row else [table]
-    labels = [list(dict.fromkeys(_label(part, names, each) for each in part.rows)) for part in parts]
+    parts = table.parts(row)
+    labels = [list(dict.fromkeys(part.label(each, names) for each in part.rows)) for part in parts]
     members = table.levels(group) or [None]
     block = BAR if group is None else GROUPED * len(members)
     lanes = [categories(own, downwards=True, widest=NAMED * WIDTHS[width]) for own in labels]
@@ -65,21 +62,17 @@ def bars(
         for each in part.rows:
             step = block / (block + AROUND) / len(members)
             aside = 0.0 if group is None else step * (members.index(each[group]) - (len(members) - 1) / 2)
-            at, look = own.index(_label(part, names, each)) + aside, colours[repr([each[name] for name in leading])]
+            at, look = own.index(part.label(each, names)) + aside, colours[repr([each[name] for name in leading])]
             for column, (name, shown) in enumerate(zip(ys, x_axes, strict=True)):
-                page.add(rank, column, *_bar(each, name, at, 0.94 * step, look, _label(part, names, each)))
+                page.add(rank, column, *_bar(each, name, at, 0.94 * step, look, part.label(each, names)))
                 page.write_in(rank, column, cell(each, name, brief=True), _end(each, name, shown), at, xanchor="left",
                               xshift=4, font={"size": TYPE if group is None else SMALL})  # fmt: skip
     kind = "markers" if {*ys} <= {*METRICS} else "box"
     keys = [Key(table.word(group, member), colours[repr([member])], kind) for member in members
             if any(math.isfinite(each[name]) for each in table.rows for name in ys if each[group] == member)
             ] if group else []  # fmt: skip
-    shown_as = headline(map(bare, ys.values()), (), [*names, *sides])
-    return page.finish(words_of(title) or shown_as, [*table.caption, *notes], keys)
-
-
-def _label(table: Table, names: Sequence[str], row: Mapping[str, Any]) -> str:
-    return ", ".join(filter(None, (table.word(name, row[name]) for name in names)))
+    words = heading(title, map(bare, ys.values()), columns=[*names, *filter(None, (group, row))])
+    return page.finish(words, [*table.caption, *notes], keys)
 
 
 def _ends(row: Mapping[str, Any], name: str) -> tuple[float, float, float]:
@@ -143,20 +136,19 @@ def heat(
     Raises:
         ConfigError: as in `points`.
     """
-    data = data if isinstance(data, pd.DataFrame) else as_results(data)
-    (x_name, x_words), (y_name, y_words), (name, words) = (
-        next(iter(titled(each, goal, data).items())) for each in (x, y, value))
-    table = tabled(data, [x_name, y_name], [*filter(None, (facet,))], [name], goal)
+    x_name, y_name, name = (listed(each)[0] for each in (x, y, value))
+    table = tabled(data, [x_name, y_name], [facet], [name], goal)
+    x_words, y_words, words = (table.titled(each)[column] for each, column in ((x, x_name), (y, y_name), (value, name)))
     x_axis, y_axis = (categories(table.place_names(column), text, widest=widest) for column, text, widest
                       in ((x_name, x_words, 0.0), (y_name, y_words, NAMED * WIDTHS[width])))  # fmt: skip
-    parts = [table.where(**{facet: each}) for each in table.levels(facet)] if facet else [table]
+    parts = table.parts(facet)
     more, count = higher(name, table.metric), len(table.places(x_name))
     widest = max((text_px(_text(row, name)) for row in table.rows), default=0.0) + 8
     room = WIDTHS[width] - y_axis.ticks_px - 50
     rows = in_rows(parts, min(len(parts), max(1, int(room / (count * widest + GAP)))))
     turned = room / len(rows[0]) - GAP < count * widest
-    page = grid_of([[x_axis] * len(line) for line in rows], [[y_axis] * len(line) for line in rows],
-                   table.heads(facet), (), width)  # fmt: skip
+    page = Page([[x_axis] * len(line) for line in rows], [[y_axis] * len(line) for line in rows], table.heads(facet),
+                width=width)  # fmt: skip
     page.heights = [max(CELL, widest * turned) * len(table.places(y_name))] * len(rows)
     for rank, part in enumerate(parts):
         at = divmod(rank, len(rows[0]))
@@ -167,8 +159,8 @@ def heat(
             times = 1.0 if less == many else many / less if less else math.inf
             _cell(page, at, row, name, place, times, palest, turned)
     lines = [*table.caption, f"in a cell: {words}; framed: the best of its panel; the others are the paler, the worse"]
-    shown_as = headline([bare(words)], (), [y_name, x_name, *filter(None, (facet,))])
-    return page.finish(words_of(title) or shown_as, [*lines, *notes], ())
+    above = heading(title, [bare(words)], columns=[y_name, x_name, *filter(None, [facet])])
+    return page.finish(above, [*lines, *notes], ())
 
 
 def _cell(

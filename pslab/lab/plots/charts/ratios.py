@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.accuracy import as_results
-from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, tabled, titled
+from pslab.lab.plots.charts.prelude import Data, Names, listed
+from pslab.lab.plots.charts.tables import Table, Titled, bare, tabled
+from pslab.lab.plots.labels import heading
 from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories, decades, fitting
-from pslab.lab.plots.page.keys import GLYPH, Key
-from pslab.lab.plots.page.page import Page
-from pslab.lab.plots.page.panels import Names, headline, words_of
+from pslab.lab.plots.page.page import GLYPH, Key, Page
 from pslab.lab.plots.page.theme import PALE, SMALL, WIDTHS, Look, plain_look
 from pslab.lab.records.summary import cell
 from pslab.lab.records.units import plain
@@ -55,33 +53,31 @@ def dots(
     Raises:
         ConfigError: as in `points`; no such reference.
     """
-    data = data if isinstance(data, pd.DataFrame) else as_results(data)
-    ys = {name: bare(words) for name, words in titled(y, goal, data).items()}
-    table = tabled(data, by, [*filter(None, (facet,))], list(ys), goal)
-    names = [name for name in table.names if name != facet]
-    values = {_label(table, names, row): row[names[0]] if names else None for row in table.rows}
+    table = tabled(data, by, [facet], listed(y), goal)
+    ys, names = {each: bare(words) for each, words in table.titled(y).items()}, [n for n in table.names if n != facet]
+    values = {table.label(row, names): row[names[0]] if names else None for row in table.rows}
     if to is not None and to not in values.values():
         raise ConfigError("to", to, nearest(str(to), map(str, values.values())))
     standard = next((label for label, value in values.items() if to is not None and value == to), LEAST)
-    parts = [table.where(**{facet: each}) for each in table.levels(facet)] if facet else [table]
+    parts = table.parts(facet)
     references = [_reference(part, names, standard, ys) for part in parts]
     rows = [label for label in values if label != standard]
-    marks = [[mark for row in part.rows if _label(part, names, row) in rows
-              for mark in _marks(row, _label(part, names, row), reference, ys)]
+    marks = [[mark for row in part.rows if (label := part.label(row, names)) in rows
+              for mark in _marks(row, label, reference, ys)]
              for part, reference in zip(parts, references, strict=True)]  # fmt: skip
     looks = {words: plain_look(rank) for rank, words in enumerate(ys.values())}
     lanes = categories(rows, downwards=True, widest=NAMED * WIDTHS[width])
     room = (WIDTHS[width] - lanes.ticks_px - 2 * GLYPH) / len(parts)
     shown = _axis([end for own in marks for mark in own for end in mark.ends if mark.known], f"times {standard}", room)
-    said = any(not mark.known for own in marks for mark in own)
-    heights = [len(rows) * ((SMALL + 3 if said else ROW) * len(ys) + 6)]
+    written = any(not mark.known for own in marks for mark in own)
+    heights = [len(rows) * ((SMALL + 3 if written else ROW) * len(ys) + 6)]
     page = Page([[shown] * len(parts)], [[lanes] * len(parts)], table.heads(facet), (), width, heights)
     for column, own in enumerate(marks):
         page.figure.add_vline(x=1, line={"color": PALE, "width": 1, "dash": "2px,2px"}, row=1, col=column + 1,
                               exclude_empty_subplots=False)  # fmt: skip
         for mark in own:
-            aside = (list(looks).index(mark.measure) - (len(ys) - 1) / 2) / (len(ys) + 1)
-            look, at = looks[mark.measure], rows.index(mark.label) + aside
+            offset = (list(looks).index(mark.measure) - (len(ys) - 1) / 2) / (len(ys) + 1)
+            look, at = looks[mark.measure], rows.index(mark.label) + offset
             if mark.known:
                 page.add(0, column, _drawn(mark, look, at))
             else:  # in the colour of its measure
@@ -89,19 +85,15 @@ def dots(
                               font={"size": SMALL, "color": look.colour})  # fmt: skip
     there = {mark.measure for own in marks for mark in own}
     keys = [Key(words, look, "markers") for words, look in looks.items() if words in there]
-    ones = [_said(head, standard, reference, ys)
+    ones = [_stated(head, standard, reference, ys)
             for head, reference in zip(table.heads(facet) or [""], references, strict=True)]  # fmt: skip
-    shown_as = headline(ys.values(), (), [*names, *filter(None, (facet,))])
-    return page.finish(words_of(title) or shown_as, [*table.caption, *ones, *notes], keys)
-
-
-def _label(table: Table, names: Iterable[str], row: Mapping[str, Any]) -> str:
-    return ", ".join(filter(None, (table.word(name, row[name]) for name in names)))
+    words = heading(title, ys.values(), columns=[*names, *filter(None, [facet])])
+    return page.finish(words, [*table.caption, *ones, *notes], keys)
 
 
 def _reference(part: Table, names: Sequence[str], standard: str, ys: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Of each measure the row that is the reference, if it has one."""
-    rows = [row for row in part.rows if standard in (LEAST, _label(part, names, row))]
+    rows = [row for row in part.rows if standard in (LEAST, part.label(row, names))]
     known = {name: [row for row in rows if math.isfinite(row[name]) and row[name] > 0] for name in ys}
     return {name: min(own, key=lambda row: row[name]) for name, own in known.items() if own}
 
@@ -118,7 +110,7 @@ def _marks(
     return found
 
 
-def _said(head: str, standard: str, reference: Mapping[str, Mapping[str, Any]], ys: Mapping[str, str]) -> str:
+def _stated(head: str, standard: str, reference: Mapping[str, Mapping[str, Any]], ys: Mapping[str, str]) -> str:
     """What the reference takes, for the caption."""
     words = [f"{title} {cell(reference[name], name)}" if name in reference else f"{title} {MISSED}"
              for name, title in ys.items()]  # fmt: skip

@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.accuracy import apart, as_results
-from pslab.lab.plots.charts.tables import Data, Table, Titled, bare, numeric, tabled, titled
+from pslab.lab.plots.charts.panels import Curve, compose, grey
+from pslab.lab.plots.charts.prelude import Data, Facets, Names, listed, shared_looks, spread
+from pslab.lab.plots.charts.tables import Table, Titled, bare, numeric, tabled
+from pslab.lab.plots.labels import heading
 from pslab.lab.plots.page.axes import Axis, axis, categories, nice
-from pslab.lab.plots.page.panels import Curve, Names, cells, compose, grey, headline, shared_looks, spread, words_of
 from pslab.lab.plots.page.theme import BACK, DASHES
 from pslab.lab.records.summary import cell, missing, unit_of
 from pslab.lab.records.units import plain
@@ -47,13 +48,10 @@ def points(
     Raises:
         ConfigError: an unknown column; points that differ in more than the seed.
     """
-    data = data if isinstance(data, pd.DataFrame) else as_results(data)
-    xs, ys = titled(x, goal, data), titled(y, goal, data)
-    if not isinstance(data, pd.DataFrame):
-        free = 2 - (len(xs) > 1) - (len(ys) > 1) - bool(facet) - bool(row)
-        facet, row = spread(apart(data)[0], by, facet, row, list(xs), free)
-    panels = [*filter(None, (facet, row))]
-    table = tabled(data, by, [*xs, *panels], list(ys), goal)
+    several = (len(listed(x)) > 1) + (len(listed(y)) > 1)
+    facet, row = spread(data, by, facet, row, several=several, taken=listed(x))
+    table = tabled(data, by, [*listed(x), facet, row], listed(y), goal)
+    xs, ys, panels = table.titled(x), table.titled(y), [*filter(None, (facet, row))]
     columns = list(dict.fromkeys([*table.names, *panels]))
     keys = list({repr(key): key for key in ({name: each[name] for name in columns} for each in table.rows)}.values())
     one = facet is not None and {*table.names} <= {facet}  # each panel has its own curve, and its heading names it
@@ -62,33 +60,33 @@ def points(
           for name, shown in x_axes.items()}  # fmt: skip
     y_axes = {name: _y_axis(table, name, words, "y" in log) for name, words in ys.items()}
     curves = {repr([key[name] for name in table.names]): None for key in keys}
+    pairs = [(x_, y_) for x_ in xs for y_ in ys]
     drawn, dashes = [], dict[str, str]()  # the dashes are all that is seen of lines without markers
     for key, look in zip(keys, shared_looks(keys, table.names, panels, table.orders, table.crowd), strict=True):
         own, values = table.where(**key), [key[name] for name in table.names]
         back = behind is not None and behind in values
         rank = list(curves).index(repr(values)) - (len(curves) - 1) / 2
-        aside = rank * min(DODGE, SPREAD / max(1, len(curves) - 1))
+        offset = rank * min(DODGE, SPREAD / max(1, len(curves) - 1))
         joined = join in (True, "steps") or (not isinstance(join, (bool, str)) and any(each in join for each in values))
         marked = not joined or len(own.frame) <= MARKED or len(curves) > len(DASHES)
         if not marked:
             taken = {dash for label, dash in dashes.items() if label != table.label(key)}
             dash = next((each for each in (look.dash, *DASHES) if each not in taken), look.dash)
             look = dataclasses.replace(look, dash=dashes.setdefault(table.label(key), dash))
+        places = {name: value for name, value in key.items() if name != (facet if back and one else None)}
         how = {"joined": joined, "marked": marked, "bars": True, "steps": join == "steps"}
-        pairs = [(x_, y_) for x_ in xs for y_ in ys]
         drawn.append(Curve(
-            table.label(key), BACK if back else look, ... if back and one else key.get(facet or ""),
-            key.get(row or ""), back, "", {pair: _points(own, *pair, at[pair[0]], y_axes, aside) for pair in pairs},
-            {pair: _unreached(own, *pair, at[pair[0]], y_axes, aside) for pair in pairs}, how))  # fmt: skip
-    facets = [value for value in table.levels(facet) if not (one and value == behind)]
-    page = compose(drawn, cells(facets, table.levels(row), list(xs), list(ys)), x_axes, y_axes,
-                   [table.word(facet or "", value) for value in facets], table.heads(row), width)  # fmt: skip
+            table.label(key), BACK if back else look, places, back, "",
+            {pair: _points(own, *pair, at[pair[0]], y_axes, offset) for pair in pairs},
+            {pair: _unreached(own, *pair, at[pair[0]], y_axes, offset) for pair in pairs}, how))  # fmt: skip
+    across, down = (Facets(column, table.levels(column), table.heads(column)) for column in (facet, row))
+    page = compose(drawn, across, down, x_axes, y_axes, width, behind if one else None)
     for name, shown in y_axes.items():
         if _some_missing(table, name):
             page.level(_value(shown, 1 - 1.5 * ABOVE / (1 + 2 * ABOVE)), "", shown)
-    shown_as = headline(map(bare, ys.values()), map(bare, xs.values()), columns)
-    lines = [*table.caption, *grey(drawn, one), *notes]
-    return page.finish(words_of(title) or shown_as, lines, () if one or not table.names else None)
+    words = heading(title, map(bare, ys.values()), map(bare, xs.values()), columns)
+    lines = [*table.caption, *(grey(drawn) if one else ()), *notes]
+    return page.finish(words, lines, () if one or not table.names else None)
 
 
 # -- axes ------------------------------------------------------------------------------------------
@@ -137,7 +135,7 @@ def _some_missing(table: Table, name: str) -> bool:
 
 
 def _points(
-    own: Table, x: str, y: str, places: Mapping[str, int], y_axes: Mapping[str, Axis], aside: float
+    own: Table, x: str, y: str, places: Mapping[str, int], y_axes: Mapping[str, Axis], offset: float
 ) -> pd.DataFrame:
     """x, y, low, high and hover of one curve; the range of one that not all seeds reach ends above all others."""
     found, factor = [], unit_of(y, own.metric).factor
@@ -145,17 +143,17 @@ def _points(
         value, low, high = (factor * row.get(f"{y}{end}", row[y]) for end in ("", "_low", "_high"))
         highest = y_axes[y].ticks[-1][0] if missing(row, y) else value
         ends = [end if math.isfinite(end) else other for end, other in ((low, value), (high, highest))]
-        found.append((_at(row[x], places, aside), value, *ends, f"{own.word(x, row[x])}: {cell(row, y)}"))
+        found.append((_at(row[x], places, offset), value, *ends, f"{own.word(x, row[x])}: {cell(row, y)}"))
     return pd.DataFrame(found, columns=["x", "y", "low", "high", "hover"]).sort_values("x", kind="stable")
 
 
 def _unreached(
-    own: Table, x: str, y: str, places: Mapping[str, int], y_axes: Mapping[str, Axis], aside: float
+    own: Table, x: str, y: str, places: Mapping[str, int], y_axes: Mapping[str, Axis], offset: float
 ) -> list[tuple[float, float]]:
     rows = [row for row in own.rows if missing(row, y) and not math.isfinite(row[y])]
-    return [(_at(row[x], places, aside), y_axes[y].ticks[-1][0]) for row in rows]
+    return [(_at(row[x], places, offset), y_axes[y].ticks[-1][0]) for row in rows]
 
 
-def _at(value: Any, places: Mapping[str, int], aside: float) -> float:
+def _at(value: Any, places: Mapping[str, int], offset: float) -> float:
     """Where a value lies: at its place, if the axis has places of equal width."""
-    return places[repr(value)] + aside if places else float(value)
+    return places[repr(value)] + offset if places else float(value)

@@ -9,18 +9,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import caption
-from pslab.lab.plots.marks import marks, notes_of
+from pslab.lab.plots.charts.prelude import Names, grouped
+from pslab.lab.plots.charts.timeline import window
+from pslab.lab.plots.labels import heading, marks, under
 from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.keys import Key
-from pslab.lab.plots.page.page import Page
-from pslab.lab.plots.page.panels import Names, shared_looks, words_of
+from pslab.lab.plots.page.page import Key, Page
 from pslab.lab.plots.page.theme import INK, PHASES, Look
-from pslab.lab.records.intervals import inside, window
+from pslab.lab.records.intervals import inside
 from pslab.lab.records.record import Result
 from pslab.lab.records.server_states import ALL, pulling, ranges_of
-from pslab.lab.records.summary import groups
 from pslab.lab.records.units import SPACE
 
 LANE, HEIGHT, BAR = (10.0, 26.0), 460.0, 0.5  # px: the thinnest and the tallest lane, all of them; of a lane
@@ -46,30 +43,23 @@ def server_states(
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
         RecordError: a record from before arrivals were recorded.
     """
-    found, _ = apart(as_results(results))
-    names = own_columns(found, by, ())
-    grouped = groups(found, names)
-    chosen = [group[0] for group in grouped.values()]
-    low, high = window(chosen, ITERATIONS)
-    low = low if begin_s is None else begin_s
-    high = low + high if end_s is None and begin_s is not None else high if end_s is None else end_s
-    keys = [dict(zip(names, key, strict=True)) for key in grouped]
-    looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
-                         names or ["sync"], [], {}, found)  # fmt: skip
+    shown = grouped(results, by)
+    chosen = [group.results[0] for group in shown.groups]
+    low, high = window(chosen, begin_s, end_s, ITERATIONS)
     lanes = [len(ranges_of(result)) for result in chosen]
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / sum(lanes)))
-    headings = [f"<b style='color:{look.colour}'>{label_of(key, names, each.run)}{marks([each])}</b>   {_said(each)}"
-                for key, look, each in zip(keys, looks, chosen, strict=True)]  # fmt: skip
+    headings = [f"<b style='color:{group.look.colour}'>{group.label}{marks([each])}</b>   {_pulling(each)}"
+                for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
     page = Page([[Axis("training time (s)", low, high)]] * len(chosen), [[_lanes(count)] for count in lanes],
                 width=width, heights=[(count + 0.6) * lane_px for count in lanes], lines_above=headings)  # fmt: skip
     for row, result in enumerate(chosen):
         page.add(row, 0, *_bars(result, low, high), *_messages(result, low, high))
     page.figure.update_layout(barmode="overlay")
-    there = {trace.name for trace in page.figure.data}
-    shown = [Key(NAMES[state], Look(colour), "box") for state, colour in STATES.items()]
-    shown += [Key(f"{kind} arrives", Look(INK, marker=marker), "markers") for kind, (marker, _) in MESSAGES.items()]
-    lines = [*caption(found, names, "the first of"), READ, *notes_of(found), *notes]
-    return page.finish(words_of(title) or TITLE, lines, [key for key in shown if key.label in there])
+    keys = [Key(NAMES[state], Look(colour), "box") for state, colour in STATES.items()]
+    keys += [Key(f"{kind} arrives", Look(INK, marker=marker), "markers") for kind, (marker, _) in MESSAGES.items()]
+    drawn = {trace.name for trace in page.figure.data}
+    lines = under(shown.crowd, shown.columns, READ, notes=notes, spread="the first of")
+    return page.finish(heading(title, [TITLE]), lines, [key for key in keys if key.label in drawn])
 
 
 def _lanes(count: int) -> Axis:
@@ -77,7 +67,7 @@ def _lanes(count: int) -> Axis:
     return Axis("", count - 0.2, -0.8, ticks=tuple(enumerate(names)), bare=True)
 
 
-def _said(result: Result) -> str:
+def _pulling(result: Result) -> str:
     """Over the whole run: how often a range answers, for how long, and how many pulls at a time."""
     table, lasts_s = pulling(result), result.seconds * len(ranges_of(result))
     if not len(table) or lasts_s <= 0:
@@ -103,12 +93,12 @@ def _bars(result: Result, low: float, high: float) -> list[go.Bar]:
 
 def _bar(state: str, rows: list[tuple[Any, ...]]) -> go.Bar:
     y, begins, ends, answers = (np.array(column) for column in zip(*rows, strict=True))
-    said = [f"{NAMES[state]}, {1000 * lasts:.3g}{SPACE}ms" + (f", {count} answered" if count else "")
+    texts = [f"{NAMES[state]}, {1000 * lasts:.3g}{SPACE}ms" + (f", {count} answered" if count else "")
             for lasts, count in zip(ends - begins, answers, strict=True)]  # fmt: skip
     # an outline, so that what is shorter than a pixel is seen
     edge = {"width": 0 if state == "PUSH" else 1, "color": STATES[state]}
     return go.Bar(x=ends - begins, base=begins, y=y, width=BAR, orientation="h", name=NAMES[state], showlegend=False,
-                  marker={"color": STATES[state], "line": edge}, customdata=said,
+                  marker={"color": STATES[state], "line": edge}, customdata=texts,
                   hovertemplate="<b>%{customdata}</b><br>from %{base:.4f} s<extra></extra>")  # fmt: skip
 
 

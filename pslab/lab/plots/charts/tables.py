@@ -11,11 +11,8 @@ import pandas as pd
 
 from pslab.config.metric import ACCURACY, Metric
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.accuracy import apart, as_results, own_columns
-from pslab.lab.plots.labels import absent, caption, column_name, name
-from pslab.lab.plots.marks import notes_of
-from pslab.lab.plots.page.panels import COLUMNS, Names, listed
-from pslab.lab.records.record import Result
+from pslab.lab.plots.charts.prelude import Data, Names, as_results, listed, separated
+from pslab.lab.plots.labels import absent, column_title, heads_of, name, under
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import (
     LARGEST,
@@ -23,6 +20,7 @@ from pslab.lab.records.summary import (
     METRIC,
     METRICS,
     cell,
+    columns_of,
     facts_of,
     largest,
     metric_among,
@@ -35,7 +33,6 @@ from pslab.lab.records.units import DASH, SPACE, digits, plain
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
-Data = Result | Iterable[Result] | pd.DataFrame
 Titled = Names | Mapping[str, str]  # columns, perhaps with a title each
 
 
@@ -43,30 +40,10 @@ def title_of(column: str, goal: float | None, metric: Metric = ACCURACY) -> str:
     """``"time to 97 % (s)"``."""
     measure = MEASURES.get(column)
     if measure is None:
-        return COLUMNS.get(column, column.replace("_", " "))
+        return column_title(column)
     aim = f" to {metric.goal(goal, SPACE)}" if measure.to_goal and goal is not None else ""
     words = measure.words.replace(ACCURACY.name, metric.name) if column in METRICS else measure.words
     return f"{words}{aim}{unit_of(column, metric).title}"
-
-
-def titled(columns: Titled, goal: float | None, data: Data) -> dict[str, str]:
-    """Columns of some data with the titles of their axes."""
-    if isinstance(columns, Mapping):
-        return dict(columns)
-    metric = metric_in(data, listed(columns))
-    return {each: title_of(each, goal, metric) for each in listed(columns)}
-
-
-def metric_in(data: Data, columns: Sequence[str]) -> Metric:
-    """The metric that columns of some data are about.
-
-    Raises:
-        ConfigError: runs of several.
-    """
-    if isinstance(data, pd.DataFrame):
-        found: Metric = data.attrs.get("metric", ACCURACY)
-        return found
-    return metric_among(as_results(data), columns)
 
 
 def bare(title: str) -> str:
@@ -113,6 +90,10 @@ class Table:
             frame = frame[own.isna() if value is None else own == value]
         return dataclasses.replace(self, frame=frame)
 
+    def parts(self, column: str | None) -> list[Table]:
+        """The rows of each value of a column; all together without one."""
+        return [self.where(**{column: value}) for value in self.levels(column)] if column is not None else [self]
+
     def heads(self, column: str | None) -> list[str]:
         """The names of a column's values."""
         return [self.word(column, value) for value in self.levels(column)] if column is not None else []
@@ -129,13 +110,19 @@ class Table:
         values = self.places(column)
         return [plain(value) if numeric([value]) else self.word(column, value) for value in values]
 
-    def label(self, row: Mapping[Any, Any]) -> str:
-        """The name of a point's curve or bar."""
-        return ", ".join(filter(None, (self.word(column, row[column]) for column in self.names)))
+    def label(self, row: Mapping[Any, Any], names: Sequence[str] | None = None) -> str:
+        """The name of a point's curve or bar, by these columns; None: by all that tell it apart."""
+        names = self.names if names is None else names
+        return ", ".join(filter(None, (self.word(column, row[column]) for column in names)))
+
+    def titled(self, columns: Titled) -> dict[str, str]:
+        """Columns with the titles of their axes."""
+        if isinstance(columns, Mapping):
+            return dict(columns)
+        return {column: title_of(column, self.goal, self.metric) for column in listed(columns)}
 
 
-
-def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], goal: float | None) -> Table:
+def tabled(data: Data, by: Names, places: Iterable[str | None], values: Sequence[str], goal: float | None) -> Table:
     """Results reduced over seeds by these columns, or a table that has them.
 
     A table may have m_low and m_high beside a value m, or a column `seed`, over which it is reduced in the same way;
@@ -145,12 +132,13 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     Raises:
         ConfigError: an unknown column; rows that differ in more than the seed.
     """
+    sides = [*filter(None, places)]
     if isinstance(data, pd.DataFrame):
-        return _given(data, by, places, values)
-    found = as_results(data)
-    crowd, _ = apart(found)
-    names = own_columns(crowd, by, places)
-    columns = list(dict.fromkeys([*names, *places]))
+        return _given(data, by, sides, values, goal)
+    metric = metric_among(as_results(data), values)
+    crowd, _ = separated(as_results(data))
+    names = [name for name in columns_of(crowd, by) if name not in sides or name in listed(by)]
+    columns = list(dict.fromkeys([*names, *sides]))
     for twice in {*columns} & {*values}:
         raise ConfigError("column", twice, "is both what is drawn and what it is drawn by: give the axis of the grid "
                                            f"another name, as in grid(base, my_{twice}={{name: fields}})")  # fmt: skip
@@ -159,10 +147,9 @@ def tabled(data: Data, by: Names, places: Sequence[str], values: Sequence[str], 
     rows = [{**dict(zip(columns, map(list.__getitem__, levels, at), strict=True)), **found_at[at]}
             for at in sorted(found_at)]  # fmt: skip
     frame = _keyed(pd.DataFrame(rows, columns=None if rows else [*columns, *values]), columns, rows)
-    words = {column: _words(column, crowd) for column in columns}
-    lines = [*caption(crowd, columns), *found.notes(), *notes_of(crowd)]
-    metric, most = metric_in(crowd, values), largest(frame, values)
-    return Table(frame, names, words, goal, lines, crowd.orders, metric, most, crowd)
+    words = {column: dict(zip(map(repr, found), heads_of(column, found, crowd), strict=True))
+             for column, found in ((column, crowd.levels(column)) for column in columns)}  # fmt: skip
+    return Table(frame, names, words, goal, under(crowd, columns), crowd.orders, metric, largest(frame, values), crowd)
 
 
 def numeric(values: Iterable[Any]) -> bool:
@@ -176,12 +163,9 @@ def _keyed(frame: pd.DataFrame, columns: Sequence[str], rows: Sequence[Mapping[A
                                              dtype=object, index=frame.index) for column in columns})  # fmt: skip
 
 
-def _words(column: str, results: Results) -> dict[str, str]:
-    return {repr(value): column_name(column, value, results.where(**{column: value})[0].run) or str(value)
-            for value in results.levels(column)}  # fmt: skip
-
-
-def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequence[str]) -> Table:
+def _given(
+    data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequence[str], goal: float | None
+) -> Table:
     frame = data.reset_index() if any(data.index.names) else data
     names = [] if by == "label" and "label" not in frame else listed(by)
     columns = list(dict.fromkeys([*names, *places]))
@@ -197,8 +181,9 @@ def _given(data: pd.DataFrame, by: Names, places: Sequence[str], values: Sequenc
     orders = {column: [*frame[column].cat.categories] for column in columns if hasattr(frame[column], "cat")}
     frame = _keyed(frame, columns, frame[columns].to_dict("records"))
     words = {column: {repr(value): name(column, value) for value in frame[column].tolist()} for column in columns}
-    return Table(frame, names, words, data.attrs.get("goal"), list(data.attrs.get("caption", ())), orders,
-                 metric_in(data, values), largest(frame, values))  # fmt: skip
+    goal = data.attrs.get("goal") if goal is None else goal
+    return Table(frame, names, words, goal, list(data.attrs.get("caption", ())), orders,
+                 data.attrs.get("metric", ACCURACY), largest(frame, values))  # fmt: skip
 
 
 def _over_seeds(frame: pd.DataFrame, columns: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
@@ -239,7 +224,7 @@ def _named(table: pd.DataFrame) -> pd.Index[Any]:
     columns = [str(column or "") for column in table.index.names]
     rows = [key if isinstance(key, tuple) else (key,) for key in table.index]
     words = [tuple(name(column, value) for column, value in zip(columns, key, strict=True)) for key in rows]
-    titles = [COLUMNS.get(column, column.replace("_", " ")) for column in columns]
+    titles = [*map(column_title, columns)]
     return pd.MultiIndex.from_tuples(words, names=titles) if len(columns) > 1 else (
         pd.Index([word for word, *_ in words], name=titles[0]))
 

@@ -12,17 +12,13 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.labels import caption
-from pslab.lab.plots.marks import marks, notes_of
+from pslab.lab.plots.charts.prelude import Names, grouped
+from pslab.lab.plots.labels import heading, marks, under
 from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.keys import Key
-from pslab.lab.plots.page.page import Page
-from pslab.lab.plots.page.panels import Names, shared_looks, words_of
+from pslab.lab.plots.page.page import Key, Page
 from pslab.lab.plots.page.theme import FONT, INK, PHASES, SMALL, WIDTHS, Look, ink, shade
 from pslab.lab.records import intervals
 from pslab.lab.records.record import Result
-from pslab.lab.records.summary import groups
 from pslab.lab.records.units import SPACE
 
 LANE, HEIGHT = (4.5, 22.0), 620.0  # px: the thinnest and the tallest lane; what the lanes of all panels share
@@ -119,30 +115,22 @@ def timeline(
     Raises:
         ConfigError: an unknown column; runs of one name that differ in more than the seed.
     """
-    found, _ = apart(as_results(results))
-    names = own_columns(found, by, ())
-    grouped = groups(found, names)
-    keys = [dict(zip(names, key, strict=True)) for key in grouped]
-    chosen = [group[0] for group in grouped.values()]
-    first, last = _window(chosen, begin_s, end_s)
+    shown = grouped(results, by)
+    chosen = [group.results[0] for group in shown.groups]
+    first, last = window(chosen, begin_s, end_s)
     lane_px = min(LANE[1], max(LANE[0], HEIGHT / max(1, sum(result.run.workers + 1 for result in chosen))))
     stalest = max((int(own.staleness.max()) for each in chosen if len(own := _applied(each, first, last))), default=0)
-    looks = shared_looks([{"sync": each.run.sync, **key} for each, key in zip(chosen, keys, strict=True)],
-                         names or ["sync"], [], {}, found)  # fmt: skip
-    panels = [
-        _Panel(label_of(key, names, each.run) + marks([each]), look, each, first, last, lane_px,
-               WIDTHS[width] - MARGIN, stalest)
-        for key, look, each in zip(keys, looks, chosen, strict=True)
-    ]  # fmt: skip
-    shown = Axis("training time (s)", first, last)
-    page = Page([[shown]] * len(panels), [[panel.axis] for panel in panels], width=width,
+    panels = [_Panel(group.label + marks([each]), group.look, each, first, last, lane_px, WIDTHS[width] - MARGIN,
+                     stalest) for group, each in zip(shown.groups, chosen, strict=True)]  # fmt: skip
+    time = Axis("training time (s)", first, last)
+    page = Page([[time]] * len(panels), [[panel.axis] for panel in panels], width=width,
                 heights=[panel.lanes * lane_px for panel in panels],
                 lines_above=[panel.heading for panel in panels])  # fmt: skip
     left_out = [note for row, panel in enumerate(panels) for note in _draw(page, panel, row)]
     page.figure.update_layout(barmode="overlay")
-    numbers = [NUMBERS if all(panel.numbered for panel in panels) else SHADES.format(stalest)]
-    lines = [*caption(found, names, "the first of"), *numbers, *left_out, *notes_of(found), *notes]
-    return page.finish(words_of(title) or TITLE, lines, _keys(page.figure, panels))
+    numbers = NUMBERS if all(panel.numbered for panel in panels) else SHADES.format(stalest)
+    lines = under(shown.crowd, shown.columns, numbers, *left_out, notes=notes, spread="the first of")
+    return page.finish(heading(title, [TITLE]), lines, _keys(page.figure, panels))
 
 
 def _keys(figure: go.Figure, panels: Sequence[_Panel]) -> list[Key]:
@@ -156,11 +144,13 @@ def _keys(figure: go.Figure, panels: Sequence[_Panel]) -> list[Key]:
     return found + ([Key("push applied", Look(INK, marker="circle-open"), "markers")] if "staleness" in drawn else [])
 
 
-def _window(results: Sequence[Result], begin_s: float | None, end_s: float | None) -> tuple[float, float]:
-    """The window asked for; one instant alone gets the usual length."""
+def window(
+    results: Sequence[Result], begin_s: float | None, end_s: float | None, iterations: int = 6
+) -> tuple[float, float]:
+    """The window asked for; one instant alone gets the usual length, of so many iterations of the slowest worker."""
     if begin_s is not None and end_s is not None:
         return begin_s, end_s
-    low, high = intervals.window(results)
+    low, high = intervals.window(results, iterations)
     if begin_s is not None:
         return begin_s, begin_s + high - low
     return (low, high) if end_s is None else (max(0.0, end_s - (high - low)), end_s)

@@ -1,4 +1,4 @@
-"""Where everything of a figure lies, in pixels.
+"""A page of panels: curves, the names beside or under them, and where everything lies, in pixels.
 
 Nothing is left to plotly's own placing, which moves titles into panels and cuts off labels: margins are zero, and the
 domain of each axis is computed from the room that ticks, titles and names need.
@@ -17,12 +17,21 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pslab.lab.plots.page import keys as names
 from pslab.lab.plots.page.axes import NAME_LINES, ROW, Axis, text_px, wrapped
-from pslab.lab.plots.page.keys import GLYPH, Key
-from pslab.lab.plots.page.line import Line, traces
 from pslab.lab.plots.page.paper import Figure
-from pslab.lab.plots.page.theme import INK, PALE, SMALL, TITLE, TITLE_ROW, TYPE, WIDTHS, template
+from pslab.lab.plots.page.theme import (
+    INK,
+    MARK,
+    PALE,
+    SMALL,
+    TITLE,
+    TITLE_ROW,
+    TYPE,
+    WIDTHS,
+    Look,
+    template,
+    translucent,
+)
 
 GAP, EDGE, NEAR = 14.0, 5.0, 7.0  # px: between panels (0.15 in); at the rim; between a panel and what belongs to it
 HEIGHT, FACET = 187.0, 115.0  # px: of a panel in one row (1.95 in), and in several (1.2 in)
@@ -31,17 +40,22 @@ VEIL = "rgba(255,255,255,0.8)"  # behind letters that curves may cross
 HEAD_LINES, TURNED = 4, 120.0  # of a heading; px: the length of a turned name on x
 NARROW = 96.0  # px (1 in): panels beside others are not made narrower by names at their side
 FEW = 4  # curves of a panel: from here on bands are paler
+MARKED = 11  # markers of a line with many points
+MOST = 5  # names of a row of panels that stand at the ends of its curves
+GLYPH, LABEL = 24.0, 108.0  # px: the sample beside such a name, and the name's widest line
+ENTRY, AROUND = 19.0, 42.0  # px: a line of a legend; the sample of a name in it, and what is free around
+BEYOND = 5.0  # px by which names may stand above or below their panel
+BARE = {"showgrid": False, "showline": False, "showticklabels": False, "ticks": "", "fixedrange": True}
 
 
 @dataclass
 class Page:
-    """A grid of panels. `xs[row][column]` and `ys[row][column]` are their axes.
+    """A grid of panels. `xs[row][column]` and `ys[row][column]` are their axes; the last row may be shorter.
 
     Args:
         heads, sides: headings of columns, or of all panels, row by row; and of rows; none if empty.
         heights: px of the panels of each row; the usual ones if empty.
         lines_above: a line over the panels of each row, from the left; three spaces are where it may break first.
-        blank: places without a panel, in the last row.
     """
 
     xs: Sequence[Sequence[Axis]]
@@ -50,14 +64,17 @@ class Page:
     sides: Sequence[str] = ()
     width: str = "page"
     heights: Sequence[float] = ()
-    blank: Collection[tuple[int, int]] = ()
     lines_above: Sequence[str] = ()
+    blank: Collection[tuple[int, int]] = field(init=False)  #: places without a panel, in the last row
     figure: go.Figure = field(init=False)
     lines: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
     levels: list[tuple[float, str, list[tuple[int, int]]]] = field(default_factory=list)  #: value, label, panels
     notes: list[dict[str, Any]] = field(default_factory=list)  #: texts, which plotly takes all at once
 
     def __post_init__(self) -> None:
+        missing = range(len(self.xs[-1]), len(self.xs[0]))
+        self.blank = [(len(self.xs) - 1, column) for column in missing]
+        self.xs, self.ys = ([*grid[:-1], [*grid[-1], *[grid[-1][-1]] * len(missing)]] for grid in (self.xs, self.ys))
         self.figure = make_subplots(len(self.xs), len(self.xs[0]), figure=Figure())
         if not self.heights:
             self.heights = [HEIGHT if len(self.xs) == 1 else FACET] * len(self.xs)
@@ -130,7 +147,7 @@ class Page:
                 self.add(*place, go.Scatter(x=[None], y=[None], showlegend=False, hoverinfo="skip"))
         ends = [self._ends(row) for row in range(len(self.xs))] if keys is None else []
         below = {key.label: key for row in ends for key, _ in row} if keys is None else {key.label: key for key in keys}
-        if not all(map(names.fit_beside, ends, self.heights)):
+        if not all(map(fit_beside, ends, self.heights)):
             ends = []
         layout = _Layout(self, title, ends, [] if ends else list(below.values()))
         if ends and len(self.xs[0]) > 1 and layout.panel < NARROW:  # the names would leave the panels no room
@@ -152,6 +169,175 @@ class Page:
         return list(found.values())
 
 
+# -- curves ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve; those of one label look alike in all panels."""
+
+    label: str
+    look: Look
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None  #: the range over seeds
+    high: Sequence[float] | None = None
+    hover: Sequence[str] = ()
+    crosses: Sequence[tuple[float, float]] = ()  #: where seeds diverged
+    sign: str = ""  #: behind its end
+    joined: bool = True  #: by a line; neither joined nor marked, it is its band alone
+    marked: bool = True  #: with markers
+    bars: bool = False  #: the range as bars, not as a band
+    steps: bool = False  #: it keeps its value until the next point
+
+
+def traces(line: Line, opacity: float, x_axis: Axis) -> list[go.Scatter]:
+    """The band, the line with its markers, crosses and sign."""
+    look, found = line.look, []
+    x, y = np.asarray(line.x, dtype=float), np.asarray(line.y, dtype=float)
+    common: dict[str, Any] = {"legendgroup": line.label, "name": line.label, "showlegend": False}
+    shape = {"shape": "hv"} if line.steps else {}
+    bars: dict[str, Any] = {}
+    if line.low is not None and line.high is not None:
+        low, high = np.asarray(line.low, dtype=float), np.asarray(line.high, dtype=float)
+        if line.bars and np.any(high > low):
+            spread = (np.where(high > low, each, np.nan) for each in (high - y, y - low))  # a range of 0 has no caps
+            bars = {"error_y": {**dict(zip(("array", "arrayminus"), spread, strict=True)), "symmetric": False,
+                                "thickness": 1.0, "width": 2.0, "color": look.colour}}  # fmt: skip
+        elif np.any(high > low):
+            found.append(go.Scatter(
+                x=np.concatenate([x, x[::-1]]), y=np.concatenate([high, low[::-1]]), fill="toself", mode="lines",
+                fillcolor=translucent(look.colour, opacity), line={"width": 0, **shape}, hoverinfo="skip", **common,
+            ))  # fmt: skip
+    if not line.joined and not line.marked and found:
+        return found  # the band alone
+    mode = "+".join(kind for kind, there in (("lines", line.joined), ("markers", line.marked)) if there) or "lines"
+    hover, sizes = "%{hovertext}" if line.hover else "%{x}: %{y}", _sizes(len(x)) if line.joined else MARK
+    found.append(go.Scatter(
+        x=x, y=y, mode=mode, line={**look.line, **shape}, marker=look.mark(sizes),
+        hovertext=line.hover or None, hovertemplate=f"<b>{line.label}</b><br>{hover}<extra></extra>", **bars, **common,
+    ))  # fmt: skip
+    if line.crosses:
+        mark = {"symbol": "x-thin", "size": 7, "color": look.colour, "line": {"color": look.colour, "width": 2}}
+        found.append(go.Scatter(
+            x=[x for x, _ in line.crosses], y=[y for _, y in line.crosses], mode="markers", marker=mark,
+            cliponaxis=False, hovertemplate=f"<b>{line.label}</b><br>diverged here<extra></extra>", **common,
+        ))  # fmt: skip
+    if line.sign and len(x):
+        side = "top left" if x_axis.share(float(x[-1])) > 0.3 else "top right"  # within the panel
+        found.append(go.Scatter(x=x[-1:], y=y[-1:], mode="text", text=[line.sign], textposition=side,
+                                hoverinfo="skip", cliponaxis=False, **common))  # fmt: skip
+    return found
+
+
+def _sizes(count: int) -> list[float] | float:
+    """Between the markers of a line with many points its dash stays visible."""
+    if count <= MARKED + 1:
+        return MARK
+    step = math.ceil(count / MARKED)
+    return [MARK if (count - 1 - place) % step == 0 or place == 0 else 0.0 for place in range(count)]
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Key:
+    """A name, and how what it names is drawn."""
+
+    label: str
+    look: Look
+    kind: str = "lines+markers"  #: lines, markers, both, or box
+
+    @property
+    def sample(self) -> dict[str, Any]:
+        """Plotly's line and marker."""
+        if self.kind == "box":
+            box = {"symbol": "square", "size": 9, "color": self.look.colour, "line": {"color": PALE, "width": 0.5}}
+            return {"mode": "markers", "marker": box}
+        return {"mode": self.kind, "line": self.look.line, "marker": self.look.mark()}
+
+
+def lines_of(label: str) -> list[str]:
+    """A name as it stands beside a panel."""
+    return wrapped(label, LABEL)
+
+
+def labels_px(labels: Sequence[str]) -> float:
+    """The width that such names take."""
+    return GLYPH + max(text_px(line) for label in labels for line in lines_of(label)) if labels else 0.0
+
+
+def fit_beside(keys: Sequence[tuple[Key, float]], height: float) -> bool:
+    """Whether such names stand beside a panel of this height without touching."""
+    return len(keys) <= MOST and sum(ROW * len(lines_of(key.label)) for key, _ in keys) <= height + 2 * BEYOND
+
+
+def beside(keys: Sequence[tuple[Key, float]], height: float) -> list[tuple[Key, float]]:
+    """Names with the share of the panel's height at which their curves end -> with px from its upper edge."""
+    ordered = sorted(keys, key=lambda pair: -pair[1])
+    sizes = [ROW * len(lines_of(key.label)) for key, _ in ordered]
+    centres = pushed_apart([(1 - share) * height for _, share in ordered], sizes, height)
+    return [(key, centre) for (key, _), centre in zip(ordered, centres, strict=True)]
+
+
+def samples(keys: Sequence[tuple[Key, float]], axes: tuple[str, str]) -> list[go.Scatter]:
+    """The samples beside a panel, on axes in px."""
+    return [go.Scatter(
+        x=[0, (GLYPH - 4) / 2, GLYPH - 4], y=[centre] * 3, name=key.label, showlegend=False, hoverinfo="skip",
+        cliponaxis=False, xaxis=axes[0], yaxis=axes[1],
+        **{**key.sample, "marker": {**key.sample["marker"], "size": [0, MARK, 0]}},
+    ) for key, centre in keys]  # fmt: skip
+
+
+def legend_room(keys: Sequence[Key], width: float) -> tuple[float, float]:
+    """The height of a legend, and the width of one name in it, which is wrapped where it is wider than the page."""
+    names = [in_legend(key.label, width) for key in keys]
+    text = max((text_px(line) for name in names for line in name.split("<br>")), default=0.0) + 6
+    columns = max(1, int(width / (text + AROUND)))
+    rows = [names[first : first + columns] for first in range(0, len(names), columns)]
+    height = sum(ENTRY + ROW * max(name.count("<br>") for name in row) for row in rows)
+    return (8 + height if keys else 0.0), text
+
+
+def in_legend(label: str, width: float) -> str:
+    """A name as it stands in a legend of this width."""
+    return "<br>".join(wrapped(label, width - AROUND - 6, most=3))
+
+
+def legend(
+    keys: Sequence[Key], left: float, top: float, name_px: float, width: float
+) -> tuple[list[go.Scatter], dict[str, Any]]:
+    """Its samples, and its place in shares of the figure."""
+    shown = [go.Scatter(x=[None], y=[None], name=in_legend(key.label, width), legendgroup=key.label, **key.sample)
+             for key in keys]  # fmt: skip
+    place = {"orientation": "h", "xref": "container", "x": left, "xanchor": "left", "yref": "container", "y": top,
+             "yanchor": "top", "itemwidth": 30, "tracegroupgap": 0, "entrywidth": name_px, "entrywidthmode": "pixels",
+             "font": {"size": TYPE}, "bgcolor": "rgba(0,0,0,0)"}  # fmt: skip
+    return shown, place
+
+
+def pushed_apart(wanted: Sequence[float], sizes: Sequence[float], height: float) -> list[float]:
+    """Centres in a column of this height that do not overlap, each as near to the one wanted (ascending) as can be.
+
+    Least squares: what is wanted, less the sizes above it, must not fall; where it does, neighbours take their mean.
+    """
+    above = np.concatenate([[0.0], np.cumsum(sizes)])
+    blocks: list[list[float]] = []  # mean, number
+    for centre, size, taken in zip(wanted, sizes, above, strict=False):
+        blocks.append([centre - size / 2 - taken, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (first, many), (second, more) = blocks[-2:]
+            blocks[-2:] = [[(first * many + second * more) / (many + more), many + more]]
+    levels = [mean for mean, count in blocks for _ in range(int(count))]
+    lowest = max(-BEYOND, height + BEYOND - above[-1])
+    return [min(max(level, -BEYOND), lowest) + taken + size / 2
+            for level, taken, size in zip(levels, above, sizes, strict=False)]  # fmt: skip
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
 class _Layout:
     """The places of a page's panels, in px from the upper left corner."""
 
@@ -167,7 +353,7 @@ class _Layout:
         self.own_y = [column == 0 or any(line[column] != line[column - 1] for line in page.ys)
                       for column in range(self.columns)]  # fmt: skip
         self.y_room = [self._beside(column) if own else 0.0 for column, own in enumerate(self.own_y)]
-        self.names_px = names.labels_px([key.label for row in ends for key, _ in row])
+        self.names_px = labels_px([key.label for row in ends for key, _ in row])
         beside = NEAR + self.names_px if self.names_px else 0.0
         right = EDGE + max(NEAR + beside, *(line[-1].last_px for line in page.xs))
         gaps = GAP * (self.columns - 1) + sum(self.y_room)
@@ -184,7 +370,7 @@ class _Layout:
         self.tops = [EDGE + (TITLE_ROW * len(self.title) + 6 if self.title else 4) + over[0]]
         for row in range(1, self.rows):
             self.tops.append(self.tops[-1] + page.heights[row - 1] + self.x_room[row - 1] + GAP + over[row])
-        self.legend_px, self.name_px = names.legend_room(below, self.wide - 2 * EDGE)
+        self.legend_px, self.name_px = legend_room(below, self.wide - 2 * EDGE)
         self.high = self.tops[-1] + page.heights[-1] + self.x_room[-1] + self.legend_px + EDGE
 
     def _under(self, row: int) -> float:
@@ -249,10 +435,10 @@ class _Layout:
         self._name_x()
         self._name_y()
         for row, found in enumerate(self.ends):
-            self._write_names(row, names.beside(found, self.page.heights[row]))
+            self._write_names(row, beside(found, self.page.heights[row]))
         if self.below:
             top = (self.legend_px + 2) / self.high
-            shown, place = names.legend(self.below, EDGE / self.wide, top, self.name_px, self.wide - 2 * EDGE)
+            shown, place = legend(self.below, EDGE / self.wide, top, self.name_px, self.wide - 2 * EDGE)
             self.figure.add_traces(shown)
             self.layout["legend"] = place
         self.figure.update_layout(self.layout, template=template(), width=round(self.wide), height=round(self.high),
@@ -311,12 +497,12 @@ class _Layout:
         rank = self.rows * self.columns + 1 + row
         self.layout |= {
             f"xaxis{rank}": {"domain": [left / self.wide, (left + self.names_px) / self.wide], "anchor": f"y{rank}",
-                             "range": [0, self.names_px], **names.BARE},
+                             "range": [0, self.names_px], **BARE},
             f"yaxis{rank}": {"domain": [1 - (top + height + NEAR) / self.high, 1 - (top - NEAR) / self.high],
-                             "range": [height + NEAR, -NEAR], "anchor": f"x{rank}", **names.BARE}}  # fmt: skip
-        self.figure.add_traces(names.samples(found, (f"x{rank}", f"y{rank}")))
+                             "range": [height + NEAR, -NEAR], "anchor": f"x{rank}", **BARE}}  # fmt: skip
+        self.figure.add_traces(samples(found, (f"x{rank}", f"y{rank}")))
         for key, centre in found:
-            self._write("<br>".join(names.lines_of(key.label)), left + GLYPH, top + centre)
+            self._write("<br>".join(lines_of(key.label)), left + GLYPH, top + centre)
 
     def _write(
         self, text: str, x: float, y: float, anchor: str = "left", *, size: float = TYPE, angle: float = 0,

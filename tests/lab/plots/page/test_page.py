@@ -6,8 +6,7 @@ import drawn
 import pytest
 
 from pslab.lab.plots.page.axes import Axis, categories, text_px
-from pslab.lab.plots.page.line import Line
-from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, NARROW, Page
+from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, NARROW, Line, Page
 from pslab.lab.plots.page.paper import caption_of, paper
 from pslab.lab.plots.page.theme import WIDTHS, looks
 
@@ -154,7 +153,7 @@ def test_level_is_a_dotted_line_in_every_panel_of_that_axis():
     assert [(shape.y0, shape.yref) for shape in figure.layout.shapes] == [(97, "y")]
     assert "97 %" in drawn.texts(figure)
     assert next(note for note in figure.layout.annotations if note.text == "97 %").bgcolor  # read where curves cross it
-    shorter = Page([[X, X]] * 2, [[Y, Y]] * 2, blank=[(1, 1)])
+    shorter = Page([[X, X], [X]], [[Y, Y], [Y]])
     shorter.level(97, "97 %", Y)
     assert [shape.yref for shape in shorter.finish("t").layout.shapes] == ["y", "y2", "y3"]  # none where no panel is
     outside = Page([[X]], [[Y]])

@@ -10,9 +10,7 @@ import pytest
 
 from pslab.lab.plots import export
 from pslab.lab.plots.page.axes import Axis
-from pslab.lab.plots.page.keys import Key
-from pslab.lab.plots.page.line import Line
-from pslab.lab.plots.page.page import Page
+from pslab.lab.plots.page.page import Key, Line, Page
 from pslab.lab.plots.page.paper import SCREEN, TOOLBAR, screen
 from pslab.lab.plots.page.theme import TYPE, WIDTHS, Look
 

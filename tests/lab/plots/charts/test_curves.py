@@ -14,7 +14,7 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab import plots
-from pslab.lab.plots.accuracy import accuracy_range
+from pslab.lab.plots.charts.curves import accuracy_range
 from pslab.lab.plots.page.theme import BEHIND, colour
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import summary

@@ -11,22 +11,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.errors import ConfigError
-from pslab.lab.plots.accuracy import apart, as_results, label_of, own_columns
-from pslab.lab.plots.charts import timeline as lanes
-from pslab.lab.plots.labels import caption, name
-from pslab.lab.plots.marks import marks, notes_of
+from pslab.lab.plots.charts import timeline
+from pslab.lab.plots.charts.prelude import Names, grouped
+from pslab.lab.plots.labels import heading, label_of, name, under
 from pslab.lab.plots.page.axes import NAMED, Axis, axis, categories
-from pslab.lab.plots.page.keys import Key
-from pslab.lab.plots.page.page import Page
-from pslab.lab.plots.page.panels import Names, headline, words_of
+from pslab.lab.plots.page.page import Key, Page
 from pslab.lab.plots.page.theme import GRID, INK, PALE, PHASES, SMALL, WIDTHS, Look
 from pslab.lab.records.intervals import ACTIVITIES, NOBODY, budget, records
 from pslab.lab.records.record import Result
 from pslab.lab.records.results import Results
-from pslab.lab.records.summary import groups
 from pslab.lab.records.units import SPACE
 
-WORDS = {**lanes.WORDS, "gap": "not measured"}
+WORDS = {**timeline.WORDS, "gap": "not measured"}
 WORKER = "worker"
 LANE, HEIGHT = (5.0, 13.0), 420.0  # px: the thinnest and the thickest bar with its surroundings; what all share
 LEAST = 3e-3  # of the longest bar: what is shorter is not drawn
@@ -54,22 +50,24 @@ def time_budget(
     Raises:
         ConfigError: an unknown column; a bar whose runs differ in more than the seed.
     """
-    found = as_results(results)
-    crowd, alone = apart(found)
-    sides = [] if across == WORKER else [across]
-    names = own_columns(crowd, by, sides)
+    shown = grouped(results, by, None if across == WORKER else across)
     panels: dict[str, pd.DataFrame] = {}
-    for key, group in groups(crowd, names, **({"across": across} if sides else {})).items():
-        values = dict(zip([*names, *sides], key, strict=True))
-        label = label_of(values, names, group[0].run) + marks(group)
-        places = _spent(group, per_iteration, None if not sides else name(across, values[across]))
+    for key, group, _, sign, _ in shown.groups:
+        names = [column for column in shown.names if column != across]
+        label = label_of(key, names, group[0].run) + sign
+        places = _spent(group, per_iteration, name(across, key[across]) if across in key else None)
         panels[label] = pd.concat([panels[label], places]) if label in panels else places
-    for group in groups(alone, "label").values() if len(alone) and not sides else ():
-        panels["single machine" + marks(group)] = _spent(group, per_iteration, None)
+    for _, group, label, sign, _ in shown.singles if across == WORKER else ():
+        panels[label + sign] = _spent(group, per_iteration, None)
     panels = {label: table for label, table in panels.items() if table.seconds.sum() > 0}
     if not panels:
-        raise ConfigError("results", len(found), "no worker of these runs did anything: there is no time to show")
-    return _drawn(panels, found, [*names, *sides], words_of(title), per_iteration, notes, width, summed=not sides)
+        raise ConfigError("results", len(shown.results), "no worker of these runs did anything: there is no time to "
+                                                         "show")  # fmt: skip
+    page, keys, numbered = _drawn(panels, per_iteration, width, summed=across == WORKER)
+    numbers = ["a number in a piece of waiting is the worker that was waited for"] * numbered
+    what = "where an iteration goes" if per_iteration else "where the time goes"
+    lines = under(shown.results, shown.columns, *numbers, notes=notes, spread="mean of")
+    return page.finish(heading(title, [what], columns=shown.columns), lines, keys)
 
 
 def _spent(group: Results, per_iteration: bool, place: str | None) -> pd.DataFrame:
@@ -91,17 +89,17 @@ def _spent(group: Results, per_iteration: bool, place: str | None) -> pd.DataFra
 
 
 def _drawn(
-    panels: dict[str, pd.DataFrame], found: Results, columns: Sequence[str], title: str, per_iteration: bool,
-    notes: Iterable[str], width: str, summed: bool,
-) -> go.Figure:  # fmt: skip
+    panels: dict[str, pd.DataFrame], per_iteration: bool, width: str, summed: bool
+) -> tuple[Page, list[Key], bool]:
+    """The page, the legend, and whether numbers say for whom a worker waits."""
     longest = max(float(table.groupby("place").seconds.sum().max()) for table in panels.values())
     x = axis([0, longest], "ms per iteration" if per_iteration else "training time (s)", zero=True)
     places = [list(dict.fromkeys(table.place)) for table in panels.values()]
     lane = min(LANE[1], max(LANE[0], HEIGHT / sum(map(len, places))))
-    headings = [f"<b>{label}</b>" + (f"   {_said(table)}" if summed else "") for label, table in panels.items()]
+    headings = [f"<b>{label}</b>" + (f"   {_shares(table)}" if summed else "") for label, table in panels.items()]
     page = Page([[x]] * len(panels), [[_lanes(own, lane, NAMED * WIDTHS[width])] for own in places], width=width,
                 heights=[lane * len(own) + 4 for own in places], lines_above=headings)  # fmt: skip
-    shown: dict[str, None] = {}
+    drawn: dict[str, None] = {}
     room = (ROOM * x.high / WIDTHS[width], 0.86 * lane >= ROOM)
     for row, (label, table) in enumerate(panels.items()):
         for phase in dict.fromkeys([*PHASES, *table.phase]):
@@ -109,16 +107,11 @@ def _drawn(
                 own = table[(table.phase == phase) & (table.waits_for == whom)]
                 if own.seconds.max() > LEAST * longest:
                     page.add(row, 0, _bar(label, phase, int(whom), own, places[row], *room))
-                    shown[phase] = None
+                    drawn[phase] = None
     page.figure.update_layout(barmode="stack")
     keys = [Key(WORDS.get(phase, phase), Look(PHASES.get(phase, "#999999")), "box")
-            for phase in (*PHASES, *(each for each in shown if each not in PHASES)) if phase in shown]  # fmt: skip
-    lines = [*caption(found, columns, "mean of"), *found.notes(), *notes_of(found), *notes]
-    numbers = "a number in a piece of waiting is the worker that was waited for"
-    if room[1] and any((table.waits_for != NOBODY).any() for table in panels.values()):
-        lines.insert(len(lines) - len([*notes]), numbers)
-    what = "where an iteration goes" if per_iteration else "where the time goes"
-    return page.finish(title or headline([what], (), columns), lines, keys)
+            for phase in dict.fromkeys([*PHASES, *drawn]) if phase in drawn]  # fmt: skip
+    return page, keys, room[1] and any((table.waits_for != NOBODY).any() for table in panels.values())
 
 
 def _lanes(places: Sequence[str], lane: float, widest: float) -> Axis:
@@ -128,7 +121,7 @@ def _lanes(places: Sequence[str], lane: float, widest: float) -> Axis:
     return replace(shown, ticks=tuple(tick for tick in shown.ticks if tick[0] % every == 0))
 
 
-def _said(table: pd.DataFrame) -> str:
+def _shares(table: pd.DataFrame) -> str:
     """``"computing 24 %, sending 61 %, waiting 15 %"`` of the time of all workers together."""
     whole, by_phase = table.seconds.sum(), table.groupby("phase").seconds.sum()
     shares = {word: 100 * by_phase.reindex([*phases]).sum() / whole for word, phases in SPENT.items()}

@@ -11,28 +11,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from pslab.config.metric import ACCURACY, Metric, metric_of, one_metric
-from pslab.config.run import Run
 from pslab.errors import ConfigError, nearest
-from pslab.lab.plots.labels import caption, column_name
-from pslab.lab.plots.marks import marks, notes_of
+from pslab.lab.plots.charts.panels import Curve, compose, grey
+from pslab.lab.plots.charts.prelude import Group, Names, Shown, as_results, grouped, listed
+from pslab.lab.plots.labels import heading, under
 from pslab.lab.plots.page.axes import Axis, axis
-from pslab.lab.plots.page.panels import (
-    Curve,
-    Names,
-    cells,
-    compose,
-    grey,
-    headline,
-    listed,
-    shared_looks,
-    spread,
-    words_of,
-)
 from pslab.lab.plots.page.theme import BACK, SINGLE, told_apart
 from pslab.lab.records.intervals import records
 from pslab.lab.records.record import Result
-from pslab.lab.records.results import Results, evaluations, single
-from pslab.lab.records.summary import columns_of, groups, sound
+from pslab.lab.records.results import Results, evaluations
+from pslab.lab.records.summary import sound
 from pslab.lab.records.units import SPACE, round_size, size
 
 
@@ -60,9 +48,8 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
-def quantity(name: str, run: Run) -> Quantity:
-    """What an evaluation of a run has under a name: "accuracy" is the run's metric, whatever that is."""
-    metric = metric_of(run)
+def quantity(name: str, metric: Metric) -> Quantity:
+    """What an evaluation has under a name: "accuracy" is its run's metric, whatever that is."""
     if name != "accuracy" or metric.share:
         return QUANTITIES[name]
     return Quantity(f"test {metric.name}", words=f"test {metric.name}")
@@ -100,64 +87,64 @@ def curves(
     Raises:
         ConfigError: an unknown column or quantity; a curve whose runs differ in more than the seed; several metrics.
     """
-    found, xs, ys = as_results(results), listed(x), listed(y)
+    xs, ys = listed(x), listed(y)
     for name in (*xs, *ys):
         if name not in QUANTITIES:
             raise ConfigError("x" if name in xs else "y", name, nearest(str(name), QUANTITIES))
-    metric = one_metric(result.run for result in found) if "accuracy" in {*xs, *ys} else ACCURACY
-    crowd, alone = apart(found)
-    pairs = [(x_, y_) for x_ in xs for y_ in ys]
-    facet, row = spread(crowd, by, facet, row, (), 2 - (len(xs) > 1) - (len(ys) > 1) - bool(facet) - bool(row))
-    panels = [*filter(None, (facet, row))]
-    names, shown = own_columns(crowd, by, panels), columns_of(crowd, by, *panels)
-    named_panels = {word: each for word, each in (("facet", facet), ("row", row)) if each is not None}
-    grouped = groups(crowd, by, **named_panels)
-    keys = [dict(zip(shown, key, strict=True)) for key in grouped]
-    one = facet is not None and {*names} <= {facet}  # each panel has its own curve, and its heading names it
-    drawn = []
-    looked = names or ([] if panels else ["sync"])  # one curve alone has its policy's look
-    ruled = [{"sync": group[0].run.sync, **key} for key, group in zip(keys, grouped.values(), strict=True)]
-    made = shared_looks(ruled, looked, panels, crowd.orders, crowd)
-    for values, look, group in zip(keys, made, grouped.values(), strict=True):
-        back = behind is not None and behind in (values[name] for name in names)
-        label, sign = label_of(values, names, group[0].run), marks(group)
-        drawn.append(Curve(
-            label if panels else label + sign, BACK if back else look,
-            ... if back and one else values.get(facet or ""), values.get(row or ""), back, sign if panels else "",
-            {pair: _band(group, *pair, crowd) for pair in pairs},
-            {pair: _ends([each for each in group if each.diverged], *pair, crowd) for pair in pairs}))  # fmt: skip
-    twins, own_look = as_results(banded), dict(zip(grouped, made, strict=True))
-    for key, group in groups(twins, by, **named_panels).items() if len(twins) else ():
-        if key in own_look:
-            values = dict(zip(shown, key, strict=True))
-            drawn.append(Curve("", own_look[key].thin, values.get(facet or ""), values.get(row or ""), behind=True,
-                               frames={pair: _band(group, *pair, crowd) for pair in pairs},
-                               how={"marked": False, "joined": len(group) == 1}))  # fmt: skip
-    differing = columns_of(alone, "label")
-    singles = groups(alone, "label") if len(alone) else {}
-    greys = told_apart([BACK, *[SINGLE] * len(singles)], [{0}] * (1 + len(singles)))[1:]
-    for look, (key, group) in zip(greys, singles.items(), strict=True):
-        own = [label_of(dict(zip(differing, key, strict=True)), differing, group[0].run)] if differing else []
-        label = ", ".join(["single machine", *own])
-        frames = {pair: _band(group, *pair, crowd) for pair in pairs if not pair[0].startswith("bytes")}
-        drawn.append(Curve(label + marks(group), look, ..., ..., behind=True, frames=frames))
-    facets = [value for value in crowd.levels(facet) if not (one and value == behind)] if facet else []
-    rows = crowd.levels(row) if row else []
-    known = {name: quantity(name, result.run) for name in (*xs, *ys) for result in found[:1]} or QUANTITIES
+    shown = grouped(results, by, facet, row, several=(len(xs) > 1) + (len(ys) > 1))
+    twins = as_results(banded)
+    same = grouped(twins, by, shown.across.column, shown.down.column).groups if len(twins) else []
+    metric = one_metric(result.run for result in shown.results) if "accuracy" in {*xs, *ys} else ACCURACY
+    known = {name: quantity(name, metric) for name in (*xs, *ys)}
+    drawn = _drawn(shown, same, [(x_, y_) for x_ in xs for y_ in ys], known, behind)
     y_axes = {y_: _y_axis(known[y_], y_, [frame for curve in drawn for (_, each), frame in curve.frames.items()
                                           if each == y_], log, zoom) for y_ in ys}  # fmt: skip
     x_axes = {x_: _x_axis(known[x_], x_, [(frame, y_axes[y_].low) for curve in drawn for (each, y_), frame
                                           in curve.frames.items() if each == x_],
-                          [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log, crowd)
+                          [x for curve in drawn for x, _ in curve.crosses.get((x_, ys[0]), ())], log, shown.crowd)
               for x_ in xs}  # fmt: skip
-    page = compose(drawn, cells(facets, rows, xs, ys), x_axes, y_axes, heads_of(facet, facets, crowd),
-                   heads_of(row, rows, crowd), width)  # fmt: skip
+    own = [*_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *(grey(drawn) if shown.one else ())]
+    what, against = ([known[name].words or known[name].title for name in each] for each in (ys, xs))
+    words, lines = heading(title, what, against, shown.columns), under(shown.results, shown.columns, *own, notes=notes)
+    page = compose(drawn, shown.across, shown.down, x_axes, y_axes, width, behind if shown.one else None)
     if goal is not None and "accuracy" in ys:
         page.level(known["accuracy"].factor * goal, metric.goal(goal, SPACE), y_axes["accuracy"])
-    lines = [*caption(found, shown), *_banded(twins), *_below(drawn, y_axes.get("accuracy"), metric), *grey(drawn, one),
-             *found.notes(), *notes_of(found), *notes]
-    what, against = ([known[name].words or known[name].title for name in each] for each in (ys, xs))
-    return page.finish(words_of(title) or headline(what, against, shown), lines, () if one else None)
+    return page.finish(words, lines, () if shown.one else None)
+
+
+def _drawn(
+    shown: Shown, twins: Iterable[Group], pairs: Sequence[tuple[str, str]], known: Mapping[str, Quantity], behind: Any
+) -> list[Curve]:
+    """The curves of several workers, the same runs in virtual time, and single machines, which send no bytes."""
+    each, drawn = _alike("workers", shown.crowd) or 1, []
+    in_panels = shown.across.column is not None or shown.down.column is not None
+
+    def bands(results: Results) -> dict[tuple[str, str], pd.DataFrame]:
+        return {pair: _band(results, *pair, known, each) for pair in pairs}
+
+    for key, group, label, sign, look in shown.groups:
+        back = behind is not None and behind in (key[name] for name in shown.names)
+        everywhere = shown.across.column if back and shown.one else None
+        places = {name: value for name, value in key.items() if name != everywhere}
+        ends = {pair: [end for result in group if result.diverged for end in _end(result, *pair, known, each)]
+                for pair in pairs}  # fmt: skip
+        drawn.append(Curve(label if in_panels else label + sign, BACK if back else look, places, back,
+                           sign if in_panels else "", bands(group), ends))  # fmt: skip
+    looks = {repr(group.key): group.look for group in shown.groups}
+    drawn += [Curve("", looks[repr(key)].thin, key, True, "", bands(group),
+                    how={"marked": False, "joined": len(group) == 1})
+              for key, group, *_ in twins if repr(key) in looks]  # fmt: skip
+    greys = told_apart([BACK, *[SINGLE] * len(shown.singles)], [{0}] * (1 + len(shown.singles)))[1:]
+    for (_, group, label, sign, _), look in zip(shown.singles, greys, strict=True):
+        frames = {pair: frame for pair, frame in bands(group).items() if not pair[0].startswith("bytes")}
+        drawn.append(Curve(label + sign, look, {}, True, frames=frames))
+    return drawn
+
+
+def _alike(field: str, results: Results) -> int:
+    """What all of these runs have in a field; 0 where they differ."""
+    values = {getattr(result.run, field) for result in results}
+    return int(values.pop()) if len(values) == 1 else 0
 
 
 def _banded(twins: Results) -> list[str]:
@@ -168,57 +155,19 @@ def _banded(twins: Results) -> list[str]:
     return [f"bands: the same in virtual time, range of {seeds} seeds"] if seeds else []
 
 
-def as_results(results: Result | Iterable[Result]) -> Results:
-    """Results as they are; of other sequences those without axes."""
-    return results if isinstance(results, Results) else Results(results)
-
-
-def apart(results: Results) -> tuple[Results, Results]:
-    """The runs of several workers, and the single machine beside them.
-
-    Raises:
-        ConfigError: there is no run.
-    """
-    if not len(results):
-        raise ConfigError("results", 0, "there is no run to draw")
-    runs = [result.run for result in results]
-    return (results.keep(lambda run, place: not single(run, runs)), results.keep(lambda run, place: single(run, runs)))
-
-
-def own_columns(results: Results, by: Names, panels: Sequence[str]) -> list[str]:
-    """The columns that tell curves of one panel apart: "label" leaves to the panels what they show."""
-    return [name for name in columns_of(results, by) if name not in panels or name in listed(by)]
-
-
-def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
-    """A curve's name: the values of its columns in words; where nothing differs, its policy and its rule."""
-    words = (column_name(name, values.get(name, getattr(run, name, None)), run) for name in names or ("sync", "prune"))
-    return ", ".join(filter(None, words))
-
-
-def heads_of(column: str | None, values: Sequence[Any], results: Results) -> list[str]:
-    """The headings of panels: the values of their column in words."""
-    if column is None:
-        return []
-    return [column_name(column, value, results.where(**{column: value})[0].run) or str(value) for value in values]
-
-
 # -- the numbers -----------------------------------------------------------------------------------
 
 
-def _series(result: Result, x: str, y: str, crowd: Results) -> pd.DataFrame:
-    """One run's x and y, with what a reader may point at."""
-    table = evaluations(result)
+def _series(result: Result, x: str, y: str, known: Mapping[str, Quantity], each: int) -> pd.DataFrame:
+    """One run's x and y, with what a reader may point at; an iteration is so many pushes."""
+    table, metric = evaluations(result), metric_of(result.run)
     if "density" in (x, y):
         table = table.assign(density=_density(result, table.pushes.to_numpy()))
-    workers = {run.workers for run in (each.run for each in crowd)}
-    table = table.assign(iteration=table.pushes / (workers.pop() if len(workers) == 1 else 1))
-    metric, run = metric_of(result.run), result.run
+    table = table.assign(iteration=table.pushes / each)
     hover = [f"{metric.text(row.accuracy, SPACE)}, loss {row.loss:.3f}<br>"
              f"{row.pushes} pushes, {row.seconds:.2f}{SPACE}s<br>"
              f"{size(row.bytes_up)} up, {size(row.bytes_down)} down" for row in records(table)]  # fmt: skip
-    return pd.DataFrame({"x": table[x] * quantity(x, run).factor, "y": table[y] * quantity(y, run).factor,
-                         "hover": hover})  # fmt: skip
+    return pd.DataFrame({"x": table[x] * known[x].factor, "y": table[y] * known[y].factor, "hover": hover})
 
 
 def _density(result: Result, pushes: np.ndarray) -> np.ndarray:
@@ -230,10 +179,10 @@ def _density(result: Result, pushes: np.ndarray) -> np.ndarray:
     return found
 
 
-def _band(group: Sequence[Result], x: str, y: str, crowd: Results) -> pd.DataFrame:
+def _band(group: Results, x: str, y: str, known: Mapping[str, Quantity], each: int) -> pd.DataFrame:
     """Median, low and high over the seeds that did not diverge, at every x that all of them reach; nothing of runs
     that have no evaluation."""
-    found = [_series(result, x, y, crowd).dropna() for result in sound(group)]
+    found = [_series(result, x, y, known, each).dropna() for result in sound(group)]
     parts = [part for part in found if len(part)] or found[:1]
     if len(parts) == 1:
         return parts[0].assign(low=parts[0].y, high=parts[0].y)
@@ -242,15 +191,15 @@ def _band(group: Sequence[Result], x: str, y: str, crowd: Results) -> pd.DataFra
     at = at[(at >= first) & (at <= last)]
     values = np.stack([np.interp(at, part.x, part.y) for part in parts])
     middle, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
-    title = quantity(x, group[0].run).title
-    hover = [f"{m:.4g} ({a:.4g} to {b:.4g})<br>{title}: {x_:.4g}"
+    hover = [f"{m:.4g} ({a:.4g} to {b:.4g})<br>{known[x].title}: {x_:.4g}"
              for x_, m, a, b in zip(at, middle, low, high, strict=True)]  # fmt: skip
     return pd.DataFrame({"x": at, "y": middle, "low": low, "high": high, "hover": hover})
 
 
-def _ends(results: Iterable[Result], x: str, y: str, crowd: Results) -> list[tuple[float, float]]:
-    tables = [_series(result, x, y, crowd) for result in results]
-    return [(float(table.x.iloc[-1]), float(table.y.iloc[-1])) for table in tables if len(table)]
+def _end(result: Result, x: str, y: str, known: Mapping[str, Quantity], each: int) -> list[tuple[float, float]]:
+    """Where the curve of a run ends, if it has an evaluation."""
+    table = _series(result, x, y, known, each)
+    return [(float(table.x.iloc[-1]), float(table.y.iloc[-1]))] if len(table) else []
 
 
 # -- axes and words --------------------------------------------------------------------------------
@@ -278,11 +227,10 @@ def _entry(frame: pd.DataFrame, low: float) -> int:
 def _x_title(x: str, crowd: Results) -> str:
     if x != "iteration":
         return ""
-    workers, batches = ({getattr(result.run, name) for result in crowd} for name in ("workers", "batch_size"))
-    if workers == {1} or len(workers) > 1:
+    workers, batch = _alike("workers", crowd), _alike("batch_size", crowd)
+    if workers <= 1:
         return "pushes"
-    each = f", {max(workers) * batches.pop()} samples" if len(batches) == 1 else ""
-    return f"iteration ({max(workers)} pushes{each})"
+    return f"iteration ({workers} pushes" + (f", {workers * batch} samples)" if batch else ")")
 
 
 def _y_axis(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pslab.lab.plots.page.keys import BEYOND, Key, beside, legend_room, lines_of, pushed_apart
+from pslab.lab.plots.page.page import BEYOND, Key, beside, legend_room, lines_of, pushed_apart
 from pslab.lab.plots.page.theme import Look
 
 

@@ -12,7 +12,7 @@ import pytest
 from pslab.config.run import Run
 from pslab.errors import ConfigError
 from pslab.lab import plots
-from pslab.lab.plots.budget import LANE
+from pslab.lab.plots.charts.budget import LANE
 from pslab.lab.plots.page.theme import PHASES
 from pslab.lab.records.results import Results
 from pslab.lab.runs.grid import alone, grid
