@@ -73,16 +73,6 @@ def test_a_missing_parameter_is_shown_by_an_example_that_can_be_built(row):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [("static:1", "1 is the whole; 1 in a hundred is 1%, and everything 100%"), ("static:5", "5 in a hundred is 5%"),
-     ("dgc:fraction=1", "1%"), ("dgc:sample=10", "10%")],
-)  # fmt: skip
-def test_a_whole_number_is_no_share(text, words):
-    with pytest.raises(ConfigError, match=words):
-        build("prune", text)
-
-
-@pytest.mark.parametrize(
     ("kind", "text"),
     [("prune", "static:100%"), ("prune", "static:1.0"), ("prune", "static:0.5"), ("schedule", "steps:1"),
      ("sync", "elastic:15,weight=1")],

@@ -4,14 +4,15 @@
     copy = falsified(record, tmp_path, cell("accuracy", 3, "accuracy", lambda accuracy: accuracy + 0.1))
     who_notices(copy)          # ("rerun", "differs in accuracy.csv"); ("", "") if nobody does
 
-A falsification changes the files of a folder. `table`, `cell`, `facts`, `fact`, `relabelled` and `both` make one.
+A falsification changes the files of a folder. `table`, `cell`, `facts`, `fact`, `without` and `relabelled` make one,
+and `both` makes one of several.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,46 +52,39 @@ def cell(name: str, row: int, column: str, change: Callable[[float], float]) -> 
     return table(name, changed)
 
 
-def facts(**changed: object) -> Falsify:
+def manifest(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Falsify:
     """The manifest says something else."""
 
     def falsify(folder: Path) -> None:
         path = folder / "manifest.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+        path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
     return falsify
+
+
+def facts(**changed: object) -> Falsify:
+    """These facts of the manifest are others."""
+    return manifest(lambda found: {**found, **changed})
 
 
 def fact(name: str, change: Callable[[Any], object]) -> Falsify:
     """One fact of the manifest is another one."""
-
-    def falsify(folder: Path) -> None:
-        facts(**{name: change(json.loads((folder / "manifest.json").read_text()).get(name))})(folder)
-
-    return falsify
+    return manifest(lambda found: {**found, name: change(found.get(name))})
 
 
 def without(*names: str) -> Falsify:
     """The manifest does not say these facts."""
-
-    def falsify(folder: Path) -> None:
-        path = folder / "manifest.json"
-        manifest = json.loads(path.read_text())
-        path.write_text(json.dumps({name: value for name, value in manifest.items() if name not in names}))
-
-    return falsify
+    return manifest(lambda found: {name: value for name, value in found.items() if name not in names})
 
 
 def relabelled(**fields: object) -> Falsify:
     """The manifest names another run, with the digest of that."""
 
-    def falsify(folder: Path) -> None:
-        path = folder / "manifest.json"
-        manifest = json.loads(path.read_text())
-        other = Run.of({**manifest["run"], **fields})
-        path.write_text(json.dumps({**manifest, "run": other.plain(), "digest": other.digest}))
+    def change(found: dict[str, Any]) -> dict[str, Any]:
+        other = Run.of({**found["run"], **fields})
+        return {**found, "run": other.plain(), "digest": other.digest}
 
-    return falsify
+    return manifest(change)
 
 
 def both(*falsifies: Falsify) -> Falsify:
@@ -110,11 +104,9 @@ def truncated(name: str, share: float = 0.5) -> Falsify:
 
 
 def without_arrivals(folder: Path) -> None:
+    """There is no table of arrivals, and no sum of it."""
     (folder / "arrivals.csv").unlink()
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    del manifest["sha256"]["arrivals.csv"]
-    path.write_text(json.dumps(manifest))
+    fact("sha256", lambda found: {name: value for name, value in found.items() if name != "arrivals.csv"})(folder)
 
 
 def hidden_drop(folder: Path) -> None:
@@ -127,8 +119,7 @@ def hidden_drop(folder: Path) -> None:
         lost = [at for at, (kind, *name) in enumerate(names) if kind == "push" and tuple(name) not in applied]
         return arrivals.drop(index=lost[0])
 
-    table("arrivals", hide)(folder)
-    facts(dropped=json.loads((folder / "manifest.json").read_text())["dropped"] - 1)(folder)
+    both(table("arrivals", hide), fact("dropped", lambda dropped: dropped - 1))(folder)
 
 
 def everywhere(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Falsify:
@@ -162,22 +153,21 @@ def other_weights(folder: Path) -> None:
     np.save(folder / "weights.npy", np.load(folder / "weights.npy") * 1.01)
 
 
-def falsified(record: Path, place: Path, falsify: Falsify, *, forged: bool = True, knowing: bool = False) -> Path:
+def falsified(record: Path, place: Path, falsify: Falsify, *, sums: Iterable[str] = ("files", "evaluations")) -> Path:
     """A copy of a record that is falsified, in the folder of its digest.
 
     Args:
-        forged: whether the forger makes new sums of the files.
-        knowing: ... and of the evaluations together with the weights, which no file is.
+        sums: which of them the forger makes anew. Evaluations have one together with the weights, which no file is.
     """
     copy = shutil.copytree(record, place / record.name)
     falsify(copy)
-    if not forged:
+    if not sums:
         return copy
-    manifest = json.loads((copy / "manifest.json").read_text())
-    if knowing:
-        manifest["evaluation_sha256"] = evaluation_sum(copy, manifest["weights_sha256"])
-    write_manifest(copy, manifest, list(manifest["sha256"]))
-    return copy.rename(copy.with_name(manifest["digest"]))
+    found = json.loads((copy / "manifest.json").read_text())
+    if "evaluations" in sums:
+        found["evaluation_sha256"] = evaluation_sum(copy, found["weights_sha256"])
+    write_manifest(copy, found, list(found["sha256"]))
+    return copy.rename(copy.with_name(found["digest"]))
 
 
 def who_notices(folder: Path, *, again: bool = True) -> tuple[str, str]:

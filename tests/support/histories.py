@@ -30,9 +30,27 @@ def history(sync: object = "ssp:1", cluster: object = UNEVEN, **fields: object) 
     return wanted, tables_of(wanted, outcome)[0], outcome.facts
 
 
+def faulty(*faults: dict[str, Any]) -> dict[str, Any]:
+    return {"sync": "asp", "cluster": {**UNEVEN, "faults": list(faults)}, "on_death": "continue", "lease_s": 1.0}
+
+
+#: Histories whose name is not that of a policy alone. Over linked workers messages take time; otherwise a request and
+#: the push before it arrive at the same time.
+NAMED: dict[str, dict[str, Any]] = {
+    "eager linked": {"sync": "eager", "cluster": {**UNEVEN, "bandwidth_bit_s": 8e5}},
+    "eager:1 linked": {"sync": "eager:1", "cluster": {**UNEVEN, "bandwidth_bit_s": 8e5}},
+    "many dropped": {"sync": "backup:1", "cluster": {**UNEVEN, "compute_sigma": 0.5, "slow": {}}},
+    "faults": faulty({"what": "drop", "probability": 0.3}, {"what": "stop", "worker": 1, "at_s": 2.5},
+                     {"what": "kill", "worker": 2, "iteration": 3}),
+    "delay": faulty({"what": "delay", "worker": 1, "iteration": 2, "for_s": 0.6}),
+    "duplicate": faulty({"what": "duplicate", "worker": 1, "iteration": 2}),
+    "stop": faulty({"what": "stop", "worker": 1, "iteration": 2}),
+}  # fmt: skip
+
+
 @lru_cache(maxsize=16)
-def _cached(sync: str, linked: bool) -> History:
-    return history(sync, {**UNEVEN, "bandwidth_bit_s": 8e5} if linked else UNEVEN)
+def _cached(name: str) -> History:
+    return history(**NAMED.get(name, {"sync": name}))
 
 
 def recorded(result: Result) -> Verdict:
@@ -40,12 +58,9 @@ def recorded(result: Result) -> Verdict:
     return judge(result.run, {name: getattr(result, name) for name in TABLES}, result.manifest)
 
 
-def fresh(sync: str, *, linked: bool = False) -> History:
-    """Copies of a history that a test may change.
-
-    Over `linked` workers messages take time; otherwise a request and the push before it arrive at the same time.
-    """
-    wanted, tables, facts = _cached(sync, linked)
+def fresh(name: str) -> History:
+    """Copies of a history that a test may change: of NAMED, or of a policy."""
+    wanted, tables, facts = _cached(name)
     return wanted, {name: table.reset_index(drop=True).copy() for name, table in tables.items()}, copy.copy(facts)
 
 
@@ -59,12 +74,22 @@ def assert_invalid(verdict: Verdict, words: str = "") -> None:
     assert any(words in violation for violation in verdict.violations), verdict.violations
 
 
-def judged(sync: str, *, linked: bool = False, facts: dict[str, Any] | None = None, **changes: Change) -> Verdict:
-    """The verdict on a history with changed tables; the manifest's number of pushes follows the table."""
-    wanted, tables, manifest = fresh(sync, linked=linked)
-    changed = {name: changes[name](table) if name in changes else table for name, table in tables.items()}
-    counted = {"pushes": len(changed["pushes"])} if "pushes" in changes else {}
-    return judge(wanted, changed, {**manifest, **counted, **(facts or {})})
+def judged(name: str, **changes: Any) -> Verdict:
+    """The verdict on a history with changed tables, "facts" or fields of its "run".
+
+    The manifest's number of pushes follows a changed table of pushes.
+    """
+    wanted, tables, facts = fresh(name)
+    for what, change in changes.items():
+        if what == "run":
+            wanted = wanted.but(**change)
+        elif what == "facts":
+            facts |= change(facts) if callable(change) else change
+        else:
+            tables[what] = change(tables[what])
+    if "pushes" in changes:
+        facts["pushes"] = len(tables["pushes"])
+    return judge(wanted, tables, facts)
 
 
 # --- changes of a table -----------------------------------------------------------------------------------------------

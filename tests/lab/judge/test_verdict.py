@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable
-from multiprocessing import active_children
-
 import handmade
 import pytest
-from histories import UNEVEN, assert_invalid, assert_valid, forgotten, fresh, history, judged, plus, recorded, repeated
+from histories import UNEVEN, assert_invalid, assert_valid, fresh, history, recorded, repeated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import Diverges, tiny
+from tiny import Dies, Diverges, tiny
 from torch.nn import functional
 
 from pslab.engines.execute import execute
@@ -102,23 +97,12 @@ def test_weights_in_place_are_valid(tmp_path):
     assert (result.manifest["verdict"], result.manifest["pushes"]) == ("valid", 36)
 
 
-def killed_at(pushes: int) -> Callable[[dict], None]:
-    """For an engine's `on_progress`: SIGKILL for worker 1 once the run has come so far."""
-    done = []
-
-    def look(news: dict) -> None:
-        if news.get("pushes", 0) >= pushes and not done:
-            (process,) = [each for each in active_children() if each.name == "pslab-worker 1"]
-            done.append(os.kill(process.pid, signal.SIGKILL))
-
-    return look
-
-
 @pytest.mark.one_of(3)
 @pytest.mark.parametrize("sync", ["eager", "asp", "backup:1"])
-def test_a_run_whose_worker_is_killed_is_valid(sync):
-    wanted = tiny(sync=sync, on_death="continue", pushes=400, cluster={"compute_s": 0.005, "latency_s": 0.001})
-    outcome = execute(resolve(wanted), killed_at(20))
+def test_a_run_whose_worker_dies_is_valid(sync):
+    cluster = {"compute_s": 0.005, "latency_s": 0.001}
+    wanted = tiny(sync=sync, model=Dies, on_death="continue", pushes=400, cluster=cluster)
+    outcome = execute(resolve(wanted), lambda news: None)
     tables, _, facts = tables_of(wanted, outcome)
     assert [death["worker"] for death in facts["deaths"]] == [1]
     assert (facts["verdict"], facts.get("violations")) == ("valid", None)
@@ -136,7 +120,7 @@ CLUSTERS = st.fixed_dictionaries(
      "serve_s": st.sampled_from([0.0, 0.01]), "decode_s": st.sampled_from([0.0, 0.02])})  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SYNCS), CLUSTERS, st.integers(1, 5), st.integers(1, 60), st.integers(0, 9), st.booleans())
 def test_every_history_of_the_timing_engine_is_valid(sync, cluster, workers, pushes, seed, timed):
     stop = {"pushes": None, "seconds": pushes / 3} if timed else {"pushes": pushes}
@@ -151,7 +135,7 @@ def test_every_history_of_the_timing_engine_is_valid(sync, cluster, workers, pus
     assert verdict.checked[-1] == "the policy's decisions, replayed"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(SYNCS), st.sampled_from([0.0, 0.2]), st.floats(0.5, 8), st.floats(0.5, 8), st.integers(0, 2))
 def test_histories_with_workers_that_join_and_leave_are_valid(sync, latency_s, leave_s, join_s, who):
     moves = {"leave": {who: leave_s}, "join": {who: join_s, (who + 1) % 3: join_s / 2}}
@@ -179,38 +163,7 @@ def test_a_round_of_local_steps_may_exceed_the_budget():
     assert_valid(judge(wanted, tables, facts))
 
 
-# --- counts and stop rules --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sync", "changes", "words"),
-    [("ssp:1", {"accepted": 31}, "counts 31 pushes as accepted; what arrived makes 30"),
-     ("ssp:1", {"accepted": 34}, "counts 34 pushes as accepted; what arrived makes 30"),
-     ("ssp:1", {"accepted": 29}, "counts 29 pushes as accepted; what arrived makes 30"),
-     ("ssp:1", {"pushes": 29}, "counts 29 pushes as applied; what arrived makes 30"),
-     ("ssp:1", {"outcome": "seconds"}, "the run stopped for its time of None s"),
-     ("ssp:1", {"outcome": "target"}, "the run stopped for its target, accuracy None"),
-     ("ssp:1", {"outcome": "stalled"}, "the run stalled"),
-     ("local:3", {"accepted": 33}, "counts 33 pushes as accepted; what arrived makes 30"),
-     ("local:3", {"accepted": 29}, "counts 29 pushes as accepted; what arrived makes 30"),
-     ("local:3", {"pushes": 9}, "counts 9 pushes as applied; what arrived makes 27"),
-     ("local:3", {"accepted": 37}, "counts 37 pushes as accepted; what arrived makes 30"),
-     ("asp", {"dropped": 2}, "counts 2 pushes as dropped; what arrived makes 0"),
-     ("backup:1", {"dropped": 99}, "counts 99 pushes as dropped")],
-)  # fmt: skip
-def test_counts_and_stop_rules_are_judged(sync, changes, words):
-    assert_valid(judged(sync))
-    assert_invalid(judged(sync, facts=changes), words)
-
-
-def test_more_pushes_than_the_budget_are_found():
-    wanted, tables, facts = fresh("ssp:1")
-    assert_invalid(judge(wanted.but(pushes=29), tables, facts), "after the budget of 29 pushes was used up")
-
-
-def test_fewer_pushes_than_the_budget_are_found():
-    wanted, tables, facts = fresh("ssp:1")
-    assert_invalid(judge(wanted.but(pushes=31), tables, facts), "stopped at its budget of 31 pushes after 30")
+# --- stop rules --------------------------------------------------------------------------------------------
 
 
 def test_a_stop_at_a_target_needs_the_accuracy():
@@ -230,16 +183,6 @@ def test_a_server_in_virtual_time_ends_what_it_has_begun_when_its_weights_reach_
     outcome = execute(resolve(wanted), lambda news: None)
     assert outcome.facts["outcome"] == "target"
     assert_valid(judge(wanted, tables_of(wanted, outcome)[0], outcome.facts))
-
-
-def test_missing_pushes_of_a_policy_that_drops_are_counted():
-    wanted, tables, facts = history("backup:1", {"compute_s": 1.0, "compute_sigma": 0.5, "latency_s": 0.01})
-    pushes = tables["pushes"].reset_index(drop=True)
-    assert facts["dropped"] > 5
-    assert_valid(judge(wanted, tables, facts))
-    assert_invalid(judge(wanted, tables, {**facts, "dropped": 0}), "counts 0 pushes as dropped; what arrived makes")
-    changed = forgotten(pushes, 12)
-    assert_invalid(judge(wanted, {**tables, "pushes": changed}, {**facts, "pushes": len(changed)}))
 
 
 # --- unknown ----------------------------------------------------------------------------------------------------------
@@ -273,10 +216,6 @@ def test_an_unreadable_table_is_unknown(value, why):
     verdict = judge(wanted, tables, facts)
     assert verdict.verdict == "unknown"
     assert why in verdict.unjudged[0]
-
-
-def test_a_violation_in_an_interrupted_run_is_found():
-    assert_invalid(judged("ssp:1", facts={"outcome": "interrupted"}, pushes=lambda p: plus(p, 12, "staleness", 1)))
 
 
 @pytest.mark.parametrize("sync", ["class Mine(ASP):\n    pass\n{}", "bps"])
