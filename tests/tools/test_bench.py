@@ -1,4 +1,4 @@
-"""The frame of the benchmarks, and sections at sizes that take no time. No speed is judged here."""
+"""pslab bench: how it measures, and its sections at sizes that take no time. No speed is judged here."""
 
 from __future__ import annotations
 
@@ -6,58 +6,72 @@ import itertools
 import json
 import math
 import sys
+from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+from tiny import tiny
 
 from pslab.__main__ import main
-from pslab.tensors.device import one_thread
-from tools.bench import command, peers, ray_example
-from tools.bench.flat import exchange
+from pslab.engines.experiment.wire import Frame
+from pslab.policies.planning.zipline import ZIPLINES, zipline_sweep
+from pslab.protocol.messages import Weights
+from pslab.protocol.server import Reply, Step
+from pslab.protocol.store import Order
+from pslab.tensors.pruning.rules import Deviation, Dynamic, Static
+from tools.bench import command, peers, processes, ray_example, scale, selection, virtual, zipline
 from tools.bench.measure import Row, alternated, interleaved
-from tools.bench.sections import mnist, rounds, startup, training
+
+# --- measuring and printing -------------------------------------------------------------------------------------------
 
 
-def test_interleaved_calls_take_turns():
+def test_calls_that_are_compared_take_turns_and_medians_are_kept():
     order: list[str] = []
     seconds = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 0.0)
-    assert order[:6] == ["a", "b", "a", "b", "a", "b"]
+    assert "".join(order) == "abababab"  # the first two without being measured
     assert set(seconds) == {"a", "b"}
-
-
-def test_alternated_gives_medians_of_what_calls_measure():
     values = {"a": iter([3.0, 1.0, 2.0]), "b": iter([5.0, 5.0, 9.0])}
     assert alternated({name: lambda it=it: next(it) for name, it in values.items()}, 3) == {"a": 2.0, "b": 5.0}
 
 
-def test_a_bar_is_the_largest_ratio_that_reaches_it():
-    reached, missed, free = (Row("s", "n", 1.0, "ms", "x", ratio, bar) for ratio, bar in [(2, 2), (2.1, 2), (9, None)])
-    assert (reached.verdict, missed.verdict, free.verdict) == ("reached", "missed", "")
+def test_rows_are_shown_in_aligned_columns_with_the_verdict_on_their_bars():
+    rows = [Row("short", 1.5e-3, 0.75e-3, "a copy", 2.0), Row("a longer name", 12.25e-6, 24.5e-6, "gloo", unit="us"),
+            Row("memory", 2.1 * 2**30, 2**30, "the model", 2.0, "GiB", "a note")]  # fmt: skip
+    assert command.table(rows).splitlines() == [
+        "  short            1.5 ms  2 x a copy       bar 2: reached",
+        "  a longer name  12.25 us  0.5 x gloo",
+        "  memory          2.1 GiB  2.1 x the model  bar 2: missed   a note",
+    ]
 
 
-def test_the_table_is_aligned_and_shows_the_bar():
-    rows = [Row("s", "short", 1.5, "ms", "a copy", 2.0, 3.0), Row("s", "a longer name", 12.25, "us", "gloo", 0.5)]
-    first, second = command.table(rows).splitlines()
-    assert first.index("2 x a copy") == second.index("0.5 x gloo")
-    assert "bar 3: reached" in first
-
-
-def test_sections_have_rows_and_unknown_ones_are_refused(capsys, monkeypatch, tmp_path):
+def test_sections_are_printed_and_written_and_unknown_ones_are_refused(capsys, monkeypatch, tmp_path):
     assert main(["bench", "round"]) == 2
     assert "did you mean 'rounds'" in capsys.readouterr().err
-    monkeypatch.setattr(rounds, "rows", lambda quick: [Row("s", "n", 1.0, "ms", "x", 2.0, 1.0)])
-    assert main(["bench", "rounds", "--json", str(tmp_path / "b.json")]) == 0
-    (row,) = json.loads((tmp_path / "b.json").read_text())["rows"]
-    assert row["verdict"] == "missed"
+    monkeypatch.setattr(processes, "rounds", lambda quick: iter([Row("n", 1e-3, 0.5e-3, "x", 1.0, note=str(quick))]))
+    assert main(["bench", "rounds", "--quick", "--json", str(tmp_path / "b.json")]) == 0
+    assert "rounds: a dense round" in capsys.readouterr().out
+    assert json.loads((tmp_path / "b.json").read_text())["rows"] == [
+        {"section": "rounds", "name": "n", "value": 1.0, "unit": "ms", "against": "x", "ratio": 2.0, "bar": 1.0,
+         "note": "True", "verdict": "missed"}
+    ]  # fmt: skip
+
+
+# --- real processes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sync", ["bsp", "ssp:0"])
-def test_a_round_of_the_local_engine_is_measured(sync):
-    assert 0 < rounds.pslab_round(256, 2, sync, 5) < math.inf
+def test_a_round_is_measured(sync: str):
+    assert 0 < processes.round_s(256, 2, sync, 5) < math.inf
 
 
 def test_a_round_without_shared_memory_is_measured(small_pool):
-    assert 0 < rounds.pslab_round(256, 1, "ssp:0", 5, "loopback") < math.inf
+    assert 0 < processes.round_s(256, 1, "ssp:0", 5, "loopback") < math.inf
+
+
+def test_training_and_preparation_are_measured():
+    assert processes.training_s(1, workers=4, batch_size=2, sync="bsp") > 0
+    assert processes.preparation_s() > 0
 
 
 @pytest.mark.slow
@@ -68,7 +82,7 @@ def test_every_gradient_of_rays_example_is_applied_once():
     example = ray_example.Example(2, "mlp")
     assert 0 < example.asynchronous(10) < math.inf
     assert 0 < example.synchronous(5) < math.inf
-    after = ray.get(example._server.get_weights.remote())
+    after = ray.get(example.server.get_weights.remote())
     steps = {name: (before[name] - after[name]).mean().item() / ray_example.RATE for name in before}
     example.close()
     ray.shutdown()
@@ -77,16 +91,16 @@ def test_every_gradient_of_rays_example_is_applied_once():
 
 def test_without_ray_its_example_is_left_out_and_said_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(rounds, "FLEET_ROUNDS", {})
-    assert rounds.over_fleets(quick=True) == []
+    monkeypatch.setattr(processes, "FLEET_ROUNDS", {})
+    assert list(processes.fleets(quick=True)) == []
     assert "pip install 'pslab[ray]'" in capsys.readouterr().out
 
 
-def test_ranges_partition_a_flat_model():
-    experiment = exchange(1000, 3, workers=2, pushes=4)
+def test_ranges_partition_a_model_without_computation():
+    experiment = processes.exchange(1000, 3, workers=2, pushes=4)
     slices = [s for part in experiment.parts for s in part.slices]
-    assert slices[0].start == 0
-    assert slices[-1].stop == experiment.keyspace.size == 1024
+    assert (slices[0].start, slices[-1].stop) == (0, 1024)
+    assert experiment.keyspace.size == 1024
     assert all(a.stop == b.start for a, b in itertools.pairwise(slices))
 
 
@@ -98,23 +112,196 @@ def test_every_peer_exchanges():
         assert others.seconds("copies", 100_000, 3) > 0  # more than one chunk
 
 
-def test_training_rounds_and_preparation_are_measured():
-    assert training.training_round(4, rounds=1, sync="bsp") > 0
-    assert startup._preparation() > 0
-
-
 def test_the_target_is_reached_where_the_curve_first_exceeds_it():
-    assert mnist.to_target([(1.0, 0.5), (2.0, 0.981), (3.0, 0.97), (4.0, 0.99)]) == 2.0
-    assert mnist.to_target([(1.0, 0.5)]) is None
+    assert processes.to_target([(1.0, 0.5), (2.0, 0.981), (3.0, 0.97), (4.0, 0.99)]) == 2.0
+    assert processes.to_target([(1.0, 0.5)]) is None
 
 
-def test_one_thread_is_restored() -> None:
-    before = torch.get_num_threads()
-    with one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
+def test_a_target_that_no_seed_reaches_is_not_a_number(monkeypatch):
+    curves = {0: [(3.0, 0.99)], 1: [(5.0, 0.5)], 2: [(4.0, 0.981)]}
+    monkeypatch.setattr(processes, "alone", curves.get)
+    for together, expected in ((curves, 1.0), (dict.fromkeys(curves, curves[1]), math.nan)):
+        monkeypatch.setattr(processes, "together", together.get)
+        (row,) = processes.mnist(quick=False)
+        assert row.ratio == pytest.approx(expected, nan_ok=True)
+        assert row.note.endswith("one process: 2 of 3")
 
 
 @pytest.mark.parametrize("name", command.SECTIONS)
-def test_every_section_has_rows(name):
-    assert callable(command.rows_of(name))
+def test_every_section_has_a_function(name: str):
+    module, _, function = command.SECTIONS[name].path.partition(":")
+    assert callable(getattr(sys.modules[f"tools.bench.{module}"], function))
+
+
+# --- the server that decides ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", scale.POLICIES)
+@pytest.mark.parametrize("servers", [1, 3])
+def test_every_request_is_answered_and_orders_go_to_the_other_servers(monkeypatch, policy: str, servers: int):
+    answered, sent, ordered, make = Counter[int](), Counter[int](), Counter[type](), scale.frame_of
+
+    class CountingServer(scale.Server):
+        def answered(self, index: int):
+            answered[index] += 1
+            return super().answered(index)
+
+    class CountingTransport(scale.Packing):
+        def send(self, worker: int, frame: Frame, now: float) -> None:
+            super().send(worker, frame, now)
+            sent[worker] += isinstance(frame[-1], Weights)
+
+    def frame_of(order: Order, *work: Any) -> Frame:
+        ordered[type(order)] += 1
+        return make(order, *work)
+
+    monkeypatch.setattr(scale, "Server", CountingServer)
+    monkeypatch.setattr(scale, "Packing", CountingTransport)
+    monkeypatch.setattr(scale, "frame_of", frame_of)
+    scale.message_s(policy, 4, 24 * servers, servers)
+    assert answered == dict.fromkeys(range(servers), 3 * 4)
+    assert scale.server_s(policy, 4, servers, 2 * 4 * servers * 5) > 0
+    assert sent == dict.fromkeys(range(4), 5 * servers)
+    steps = 5 if policy == "bsp" else 5 * 4
+    assert ordered == {} if servers == 1 else {Step: 2 * steps, Reply: 2 * 5 * 4}
+
+
+def test_a_server_that_decides_too_slowly_is_the_limit_that_arithmetic_says():
+    busy, free = (scale.simulated("asp", 8, 4, message_s, 12) for message_s in (0.01, 0.0))
+    by_part = scale.limits(8, 4, 0.01, 0.1)
+    assert min(by_part, key=by_part.__getitem__) == "the server that decides"
+    assert busy.pushes_s == pytest.approx(by_part["the server that decides"], rel=0.06)
+    assert busy.busy == pytest.approx(1, rel=0.06)
+    assert free.pushes_s == pytest.approx(by_part["the workers"], rel=0.2)
+    assert free.computing > 0.9 > 0.4 > busy.computing > 0.25  # 80 iterations a second of 0.1 s would be all
+
+
+def test_limits_are_those_of_each_part():
+    """A push of 932,362 float32 and 24 bytes over 25 Gbit/s, 0.7 ms of work on it, and a message of 0.3 ms."""
+    found = scale.limits(4, 1, 0.3e-3, 0.2)
+    assert found == pytest.approx({"the workers": 20, "the servers' links": 25e9 / 8 / (4 * 932_362 + 24),
+                                   "the work on the weights": 1 / 0.7e-3, "the server that decides": 1000})  # fmt: skip
+    many = scale.limits(4, 64, 0.3e-3, 0.2)
+    assert many["the server that decides"] == pytest.approx(1 / (64 * 0.3e-3 + 0.7e-3 / 64))
+    assert many["the servers' links"] == pytest.approx(64 * found["the servers' links"], rel=2e-3)
+
+
+def test_rows_say_what_a_message_costs_and_what_follows(monkeypatch, capsys):
+    for name, value in {"CROWDS": (2, 3), "RANGES": (1, 2), "LEAST": 4, "COUNTS": ((8, 1), (8, 1)),
+                        "NEEDED_BYTES": 2**60}.items():  # fmt: skip
+        monkeypatch.setattr(scale, name, value)
+    rows = list(scale.rows(quick=False))
+    assert "left out: a model of 10^9 parameters needs" in capsys.readouterr().out
+    assert all(row.ours > 0 and row.ratio > 0 for row in rows)
+    assert len([row for row in rows if row.unit == "us"]) == len(scale.POLICIES) * 2 * 2
+    followed = [row.name for row in rows if row.unit == "/s"]
+    assert followed[:4] == ["asp, W=3, 1 server: pushes", *(f"{p}, W=3, 2 servers: pushes" for p in scale.POLICIES)]
+    assert followed[4:] == [f"asp, W=3, 2 servers, {less}: pushes" for less in scale.LESS]
+    assert all("limit: the workers" in row.note for row in rows if row.unit == "/s")
+
+
+# --- pruning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", selection.DRAWS)
+def test_each_rule_has_a_row(kind: str):
+    rows = list(selection.selections(3000, kind, 0.0))
+    assert [row.name.split()[0] for row in rows] == list(selection.THRESHOLDS)
+    assert all(kind in row.name and 0 < row.ratio < math.inf for row in rows)
+    assert "sends 1.00%; torch's operators" in rows[1].note
+    assert "torch" not in rows[-1].note
+
+
+def test_shares_are_ratios_to_an_iteration(monkeypatch):
+    monkeypatch.setattr(selection, "THRESHOLDS", ("static:1%", "std:1"))
+    rows = list(selection.shares(0.0, batch_size=2))
+    assert len(rows) == 2 * 2
+    assert all("an iteration of" in row.against and 0 < row.ratio < math.inf for row in rows)
+    assert {row.bar for row in rows} == {selection.SHARE_BAR, None}
+
+
+def test_bars_depend_on_density_and_size():
+    found = {case: selection.bar(*case) for case in [(0.001, 10**6), (0.01, 25 * 10**6), (0.1, 10**6),
+                                                     (0.05, 25 * 10**6), (0.3, 10**6)]}  # fmt: skip
+    assert list(found.values()) == [4, 1.5, 30, 8, None]
+
+
+def test_operators_of_torch_select_the_same():
+    v = selection.DRAWS["laplace"](5000, torch.Generator().manual_seed(0))
+    for rule in (Static(0.01), Deviation(2.0)):
+        same = selection.in_torch(rule, len(v))
+        assert same is not None
+        assert sorted(same(v).flatten().tolist()) == rule.select(v).tolist()
+    assert selection.in_torch(Dynamic(), 9) is None
+
+
+def test_drawn_gradients_have_their_kurtosis():
+    for kind, fourth in {"gaussian": 3, "laplace": 6}.items():
+        v = selection.DRAWS[kind](200_000, torch.Generator().manual_seed(1)).double()
+        assert abs(float(v.mean())) < 0.02
+        assert float((v**4).mean() / (v**2).mean() ** 2) == pytest.approx(fourth, rel=0.1)
+
+
+# --- virtual time -----------------------------------------------------------------------------------------------------
+
+
+def test_each_policy_and_the_window_are_measured_from_few_workers_to_many():
+    rows = list(virtual.messages(8, 1))
+    names = ["a message under asp", "a message under bsp", "a message under ssp:3", "a push in the window"]
+    assert [row.name for row in rows] == [f"{name}, W={workers}" for name in names for workers in virtual.CROWDS]
+    assert [row.ratio for row in rows[:: len(virtual.CROWDS)]] == [1.0] * 4
+    assert all(row.ours > 0 and ("scan of all clocks" in row.note) == ("window" in row.name) for row in rows)
+
+
+def test_checkpoints_are_measured_at_the_period_that_is_the_default(monkeypatch):
+    for spent_s, percent in ((0.05, 0.5), (0.1, 1.0), (30.0, 2.0)):
+        monkeypatch.setattr(virtual, "checkpoint_s", lambda run, spent_s=spent_s: spent_s)
+        for row in virtual.checkpoints(80, 1):
+            assert (row.value, row.ratio) == (pytest.approx(percent), pytest.approx(percent / 2))
+
+
+def test_a_checkpoint_takes_time():
+    assert virtual.checkpoint_s(tiny(engine="virtual", cluster="lab", pushes=40, checkpoint_every=10)) > 0
+
+
+# --- ZipLine ----------------------------------------------------------------------------------------------------------
+
+
+def test_power_fits_an_exponent():
+    assert zipline.power([10, 100, 1000], [3e-5, 3e-3, 3e-1]) == pytest.approx(2)
+    assert zipline.power([1, 2, 4], [1, 2, 8]) == pytest.approx(1.5)
+
+
+def test_instances_are_those_of_the_authors():
+    points = zipline.instance((100, 15))
+    assert [len(row) for row in points] == [15] * 100
+    intervals = [row[1] - row[0] for row in points]
+    assert all(1000 <= interval <= 1500 for interval in intervals)
+    assert all(row[14] - row[0] == 14 * interval for row, interval in zip(points, intervals, strict=True))
+    starts = [row[0] - interval for row, interval in zip(points, intervals, strict=True)]
+    assert max(starts) - min(starts) <= 1500
+    assert zipline.instance((100, 15)) == points != zipline.instance((100, 15), 1)
+    assert 1000 < zipline_sweep(zipline.instance((1000, 150))).spread < 1500  # about one interval
+
+
+def test_searches_that_take_too_long_are_left_out():
+    assert set(zipline.searched((3, 4), 0.0)) == {*ZIPLINES, "naive", "grid", "fullgrid"}
+    assert set(zipline.searched((30, 2), 0.0)) == {*ZIPLINES, "grid", "fullgrid"}
+
+
+def test_times_are_compared_with_the_published_ones():
+    times = {"zipline": 1e-3, "optbs": 0.07, "sweep": 0.28, "fullgrid": 207.0}
+    found = {row.name.split(",")[0]: row for row in zipline.beside({(1000, 150): times, (7, 7): {"zipline": 0.5}})}
+    assert [(row.against, row.verdict, round(row.ratio, 4)) for row in found.values()] == [
+        ("ZipLine here", "", 1.0), ("as published", "reached", 0.125), ("OptBS as published", "missed", 0.5),
+        ("as published", "", 1.0)
+    ]  # fmt: skip
+    (row,) = zipline.beside({(1000, 150): {"zipline": 1e-3}})
+    assert (row.value, row.against, row.ratio) == (1.0, "as published", pytest.approx(1e-3 / 2.38))
+
+
+def test_growth_has_a_row_for_each_variant_and_axis():
+    spent = {size: dict.fromkeys(ZIPLINES, 1e-9 * size[0] ** 2 * size[1]) for size in zipline.SIZES}
+    found = list(zipline.growth(spent))
+    assert [row.value for row in found] == pytest.approx([2.0] * 5 + [1.0] * 5)
+    assert [row.note for row in found][:3] == ["published: 1.66", "published: 1.55", "published: 1.37"]

@@ -1,4 +1,4 @@
-"""What a dense round is compared with: shared memory without a protocol, all-reduce of gloo, pickled pipes, raw TCP.
+"""What rounds are compared with: shared memory without a protocol, gloo, pickled pipes, raw TCP, and plain training.
 
 W workers and a server are spawned once. Each order that they execute returns seconds per round.
 """
@@ -23,9 +23,11 @@ from pslab.engines.experiment.shared_memory import Arena
 from pslab.tensors.workload.data import Batches, batch, data_root, resolve_data
 from pslab.tensors.workload.models import build_model
 
+WAYS = ("copies", "in_place", "gloo", "pickled", "tcp", "ddp", "alone")  # methods of _Peer
 CHUNK = 1 << 16
 SPINS = 200  # reads of a flag before the processor is yielded
 LINE = 64  # bytes of a cache line, so that no two flags share one
+HEAD = 4096  # bytes of flags before the tensors
 
 
 class Peers:
@@ -41,17 +43,17 @@ class Peers:
             here, there = context.Pipe()
             ends = [server for server, _ in lines] if rank == workers else [lines[rank][1]]
             process = context.Process(
-                target=_peer, args=(rank, workers, there, ends, self._arena, self._folder.name), daemon=True
+                target=_peer, args=(there, rank, workers, ends, self._arena, self._folder.name), daemon=True
             )
             process.start()
             self._pipes.append(here)
             self._processes.append(process)
 
-    def seconds(self, what: str, size: int, rounds: int) -> float:
-        """Seconds per round of exchanging `size` float32 in one of the WAYS."""
-        self._arena.reserve(4096 + 4 * size * (1 + 2 * self.workers))
+    def seconds(self, way: str, size: int, rounds: int) -> float:
+        """Seconds per round of exchanging `size` float32, or of training on batches of `size`, in one of the WAYS."""
+        self._arena.reserve(HEAD + 4 * size * (1 + 2 * self.workers))
         for pipe in self._pipes:
-            pipe.send((what, size, rounds))
+            pipe.send((way, size, rounds))
         return max(float(pipe.recv()) for pipe in self._pipes)
 
     def close(self) -> None:
@@ -65,26 +67,49 @@ class Peers:
 @contextlib.contextmanager
 def peers(workers: int) -> Iterator[Peers]:
     """Peers that are ended in any case."""
-    others = Peers(workers)
-    try:
+    with contextlib.closing(Peers(workers)) as others:
         yield others
-    finally:
-        others.close()
+
+
+class Training:
+    """Plain training of the thesis's MLP on MNIST, with pslab's model, data and order of the examples."""
+
+    def __init__(self, workers: int, rank: int, batch_size: int, rate: float, momentum: float, seed: int) -> None:
+        self.data, self.module = resolve_data("mnist", data_root()), build_model("mlp", seed)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=rate, momentum=momentum)
+        self._batches = Batches(len(self.data.train_y), workers, rank, batch_size, seed)
+
+    def step(self, iteration: int) -> None:
+        """Compute a gradient and apply it."""
+        rows = torch.from_numpy(self._batches.at(iteration))
+        self.optimizer.zero_grad()
+        loss = functional.cross_entropy(self.module(self._inputs(self.data.train_x[rows])), self.data.train_y[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """On the test set."""
+        return float((self.module(self._inputs(self.data.test_x[:])).argmax(1) == self.data.test_y[:]).float().mean())
+
+    def _inputs(self, x: torch.Tensor) -> torch.Tensor:
+        return batch(x, torch.float32, self.data.mean, self.data.std)
 
 
 class _Peer:
+    """What one of the processes does: each way of WAYS returns its seconds per round."""
+
     def __init__(self, rank: int, workers: int, ends: list[Connection], arena: Arena, folder: str) -> None:
         self.rank, self.workers, self.ends, self.arena, self.folder = rank, workers, ends, arena, folder
         self.serves = rank == workers
-        self._group = False
-        self._lines: list[socket.socket] = []
+        self._connections: list[socket.socket] = []
 
     def copies(self, size: int, rounds: int) -> float:
         """The server adds the gradients and copies the weights to each worker."""
         return self._shared(size, rounds, copy_out=True)
 
     def in_place(self, size: int, rounds: int) -> float:
-        """The same, but workers read the server's weights in place."""
+        """The server adds the gradients, and workers read its weights in place."""
         return self._shared(size, rounds, copy_out=False)
 
     def gloo(self, size: int, rounds: int) -> float:
@@ -113,80 +138,66 @@ class _Peer:
 
     def tcp(self, size: int, rounds: int) -> float:
         """Gradients and weights as they are, over blocking sockets; the server hears one worker after the other."""
-        lines, weights, gradient = self._dialled(), torch.zeros(size), torch.zeros(size)
+        connections, weights, gradient = self._connected(), torch.zeros(size), torch.zeros(size)
         out, into = (memoryview(each.numpy().data).cast("B") for each in (weights, gradient))
 
         def serve(r: int) -> None:
-            for line in lines:
-                _fill(line, into)
+            for connection in connections:
+                _fill(connection, into)
                 weights.add_(gradient, alpha=-1e-6)
-            for line in lines:
-                line.sendall(out)
+            for connection in connections:
+                connection.sendall(out)
 
         def work(r: int) -> None:
-            lines[0].sendall(into)
-            _fill(lines[0], out)
+            connections[0].sendall(into)
+            _fill(connections[0], out)
 
         return _timed(serve if self.serves else work, rounds)
 
-    def _dialled(self) -> list[socket.socket]:
+    def ddp(self, batch_size: int, rounds: int) -> float:
+        """Training with DistributedDataParallel of torch over gloo."""
+        return 0.0 if self.serves else self._trained(batch_size, rounds, parallel=True)
+
+    def alone(self, batch_size: int, rounds: int) -> float:
+        """Training without any exchange."""
+        return 0.0 if self.serves else self._trained(batch_size, rounds, parallel=False)
+
+    def _trained(self, batch_size: int, rounds: int, *, parallel: bool) -> float:
+        training = Training(self.workers, self.rank, batch_size, rate=0.01, momentum=0.0, seed=0)
+        if parallel:
+            self._join()
+            training.module = torch.nn.parallel.DistributedDataParallel(training.module)
+        return _timed(training.step, rounds)
+
+    def _join(self) -> None:
+        if not torch.distributed.is_initialized():
+            where = (Path(self.folder) / "store").as_uri()
+            torch.distributed.init_process_group("gloo", init_method=where, rank=self.rank, world_size=self.workers)
+
+    def _connected(self) -> list[socket.socket]:
         """The server's connections to the workers, or a worker's to it."""
-        if not self._lines and self.serves:
+        if not self._connections and self.serves:
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 for pipe in self.ends:
                     pipe.send(listener.getsockname())
-                    self._lines.append(listener.accept()[0])
-        elif not self._lines:
-            self._lines.append(socket.create_connection(self.ends[0].recv()))
-        for line in self._lines:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._lines
-
-    def ddp(self, batch_size: int, rounds: int) -> float:
-        """Training with DistributedDataParallel of torch over gloo."""
-        return 0.0 if self.serves else _timed(self._training(batch_size, parallel=True), rounds)
-
-    def alone(self, batch_size: int, rounds: int) -> float:
-        """The same steps without any exchange."""
-        return 0.0 if self.serves else _timed(self._training(batch_size, parallel=False), rounds)
-
-    def _training(self, batch_size: int, *, parallel: bool) -> Callable[[int], object]:
-        data, module = resolve_data("mnist", data_root()), build_model("mlp", 0)
-        if parallel:
-            self._join()
-            module = torch.nn.parallel.DistributedDataParallel(module)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-        batches = Batches(len(data.train_y), self.workers, self.rank, batch_size, 0)
-
-        def turn(r: int) -> None:
-            rows = torch.from_numpy(batches.at(r))
-            optimizer.zero_grad()
-            x = batch(data.train_x[rows], torch.float32, data.mean, data.std)
-            functional.cross_entropy(module(x), data.train_y[rows]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-        return turn
-
-    def _join(self) -> None:
-        if not self._group:
-            where = (Path(self.folder) / "store").as_uri()
-            torch.distributed.init_process_group("gloo", init_method=where, rank=self.rank, world_size=self.workers)
-            self._group = True
+                    self._connections.append(listener.accept()[0])
+        elif not self._connections:
+            self._connections.append(socket.create_connection(self.ends[0].recv()))
+        for connection in self._connections:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._connections
 
     def _shared(self, size: int, rounds: int, *, copy_out: bool) -> float:
         flags = self.arena.bytes(0, LINE * (self.workers + 1)).cast("q")
-        step = LINE // 8
-
-        def flat(index: int) -> torch.Tensor:
-            return self.arena.tensor(4096 + 4 * size * index, size, torch.float32)
-
-        weights, start = flat(0), flags[step * self.rank]
-        gradients = [flat(1 + w) for w in range(self.workers)]
-        targets = [flat(1 + self.workers + w) for w in range(self.workers)] if copy_out else []
+        step, workers = LINE // 8, range(self.workers)
+        weights, *others = (self.arena.tensor(HEAD + 4 * size * index, size, torch.float32)
+                            for index in range(1 + 2 * self.workers))  # fmt: skip
+        gradients, targets = others[: self.workers], others[self.workers :] if copy_out else []
+        start = flags[step * self.rank]
 
         def serve(r: int) -> None:
-            for w in range(self.workers):
-                _until(flags, step * w, start + r + 1)
+            for worker in workers:
+                _until(flags, step * worker, start + r + 1)
             for low in range(0, size, CHUNK):
                 piece = slice(low, min(low + CHUNK, size))
                 here = weights[piece]
@@ -203,12 +214,9 @@ class _Peer:
         return _timed(serve if self.serves else work, rounds)
 
 
-WAYS = ("copies", "in_place", "gloo", "pickled", "tcp", "ddp", "alone")
-
-
-def _fill(line: socket.socket, place: memoryview) -> None:
-    while place:
-        place = place[line.recv_into(place) :]
+def _fill(connection: socket.socket, target: memoryview) -> None:
+    while target:
+        target = target[connection.recv_into(target) :]
 
 
 def _until(flags: memoryview, index: int, value: int) -> None:
@@ -229,13 +237,10 @@ def _timed(turn: Callable[[int], object], rounds: int) -> float:
     return (time.perf_counter() - start_s) / rounds
 
 
-def _peer(rank: int, workers: int, parent: Connection, ends: list[Connection], arena: Arena, folder: str) -> None:
+def _peer(parent: Connection, *about: object) -> None:
     torch.set_num_threads(1)
-    peer = _Peer(rank, workers, ends, arena, folder)
-    ways = {name: getattr(peer, name) for name in WAYS}
-    while True:
-        try:
-            what, size, rounds = parent.recv()
-        except EOFError:
-            return
-        parent.send(ways[what](size, rounds))
+    peer = _Peer(*about)  # type: ignore[arg-type]
+    with contextlib.suppress(EOFError):
+        while True:
+            way, size, rounds = parent.recv()
+            parent.send(getattr(peer, way)(size, rounds))

@@ -58,7 +58,7 @@ class Example:
 
     def __init__(self, workers: int, model: str) -> None:
         self._ray = ray = load_ray()
-        self._server: Any = ray.remote(ParameterServer).remote(model)
+        self.server: Any = ray.remote(ParameterServer).remote(model)
         self._workers: list[Any] = [ray.remote(DataWorker).remote(model) for _ in range(workers)]
 
     def asynchronous(self, rounds: int) -> float:
@@ -69,7 +69,7 @@ class Example:
         for _ in range(rounds * len(self._workers)):
             (ready, *_), _ = self._ray.wait(list(computing))
             worker = computing.pop(ready)
-            weights = self._server.apply_gradients.remote(ready)
+            weights = self.server.apply_gradients.remote(ready)
             computing[worker.compute_gradients.remote(weights)] = worker
         self._ray.get(weights)
         return (time.perf_counter() - start_s) / rounds
@@ -79,17 +79,17 @@ class Example:
         weights = self._begun()
         start_s = time.perf_counter()
         for _ in range(rounds):
-            weights = self._server.apply_gradients.remote(*(w.compute_gradients.remote(weights) for w in self._workers))
+            weights = self.server.apply_gradients.remote(*(w.compute_gradients.remote(weights) for w in self._workers))
         self._ray.get(weights)
         return (time.perf_counter() - start_s) / rounds
 
     def close(self) -> None:
         """End the actors."""
-        for actor in (self._server, *self._workers):
+        for actor in (self.server, *self._workers):
             self._ray.kill(actor)
 
     def _begun(self) -> Any:
         """The weights, once every actor has nothing else to do."""
-        weights = self._server.get_weights.remote()
+        weights = self.server.get_weights.remote()
         self._ray.get([worker.compute_gradients.remote(weights) for worker in self._workers])
         return weights

@@ -6,7 +6,6 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,24 +32,16 @@ class Endless(KeyboardInterrupt):
     """A run has not ended within its limit."""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """What is wrong with a run, and how to see it again."""
-
-    seed: int
-    number: int
-    engine: str
-    words: str
-    run: Run
-
-    def __str__(self) -> str:
-        again = f"python -m pslab chaos --seed {self.seed} --first {self.number} --runs 1 --engine {self.engine}"
-        fields = {name: value for name, value in self.run.plain().items() if name in SHOWN}
-        return f"run {self.number}: {self.words}\n  {json.dumps(fields)}\n  again: {again}"
-
-
 SHOWN = ("sync", "workers", "servers", "ranges", "order", "prune", "pull", "optimizer", "rate", "codec", "pushes",
          "cluster", "lease_s", "on_death")  # fmt: skip
+
+
+def violation(seed: int, number: int, words: list[str], run: Run) -> str:
+    """What is wrong with a run, and how to see it again."""
+    engine = LOCAL if run.engine == LOCAL else VIRTUAL
+    again = f"python -m pslab chaos --seed {seed} --first {number} --runs 1 --engine {engine}"
+    fields = {name: value for name, value in run.plain().items() if name in SHOWN}
+    return f"run {number}: {'; '.join(words)}\n  {json.dumps(fields)}\n  again: {again}"
 
 
 def campaign(seed: int, numbers: Iterator[int] | range, engine: str) -> Iterator[tuple[Outcome | None, list[str], Run]]:

@@ -13,10 +13,13 @@ from pslab.config.parameters import Bounds
 from pslab.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pslab.config.run import Run
     from pslab.engines.experiment.experiment import Outcome
 
 ENGINES = ("virtual", "local")
 RUNS = {"virtual": 1000, "local": 20}
+BOUNDS = {"seed": Bounds(at_least=0, at_most=2**62), "first": Bounds(at_least=0, at_most=2**31),
+          "runs": Bounds(at_least=1, at_most=10**9), "minutes": Bounds(above=0, at_most=10**5)}  # fmt: skip
 SHOWN = 10  # violations that are printed in full
 
 
@@ -43,66 +46,50 @@ class Tally:
         self.seed, self.engine, self.runs, self.bad = seed, engine, 0, 0
         self.outcomes, self.faults, self.policies = Counter[str](), Counter[str](), Counter[str]()
 
-    def take(self, number: int, outcome: Outcome | None, found: list[str], run: Any) -> None:
-        """One run more."""
-        from tools.chaos.campaign import Violation
+    def take(self, number: int, outcome: Outcome | None, found: list[str], run: Run) -> None:
+        """Count one run more, and print what is wrong with it."""
+        from tools.chaos.campaign import violation
 
         self.runs += 1
-        self.policies[run.sync.partition(":")[0]] += 1
+        self.policies[str(run.sync).partition(":")[0]] += 1
         self.outcomes[outcome.facts["outcome"] if outcome else "error"] += 1
-        if outcome:
-            self.faults.update(outcome.facts.get("faults", {}))
-        if found:
-            self.bad += 1
-            if self.bad <= SHOWN:
-                print(Violation(self.seed, number, self.engine, "; ".join(found), run), flush=True)
+        self.faults.update(outcome.facts.get("faults", {}) if outcome else {})
+        self.bad += bool(found)
+        if found and self.bad <= SHOWN:
+            print(violation(self.seed, number, found, run), flush=True)
 
     def words(self) -> str:
         """The figures in a few lines."""
-        def counts(of: Counter[str]) -> str:
-            return ", ".join(f"{count} {name}" for name, count in sorted(of.items())) or "none"
-
+        faults, policies, ends = (", ".join(f"{count} {name}" for name, count in sorted(each.items())) or "none"
+                                  for each in (self.faults, self.policies, self.outcomes))  # fmt: skip
         return (f"{self.runs} runs on the {self.engine} engine, seed {self.seed}, commit {commit()}: {self.bad} "
-                f"violations\n  faults: {counts(self.faults)}\n  policies: {counts(self.policies)}\n"
-                f"  ends: {counts(self.outcomes)}")  # fmt: skip
+                f"violations\n  faults: {faults}\n  policies: {policies}\n  ends: {ends}")  # fmt: skip
 
 
 def main(options: argparse.Namespace) -> int:
     """Run and print. Exit status: 1 if something does not hold, 2 bad arguments."""
-    _check("seed", options.seed, Bounds(at_least=0, at_most=2**62))
-    _check("first", options.first, Bounds(at_least=0, at_most=2**31))
-    _check("runs", options.runs, Bounds(at_least=1, at_most=10**9))
-    _check("minutes", options.minutes, Bounds(above=0, at_most=10**5))
-    if options.minutes is not None:
-        return _soak(options)
-    from tools.chaos.campaign import campaign
-
-    begin_s, tally = time.monotonic(), Tally(options.seed, options.engine)
-    numbers = range(options.first, options.first + (options.runs or RUNS[options.engine]))
-    for number, seen in zip(numbers, campaign(options.seed, numbers, options.engine), strict=True):
-        tally.take(number, *seen)
-    left = _left_behind()
-    print(f"{tally.words()}\n  {time.monotonic() - begin_s:.0f} s{left}")
-    return 1 if tally.bad or left else 0
-
-
-def _soak(options: argparse.Namespace) -> int:
+    for name, bounds in BOUNDS.items():
+        if (value := getattr(options, name)) is not None and not bounds.hold(value):
+            raise ConfigError(name, value, f"must be a number {bounds}")
     from tools.chaos.campaign import campaign, performed
     from tools.chaos.soak import soak, still
 
-    tally = Tally(options.seed, "local")
+    begin_s, tally = time.monotonic(), Tally(options.seed, "local" if options.minutes else options.engine)
 
-    def each(number: int) -> None:
-        number += options.first
-        (seen,) = campaign(options.seed, range(number, number + 1), "local")
+    def run(number: int) -> None:
+        (seen,) = campaign(tally.seed, range(number, number + 1), tally.engine)
         tally.take(number, *seen)
 
-    def quiet() -> None:
-        tally.take(-1, *performed(still()), still())
-
-    samples = soak(options.minutes, each, quiet)
+    if options.minutes is not None:
+        samples = soak(options.minutes, lambda count: run(options.first + count),
+                       lambda: tally.take(-1, *performed(still()), still()))  # fmt: skip
+        measured = samples.words()
+    else:
+        for count in range(options.runs or RUNS[options.engine]):
+            run(options.first + count)
+        measured = f"  {time.monotonic() - begin_s:.0f} s"
     left = _left_behind()
-    print(f"{tally.words()}\n{samples.words()}{left}")
+    print(f"{tally.words()}\n{measured}{left}")
     return 1 if tally.bad or left else 0
 
 
@@ -115,11 +102,6 @@ def _left_behind() -> str:
     pool.release()
     here = mp.active_children()
     return f"\n  {len(here)} processes are left behind" if here else ""
-
-
-def _check(name: str, value: float | None, bounds: Bounds) -> None:
-    if value is not None and not bounds.hold(value):
-        raise ConfigError(name, value, f"must be a number {bounds}")
 
 
 def commit() -> str:

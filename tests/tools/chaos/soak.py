@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import glob
 import multiprocessing as mp
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
+import psutil
 
 from pslab.config.run import Run
 from tools.chaos.draw import DATA, MODEL
@@ -88,10 +89,10 @@ def soak(minutes: float, each: Callable[[int], None], quiet: Callable[[], None])
 def resident_bytes(process: int) -> int:
     """Memory of a process that no other one shares; 0 if it is gone."""
     try:
-        fields = Path(f"/proc/{process}/statm").read_text().split()
-    except OSError:
+        memory = psutil.Process(process).memory_info()
+    except psutil.Error:
         return 0
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    return int(memory.rss - memory.shared)
 
 
 def descriptors(process: int) -> int:
@@ -101,15 +102,7 @@ def descriptors(process: int) -> int:
     there, so that how many there are depends on what the last runs have asked for.
     """
     found = set[str | int]()
-    for descriptor in _names(f"/proc/{process}/fd"):
-        path = f"/proc/{process}/fd/{descriptor}"
+    for path in glob.glob(f"/proc/{process}/fd/*"):
         with contextlib.suppress(OSError):  # it was closed meanwhile
-            found.add(os.stat(path).st_ino if os.readlink(path).startswith("/memfd:") else descriptor)
+            found.add(os.stat(path).st_ino if os.readlink(path).startswith("/memfd:") else path)
     return len(found)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

@@ -1,15 +1,19 @@
-"""The server that decides for all ranges: what a message costs it, and runs in virtual time in which it costs that."""
+"""Many workers and servers, of which one decides for all ranges: what a message costs it, and runs in virtual time in
+which it costs that. And a model that fills memory: 10^9 parameters in ranges, plain SGD, one worker."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import median
+from typing import NamedTuple
+
+import pandas as pd
 
 from pslab.config.run import Run
 from pslab.config.spec import build
@@ -18,9 +22,10 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import WHOLE, Carried, Frame, Gradient, Wanted, pack, unpack
 from pslab.engines.local.store import frame_of
+from pslab.engines.processes import pool as pools
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver
-from pslab.engines.server.ledger import Ledger
+from pslab.engines.server.ledger import PUSH_COLUMNS, Ledger
 from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.store import StoreListener, Work, pass_on
 from pslab.engines.virtual.timing import Sizes, job_without_tensors
@@ -29,14 +34,17 @@ from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Server
 from pslab.protocol.store import Order, Store
-from tools.bench.flat import ROW, exchange
-from tools.bench.measure import Row, alternated
+from tools.bench.measure import Row, alternated, copy_s, ignore
+from tools.bench.processes import ROW, exchange
 
-SECTION = "8 the server that decides"
 POLICIES, CROWDS, RANGES = ("asp", "ssp:3", "bsp"), (64, 256, 1000), (1, 64)
 COUNTS = (120_000, 3), (20_000, 1)  # messages, and how often they are measured: as a rule, and quickly
 ROUNDS, LEAST = 3, 640  # of all workers; pushes of a simulation
 FORGET_PEAK = Path("/proc/self/clear_refs")  # Linux, with "5": of this process's memory
+SIZE, LARGE_RANGES, LARGE_ROUNDS = 10**9, 16, 7  # of the large model
+TOUCHED = 3  # rounds in which some memory is touched for the first time
+MEMORY_BAR, TIME_BAR = 1.3, 2.0
+NEEDED_BYTES = 4 * 4 * SIZE  # the weights, the worker's two gradients, and as much again for the copy
 #: 10 Gbit/s for each worker, 25 for each server; a gradient takes 100 ms. Of the thesis's MLP, dense: 3.7 MB.
 CLUSTER: dict[str, float] = {
     "bandwidth_bit_s": 1e10, "server_bandwidth_bit_s": 2.5e10, "latency_s": 5e-5, "compute_s": 0.1,
@@ -59,14 +67,13 @@ def deciding(quick: bool) -> dict[tuple[str, int, int], Row]:
     count, repeats = COUNTS[quick]
     found = {}
     for policy, workers, ranges in product(POLICIES, CROWDS[::2] if quick else CROWDS, RANGES):
-        spent = alternated({"machine": partial(message_s, policy, workers, count, ranges),
-                            "server": partial(server_s, policy, workers, ranges, count)}, repeats)  # fmt: skip
+        ours, machine = alternated({"server": partial(server_s, policy, workers, ranges, count),
+                                    "machine": partial(message_s, policy, workers, count, ranges)},
+                                   repeats).values()  # fmt: skip
         where = "1 range" if ranges == 1 else f"{ranges} ranges at {ranges} servers"
-        note = f"{1e-3 / spent['server']:.3g} thousand a second; the machine alone {1e-3 / spent['machine']:.3g}"
-        found[policy, workers, ranges] = Row(
-            SECTION, f"a message under {policy}, W={workers}, {where}", 1e6 * spent["server"], "us",
-            "the machine alone", spent["server"] / spent["machine"], note=note,
-        )  # fmt: skip
+        note = f"{1e-3 / ours:.3g} thousand a second; the machine alone {1e-3 / machine:.3g}"
+        found[policy, workers, ranges] = Row(f"a message under {policy}, W={workers}, {where}", ours, machine,
+                                             "the machine alone", unit="us", note=note)  # fmt: skip
     return found
 
 
@@ -117,7 +124,7 @@ def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     rounds = -(-count // (2 * workers * servers))
     run = {"workers": workers, "servers": servers, "sync": policy, "pushes": 10**9}
     job, arenas = job_without_tensors(exchange(ROW * servers, servers, **run)), (Arena(), Arena())
-    books = PushAccounts(job, Ledger(job, None, None, _ignore, arenas))
+    books = PushAccounts(job, Ledger(job, None, None, ignore, arenas))
     clock, machine = WallClock(), Server(range(workers), servers, job.sync)
     others = [Elsewhere() for _ in range(1, servers)]
     driver = ServerDriver(job, machine, books, Sizes(job), clock, Packing(), others=others)
@@ -151,13 +158,13 @@ def simulated(policy: str, workers: int, servers: int, message_s: float, rounds:
               cluster={**CLUSTER, "message_s": message_s})  # fmt: skip
     FORGET_PEAK.write_text("5")
     experiment, start_s = resolve(run), time.thread_time()
-    outcome = execute(experiment, _ignore)
+    outcome = execute(experiment, ignore)
     cpu_s = time.thread_time() - start_s
     phase, begin_s, end_s = outcome.phases[:, 2:5].T
     computed_s, seconds = (end_s - begin_s)[phase == COMPUTE].sum(), outcome.facts["seconds"]
-    facts = outcome.facts
+    facts, peak_bytes = outcome.facts, 1024 * kibibytes("/proc/self/status", "VmHWM")
     return Simulated(facts["pushes"] / seconds, facts["server_busy_s"] / seconds, computed_s / workers / seconds,
-                     facts["turning_s"], cpu_s, facts["events"], _peak_bytes())  # fmt: skip
+                     facts["turning_s"], cpu_s, facts["events"], peak_bytes)  # fmt: skip
 
 
 def limits(workers: int, servers: int, message_s: float, round_s: float) -> dict[str, float]:
@@ -174,7 +181,7 @@ def limits(workers: int, servers: int, message_s: float, round_s: float) -> dict
             "the work on the weights": 1 / work_s, "the server that decides": 1 / own_s}  # fmt: skip
 
 
-def crowds(spent_s: Mapping[tuple[str, int], float], quick: bool) -> list[Row]:
+def crowds(spent_s: Mapping[tuple[str, int], float], quick: bool) -> Iterator[Row]:
     """Runs of many workers and servers in virtual time, beside the arithmetic.
 
     Args:
@@ -184,7 +191,6 @@ def crowds(spent_s: Mapping[tuple[str, int], float], quick: bool) -> list[Row]:
     cases = [*(("asp", workers, many, "") for workers in (16, 64, 256) if workers < most), ("asp", most, 1, ""),
              *((policy, most, many, "") for policy in POLICIES),
              *(("asp", most, many, less) for less in LESS)]  # fmt: skip
-    found = []
     for policy, workers, servers, less in cases:
         message_s = 2 * spent_s[policy, servers] * (LESS[less](servers) if less else 1.0)
         alone = simulated(policy, 1, servers, message_s, rounds=20)
@@ -196,21 +202,43 @@ def crowds(spent_s: Mapping[tuple[str, int], float], quick: bool) -> list[Row]:
                 f"{100 * run.computing:.0f} %; simulated in {run.wall_s:.3g} s ({run.cpu_s:.3g} of CPU), "
                 f"{event_us:.3g} us an event; the process has {peak_mib:.0f} MiB")  # fmt: skip
         name = f"{policy}, W={workers}, {servers} server{'s' * (servers > 1)}{less and f', {less}'}: pushes"
-        found.append(Row(SECTION, name, run.pushes_s, "/s", "arithmetic", run.pushes_s / allowed[limit], note=note))
-    return found
+        yield Row(name, run.pushes_s, allowed[limit], "arithmetic", unit="/s", note=note)
 
 
-def rows(quick: bool) -> list[Row]:
-    """What a message costs, and what follows of it."""
+def rows(quick: bool) -> Iterator[Row]:
+    """What a message costs the server that decides, and what follows; where there is memory for it, the large model."""
     measured = deciding(quick)
-    spent_s = {key: row.value / 1e6 for key, row in measured.items() if key[1] == max(CROWDS)}
-    return [*measured.values(), *crowds({(policy, ranges): s for (policy, _, ranges), s in spent_s.items()}, quick)]
+    yield from measured.values()
+    most = max(workers for _, workers, _ in measured)
+    yield from crowds({(policy, ranges): row.ours for (policy, workers, ranges), row in measured.items()
+                       if workers == most}, quick)  # fmt: skip
+    if kibibytes("/proc/meminfo", "MemAvailable") * 1024 < NEEDED_BYTES:
+        print(f"  left out: a model of 10^9 parameters needs {NEEDED_BYTES / 2**30:.0f} GiB of free memory")
+    else:
+        yield from large_model()
 
 
-def _peak_bytes() -> int:
-    """The most memory that this process has had since FORGET_PEAK."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
+def large_model() -> Iterator[Row]:
+    """The memory of the server compared with the model; a round compared with one copy of the model."""
+    pools.release()
+    experiment = exchange(SIZE, LARGE_RANGES, workers=1, sync="bsp", pushes=LARGE_ROUNDS)
+    pushes = pd.DataFrame(execute(experiment, ignore).pushes, columns=PUSH_COLUMNS)
+    ends = pushes.groupby("iteration").seconds.max().tolist()  # when the last range of each was applied
+    process = f"/proc/{pools.acquire(1).processes[pools.SERVER].pid}/smaps_rollup"
+    own, resident = (1024 * kibibytes(process, name) for name in ("Anonymous", "Rss"))
+    pools.release()
+    yield Row(f"10^9 parameters in {LARGE_RANGES} ranges, a round",
+              median(end - start for start, end in pairwise(ends[TOUCHED - 1 :])), copy_s(SIZE, 2.0),
+              "one copy, one thread", TIME_BAR, "s", f"the first, which touches the memory, {ends[0]:.1f} s")
+    model = 4 * experiment.keyspace.size
+    yield Row("the server's own memory and the weights", own + model, model, "the model", MEMORY_BAR, "GiB",
+              f"also mapped: the worker's gradients; {resident / 2**30:.1f} GiB in all")  # fmt: skip
+
+
+def kibibytes(file: str, name: str) -> int:
+    """A figure of a file of /proc; 0 if it is not there."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path(file).read_text(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _iteration(job: Job, worker: int, iteration: int) -> bytes:
@@ -220,10 +248,6 @@ def _iteration(job: Job, worker: int, iteration: int) -> bytes:
         frame.append(Push(worker, index, iteration, 0, Gradient(WHOLE, part.size, math.nan)))
         frame.append(Pull(worker, index, iteration + 1, 0, Wanted(0, 0)))
     return pack(frame)
-
-
-def _ignore(news: dict[str, Any]) -> None:
-    """No one listens."""
 
 
 _CARRIED = pack([Carried(WHOLE, 0.0, 0.0)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 
 import numpy as np
@@ -17,7 +18,6 @@ from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 from tools.bench.measure import Row, interleaved
 
-SECTION = "2 pruning"
 THRESHOLDS = ("static:10%", "static:1%", "static:0.1%", "std:1", "std:2", "std:3", "dynamic:5", "dgc:1%,warm_up=0",
               "dgc:0.1%,warm_up=0")  # fmt: skip
 SIZES = (1_000_000, 25_000_000)  # within the cache and beyond it
@@ -26,72 +26,64 @@ SHARE_BAR, BATCH_SIZE = 0.06, 128  # of an iteration, pruning with all that belo
 CACHE_ENTRIES = 1 << 22
 
 
-def rows(quick: bool) -> list[Row]:
+def rows(quick: bool) -> Iterator[Row]:
     """Every threshold of the thesis at both sizes, for Laplace and Gaussian gradients; then the shares."""
     seconds = 1.0 if quick else 6.0
     with one_thread():
-        passes = [row for n in SIZES for kind in DRAWS for row in selections(n, kind, seconds)]
-        return passes + shares(seconds / 4)
+        for n in SIZES:
+            for kind in DRAWS:
+                yield from selections(n, kind, seconds)
+        yield from shares(seconds / 4)
 
 
-def selections(n: int, kind: str, seconds: float) -> list[Row]:
+def selections(n: int, kind: str, seconds: float) -> Iterator[Row]:
     """The selection of each rule from n float32, compared with plain torch where it has the same."""
     count = 2 if n <= CACHE_ENTRIES else 1  # two in turn, so that branches are not predicted by repetition
     vectors = [DRAWS[kind](n, torch.Generator().manual_seed(seed)) for seed in range(count)]
     turns = cycle(vectors)
     rules: dict[str, Rule] = {text: build("prune", text) for text in THRESHOLDS}
-    calls: dict[str, Callable[[], object]] = {
-        "max": lambda: np.max(next(turns).numpy()),
-        "sum": lambda: torch.sum(next(turns)),
-    }
+    chosen: dict[str, Callable[[torch.Tensor], object]] = {"max": lambda v: np.max(v.numpy()), "sum": torch.sum}
     for text, rule in rules.items():
-        calls[text] = lambda rule=rule: rule.select(next(turns))  # type: ignore[misc]
-        if peer := _peer(rule, n):
-            calls[f"{text} in torch"] = lambda peer=peer: peer(next(turns))  # type: ignore[misc]
-    spent_s = interleaved(calls, seconds)
-    pass_s = min(spent_s["max"], spent_s["sum"])
-    found = []
+        chosen[text] = rule.select
+        if (same := in_torch(rule, n)) is not None:
+            chosen[f"{text} in torch"] = same
+    spent = interleaved({name: lambda each=each: each(next(turns))  # type: ignore[misc]
+                         for name, each in chosen.items()}, seconds)  # fmt: skip
+    pass_s = min(spent["max"], spent["sum"])
     for text, rule in rules.items():
-        density = len(rule.select(vectors[0])) / n
-        peer_s = spent_s.get(f"{text} in torch")
-        note = f"sends {density:.2%}" + (f"; torch's operators: {peer_s / pass_s:.3g}" if peer_s else "")
-        found.append(Row(SECTION, f"{text} of {n / 1e6:g} M, {kind}", spent_s[text] * 1e3, "ms", "a read pass",
-                         spent_s[text] / pass_s, bar(density, n), note))  # fmt: skip
-    return found
+        density, torch_s = len(rule.select(vectors[0])) / n, spent.get(f"{text} in torch")
+        note = f"sends {density:.2%}" + (f"; torch's operators: {torch_s / pass_s:.3g}" if torch_s else "")
+        yield Row(f"{text} of {n / 1e6:g} M, {kind}", spent[text], pass_s, "a read pass", bar(density, n), note=note)
 
 
-def shares(seconds: float) -> list[Row]:
+def shares(seconds: float, batch_size: int = BATCH_SIZE) -> Iterator[Row]:
     """Selection and all of pruning, compared with an iteration of the thesis's MLP; they alternate as in a run."""
     module = build_model("mlp", 0)
     space = Keyspace.of(module)
     gradient = torch.zeros(space.size)
     space.bind(module, space.flatten(module), gradient)
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.rand(BATCH_SIZE, 784, generator=generator), torch.arange(BATCH_SIZE) % 10
+    x, y = torch.rand(batch_size, 784, generator=generator), torch.arange(batch_size) % 10
     layers = [slice(layer.flat.start, layer.flat.stop) for layer in space.layers]
 
     def iteration() -> None:
         gradient.zero_()
         functional.cross_entropy(module(x.roll(1, 0)), y).backward()  # type: ignore[no-untyped-call]
 
-    found = []
+    def select(rule: Rule) -> None:
+        for layer in layers:
+            rule.select(gradient[layer])
+
     for text in THRESHOLDS:
         rule = build("prune", text)
         pruner = Pruner.of(rule, space, gradient.dtype)
-
-        def select(rule: Rule = rule) -> None:
-            for layer in layers:
-                rule.select(gradient[layer])
-
-        spent_s = interleaved({"iteration": iteration, "pruning": lambda p=pruner: p.prune(gradient, 0),  # type: ignore[misc]
-                               "selection": select}, seconds)  # fmt: skip
-        density, iteration_s = len(pruner.prune(gradient, 0)[0]) / space.size, spent_s["iteration"]
+        spent = interleaved({"iteration": iteration, "pruning": partial(pruner.prune, gradient, 0),
+                             "selection": partial(select, rule)}, seconds)  # fmt: skip
+        density, against = len(pruner.prune(gradient, 0)[0]) / space.size, f"{spent['iteration'] * 1e3:.3g} ms"
         for what, words in (("selection", "selection alone"), ("pruning", "pruning with its residual")):
-            bar_ = SHARE_BAR if density <= min(BARS) and what == "pruning" else None
-            found.append(Row(SECTION, f"{text}: {words}", spent_s[what] * 1e3, "ms",
-                             f"an iteration of {iteration_s * 1e3:.3g} ms", spent_s[what] / iteration_s, bar_,
-                             f"batch {BATCH_SIZE}"))  # fmt: skip
-    return found
+            limit = SHARE_BAR if density <= min(BARS) and what == "pruning" else None
+            yield Row(f"{text}: {words}", spent[what], spent["iteration"], f"an iteration of {against}", limit,
+                      note=f"batch {batch_size}")  # fmt: skip
 
 
 def bar(density: float, n: int) -> float | None:
@@ -99,20 +91,18 @@ def bar(density: float, n: int) -> float | None:
     return next((bars[n > CACHE_ENTRIES] for most, bars in BARS.items() if density <= most), None)
 
 
-def _gaussian(n: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(n, generator=generator)
-
-
 def _laplace(n: int, generator: torch.Generator) -> torch.Tensor:
     magnitudes = torch.empty(n).exponential_(generator=generator)
     return magnitudes.mul_(torch.randint(0, 2, (n,), generator=generator).mul_(2).sub_(1))
 
 
-DRAWS: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {"gaussian": _gaussian, "laplace": _laplace}
+DRAWS: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {
+    "gaussian": lambda n, generator: torch.randn(n, generator=generator), "laplace": _laplace
+}  # fmt: skip
 
 
-def _peer(rule: Rule, n: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """The same selection by operators of torch, which may choose differently among ties."""
+def in_torch(rule: Rule, n: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """The same selection by operators of torch, which may choose differently among ties; None if torch has none."""
     if isinstance(rule, Static):
         k = rule.count(n)
         return lambda v: torch.topk(v.abs(), k).indices

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ from pslab.policies.planning.baselines import BASELINES
 from pslab.policies.planning.zipline import ZIPLINES
 from tools.bench.measure import Row, interleaved
 
-SECTION = "5 ZipLine"
 BAR = 0.25  # of the published time of OptBS, at the largest size
 Size = tuple[int, int]  # workers, points of each
 SIZES: tuple[Size, ...] = ((10, 15), (10, 150), (100, 15), (100, 150), (500, 15), (500, 150), (1000, 15), (1000, 150))
@@ -36,11 +36,11 @@ PUBLISHED_US: dict[str, dict[Size, float]] = {
 }  # fmt: skip
 
 
-def rows(quick: bool) -> list[Row]:
+def rows(quick: bool) -> Iterator[Row]:
     """Every search at every size that it can solve, then the powers of n and R with which the times grow."""
-    seconds = 0.1 if quick else 1.5
-    spent = {size: searched(size, seconds) for size in (SMALL, *SIZES)}
-    return [*beside(spent), *growth({size: spent[size] for size in SIZES})]
+    spent = {size: searched(size, 0.1 if quick else 1.5) for size in (SMALL, *SIZES)}
+    yield from beside(spent)
+    yield from growth({size: spent[size] for size in SIZES})
 
 
 def instance(size: Size, seed: int = 0) -> list[list[float]]:
@@ -63,9 +63,8 @@ def searched(size: Size, seconds: float) -> dict[str, float]:
     return interleaved({name: partial(search, points) for name, search in able.items()}, seconds)
 
 
-def beside(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
+def beside(spent: Mapping[Size, Mapping[str, float]]) -> Iterator[Row]:
     """Each time as a ratio to the published one; without one, to that of OptBS, or to that of ZipLine in this call."""
-    found = []
     for size, times in spent.items():
         for name, took_s in times.items():
             published = PUBLISHED_US.get(name if name in PUBLISHED_US else "optbs", {}).get(size)
@@ -73,31 +72,25 @@ def beside(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
             if published is not None:
                 against, other_s = "as published" if name in PUBLISHED_US else "OptBS as published", 1e-6 * published
             bar = BAR if size == LARGEST and name in ("optbs", "lru", "sweep") else None
-            each = f"{1e9 * took_s / (size[0] * size[1]):.3g} ns a point"
-            found.append(Row(SECTION, f"{name}, n={size[0]}, R={size[1]}", 1e3 * took_s, "ms", against,
-                             took_s / other_s, bar, each))  # fmt: skip
-    return found
+            yield Row(f"{name}, n={size[0]}, R={size[1]}", took_s, other_s, against, bar,
+                      note=f"{1e9 * took_s / (size[0] * size[1]):.3g} ns a point")  # fmt: skip
 
 
-def growth(spent: Mapping[Size, Mapping[str, float]]) -> list[Row]:
+def growth(spent: Mapping[Size, Mapping[str, float]]) -> Iterator[Row]:
     """Times as powers of n at the larger R, and of R at the largest n, compared with the published times."""
-    found = []
-    for letter, axis, sizes in (("n", 0, [size for size in SIZES if size[1] == LARGEST[1] and size[0] >= 100]),
-                                ("R", 1, [size for size in SIZES if size[0] == LARGEST[0]])):  # fmt: skip
+    for letter, axis, sizes, where in (
+        ("n", 0, [size for size in SIZES if size[1] == LARGEST[1] and size[0] >= 100], f"R={LARGEST[1]}, n from 100"),
+        ("R", 1, [size for size in SIZES if size[0] == LARGEST[0]], f"n={LARGEST[0]}"),
+    ):
         for name in ZIPLINES:
             ours = power([size[axis] for size in sizes], [spent[size][name] for size in sizes])
             known = {size: us for size, us in PUBLISHED_US.get(name, {}).items() if size in sizes}
-            theirs = power([size[axis] for size in known], list(known.values())) if known else None
-            against, bound = ("the published power", theirs) if theirs else ("linear", 1.0)
-            where = f"R={LARGEST[1]}, n from 100" if letter == "n" else f"n={LARGEST[0]}"
-            found.append(Row(SECTION, f"{name}: grows with {letter} to the power, {where}", ours, "", against,
-                             ours / bound, None, f"published: {theirs:.2f}" if theirs else ""))  # fmt: skip
-    return found
+            theirs = power([size[axis] for size in known], list(known.values())) if known else 0.0
+            yield Row(f"{name}: grows with {letter} to the power, {where}", ours, theirs or 1.0,
+                      "the published power" if theirs else "linear", unit="",
+                      note=f"published: {theirs:.2f}" if theirs else "")  # fmt: skip
 
 
 def power(sizes: Sequence[float], times: Sequence[float]) -> float:
     """The exponent of the power of the size that fits the times best, by regression of the logarithms."""
-    x, y = [math.log(size) for size in sizes], [math.log(time) for time in times]
-    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
-    across = sum((each - middle_x) ** 2 for each in x)
-    return sum((one - middle_x) * (other - middle_y) for one, other in zip(x, y, strict=True)) / across
+    return statistics.linear_regression(list(map(math.log, sizes)), list(map(math.log, times))).slope

@@ -1,0 +1,153 @@
+"""Virtual time: its cost compared with the gradients alone, the gain of a second core, events per second, and what
+the protocol costs by the number of workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pslab.config.run import Run
+from pslab.engines.execute import execute
+from pslab.engines.experiment.checkpoint.checkpointing import PERIOD_S, SHARE
+from pslab.engines.experiment.checkpoint.store import CheckpointStore
+from pslab.engines.processes import pool as pools
+from pslab.engines.processes.coordinator import Coordinator
+from pslab.engines.virtual import engine as virtual
+from pslab.engines.virtual.hosts import Hosts
+from pslab.engines.worker.tensors import NO_BASIS
+from pslab.lab.runs.resolve import resolve
+from pslab.protocol.window import Window
+from tools.bench.measure import Row, alternated, facts_of, ignore
+from tools.bench.scale import message_s
+
+BATCH_SIZE, COST_BAR, CORES_BAR = 128, 1.08, 1 / 1.8
+EVENT_S, SCALING_BAR = 1 / 200_000, 2.0
+CLUSTER = {"preset": "lab"}
+CROWDS = (4, 16, 64, 256, 1024)
+
+
+def rows(quick: bool) -> Iterator[Row]:
+    """Dense runs with gradients, without evaluation; runs without tensors; the server's machine alone."""
+    pushes, repeats = (160, 1) if quick else (480, 3)
+    events = 5_000 if quick else 40_000
+    yield from gradients(pushes, repeats)
+    yield from checkpoints(pushes, repeats)
+    yield from events_of(events, repeats)
+    yield from messages(events, repeats)
+
+
+def gradients(pushes: int, repeats: int) -> Iterator[Row]:
+    """Whole runs, beside their gradients alone and beside one core."""
+    cores = virtual.cores()
+    for sync, workers in (("bsp", 4), ("asp", 4), ("bsp", 16)):
+        run = Run(engine="virtual", sync=sync, workers=workers, batch_size=BATCH_SIZE, pushes=pushes, eval_every=pushes,
+                  learning_rate=0.1, cluster=CLUSTER)  # fmt: skip
+        spent = alternated({"whole": partial(_whole_s, run, cores), "bare": partial(_bare_s, run, cores),
+                            "one core": partial(_whole_s, run, 1)}, repeats)  # fmt: skip
+        name = f"{sync}, W={workers}, batch {BATCH_SIZE}: {pushes} pushes"
+        yield Row(name, spent["whole"], spent["bare"], f"the bare gradients on {cores} cores", COST_BAR, "s",
+                  f"{1e3 * spent['bare'] / pushes:.3g} ms a gradient")  # fmt: skip
+        if cores > 1:
+            yield Row(name, spent["whole"], spent["one core"], "on one core", CORES_BAR, "s",
+                      f"{spent['one core'] / spent['whole']:.2f} times sooner")  # fmt: skip
+
+
+def _whole_s(run: Run, cores: int) -> float:
+    return float(virtual.execute(resolve(run), ignore, cores).facts["turning_s"])
+
+
+def _bare_s(run: Run, cores: int) -> float:
+    """As many gradients on the same processes, without a server."""
+    experiment, pushes = resolve(run), int(run.pushes or 0)
+    pool = pools.acquire(cores)
+    coordinator = Coordinator(pool, experiment, ignore)
+    hosts = Hosts(pool, cores, coordinator.lay_out())
+    coordinator.await_prepared(hosts.numbers)
+    start_s, under_way = time.perf_counter(), list(range(run.workers))
+    for worker in under_way:
+        hosts.start(worker, 0, [], 0.0, NO_BASIS)
+    for count in range(pushes):
+        worker = under_way.pop(0)
+        hosts.result(worker, lambda: None)
+        if count < pushes - run.workers:
+            hosts.start(worker, count // run.workers + 1, [], float(count), NO_BASIS)
+            under_way.append(worker)
+    return time.perf_counter() - start_s
+
+
+def checkpoints(pushes: int, repeats: int) -> Iterator[Row]:
+    """What one takes of a run's time where they are made as often as by default: at most SHARE, and a period apart."""
+    for sync, prune in (("bsp", "none"), ("asp", "static:1%")):
+        run = Run(engine="virtual", sync=sync, prune=prune, pushes=pushes, checkpoint_every=pushes // 4,
+                  cluster=CLUSTER)  # fmt: skip
+        (spent_s,) = alternated({"checkpoint": partial(checkpoint_s, run)}, repeats).values()
+        yield Row(f"checkpoints, {sync}, prune {prune}, W=4, at the default period",
+                  spent_s / max(PERIOD_S, spent_s / SHARE), SHARE, "what they may take", 1.0, "%",
+                  f"{1e3 * spent_s:.3g} ms each")  # fmt: skip
+
+
+def checkpoint_s(run: Run) -> float:
+    """Seconds for one, with the wait for the gradients that are under way, and until it is on the disk."""
+    with TemporaryDirectory() as folder:
+        facts = execute(dataclasses.replace(resolve(run), checkpoints=CheckpointStore(Path(folder))), ignore).facts
+    return float(facts["checkpoints_s"]) / int(facts["checkpoints"])
+
+
+def events_of(pushes: int, repeats: int) -> Iterator[Row]:
+    """Events are those of the heap and the links; a push takes three without links, otherwise more."""
+    calls = {}
+    for workers, links in itertools.product((4, 64, 1024), (False, True)):
+        cluster = CLUSTER if links else {"compute_s": 0.02, "compute_sigma": 0.1}
+        run = Run(engine="timing", sync="ssp:3", workers=workers, batch_size=1, pushes=pushes, cluster=cluster)
+        calls[workers, links] = partial(_event_s, run)
+    spent = alternated(calls, repeats)
+    for (workers, links), event_s in spent.items():
+        name = f"an event without tensors, W={workers}, {'with' if links else 'no'} links"
+        reference = (EVENT_S, "5 us", 1.0) if workers == 4 else (spent[4, links], "W=4", SCALING_BAR)
+        yield Row(name, event_s, *reference, "us", f"{1e-3 / event_s:.0f} thousand a second")
+
+
+def _event_s(run: Run) -> float:
+    facts = facts_of(run)
+    return float(facts["turning_s"]) / int(facts["events"])
+
+
+def messages(count: int, repeats: int) -> Iterator[Row]:
+    """By the number of workers: a push in the sliding window, beside a scan of all clocks for the lowest; a message,
+    push or pull, at the server's machine with its policy."""
+    kinds: dict[str, Callable[[int, int], float]] = {
+        **{f"a message under {policy}": partial(message_s, policy) for policy in ("asp", "bsp", "ssp:3")},
+        "a push in the window": window_s, "scan": scan_s,
+    }  # fmt: skip
+    spent = alternated({(name, workers): partial(measure, workers, count)
+                        for workers in CROWDS for name, measure in kinds.items()}, repeats)  # fmt: skip
+    for name, workers in itertools.product(kinds, CROWDS):
+        if name != "scan":
+            scan = f"{1e6 * spent['scan', workers]:.3g} us by a scan of all clocks" if "window" in name else ""
+            yield Row(f"{name}, W={workers}", spent[name, workers], spent[name, CROWDS[0]], f"W={CROWDS[0]}",
+                      SCALING_BAR, "us", scan)  # fmt: skip
+
+
+def window_s(workers: int, count: int) -> float:
+    """Seconds of one push in a window of 4 iterations, of at least `count` that come round by round."""
+    window, rounds = Window(workers, 4), -(-count // workers)
+    start_s = time.perf_counter()
+    for iteration in range(rounds):
+        for _ in range(workers):
+            window.push(iteration)
+    return (time.perf_counter() - start_s) / (rounds * workers)
+
+
+def scan_s(workers: int, count: int) -> float:
+    """Seconds of one push with a vector of clocks, of which each push looks for the lowest."""
+    clocks, count = [0] * workers, max(1, count * CROWDS[0] // workers)
+    turns, start_s = itertools.cycle(range(workers)), time.perf_counter()
+    for _, worker in zip(range(count), turns, strict=False):
+        clocks[worker] += 1
+        min(clocks)
+    return (time.perf_counter() - start_s) / count
