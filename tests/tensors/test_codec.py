@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pslab.errors import FrameError
@@ -98,17 +98,6 @@ def test_varint_size_at_the_limits_of_each_byte(gap: int, size: int) -> None:
     frame = encode(sparse(MAX_N, [gap]), "varint")
     assert len(frame) == START + 4 + size
     assert decode(frame).indices == [gap]
-
-
-@pytest.mark.parametrize("itemsize", [4, 8])
-@pytest.mark.parametrize("density", [0.1, 0.01, 0.001])
-def test_frame_size_by_density(density: float, itemsize: int) -> None:
-    n, k = 1_000_000, round(1_000_000 * density)
-    given_entries = drawn(n, k, dtype=f"f{itemsize}")
-    assert len(encode(given_entries, "coordinates")) == START + k * (4 + itemsize)
-    assert len(encode(given_entries, "bitmap")) == START + n // 8 + k * itemsize
-    a_varint = 1 + sum((1 - density) ** gap for gap in (128, 16_384, 2_097_152))
-    assert len(encode(given_entries, "varint")) == pytest.approx(START + k * (itemsize + a_varint), rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -327,13 +316,6 @@ def test_set_bits_agrees_with_a_search_of_the_mask(n: int, density: float) -> No
     mask = np.random.default_rng(n).random(n) < density
     mask[: n // 50] = density > 0  # a run of ones beside scattered ones
     np.testing.assert_array_equal(set_bits(np.packbits(mask, bitorder="little")), np.flatnonzero(mask))
-
-
-@given(st.binary(max_size=40))
-@example(b"")
-def test_set_bits_by_definition(octets: bytes) -> None:
-    expected = [8 * i + bit for i, octet in enumerate(octets) for bit in range(8) if octet >> bit & 1]
-    assert set_bits(np.array(list(octets), np.uint8)).tolist() == expected
 
 
 @pytest.mark.parametrize("codec", ["auto", *SPARSE])

@@ -62,65 +62,52 @@ class Moody(nn.Module):
 def events(module: nn.Module, x: torch.Tensor, passes: int = 1) -> list[str]:
     """What is needed and ready, by the layers' names. A layer that is used before it was waited for fails."""
     keyspace = Keyspace.of(module)
-    layerwise, said = Layerwise(module, keyspace), list[str]()
+    layerwise, seen = Layerwise(module, keyspace), list[str]()
     run: Callable[[], torch.Tensor] = lambda: module(x).square().sum()  # noqa: E731
     run().backward()
     layerwise.learn(run)
     names = [layer.name for layer in keyspace.layers]
-    layerwise.needs = lambda layer: said.append(f"needs {names[layer]}")
-    layerwise.ready = lambda layer: said.append(f"ready {names[layer]}")
+    layerwise.needs = lambda layer: seen.append(f"needs {names[layer]}")
+    layerwise.ready = lambda layer: seen.append(f"ready {names[layer]}")
     for _ in range(passes):
         layerwise.forward_begins()
         loss = run()
         layerwise.forward_ended()
-        said.append("--")
+        seen.append("--")
         loss.backward()
         layerwise.backward_ended()
-    return said
+    return seen
 
 
-def test_layers_of_a_chain_are_needed_in_order_and_ready_in_reverse():
-    said = events(MLP(6, 4, 3), torch.ones(2, 6))
-    assert said[:4] == ["needs hidden1", "needs hidden2", "needs hidden3", "needs output"]
-    assert said[5:] == ["ready output", "ready hidden3", "ready hidden2", "ready hidden1"]
+def passed(needs: str, ready: str) -> list[str]:
+    return [*(f"needs {name}" for name in needs.split()), "--", *(f"ready {name}" for name in ready.split())]
 
 
-def test_normalizations_are_layers_too():
-    said = events(CNN(), torch.randn(2, 1, 28, 28))
-    assert said[:5] == [f"needs {name}" for name in ("conv1", "norm1", "conv2", "norm2", "output")]
-    assert said[6] == "ready output"
-    assert said[-1] == "ready conv1"
-    assert len(said) == 11
+@pytest.mark.parametrize(
+    ("module", "x", "expected"),
+    [(MLP(6, 4, 3), torch.ones(2, 6), passed("hidden1 hidden2 hidden3 output", "output hidden3 hidden2 hidden1")),
+     (CNN(), torch.randn(2, 1, 28, 28), passed("conv1 norm1 conv2 norm2 output", "output norm2 conv2 norm1 conv1")),
+     # what no pass was seen to use is waited for before all others
+     (Backwards(), torch.randn(2, 4), passed("never first second", "second first never")),
+     (Tied(), torch.tensor([[0, 1], [2, 3]]), passed("embedding middle", "middle embedding"))],
+    ids=["chain", "normalizations", "order of calls", "shared weight"],
+)  # fmt: skip
+def test_layers_are_needed_in_the_order_of_calls_and_ready_in_reverse(module, x, expected):
+    assert events(module, x, passes=3) == expected * 3
 
 
 def test_a_projection_without_a_hook_is_waited_for_by_its_user():
-    said = events(Attention(), torch.randn(2, 3, 8))
-    assert set(said[:2]) == {"needs attention", "needs attention.out_proj"}
-    assert said[2:5] == ["needs output", "--", "ready output"]
-    assert set(said[5:]) == {"ready attention", "ready attention.out_proj"}
-
-
-def test_layers_follow_the_order_of_calls_and_unused_ones_end_last():
-    said = events(Backwards(), torch.randn(2, 4))
-    # what no pass was seen to use is waited for before all others
-    assert said == ["needs never", "needs first", "needs second", "--", "ready second", "ready first", "ready never"]
-
-
-def test_a_shared_weight_is_ready_after_its_last_use():
-    said = events(Tied(), torch.tensor([[0, 1], [2, 3]]))
-    assert said == ["needs embedding", "needs middle", "--", "ready middle", "ready embedding"]
+    seen = events(Attention(), torch.randn(2, 3, 8))
+    assert set(seen[:2]) == {"needs attention", "needs attention.out_proj"}
+    assert seen[2:5] == ["needs output", "--", "ready output"]
+    assert set(seen[5:]) == {"ready attention", "ready attention.out_proj"}
 
 
 def test_a_module_that_was_not_seen_waits_for_its_own_parameters():
-    said = events(Moody(), torch.randn(2, 4), passes=2)
-    for seen in (said[:5], said[5:]):
+    both = events(Moody(), torch.randn(2, 4), passes=2)
+    for seen in (both[:5], both[5:]):
         assert sorted(seen[:2]) == ["needs one", "needs other"]
         assert sorted(seen[3:]) == ["ready one", "ready other"]
-
-
-def test_every_pass_reports_the_same():
-    said = events(MLP(6, 4, 3), torch.ones(2, 6), passes=3)
-    assert said[:9] == said[9:18] == said[18:]
 
 
 def test_an_exception_in_a_hook_ends_the_pass():

@@ -78,7 +78,7 @@ def on_every_engine(names: Iterable[str], really: int) -> list[Any]:
 @pytest.mark.one_of(4)
 @pytest.mark.parametrize(("engine", "name"), on_every_engine(tuple(FIELDS), 3))
 def test_layered_bsp_leaves_the_bits_of_whole_bsp(make: Callable[..., list[Result]], engine: str, name: str):
-    whole = tiny(workers=2, engine=engine, cluster=LINK, pushes=24, **FIELDS[name])
+    whole = tiny(workers=2, engine=engine, cluster=LINK, pushes=12, **FIELDS[name])
     results = make([whole, layered(whole), whole.but(ranges="layers:300")])
     for result in results:
         assert result.manifest["verdict"] == "valid", result.manifest

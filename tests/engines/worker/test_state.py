@@ -34,54 +34,23 @@ class Setup:
         self.kept.end(iteration)
 
 
-@pytest.fixture(params=["asp", "eager"])
-def setup(request):
-    return Setup(sync=request.param)
-
-
-def test_a_successor_goes_on_with_the_state_after_the_iteration_before(setup):
-    setup.iterate(0)
-    setup.iterate(1)
-    assert setup.view().resume(2)
-    assert (setup.residual() == 2.0).all()
-
-
-def test_a_successor_that_repeats_an_iteration_finds_the_state_before_it(setup):
-    for iteration in range(3):
-        setup.iterate(iteration)
-    assert setup.view().resume(2)
-    assert (setup.residual() == 2.0).all()
-
-
-def test_a_torn_state_is_never_used(setup):
-    setup.iterate(0)
-    setup.kept.begin(1)
-    setup.residual()[7:].fill_(99.0)
-    assert setup.view().resume(1)
-    assert (setup.residual() == 1.0).all()
-
-
-def test_before_the_first_iteration_all_is_zero(setup):
-    setup.kept.begin(0)
-    setup.residual()[7:].fill_(99.0)
-    assert setup.view().resume(0)
-    assert (setup.residual() == 0.0).all()
-
-
-def test_a_state_that_is_not_here_is_declared_zero(setup):
-    for iteration in range(9):
-        setup.iterate(iteration)
-    assert not setup.view().resume(3)
-    assert (setup.residual() == 0.0).all()
-
-
-def test_an_iteration_that_is_begun_twice_keeps_the_state_before_it(setup):
-    setup.iterate(0)
-    setup.kept.begin(1)
-    setup.residual().fill_(99.0)
-    setup.kept.begin(1)  # its gradient was not finite: another batch
-    assert setup.view().resume(1)
-    assert (setup.residual() == 1.0).all()
+@pytest.mark.parametrize("sync", ["asp", "eager"])
+@pytest.mark.parametrize(
+    ("whole", "begun", "iteration", "found", "value"),
+    [(2, 0, 2, True, 2.0), (3, 0, 2, True, 2.0), (1, 1, 1, True, 1.0), (0, 1, 0, True, 0.0), (9, 0, 3, False, 0.0),
+     (1, 2, 1, True, 1.0)],
+    ids=["the iteration before", "repeats an iteration", "torn", "before the first", "not here", "begun twice"],
+)  # fmt: skip
+def test_a_successor_finds_the_last_whole_state_or_zero(sync, whole, begun, iteration, found, value):
+    """After so many whole iterations, and the next one begun so often: it changes part of the state before it ends."""
+    setup = Setup(sync=sync)
+    for each in range(whole):
+        setup.iterate(each)
+    for _ in range(begun):
+        setup.kept.begin(whole)
+        setup.residual()[7:].fill_(99.0)
+    assert setup.view().resume(iteration) == found
+    assert (setup.residual() == value).all()
 
 
 def test_a_worker_that_asks_ahead_has_as_many_copies_as_pushes_under_way():

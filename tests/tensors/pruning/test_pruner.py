@@ -19,17 +19,6 @@ RULES: list[Rule] = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Above:
-    """A user's rule: no class of the package."""
-
-    threshold: float
-    residual: bool = True
-
-    def select(self, v: torch.Tensor) -> object:
-        return (v.abs() > self.threshold).nonzero().flatten()
-
-
 def gradients(size: int, dtype: torch.dtype, seed: int = 0) -> Iterator[torch.Tensor]:
     """A worker's gradients, and kinds that are never drawn at random."""
     generator = torch.Generator().manual_seed(seed)
@@ -51,17 +40,6 @@ def in_layers(*sizes: int) -> list[slice]:
 # --- the pruner -----------------------------------------------------------------------------------------------------
 
 
-def test_residual_by_hand() -> None:
-    pruner, g = Pruner(Above(0.5), [slice(0, 3)], 3, torch.float64), torch.tensor([0.3, 1, 0.2], dtype=torch.float64)
-    sent = [{1: 1.0}, {0: 0.6, 1: 1.0}, {1: 1.0, 2: 0.6}]
-    left = [(0.3, 0, 0.2), (0, 0, 0.4), (0.3, 0, 0)]
-    for expected, residual in zip(sent, left, strict=True):
-        indices, values = pruner.prune(g, 0)
-        assert dict(zip(indices.tolist(), values.tolist(), strict=True)) == pytest.approx(expected)
-        assert pruner.residual is not None
-        assert pruner.residual.tolist() == pytest.approx(residual)
-
-
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("sizes", [(1,), (1, 1, 5), (300, 1, 7000), (0, 64, 0)])
 def test_sent_and_residual_add_up_to_the_gradients(rule: Rule, sizes: tuple[int, ...]) -> None:
@@ -80,22 +58,6 @@ def test_sent_and_residual_add_up_to_the_gradients(rule: Rule, sizes: tuple[int,
             residual = torch.zeros(size, dtype=dtype) if pruner.residual is None else pruner.residual
             assert torch.equal(sent + residual, computed)  # exact, since all are integers
             assert not residual[indices].any()
-
-
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_residuals_lose_nothing_but_rounding_errors(rule: Rule) -> None:
-    size = 5000
-    pruner = Pruner(rule, in_layers(200, 4800), size, torch.float64)
-    generator = torch.Generator().manual_seed(9)
-    computed, sent, scale = (torch.zeros(size, dtype=torch.float64) for _ in range(3))
-    for iteration in range(40):
-        gradient = torch.randn(size, generator=generator, dtype=torch.float64)
-        indices, values = pruner.prune(gradient, iteration)
-        computed += gradient
-        scale += gradient.abs()
-        sent[indices] += values
-    residual = torch.zeros(size) if pruner.residual is None else pruner.residual
-    assert float(((sent + residual - computed).abs() / scale).max()) < 1e-12
 
 
 def test_each_layer_is_pruned_by_itself() -> None:
@@ -250,33 +212,6 @@ def dense(pruned: tuple[torch.Tensor, torch.Tensor], size: int) -> torch.Tensor:
     return torch.zeros(size, dtype=values.dtype).index_copy_(0, indices, values)
 
 
-@pytest.mark.parametrize(
-    ("masking", "sent", "momentum", "left"),
-    [
-        (True, [(1, 0), (1, 0), (0, 0.85)], [(0, 0.2), (0, 0.3), (0.1, 0)], [(0, 0.2), (0, 0.5), (0.1, 0)]),
-        (False, [(1, 0), (1.5, 0), (0, 0.85)], [(1, 0.2), (1.5, 0.3), (0.85, 0.35)], [(0, 0.2), (0, 0.5), (0.85, 0)]),
-    ],
-)
-def test_momentum_correction_by_hand(
-    masking: bool, sent: list[tuple], momentum: list[tuple], left: list[tuple]
-) -> None:
-    pruner = Pruner(DGC(0.5, momentum=0.5, masking=masking, warm_up=0), in_layers(2), 2, torch.float64)
-    given = [(1.0, 0.2), (1.0, 0.2), (0.1, 0.2)]
-    if not masking:
-        sent, momentum, left = sent[:2], momentum[:2], left[:2]
-    for gradient, pushed, u, v in zip(given, sent, momentum, left, strict=False):
-        found = pruner.prune(torch.tensor(gradient, dtype=torch.float64), 0)
-        assert dense(found, 2).tolist() == pytest.approx(pushed)
-        assert pruner.kept["momentum"].tolist() == pytest.approx(u)
-        assert pruner.kept["residual"].tolist() == pytest.approx(v)
-
-
-def test_nesterov_momentum_by_hand() -> None:
-    pruner = Pruner(DGC(1.0, momentum=0.5, nesterov=True, masking=False), in_layers(2), 2, torch.float64)
-    sent = [dense(pruner.prune(torch.tensor(g, dtype=torch.float64), 0), 2).tolist() for g in ([1, 2], [1, 0], [0, 0])]
-    assert sent == [[1.5, 3], [1.75, 0.5], [0.375, 0.25]]  # u: (.5, 1), (.75, .5), (.375, .25)
-
-
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("masking", [False, True])
 def test_sent_and_residual_add_up_to_the_momenta(nesterov: bool, masking: bool) -> None:
@@ -293,26 +228,6 @@ def test_sent_and_residual_add_up_to_the_momenta(nesterov: bool, masking: bool) 
         u[found[0]] = u[found[0]] * (not masking)
         assert torch.equal(pruner.kept["momentum"], u)
         assert torch.equal(sent + pruner.kept["residual"], computed)
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
-@pytest.mark.parametrize(("size", "steps"), [(2_000, 30), pytest.param(500_000, 100, marks=pytest.mark.slow)])
-def test_momentum_correction_is_that_of_a_sequential_reference(
-    size: int, steps: int, dtype: torch.dtype, bound: float
-) -> None:
-    """Which follows the pruner's choice, in float64: what is sent, and left, relative to the largest sum."""
-    pruner = Pruner(DGC(0.01, momentum=0.9, warm_up=0), in_layers(size // 4, size - size // 4), size, dtype)
-    generator, u, v = np.random.default_rng(7), np.zeros(size), np.zeros(size)
-    for iteration in range(steps):
-        gradient = torch.from_numpy(generator.standard_normal(size)).to(dtype)
-        indices, values = (found.numpy() for found in pruner.prune(gradient, iteration))
-        u = 0.9 * u + gradient.double().numpy()
-        v += u
-        slack = bound * np.abs(v).max()
-        assert 0 < len(indices) < size / 20
-        assert np.abs(values - v[indices]).max() <= slack
-        u[indices] = v[indices] = 0.0
-        assert np.abs(pruner.kept["residual"].numpy() - v).max() <= slack
 
 
 def test_tensors_of_one_dimension_are_sent_unpruned() -> None:

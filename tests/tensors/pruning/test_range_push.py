@@ -10,9 +10,8 @@ from torch import nn
 
 from pslab.config.spec import build
 from pslab.errors import ConfigError
-from pslab.tensors.pruning.pruner import NonFinite, Pruner, memories, zeros
+from pslab.tensors.pruning.pruner import NonFinite, memories, zeros
 from pslab.tensors.pruning.range_push import RangePruner, Ranges, keys_of, pruner_of, ranges_in
-from pslab.tensors.pruning.rules import Static
 from pslab.tensors.workload.keyspace import KeyRange, Keyspace
 
 
@@ -71,13 +70,6 @@ def test_pushed_and_residual_add_up_to_the_gradients(size: int, iterations: int,
         assert set().union(*pushed[start : start + sweep]) == set(range(keyspace.size))
 
 
-def test_a_range_of_all_keys_pushes_the_gradient():
-    gradient = torch.randn(net().size)
-    pushed, pruner = swept(Ranges(10**6), net(), [gradient] * 2)
-    assert [list(each.values()) for each in pushed] == [gradient.tolist()] * 2
-    assert not pruner.residual.any()
-
-
 def test_a_gradient_that_is_not_finite_leaves_the_residual():
     pruner = RangePruner(Ranges(2), five(), torch.float32)
     pruner.keys = KeyRange(0, 2)
@@ -103,11 +95,6 @@ def test_values_are_copies():
     _, values = pruner.prune(gradient)
     gradient.zero_()
     assert values.tolist() == [1] * 5
-
-
-def test_pruner_of_chooses_by_the_rule():
-    assert isinstance(pruner_of(Ranges(2), net(), torch.float32), RangePruner)
-    assert isinstance(pruner_of(Static(0.1), net(), torch.float32), Pruner)
 
 
 def test_another_pruner_continues_with_the_residual():

@@ -14,15 +14,6 @@ from pslab.errors import ConfigError
 from pslab.tensors.pruning.rules import DGC, WARM_UP, Dense, Deviation, Dynamic, Rule, Static, warm
 
 
-@pytest.mark.parametrize(
-    ("fraction", "n", "k"),
-    [(0.25, 4, 1), (0.1, 30, 3), (0.1, 31, 4), (0.01, 10, 1), (1.0, 7, 7), (0.001, 1_000_000, 1000), (1e-9, 5, 1),
-     (0.07, 100, 7), (0.29, 100, 29), (1.1 / 100, 1000, 11), (0.3, 10**9, 3 * 10**8), (0.1, 1, 1), (0.5, 3, 2)],
-)  # fmt: skip
-def test_static_count_by_hand(fraction: float, n: int, k: int) -> None:
-    assert Static(fraction).count(n) == k
-
-
 @given(st.integers(1, 1000), st.integers(1, 10**6))
 def test_static_count_is_the_exact_ceiling(per_mille: int, n: int) -> None:
     assert Static(per_mille / 1000).count(n) == max(1, -(-per_mille * n // 1000))

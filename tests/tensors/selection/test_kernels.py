@@ -6,8 +6,10 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,6 @@ from pslab.tensors.selection.kernels import SPARE
 from pslab.tensors.selection.scan import Sum
 
 DTYPES = (np.dtype("f4"), np.dtype("f8"))
-LENGTHS = (0, 1, 63, 64, 65, 200, 1024, 1025, 5000)
 
 
 def drawn(n: int, dtype: np.dtype[Any], seed: int = 1) -> np.ndarray:
@@ -34,23 +35,6 @@ def _compiled() -> None:
         scan.loops(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("many", [False, True])
-def test_search_and_moments(dtype: np.dtype[Any], many: bool) -> None:
-    for n in LENGTHS:
-        x = drawn(n, dtype)
-        for edge in (-1, 0, 0.3, 1.5, 99):
-            expected = np.flatnonzero(np.abs(x) > dtype.type(edge))
-            indices, magnitudes = np.zeros(n + SPARE, np.int64), np.zeros(n + SPARE, dtype)
-            found = kernels.search(Sum(x).once(), dtype.type(edge), many, indices, magnitudes, n)
-            assert indices[:found].tolist() == expected.tolist()
-            assert magnitudes[:found].tolist() == np.abs(x[expected]).tolist()
-            total, squares, also = kernels.moments(Sum(x).once(), 0.5, dtype.type(edge), many, indices, magnitudes, n)
-            assert indices[:also].tolist() == expected.tolist()
-            shifted = x.astype(np.float64) - 0.5
-            assert (total, squares) == pytest.approx((shifted.sum(), np.square(shifted).sum()), rel=1e-12, abs=1e-12)
-
-
 @pytest.mark.parametrize("many", [False, True])
 def test_search_writes_nothing_beyond_its_room(many: bool) -> None:
     x = np.ones(5000, np.float32)
@@ -61,56 +45,6 @@ def test_search_writes_nothing_beyond_its_room(many: bool) -> None:
         assert (sums, found) == ([5000, 5000], -1)  # the sums are complete
         assert (indices[-9:] == -7).all()
         assert (magnitudes[-9:] == -7).all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_tails(dtype: np.dtype[Any]) -> None:
-    for n in LENGTHS:
-        x, (edge, *bounds) = drawn(n, dtype), (dtype.type(b) for b in (0.1, 0.4, 0.6, 0.9, 1.2))
-        low, high, deep, last = bounds
-        m = np.abs(x)
-        for room in (n, 0):
-            lists = tuple(np.zeros(n + SPARE, dtype) for _ in range(3))
-            indices = np.zeros(n + SPARE, np.int64)
-            total, count, low_total, low_count, *lengths = kernels.tails(
-                Sum(x).once(), edge, tuple(bounds), indices, lists, (room, room, room)
-            )
-            assert (count, low_count) == ((m > edge).sum(), (m > low).sum())
-            exact = m.astype(np.float64)
-            assert (total, low_total) == pytest.approx((exact[m > edge].sum(), exact[m > low].sum()), rel=1e-12)
-            if not room:
-                assert lengths == [-(n > 0), -(low_count > 0), -(low_count > 0)]
-                continue
-            masks = m > last, (m > low) & (m <= high), m > deep
-            for found, length, wanted in zip(lists, lengths, masks, strict=True):
-                assert found[:length].tolist() == m[wanted].tolist()
-            assert indices[: lengths[0]].tolist() == np.flatnonzero(m > last).tolist()
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_tail_moves_what_exceeds_to_the_front(dtype: np.dtype[Any]) -> None:
-    for n in LENGTHS:
-        m = np.abs(drawn(n, dtype))
-        kept = m[m > dtype.type(0.7)]
-        total, found = kernels.tail(m, dtype.type(0.7))
-        assert m[:found].tolist() == kept.tolist()
-        assert total == pytest.approx(kept.astype(np.float64).sum(), rel=1e-12)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_kth_and_largest(dtype: np.dtype[Any]) -> None:
-    integer = np.dtype(f"i{dtype.itemsize}")
-    outlier = np.full(4000, 1.5, dtype)
-    outlier[::2] += np.finfo(dtype).eps
-    outlier[7], outlier[9] = np.finfo(dtype).max, 0  # nearly all share their leading bits
-    for m in (np.abs(drawn(5000, dtype)), np.zeros(100, dtype), outlier, np.ones(1, dtype)):
-        ordered = np.argsort(-m, kind="stable")
-        for k in {1, len(m) // 3 + 1, len(m) - 1 or 1, len(m)}:
-            edge = kernels.kth(m.view(integer), k)
-            assert np.array(edge, integer).view(dtype) == m[ordered[k - 1]]
-            out = np.empty(k + 1, np.int64)
-            kernels.largest(np.arange(len(m)) * 2, m.view(integer), integer.type(edge), out)
-            assert out[:k].tolist() == (np.sort(ordered[:k]) * 2).tolist()
 
 
 def test_sample_takes_one_entry_of_every_stretch() -> None:
@@ -140,119 +74,103 @@ def test_sums_of_many_blocks_are_compensated() -> None:
 # --- the cache of compiled code ---------------------------------------------------------------------------------------
 
 
+class Cache:
+    """One loop, which is not compiled yet, and a folder for what is compiled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.patch, self.folder = monkeypatch.setattr, folder
+        self.patch(kernels, "LOOPS", ["keep"])
+        self.patch(kernels, "_call_all", lambda dtype: kernels.keep(
+            np.zeros(2, np.int64), np.ones(2, dtype), dtype.type(1), np.zeros(3, np.int64)))  # fmt: skip
+        self.patch(config, "CACHE_DIR", str(folder))
+        self.patch(compiling, "WAIT_S", 0.0)
+
+    def hit(self) -> bool:
+        """Whether a new process finds the compiled loop here; it works in any case."""
+        self.patch(kernels, "keep", njit(kernels.keep.py_func))  # type: ignore[attr-defined]
+        kernels.warm(np.dtype("f4"))
+        out = np.zeros(3, np.int64)
+        assert kernels.keep(np.array([4, 5]), np.array([1, 3], np.float32), np.float32(2), out) == 1
+        assert out[0] == 5
+        return bool(kernels.keep.stats.cache_hits)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def locked(self) -> Iterator[IO[str]]:
+        """Another process is compiling."""
+        (folder,) = {path.parent for path in self.folder.rglob("lock")} or {kernels._use_cache()}
+        assert folder is not None
+        with (folder / "lock").open("a") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            yield other
+
+
 @pytest.fixture
-def one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only one loop, which is not compiled yet."""
-    def call(dtype: np.dtype[Any]) -> None:
-        kernels.keep(np.zeros(2, np.int64), np.ones(2, dtype), dtype.type(1), np.zeros(3, np.int64))
-
-    monkeypatch.setattr(kernels, "LOOPS", ["keep"])
-    monkeypatch.setattr(kernels, "_call_all", call)
-    monkeypatch.setattr(kernels, "keep", njit(kernels.keep.py_func))  # type: ignore[attr-defined]
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cache:
+    return Cache(monkeypatch, tmp_path)
 
 
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(kernels, "keep", njit(kernels.keep.py_func))  # type: ignore[attr-defined]
-    kernels.warm(np.dtype("f4"))
-    out = np.zeros(3, np.int64)
-    assert kernels.keep(np.array([4, 5]), np.array([1, 3], np.float32), np.float32(2), out) == 1
-    assert out[0] == 5
-    return kernels.keep
-
-
-@pytest.mark.usefixtures("one_loop")
-def test_compiled_code_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    assert not fresh(monkeypatch).stats.cache_hits
-    assert list(tmp_path.rglob("*.nbi"))
-    assert fresh(monkeypatch).stats.cache_hits
-    assert str(tmp_path) == config.CACHE_DIR
-
-
-@pytest.mark.usefixtures("one_loop")
-def test_cached_code_of_changed_sources_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    fresh(monkeypatch)
-    other = tmp_path / "simd.py"
+def test_compiled_code_is_cached_until_its_sources_change(cache: Cache) -> None:
+    assert not cache.hit()
+    assert list(cache.folder.rglob("*.nbi"))
+    assert cache.hit()
+    assert str(cache.folder) == config.CACHE_DIR
+    other = cache.folder / "simd.py"
     other.write_text(Path(simd.__file__).read_text() + "\n")
-    monkeypatch.setattr(simd, "__file__", str(other))
-    assert not fresh(monkeypatch).stats.cache_hits
+    cache.patch(simd, "__file__", str(other))
+    assert not cache.hit()
 
 
-@pytest.mark.usefixtures("one_loop")
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04."])
-def test_damaged_cached_code_is_not_used(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    fresh(monkeypatch)
+def test_damaged_cached_code_is_not_used(cache: Cache, content: bytes) -> None:
+    cache.hit()
     for pattern in ("*.nbc", "*.nbi"):
-        for file in tmp_path.rglob(pattern):
+        for file in cache.folder.rglob(pattern):
             file.write_bytes(content)
-        fresh(monkeypatch)
+        cache.hit()
 
 
-@pytest.mark.usefixtures("one_loop")
-def test_the_cache_falls_back_to_the_user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "file"))
-    assert not fresh(monkeypatch).stats.cache_hits
-    monkeypatch.setattr(config, "CACHE_DIR", "")
-    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "file" / "kernels.py"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    fresh(monkeypatch)
-    assert list((tmp_path / "user" / "pslab").rglob("*.nbi"))
+def test_the_cache_falls_back_to_the_user_folder(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cache.folder / "file").write_text("")
+    cache.patch(config, "CACHE_DIR", str(cache.folder / "file"))
+    assert not cache.hit()
+    cache.patch(config, "CACHE_DIR", "")
+    cache.patch(kernels, "__file__", str(cache.folder / "file" / "kernels.py"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.folder / "user"))
+    cache.hit()
+    assert list((cache.folder / "user" / "pslab").rglob("*.nbi"))
 
 
-@pytest.mark.usefixtures("one_loop")
-def test_a_full_disk_only_prevents_caching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    assert not fresh(monkeypatch).stats.cache_hits
+def test_a_full_disk_only_prevents_caching(cache: Cache) -> None:
+    cache.patch(os, "replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert not cache.hit()
 
 
-@pytest.mark.usefixtures("one_loop")
-def test_who_waits_for_a_process_that_compiles_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiling, "LOOK_S", 0.0)
-    said = list[int]()
+def test_a_process_that_waits_for_another_to_compile_reports_it(cache: Cache) -> None:
+    reported = list[int]()
 
     def waits() -> None:
-        said.append(len(said))
-        if len(said) == 3:
+        reported.append(len(reported))
+        if len(reported) == 3:
             fcntl.flock(other, fcntl.LOCK_UN)
 
-    monkeypatch.setattr(compiling, "waits", waits)
-    with lock_file().open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert not fresh(monkeypatch).stats.cache_hits
-    assert said == [0, 1, 2]
+    cache.patch(compiling, "WAIT_S", 60.0)
+    cache.patch(compiling, "LOOK_S", 0.0)
+    cache.patch(compiling, "waits", waits)
+    with cache.locked() as other:
+        assert not cache.hit()
+    assert reported == [0, 1, 2]
 
 
-def lock_file() -> Path:
-    folder = kernels._use_cache()
-    assert folder is not None
-    return folder / "lock"
+def test_compiled_code_is_loaded_while_another_process_compiles(cache: Cache) -> None:
+    cache.hit()
+    with cache.locked():
+        assert cache.hit()
 
 
-@pytest.mark.usefixtures("one_loop")
-def test_what_is_compiled_is_loaded_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiling, "WAIT_S", 0.0)
-    fresh(monkeypatch)
-    with lock_file().open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert fresh(monkeypatch).stats.cache_hits
-
-
-@pytest.mark.usefixtures("one_loop")
-def test_a_stopped_process_that_was_to_compile_is_not_waited_for_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compiling, "WAIT_S", 0.0)
-    with lock_file().open("a") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert not fresh(monkeypatch).stats.cache_hits
-    assert not list(tmp_path.rglob("*.nbi"))
+def test_the_wait_for_a_stopped_process_has_a_limit(cache: Cache) -> None:
+    with cache.locked():
+        assert not cache.hit()
+    assert not list(cache.folder.rglob("*.nbi"))
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import lru_cache
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -93,27 +92,6 @@ def same(expected: torch.Tensor | list[int], found: torch.Tensor) -> None:
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------
-
-
-def test_top_takes_the_lower_index_of_equal_entries() -> None:
-    assert select.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
-    assert reference.top(torch.tensor([0.1, -0.5, 0.5, 0.2]), 1).tolist() == [1]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_deviation_by_hand(dtype: torch.dtype) -> None:
-    v = torch.tensor([0.1, -0.2, 0.3, -0.4, 2, -3, 0.05, 0], dtype=dtype)
-    assert select.std(v) == pytest.approx(1.2815, abs=5e-5)
-    assert [select.deviation(v, sigmas).tolist() for sigmas in (1, 2, 3)] == [[4, 5], [5], []]
-    assert select.std(torch.tensor([1, -1, 2, -2, 0, 0, 0, 6], dtype=dtype)) == pytest.approx(2.2776, abs=5e-5)
-
-
-@pytest.mark.parametrize("implementation", [select, reference])
-def test_dynamic_by_hand(implementation: ModuleType) -> None:
-    v = torch.tensor([1.0, -2.0, 3.0, -4.0])
-    found = [implementation.dynamic(v, passes) for passes in (1, 2, 3, 9)]
-    assert [thresholds for _, thresholds in found] == [[2.5], [2.5, 3.5], [2.5, 3.5, 4], [2.5, 3.5, 4]]
-    assert [indices.tolist() for indices, _ in found] == [[2, 3], [3], [3], [3]]
 
 
 @pytest.mark.parametrize(

@@ -102,22 +102,6 @@ def one(server: Server, worker: int, value: float) -> float:
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
-def test_versions_apply_the_mean_of_the_pushes_of_a_version():
-    server = Server(Rate("versions"), workers=3)
-    assert [one(server, worker, value) for worker, value in enumerate((1, 3, 8))] == [1, 2, 4]
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("parts", [WHOLE, RANGES])
-def test_versions_by_hand_with_a_late_push(parts, sparse):
-    server, found = Server(Rate("versions"), parts=parts), []
-    for worker, value in ((0, 1), (0, 1), (0, 1), (1, 3), (1, 2)):
-        server.push((worker, full(value, 0, 0, value)), sparse=sparse)
-        server.pull(worker)
-        found.append(server.moved[[0, 3]].tolist())
-    assert found == [[w, w] for w in (1, 2, 3, 4, 6)]
-
-
 def test_versions_keep_no_mean_of_a_superstep():
     server = Server(Rate("versions"), workers=3)
     for _ in range(3):
@@ -214,14 +198,6 @@ def test_versions_reuse_memory():
     assert len(server.places) <= 6
 
 
-@pytest.mark.parametrize(("second", "sparse", "moved"), [(full(0, 6, 4), True, full(-1, 3, 0)),
-                                                         ([2.0] * SIZE, False, [0, 1, -1, 1, 1, 1])])  # fmt: skip
-def test_versions_join_sparse_pushes_on_the_union_of_their_indices(second, sparse, moved):
-    server = Server(Rate("versions"))
-    server.push((0, full(2, 0, 4)), sparse=True)
-    assert server.push((1, second), sparse=sparse).tolist() == moved
-
-
 # --- squares ------------------------------------------------------------------------------------------------------
 
 
@@ -290,12 +266,6 @@ def test_directions_that_cancel_are_clamped():
     server.push((0, full(1, 1e-6)))
     moved = server.push((1, full(-4)))
     assert moved.tolist() == pytest.approx(full(-40))
-
-
-def test_directions_are_rescaled_layer_by_layer():
-    server = Server(Rate("directions"))
-    server.push((0, [3, 0, 0, 1, 0, 0]))
-    assert server.push((1, [0, 4, 0, 0, 1, 0])).tolist() == pytest.approx([0, 12.5**0.5, 0, 0, 1, 0])
 
 
 def test_directions_of_a_range_use_its_part_of_each_layer():

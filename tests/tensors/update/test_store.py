@@ -92,17 +92,6 @@ def test_changed_brings_any_older_copy_up_to_date(optimizer, parts):
         assert torch.equal(copy, store.weights)
 
 
-def test_changed_lists_the_weights_changed_since_a_version():
-    store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
-    store.step(0, [entries((3, 1.0), (4, 2.0))], 0.1)
-    store.step(0, [entries((4, 1.0))], 0.1)
-    assert store.changed(0, 0).indices.tolist() == [3, 4]
-    assert store.changed(0, 1).indices.tolist() == [4]
-    assert store.changed(0, 2).indices.tolist() == []
-    store.step(0, [random(1)], 0.1)
-    assert store.changed(0, 2) is None
-
-
 def test_changed_is_cached_until_the_next_step():
     store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
     store.step(0, [entries((3, 1.0))], 0.1)

@@ -16,7 +16,6 @@ from idx_files import digits, write
 from torch import Tensor
 
 from pslab.errors import ConfigError
-from pslab.tensors.workload import data as module
 from pslab.tensors.workload.data import VISION, Batches, Dataset, _channels_first, batch, data_root, resolve_data
 from pslab.tensors.workload.torchvision_ops import torchvision
 
@@ -233,16 +232,6 @@ def test_batches_do_not_depend_on_the_order_of_calls_or_on_the_caller() -> None:
     assert [backwards.at(i).tolist() for i in reversed(range(17))][::-1] == there
     forwards.at(16)[:] = 0  # the caller may write to its batch
     assert forwards.at(16).tolist() == there[16] != Batches(50, 2, 1, 5, 8).at(16).tolist()
-
-
-def test_a_permutation_is_made_once_per_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
-    original = module.numpy_generator
-    monkeypatch.setattr(module, "numpy_generator", lambda *names: made.append(names) or original(*names))
-    batches = Batches(40, 1, 0, 10, 3)
-    for i in range(12):
-        batches.at(i)
-    assert made == [(3, "epoch", 0), (3, "epoch", 1), (3, "epoch", 2)]
 
 
 def test_the_order_of_examples_is_pinned() -> None:

@@ -217,20 +217,6 @@ def test_bound_gradients_equal_those_of_an_unbound_copy(name: str) -> None:
         assert p.grad.data_ptr() == gradient.data_ptr() + slot.offset * 8
 
 
-def test_backward_adds_to_the_gradient_that_is_bound_last() -> None:
-    module, x = made("cnn")
-    keyspace = Keyspace.of(module)
-    weights = keyspace.flatten(module)
-    first, second = (torch.zeros(keyspace.size, dtype=torch.float64) for _ in range(2))
-    keyspace.bind(module, weights, first)
-    loss_of(module, x).backward()
-    keyspace.bind(module, weights, second)
-    for _ in range(2):
-        loss_of(module, x).backward()
-    assert first.abs().sum() > 0
-    torch.testing.assert_close(second, 2 * first)
-
-
 def test_binding_leaves_frozen_parameters_and_removes_other_gradients() -> None:
     module, x = made("frozen")
     before = module[2].weight.clone()
@@ -242,16 +228,6 @@ def test_binding_leaves_frozen_parameters_and_removes_other_gradients() -> None:
     assert module[2].weight.grad is None
     keyspace.bind(module, weights, None)
     assert all(p.grad is None for p in module.parameters())
-
-
-@each_module
-def test_flatten_is_the_parameters_in_module_order(name: str) -> None:
-    module, _ = made(name)
-    wanted = nn.utils.parameters_to_vector(trainable(module))
-    for layout in (torch.contiguous_format, torch.channels_last) if name == "cnn" else (torch.contiguous_format,):
-        flat = Keyspace.of(module).flatten(module.to(memory_format=layout))
-        assert torch.equal(flat, wanted)
-        assert not flat.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -314,15 +290,6 @@ def test_a_shell_is_small_copies_buffers_and_leaves_the_module() -> None:
     assert shell.norm1.running_mean.data_ptr() != module.norm1.running_mean.data_ptr()
     mlp = MLP()
     assert len(cloudpickle.dumps(Keyspace.of(mlp).shell(mlp))) < 932_362 * 4 // 500
-
-
-def test_shared_weights_stay_shared_in_a_shell() -> None:
-    module, _ = made("tied")
-    keyspace = Keyspace.of(module)
-    shell = cloudpickle.loads(cloudpickle.dumps(keyspace.shell(module)))
-    assert shell.output.weight is shell.embedding.weight
-    keyspace.bind(shell, keyspace.flatten(module))
-    assert shell.output.weight.data_ptr() == shell.embedding.weight.data_ptr()
 
 
 def test_a_shell_has_neither_values_nor_a_keyspace() -> None:
