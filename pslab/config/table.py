@@ -174,11 +174,11 @@ ROWS = _table(
         label="warm-up of {epochs} epochs, then {then}"),
 
     Row("codec", "auto", "pslab.tensors.codec", "the shortest of the others for each message"),
-    Row("codec", "dense", "pslab.tensors.codec:Dense", "every entry of the vector, without positions"),
+    Row("codec", "dense", "pslab.tensors.codec:AllEntries", "every entry of the vector, without positions"),
     Row("codec", "coordinates", "pslab.tensors.codec:Coordinates"),
     Row("codec", "bitmap", "pslab.tensors.codec:Bitmap"),
     Row("codec", "varint", "pslab.tensors.codec:Varint"),
-    Row("codec", "runs", "pslab.tensors.codec:Runs"),
+    Row("codec", "runs", "pslab.tensors.codec:RunLengths"),
 
     Row("model", "mlp", "pslab.tensors.workload.models:Width", source="Tsai (thesis report 2018)", example="mlp:64",
         label="MLP, width {hidden}"),

@@ -112,7 +112,7 @@ class Codec:
         return self.size_bytes(np.concatenate([np.arange(s.start, s.stop) for s in slices]), n, 8 * MAX_N)
 
 
-class Dense(Codec):
+class AllEntries(Codec):
     """Every entry of the vector, without positions."""
 
     def write(self, entries: Entries) -> tuple[Array, ...]:
@@ -256,7 +256,7 @@ class Varint(Codec):
         return len(gaps) + sum(int(np.count_nonzero(gaps >= np.uint32(1 << bits))) for bits in self.LIMITS)
 
 
-class Runs(Codec):
+class RunLengths(Codec):
     """Positions of consecutive entries: the starts of all runs as u32, then their lengths."""
 
     RUN_BYTES = 8

@@ -20,7 +20,7 @@ class Device:
     the CPU is complete after `fetch` or `synchronize`.
     """
 
-    apart: ClassVar[bool] = False  #: whether it has memory of its own: what is to be there, and to come back, is copied
+    separate: ClassVar[bool] = False  #: whether it has memory of its own, to and from which tensors are copied
 
     def of(self, worker: int) -> Device:
         """The device of one worker, where there are several."""
@@ -63,7 +63,7 @@ class Cuda(Device):
     Copies go through page-locked memory, of which torch keeps a cache, so they overlap with what the CPU does.
     """
 
-    apart: ClassVar[bool] = True
+    separate: ClassVar[bool] = True
     number: int = 0
 
     def of(self, worker: int) -> Device:

@@ -14,7 +14,7 @@ from pslab.tensors.device import Device
 class Apart(Device):
     """What is not copied there is not there, and what is not fetched does not come back."""
 
-    apart: ClassVar[bool] = True
+    separate: ClassVar[bool] = True
 
     def to(self, here: torch.Tensor) -> torch.Tensor:
         return here.clone()

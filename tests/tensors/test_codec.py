@@ -18,7 +18,7 @@ from pslab.tensors.codec import (
     NAMES,
     START,
     Entries,
-    Runs,
+    RunLengths,
     decode,
     encode,
     encode_into,
@@ -346,6 +346,6 @@ def test_a_request_is_no_frame_of_entries_and_entries_are_no_request() -> None:
 
 @pytest.mark.parametrize("past", [-1, 0, 1])
 def test_runs_that_end_where_a_chunk_does_are_counted(past: int) -> None:
-    n, runs = 2 * Runs.CHUNK, Runs()
-    indices = np.delete(np.arange(n), Runs.CHUNK + past)
+    n, runs = 2 * RunLengths.CHUNK, RunLengths()
+    indices = np.delete(np.arange(n), RunLengths.CHUNK + past)
     assert runs.size_bytes(indices, n, 1000) == runs.positions(indices, n).nbytes == 16

@@ -20,7 +20,7 @@ from pslab.policies.schedules import Schedule
 from pslab.protocol.requests import Order
 from pslab.protocol.traits import Sync, Traits, traits_of
 from pslab.tensors.device import Device
-from pslab.tensors.pruning.pruner import Memory, memories
+from pslab.tensors.pruning.pruner import KeptVector, memories
 from pslab.tensors.pruning.rules import Dense
 from pslab.tensors.sparse import SparseInputs
 from pslab.tensors.update import methods, rate_state
@@ -86,7 +86,7 @@ class Setup:
     @property
     def replaces(self) -> bool:
         """Whether a worker that dies is replaced, and what it keeps lies where its successor finds it."""
-        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.apart
+        return self.run.on_death == "restart" and self.run.engine == "local" and not self.device.separate
 
     @cached_property
     def sparse(self) -> bool:
@@ -109,12 +109,12 @@ class Setup:
         return apply_factor(self.cluster, self.optimizer, self.rate, self.sparse)
 
     @property
-    def memories(self) -> dict[str, Memory]:
+    def memories(self) -> dict[str, KeptVector]:
         """What each worker keeps from one gradient to the next."""
         size, dtype = self.keyspace.size, getattr(torch, self.run.dtype)
         pruned = memories(self.prune, len(self.keyspace.layers), size, dtype) if self.sparse else {}
         squares = rate_state.needs(self.rate) in rate_state.AT_WORKER
-        own = {SQUARES: Memory(size, dtype)} if squares else {}
+        own = {SQUARES: KeptVector(size, dtype)} if squares else {}
         return {**pruned, **own, **methods.memories(self.sync, size, dtype)}
 
 
@@ -141,7 +141,7 @@ class Experiment(Setup):
         modules = [type(module).__module__.split(".")[:2] for module in self.shell.modules()]
         known = all(name in (["torch", "nn"], ["pslab", "tensors"]) for name in modules)
         named = find("prune", self.prune) is not None and find("loss", self.run.loss) is not None
-        return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.apart
+        return known and named and self.dataset.stored and not list(self.shell.buffers()) and not self.device.separate
 
     @cached_property
     def evaluated(self) -> Any:

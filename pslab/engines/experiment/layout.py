@@ -12,7 +12,7 @@ from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.shared_memory import ALIGNMENT, Arena, aligned
 from pslab.protocol.worker import buffers_of
 from pslab.tensors.codec import largest_frame_bytes
-from pslab.tensors.pruning.pruner import Memory
+from pslab.tensors.pruning.pruner import KeptVector
 from pslab.tensors.update import methods
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Layout:
     arrivals: tuple[tuple[int, ...], ...]  #: per worker: where a whole pull is laid; eager: by the iteration's parity
     used: tuple[int, ...]  #: per worker: what it computes on; its copy of the server's, if that has all of its own
     down: tuple[tuple[int, ...], ...]  #: per worker: room for a pull's frames; eager: by the iteration's parity
-    memories: dict[str, Memory]  #: what each worker keeps from one gradient to the next
+    memories: dict[str, KeptVector]  #: what each worker keeps from one gradient to the next
     kept: tuple[dict[str, int], ...]  #: per worker: where that lies, if any process may compute for it
     frames: tuple[tuple[int, int], ...] = field(default=())  #: per range: offset and room inside such a place
     asked: tuple[tuple[int, ...], ...] = ()  #: per worker, by the iteration's parity: room for a request's frames

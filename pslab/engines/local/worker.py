@@ -51,7 +51,7 @@ class LocalWorker:
         self.producer.warm_up()
         self.faults, self.spared = Faults(job.cluster, job.run.seed), NEVER
         self.layers_s: list[list[float]] = []
-        self.selecting = Selecting(job.device.apart)
+        self.selecting = Selecting(job.device.separate)
         self.overrun_s = self.real_s = self.modelled_s = 0.0
         self.pulled: list[Pulled] = []  # weights that an eager worker takes when it starts the next iteration
         self.clock, self.life = WallClock(), LifeSigns(context.parent, job.run.lease_s)

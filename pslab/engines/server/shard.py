@@ -17,7 +17,7 @@ from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Step
 from pslab.tensors.codec import Entries, decode, encode_into, requested
 from pslab.tensors.update import methods, rate_state
-from pslab.tensors.update.store import Gradient, Part, Store
+from pslab.tensors.update.store import Gradient, Part, WeightStore
 from pslab.tensors.workload.keyspace import KeyRange
 
 _NOTHING = np.empty(0, np.int64)  # the indices of no entries
@@ -29,7 +29,7 @@ class TensorShard:
     def __init__(self, job: Job, arena: Arena) -> None:
         self._job, self._arena = job, arena
         weights = arena.tensor(job.layout.server, job.layout.size, job.layout.dtype)
-        self._store = Store(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
+        self._store = WeightStore(weights, job.parts, job.optimizer, track_changes=job.run.pull == "changed")
         layers = [layer.flat for layer in job.keyspace.layers]
         self._rate_states = rate_state.at_server(job.rate, job.parts, layers, job.layout.dtype)
         stated = [arena.tensor(own[methods.STATED], *job.layout.memories[methods.STATED][:2])
@@ -160,5 +160,5 @@ class TensorShard:
     def _warm_up(self) -> None:
         """The first step of a torch.optim class imports a compiler: not what a run measures."""
         one = torch.ones(1, dtype=self._job.layout.dtype)
-        store = Store(one, (Part((slice(0, 1),)),), self._job.optimizer)
+        store = WeightStore(one, (Part((slice(0, 1),)),), self._job.optimizer)
         store.step(0, [one.clone()], self._job.run.learning_rate)

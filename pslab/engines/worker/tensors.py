@@ -95,7 +95,7 @@ class Producer:
         if self._kept is not None and first:
             self._kept.clear()
         self._memories = {
-            name: zeros(memory, device.place) if device.apart and not memory.scalars
+            name: zeros(memory, device.place) if device.separate and not memory.scalars
             else arena.tensor(layout.kept[worker][name], memory.entries, memory.dtype)
             for name, memory in layout.memories.items()}  # fmt: skip
         for memory in self._memories.values() if first else ():
@@ -128,7 +128,7 @@ class Producer:
         self._weights = device.to(self._shared_weights)
         # on the CPU backward writes straight into shared memory: a push copies nothing
         buffers = self._shared_gradients
-        self._gradients = [torch.zeros_like(self._weights)] * len(buffers) if device.apart else buffers
+        self._gradients = [torch.zeros_like(self._weights)] * len(buffers) if device.separate else buffers
         room = layout.frames[-1][0] + layout.frames[-1][1]
         self._up = [arena.bytes(at, room) for at in layout.up[worker]]
         self._down = [arena.bytes(at, room) for at in layout.down[worker]]
@@ -150,8 +150,8 @@ class Producer:
 
     def remembered(self) -> dict[str, Any]:
         """What lasts from one gradient to the next, and does not lie in shared memory."""
-        separate = self._memories.items() if self._device.apart else ()
-        kept = {name: memory.cpu() for name, memory in separate if memory.device.type != "cpu"}
+        there = self._memories.items() if self._device.separate else ()
+        kept = {name: memory.cpu() for name, memory in there if memory.device.type != "cpu"}
         return {"kept": kept, "modules": self._computing.remembered() if self._computing else {}}
 
     def recall(self, remembered: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ class Producer:
             self._squares.divide(gradient, gradient, span.start)
         if self._pruner is None:
             self._refuse_nonfinite(gradient, iteration)
-            if self._device.apart:
+            if self._device.separate:
                 (here,) = self._device.fetch(gradient)
                 self._shared_gradients[buffer][span].copy_(here)
             self._whole(iteration, len(ranges))
@@ -346,7 +346,7 @@ class Producer:
         part.add(self._shared_weights, entries, -rate)
 
     def _to_device(self, part: Part | None = None) -> None:
-        if self._device.apart:
+        if self._device.separate:
             for there, here in zip(*((part.views(w) if part else [w]) for w in (self._weights, self._shared_weights)),
                                    strict=True):  # fmt: skip
                 self._device.put(here, there)

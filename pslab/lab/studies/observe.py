@@ -23,7 +23,7 @@ from pslab.lab.studies.observation import BINS, Observation, Observed
 from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import is_finite
 from pslab.tensors.random_streams import restored_globals, seed_globals
-from pslab.tensors.update.store import Store
+from pslab.tensors.update.store import WeightStore
 from pslab.tensors.workload.data import Batches, batch
 from pslab.tensors.workload.keyspace import Layer
 from pslab.tensors.workload.objective import placed, targets
@@ -76,7 +76,7 @@ class Training:
         experiment.keyspace.bind(self.module, self.weights, self.gradient)
         self.module.train()
         self.batches = Batches(len(self.dataset.train_y), 1, 0, run.batch_size, run.seed)
-        self.store = Store(self.weights, experiment.parts, experiment.optimizer)
+        self.store = WeightStore(self.weights, experiment.parts, experiment.optimizer)
         self.kept: tuple[int, torch.Tensor] = (0, self.weights.clone())  #: an iteration, and the weights at its start
         self.seconds = 0.0
 

@@ -67,8 +67,8 @@ def _read(name: str, chosen: ImageFolder, train: Path, test: Path, content: str)
     parts = [_listed(name, folder) for folder in (train, test)]
     (_, classes), (_, tested) = parts
     if classes != tested:
-        apart = sorted({*classes} ^ {*tested})
-        raise ConfigError("data", name, f"{train} and {test} have other classes: {', '.join(apart[:5])}")
+        different = sorted({*classes} ^ {*tested})
+        raise ConfigError("data", name, f"{train} and {test} have other classes: {', '.join(different[:5])}")
     if not chosen.memory:
         return streamed(name, *(DataLoader(Images(name, chosen, *part), num_workers=chosen.loaders) for part in parts))
     each = (3 if chosen.colour else 1) * chosen.side**2

@@ -15,7 +15,7 @@ import torch
 
 from pslab.config.table import find
 from pslab.errors import PslabError
-from pslab.tensors.pruning.rules import Dense, Rule, rule_traits
+from pslab.tensors.pruning.rules import Dense, PruningRule, rule_traits
 from pslab.tensors.random_streams import seed_of
 from pslab.tensors.selection import select
 from pslab.tensors.selection.scan import Sum
@@ -26,7 +26,7 @@ class NonFinite(PslabError):
     """NaN or infinite entries, in a gradient (the memories are unchanged) or in what it makes of a memory."""
 
 
-class Memory(NamedTuple):
+class KeptVector(NamedTuple):
     """A vector that a worker keeps from one gradient to the next, zero at first."""
 
     entries: int
@@ -52,13 +52,13 @@ class Piece(NamedTuple):
     unpruned: bool
 
 
-def memories(rule: Any, layers: int, size: int, dtype: torch.dtype) -> dict[str, Memory]:
+def memories(rule: Any, layers: int, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
     """The memories that a rule needs: the residual and the momentum ([size]), and a threshold for each layer."""
     traits = rule_traits(rule)
     wanted = {
-        "residual": (rule.residual, Memory(size, dtype)),
-        "momentum": (traits.momentum > 0, Memory(size, dtype)),
-        "thresholds": (traits.keeps, Memory(layers, torch.float64, scalars=True)),
+        "residual": (rule.residual, KeptVector(size, dtype)),
+        "momentum": (traits.momentum > 0, KeptVector(size, dtype)),
+        "thresholds": (traits.keeps, KeptVector(layers, torch.float64, scalars=True)),
     }
     return {name: memory for name, (needed, memory) in wanted.items() if needed}
 
@@ -80,7 +80,7 @@ class Pruner:
 
     def __init__(
         self,
-        rule: Rule,
+        rule: PruningRule,
         layers: Sequence[slice],
         size: int,
         dtype: torch.dtype = torch.float32,
@@ -105,7 +105,7 @@ class Pruner:
 
     @classmethod
     def of(
-        cls, rule: Rule, keyspace: Keyspace, dtype: torch.dtype, device: torch.device | str = "cpu",
+        cls, rule: PruningRule, keyspace: Keyspace, dtype: torch.dtype, device: torch.device | str = "cpu",
         setting: Setting | None = None, kept: Mapping[str, torch.Tensor] | None = None,
     ) -> Pruner:  # fmt: skip
         """The pruner of a model's gradients."""
@@ -156,7 +156,7 @@ class Pruner:
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """What is sent of each piece of a layer."""
         at = self._traits.at
-        rule: Rule = self.rule if at is None else at(iteration / self.setting.epoch_iterations)
+        rule: PruningRule = self.rule if at is None else at(iteration / self.setting.epoch_iterations)
         first, found = self.layers[number][0], []
         for piece in self._pieces[number]:
             inside, place = slice(piece.start, piece.stop), slice(first + piece.start, first + piece.stop)
@@ -209,7 +209,7 @@ class Pruner:
             return u.add_(gradient).mul_(self._traits.momentum) + gradient
         return u.mul_(self._traits.momentum).add_(gradient)
 
-    def _indices(self, rule: Rule, v: select.Vector, layer: int, start: int, iteration: int) -> torch.Tensor:
+    def _indices(self, rule: PruningRule, v: select.Vector, layer: int, start: int, iteration: int) -> torch.Tensor:
         traits, more = self._traits if rule is self.rule else rule_traits(rule), list[Any]()
         if traits.keeps:
             more.append(self.kept["thresholds"][layer : layer + 1])
@@ -228,13 +228,13 @@ class Pruner:
         return found
 
 
-def zeros(memory: Memory, device: torch.device | str) -> torch.Tensor:
+def zeros(memory: KeptVector, device: torch.device | str) -> torch.Tensor:
     """A new memory."""
     return torch.zeros(memory.entries, dtype=memory.dtype, device="cpu" if memory.scalars else device)
 
 
 def allocated(
-    wanted: Mapping[str, Memory], device: torch.device | str, kept: Mapping[str, torch.Tensor] | None
+    wanted: Mapping[str, KeptVector], device: torch.device | str, kept: Mapping[str, torch.Tensor] | None
 ) -> dict[str, torch.Tensor]:
     """The memories that are `kept` already, or new ones."""
     return dict(kept) if kept is not None else {name: zeros(memory, device) for name, memory in wanted.items()}

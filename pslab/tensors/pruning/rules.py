@@ -20,7 +20,7 @@ WARM_UP = (0.25, 0.0625, 0.015625, 0.004, 0.001)
 WarmUp = Annotated[int, Bounds(at_least=0), "epochs of larger fractions at the start: 25, 6.25, 1.5625, 0.4, 0.1 %"]
 
 
-class Rule(Protocol):
+class PruningRule(Protocol):
     """What a Pruner needs. A rule may also have the attributes of `RuleTraits`."""
 
     @property
@@ -36,7 +36,7 @@ class Rule(Protocol):
 class RuleTraits:
     """What else a rule may have, each with its default."""
 
-    at: Callable[[float], Rule] | None = None  #: at(epoch): the rule at this moment, in epochs from the start
+    at: Callable[[float], PruningRule] | None = None  #: at(epoch): the rule at this moment, in epochs from the start
     keeps: bool = False  #: the call is select(v, kept), with a float64 tensor [1] of the layer, 0 at first, to be set
     draws: bool = False  #: the call is select(v, draw), with a random integer, a new one for every gradient
     by_tensor: bool = False  #: select is called for each tensor of a layer; those of one dimension are sent unpruned

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from pslab.protocol.traits import traits_of
-from pslab.tensors.pruning.pruner import Memory
+from pslab.tensors.pruning.pruner import KeptVector
 from pslab.tensors.update.consensus import Consensus, Solving
-from pslab.tensors.update.steps import Local, Steps
+from pslab.tensors.update.steps import Local, LocalSteps
 from pslab.tensors.update.store import Gradient, Part
 from pslab.tensors.update.vectors import inside, mean_over_users, outside
 
@@ -26,13 +26,14 @@ AVERAGE, REPLICA, CONSENSUS = METHODS = "average", "replica", "consensus"
 STATED = "stated"  # the memory of scalars that the server reads
 
 
-def memories(sync: Any, size: int, dtype: torch.dtype) -> dict[str, Memory]:
+def memories(sync: Any, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
     """What each worker keeps for a policy, from one push to the next."""
     traits = traits_of(sync)
     if traits.method == CONSENSUS:
-        return {"x": Memory(size, dtype), "u": Memory(size, dtype), STATED: Memory(4, torch.float64, scalars=True)}
+        own = KeptVector(size, dtype)
+        return {"x": own, "u": own, STATED: KeptVector(4, torch.float64, scalars=True)}
     if traits.method == REPLICA and sync.n_fetch != sync.n_push:
-        return {"accrued": Memory(size, dtype), "moved": Memory(size, dtype)}
+        return {"accrued": KeptVector(size, dtype), "moved": KeptVector(size, dtype)}
     return {}
 
 
@@ -53,8 +54,8 @@ def at_worker(sync: Any, kept: Mapping[str, torch.Tensor], scale: float, rho: to
     if method == CONSENSUS and rho is not None:
         return Solving(sync, kept["x"], kept["u"], kept[STATED], rho)
     if method == REPLICA:
-        return Steps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
-    return Steps()
+        return LocalSteps(scale, kept.get("accrued"), kept.get("moved"), sync.literal)
+    return LocalSteps()
 
 
 def at_server(

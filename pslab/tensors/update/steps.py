@@ -37,7 +37,7 @@ class Local(Protocol):
         """What was computed is going to be pushed, or kept."""
 
 
-class Steps:
+class LocalSteps:
     """Plain steps of gradient descent.
 
     What is pushed is the gradient that moves the weights as far in one step with the first rate. Without memories this

@@ -155,7 +155,7 @@ class _Range:
         return distinct
 
 
-class Store:
+class WeightStore:
     """Weights and optimizer states.
 
     Args:

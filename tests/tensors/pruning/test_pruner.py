@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from pslab.tensors.pruning.pruner import NonFinite, Pruner, Setting, is_finite, memories, zeros
-from pslab.tensors.pruning.rules import DGC, Dense, Deviation, Dynamic, Rule, Static
+from pslab.tensors.pruning.rules import DGC, Dense, Deviation, Dynamic, PruningRule, Static
 
-RULES: list[Rule] = [
+RULES: list[PruningRule] = [
     Dense(), Static(0.01), Static(0.3), Deviation(1), Deviation(3), Dynamic(1), Dynamic(5), Static(0.3, mode="frozen"),
     Dynamic(mode="ratchet"), Dynamic(mode="literal"), Dynamic(mode="decay"), Static(0.05, warm_up=3),
     DGC(0.05, momentum=0.0, warm_up=0), DGC(0.05, momentum=0.0, warm_up=9),
@@ -42,7 +42,7 @@ def in_layers(*sizes: int) -> list[slice]:
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("sizes", [(1,), (1, 1, 5), (300, 1, 7000), (0, 64, 0)])
-def test_sent_and_residual_add_up_to_the_gradients(rule: Rule, sizes: tuple[int, ...]) -> None:
+def test_sent_and_residual_add_up_to_the_gradients(rule: PruningRule, sizes: tuple[int, ...]) -> None:
     size = sum(sizes)
     for dtype in (torch.float32, torch.float64):
         pruner = Pruner(rule, in_layers(*sizes), size, dtype)
@@ -87,7 +87,7 @@ def test_values_are_copies() -> None:
 
 
 @pytest.mark.parametrize("rule", [*RULES, Static(0.1, residual=False), DGC(0.1), DGC(0.1, clip=1.0)], ids=str)
-def test_a_gradient_that_is_not_finite_changes_no_memory(rule: Rule) -> None:
+def test_a_gradient_that_is_not_finite_changes_no_memory(rule: PruningRule) -> None:
     pruner = Pruner(rule, in_layers(50, 50), 100)
     pruner.prune(torch.randn(100, generator=torch.Generator().manual_seed(4)), 0)
     before = {name: kept.clone() for name, kept in pruner.kept.items()}
@@ -102,7 +102,7 @@ def test_a_gradient_that_is_not_finite_changes_no_memory(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", [Static(0.01), Dynamic(mode="ratchet"), DGC(0.1), DGC(0.1, masking=False)], ids=str)
 @pytest.mark.parametrize("by_layer", [False, True], ids=["whole", "by_layer"])
-def test_a_sum_with_a_memory_that_overflows_is_refused(rule: Rule, by_layer: bool) -> None:
+def test_a_sum_with_a_memory_that_overflows_is_refused(rule: PruningRule, by_layer: bool) -> None:
     pruner, gradient = Pruner(rule, in_layers(50, 50), 100), torch.linspace(1e38, 3e38, 100)
     with pytest.raises(NonFinite, match="sum with the residual"):
         _push_finite(lambda i: pruner.prune_layer(1, gradient[50:], i) if by_layer else pruner.prune(gradient, i))
@@ -172,7 +172,7 @@ def test_a_gradient_of_another_model_is_refused() -> None:
 
 
 @pytest.mark.parametrize("rule", [*RULES, DGC(0.05), DGC(0.05, nesterov=True)], ids=str)
-def test_prune_layer_equals_prune(rule: Rule) -> None:
+def test_prune_layer_equals_prune(rule: PruningRule) -> None:
     layers = in_layers(200, 0, 4800)
     whole, parts = (Pruner(rule, layers, 5000) for _ in range(2))
     for iteration, gradient in enumerate(gradients(5000, torch.float32)):
@@ -195,7 +195,7 @@ def test_prune_layer_checks_its_gradient() -> None:
 
 
 @pytest.mark.parametrize("rule", [*RULES, DGC(0.05)], ids=str)
-def test_another_pruner_continues_with_the_same_memories(rule: Rule) -> None:
+def test_another_pruner_continues_with_the_same_memories(rule: PruningRule) -> None:
     kept = {name: zeros(memory, "cpu") for name, memory in memories(rule, 2, 5000, torch.float32).items()}
     one = Pruner(rule, in_layers(200, 4800), 5000)
     for iteration, gradient in enumerate(gradients(5000, torch.float32)):

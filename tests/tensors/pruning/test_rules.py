@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pslab.config.spec import build
 from pslab.errors import ConfigError
-from pslab.tensors.pruning.rules import DGC, WARM_UP, Dense, Deviation, Dynamic, Rule, Static, warm
+from pslab.tensors.pruning.rules import DGC, WARM_UP, Dense, Deviation, Dynamic, PruningRule, Static, warm
 
 
 @given(st.integers(1, 1000), st.integers(1, 10**6))
@@ -38,7 +38,7 @@ def test_selections_by_hand() -> None:
      ("dgc:1%,clip=5,warm_up=0", DGC(0.01, clip=5.0, warm_up=0)),
      ("dgc:0.1%,nesterov=on,masking=off,momentum=0.5", DGC(momentum=0.5, nesterov=True, masking=False))],
 )  # fmt: skip
-def test_rules_by_name(text: str, rule: Rule) -> None:
+def test_rules_by_name(text: str, rule: PruningRule) -> None:
     assert build("prune", text) == rule
 
 
@@ -138,7 +138,7 @@ def test_warm_up_densities_by_epoch() -> None:
     ],
     ids=str,
 )
-def test_a_warm_up_is_never_sparser_than_its_rule(rule: Rule, warmed: list[float], then: Rule) -> None:
+def test_a_warm_up_is_never_sparser_than_its_rule(rule: PruningRule, warmed: list[float], then: PruningRule) -> None:
     v = torch.randn(10_000, generator=torch.Generator().manual_seed(2))
     for epoch, fraction in enumerate(warmed):
         here = rule.at(epoch + 0.5)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from pslab.policies.sync.asp import ASP
 from pslab.tensors.codec import Entries
 from pslab.tensors.update.methods import over_users
 from pslab.tensors.update.minimize import minimized
-from pslab.tensors.update.steps import Course, Steps
+from pslab.tensors.update.steps import Course, LocalSteps
 from pslab.tensors.update.store import Part
 from pslab.tensors.update.vectors import mean_over_users
 
@@ -19,7 +19,7 @@ from pslab.tensors.update.vectors import mean_over_users
 class Worker:
     """A worker whose gradient is 1 everywhere; it writes down where each was computed."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: LocalSteps) -> None:
         self.steps, self.seen = steps, list[float]()
         self.weights, self.gradient = torch.zeros(1), torch.empty(1)
 
@@ -39,7 +39,7 @@ class Worker:
 
 
 def replica(*, literal: bool = False) -> Worker:
-    return Worker(Steps(1.0, torch.zeros(1), torch.zeros(1), literal))
+    return Worker(LocalSteps(1.0, torch.zeros(1), torch.zeros(1), literal))
 
 
 @pytest.mark.parametrize(("literal", "positions"), [(False, [0, -0.5, -1, -1.5]), (True, [0, -0.5, 0, -0.5])])
@@ -76,7 +76,7 @@ def test_nothing_is_kept_before_it_is_committed():
 
 
 def test_several_rates_make_one_gradient_of_the_first():
-    worker = Worker(Steps())
+    worker = Worker(LocalSteps())
     worker.steps.run(worker.course(0.5, 0.25, 0.0))
     assert worker.gradient == 1.5
     assert worker.seen == [0, -0.5, -0.75]

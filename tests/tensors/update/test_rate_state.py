@@ -16,7 +16,7 @@ from pslab.tensors.codec import Entries
 from pslab.tensors.update import rate_state
 from pslab.tensors.update.directions import REFRESH
 from pslab.tensors.update.optimizers import resolve_optimizer
-from pslab.tensors.update.store import Part, Store
+from pslab.tensors.update.store import Part, WeightStore
 from pslab.tensors.update.vectors import cuts, dense, inside, mean, outside, plus
 
 SIZE = 6
@@ -44,7 +44,7 @@ class Server:
     def __init__(self, rate, *, parts=WHOLE, layers=LAYERS, workers=2, size=SIZE):
         self.parts, self.size = parts, size
         self.states = rate_state.at_server(rate, parts, layers, torch.float64)
-        self.store = Store(torch.zeros(size, dtype=torch.float64), parts, resolve_optimizer("sgd"))
+        self.store = WeightStore(torch.zeros(size, dtype=torch.float64), parts, resolve_optimizer("sgd"))
         self.version = 0
         self.held = dict.fromkeys(range(workers), 0)
         self.computing = dict(self.held)

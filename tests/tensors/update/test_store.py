@@ -8,7 +8,7 @@ import torch
 
 from pslab.tensors.codec import Entries
 from pslab.tensors.update.optimizers import resolve_optimizer
-from pslab.tensors.update.store import Part, Store
+from pslab.tensors.update.store import Part, WeightStore
 
 PARTS = (Part((slice(0, 6), slice(10, 14))), Part((slice(6, 10), slice(14, 20))))
 WHOLE = (Part((slice(0, 20),)),)
@@ -32,7 +32,7 @@ def dense(e: Entries) -> torch.Tensor:
 @pytest.mark.parametrize("parts", [WHOLE, PARTS])
 def test_steps_equal_those_of_torch_optim(optimizer, parts):
     spec = resolve_optimizer(optimizer)
-    store, alone = Store(random(0), parts, spec), random(0)
+    store, alone = WeightStore(random(0), parts, spec), random(0)
     made = spec.make([alone], 0.1)
     for step in range(5):
         gradients = [random(10 * step + g) for g in range(3)]
@@ -46,7 +46,7 @@ def test_steps_equal_those_of_torch_optim(optimizer, parts):
 @pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam"])
 def test_sparse_steps_equal_dense_steps(optimizer):
     spec = resolve_optimizer(optimizer)
-    here, there = Store(random(0), WHOLE, spec), Store(random(0), WHOLE, spec)
+    here, there = WeightStore(random(0), WHOLE, spec), WeightStore(random(0), WHOLE, spec)
     for step in range(4):
         some = [entries((step, 1.0), (7, -2.0)), entries((7, 0.5), (19, 3.0))]
         here.step(0, some, 0.1)
@@ -55,7 +55,7 @@ def test_sparse_steps_equal_dense_steps(optimizer):
 
 
 def test_a_step_changes_only_its_range():
-    store = Store(random(0), PARTS, resolve_optimizer("adam"))
+    store = WeightStore(random(0), PARTS, resolve_optimizer("adam"))
     store.step(0, [random(1)], 0.1)
     moved = store.weights != random(0)
     assert moved.tolist() == [i < 6 or 10 <= i < 14 for i in range(20)]
@@ -75,7 +75,7 @@ def test_inside_and_put_translate_positions():
 @pytest.mark.parametrize("optimizer", ["sgd", "sgd:momentum=0.9", "adam"])
 @pytest.mark.parametrize("parts", [WHOLE, PARTS])
 def test_changed_brings_any_older_copy_up_to_date(optimizer, parts):
-    store = Store(random(0), parts, resolve_optimizer(optimizer), track_changes=True)
+    store = WeightStore(random(0), parts, resolve_optimizer(optimizer), track_changes=True)
     copies = {0: store.weights.clone()}
     for step in range(6):
         for index, part in enumerate(parts):
@@ -93,7 +93,7 @@ def test_changed_brings_any_older_copy_up_to_date(optimizer, parts):
 
 
 def test_changed_is_cached_until_the_next_step():
-    store = Store(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
+    store = WeightStore(random(0), WHOLE, resolve_optimizer("sgd"), track_changes=True)
     store.step(0, [entries((3, 1.0))], 0.1)
     first = store.changed(0, 0)
     assert store.changed(0, 0) is first  # so that it is encoded once
@@ -109,7 +109,7 @@ def test_changed_is_cached_until_the_next_step():
 
 def test_the_log_of_the_last_steps_has_what_a_look_at_all_elements_finds():
     n, random_ = 4000, np.random.default_rng(0)
-    store = Store(torch.zeros(n), (Part((slice(0, n),)),), resolve_optimizer("sgd"), track_changes=True)
+    store = WeightStore(torch.zeros(n), (Part((slice(0, n),)),), resolve_optimizer("sgd"), track_changes=True)
     history = [np.zeros(n, np.bool_)]
     for step in range(40):
         sizes = [n] if step == 20 else [0] if step == 30 else random_.integers(1, 90, 2)
@@ -126,7 +126,7 @@ def test_the_log_of_the_last_steps_has_what_a_look_at_all_elements_finds():
 
 
 def test_changed_includes_weights_that_only_momentum_moves():
-    store = Store(random(0), WHOLE, resolve_optimizer("sgd:momentum=0.9"), track_changes=True)
+    store = WeightStore(random(0), WHOLE, resolve_optimizer("sgd:momentum=0.9"), track_changes=True)
     store.step(0, [entries((3, 1.0))], 0.1)
     store.step(0, [entries((4, 1.0))], 0.1)
     assert store.changed(0, 1).indices.tolist() == [3, 4]
@@ -134,4 +134,4 @@ def test_changed_includes_weights_that_only_momentum_moves():
 
 def test_changed_needs_track_changes():
     with pytest.raises(ValueError, match="track"):
-        Store(random(0), WHOLE, resolve_optimizer("sgd")).changed(0, 0)
+        WeightStore(random(0), WHOLE, resolve_optimizer("sgd")).changed(0, 0)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from pslab.config.spec import build
 from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import Pruner
-from pslab.tensors.pruning.rules import Deviation, Rule, Static
+from pslab.tensors.pruning.rules import Deviation, PruningRule, Static
 from pslab.tensors.workload.keyspace import Keyspace
 from pslab.tensors.workload.models import build_model
 from tools.bench.measure import Row, interleaved
@@ -41,7 +41,7 @@ def selections(n: int, kind: str, seconds: float) -> Iterator[Row]:
     count = 2 if n <= CACHE_ENTRIES else 1  # two in turn, so that branches are not predicted by repetition
     vectors = [DRAWS[kind](n, torch.Generator().manual_seed(seed)) for seed in range(count)]
     turns = cycle(vectors)
-    rules: dict[str, Rule] = {text: build("prune", text) for text in THRESHOLDS}
+    rules: dict[str, PruningRule] = {text: build("prune", text) for text in THRESHOLDS}
     chosen: dict[str, Callable[[torch.Tensor], object]] = {"max": lambda v: np.max(v.numpy()), "sum": torch.sum}
     for text, rule in rules.items():
         chosen[text] = rule.select
@@ -70,7 +70,7 @@ def shares(seconds: float, batch_size: int = BATCH_SIZE) -> Iterator[Row]:
         gradient.zero_()
         functional.cross_entropy(module(x.roll(1, 0)), y).backward()  # type: ignore[no-untyped-call]
 
-    def select(rule: Rule) -> None:
+    def select(rule: PruningRule) -> None:
         for layer in layers:
             rule.select(gradient[layer])
 
@@ -101,7 +101,7 @@ DRAWS: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {
 }  # fmt: skip
 
 
-def in_torch(rule: Rule, n: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
+def in_torch(rule: PruningRule, n: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """The same selection by operators of torch, which may choose differently among ties; None if torch has none."""
     if isinstance(rule, Static):
         k = rule.count(n)

@@ -16,7 +16,7 @@ from pslab.protocol.server import Step, first_step
 from pslab.tensors.device import one_thread
 from pslab.tensors.pruning.pruner import Pruner, Setting
 from pslab.tensors.update import rate_state
-from pslab.tensors.update.store import Store
+from pslab.tensors.update.store import WeightStore
 from pslab.tensors.workload.data import Batches, batch
 
 
@@ -29,7 +29,7 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
     """
     run, data, keyspace = experiment.run, experiment.dataset, experiment.keyspace
     dtype = experiment.weights.dtype
-    store = Store(experiment.weights.clone(), experiment.parts, experiment.optimizer)
+    store = WeightStore(experiment.weights.clone(), experiment.parts, experiment.optimizer)
     held, gradient = torch.empty_like(experiment.weights), torch.empty_like(experiment.weights)
     keyspace.bind(experiment.shell, held, gradient)
     batches = [Batches(len(data.train_y), run.workers, w, run.batch_size, run.seed) for w in range(run.workers)]
