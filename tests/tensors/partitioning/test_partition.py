@@ -81,10 +81,11 @@ def test_the_capacity_is_a_little_more_than_an_equal_share():
         capacity(np.array([9, 1]), 4, 0.5)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+@pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize("rule", OWN)
-def test_every_row_has_one_worker_and_loads_are_balanced(planted, rule, workers):
-    parts = partition(planted, workers, rule, balance="rows", epsilon=0.05)
+def test_every_row_has_one_worker_loads_are_balanced_and_a_seed_repeats_it(planted, rule, workers):
+    parts, again = (partition(planted, workers, rule, balance="rows", epsilon=0.05, seed=5) for _ in range(2))
+    assert parts.tolist() == again.tolist()
     assert parts.shape == (len(planted),)
     load = np.bincount(parts, minlength=workers)
     assert load.sum() == len(planted)
@@ -101,23 +102,14 @@ def test_entries_are_balanced_unless_it_is_said_otherwise(planted):
     assert load.max() <= capacity(rows.entries_of, 5, 0.03)
 
 
-@pytest.mark.parametrize("rule", OWN)
-def test_a_seed_gives_the_same_partition(planted, rule):
-    one, again = (partition(planted, 4, rule, seed=5) for _ in range(2))
-    assert one.tolist() == again.tolist()
-
-
 def test_each_step_from_random_to_multilevel_saves_traffic(planted):
     remote = {rule: traffic.remote(traffic.spread(planted, partition(planted, 8, rule, balance="rows"), 8))
               for rule in OWN}  # fmt: skip
     assert remote["multilevel"] < remote["moves"] < remote["random"]
     assert remote["parsa"] < remote["random"]
     assert remote["multilevel"] < remote["random"] / 4
-
-
-def test_multilevel_separates_what_is_separable():
     rows = Planted(rows=400, keys=800, per_row=8, communities=8, noise=0.0).load()
-    assert traffic.remote(traffic.spread(rows, partition(rows, 8, balance="rows"), 8)) == 0
+    assert traffic.remote(traffic.spread(rows, partition(rows, 8, balance="rows"), 8)) == 0  # it is separable
 
 
 @pytest.mark.parametrize(
@@ -175,27 +167,19 @@ def test_refinement_counts_what_it_cuts_and_never_cuts_more():
         assert (np.bincount(side, weights, minlength=2) <= limits).all()
 
 
-def test_a_side_that_is_too_heavy_sheds_weight():
-    pins, weights, side = lists([[0, 1, 2, 3]]), np.ones(4, np.int64), np.zeros(4, np.int64)
-    multilevel.refined(multilevel.transposed(pins, 4), pins, weights, side, np.array([2, 2]))
-    assert sorted(side.tolist()) == [0, 0, 1, 1]
+def test_what_is_too_heavy_sheds_weight():
+    pins, side, parts = lists([[0, 1, 2, 3]]), np.zeros(4, np.int64), np.zeros(4, np.int64)
+    multilevel.refined(multilevel.transposed(pins, 4), pins, ONES, side, np.array([2, 2]))
+    relieve(Problem(FOUR, ONES, 2, 0.0, 2, 0), parts)
+    assert sorted(side.tolist()) == sorted(parts.tolist()) == [0, 0, 1, 1]
 
 
-def test_contracted_nets_have_two_groups_at_least():
+def test_nets_are_contracted_and_vertices_matched_with_those_that_share_most():
     found = multilevel.contracted(lists([[0, 1], [0, 2], [2, 3], [1, 2, 3]]), np.array([0, 0, 1, -1]), 2)
     assert [found[1][a:b].tolist() for a, b in pairwise(found[0])] == [[0, 1], [0, 1]]
-
-
-def test_vertices_are_matched_with_whom_they_share_most():
     pins = lists([[0, 1], [0, 1], [2, 3], [1, 2, 3]])
-    pairs = multilevel.matched(multilevel.transposed(pins, 4), pins, np.ones(4, np.int64), np.array([0, 2, 1, 3]), 2)
+    pairs = multilevel.matched(multilevel.transposed(pins, 4), pins, ONES, np.array([0, 2, 1, 3]), 2)
     assert pairs.tolist() == [0, 0, 1, 1]
-
-
-def test_a_worker_that_holds_too_much_gives_its_lightest_rows_away():
-    parts = np.zeros(4, np.int64)
-    relieve(Problem(FOUR, ONES, 2, 0.0, 2, 0), parts)
-    assert sorted(parts.tolist()) == [0, 0, 1, 1]
 
 
 # --- keys --------------------------------------------------------------------------------------------------------
@@ -273,7 +257,7 @@ def test_a_servers_keys_follow_each_other_in_their_old_order():
 @st.composite
 def few_rows(draw):
     """A handful of rows, workers, and an ε, of which some leave no choice but one."""
-    key_count, count = draw(st.integers(2, 11)), draw(st.integers(2, 8))
+    key_count, count = draw(st.integers(2, 11)), draw(st.integers(2, 6))
     keys = draw(st.lists(st.sets(st.integers(0, key_count - 1), min_size=1), min_size=count, max_size=count))
     pairs = [(np.array(sorted(each)), np.ones(len(each))) for each in keys]
     rows = rows_of("few", key_count, pairs, np.zeros(count), np.zeros(count, bool))
@@ -281,7 +265,7 @@ def few_rows(draw):
 
 
 @pytest.mark.parametrize("rule", ["moves", "multilevel"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(asked=few_rows())
 def test_no_worker_holds_more_than_its_capacity_wherever_that_can_be(rule, asked):
     rows, workers, epsilon = asked

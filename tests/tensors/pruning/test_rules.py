@@ -150,7 +150,7 @@ def test_a_warm_up_is_never_sparser_than_its_rule(rule: PruningRule, warmed: lis
 # --- why the literal threshold starves --------------------------------------------------------------------------------
 
 
-def densities(rule: Dynamic, residual: bool, steps: int, n: int = 100_000) -> list[float]:
+def densities(rule: Dynamic, residual: bool, steps: int, n: int = 30_000) -> list[float]:
     """The shares that are sent of stationary Gaussian gradients."""
     generator, v, threshold, found = torch.Generator().manual_seed(3), torch.zeros(n), kept(), list[float]()
     for _ in range(steps):
@@ -161,18 +161,14 @@ def densities(rule: Dynamic, residual: bool, steps: int, n: int = 100_000) -> li
     return found
 
 
-def test_the_literal_threshold_sends_ever_less() -> None:
-    literal = Dynamic(mode="literal")
-    without = densities(literal, residual=False, steps=20)
-    assert without[:3] == pytest.approx([1, 0.425, 0.171], rel=0.02)
-    assert without[7] == pytest.approx(0.0015, rel=0.25)
-    assert max(without[14:]) < 1e-4
-    with_residual = densities(literal, residual=True, steps=80)
-    assert 3e-4 < with_residual[20] < 5e-3
-    assert max(with_residual[60:]) < 1e-4
-    again = densities(Dynamic(mode="ratchet"), residual=True, steps=80)
-    assert max(again[70:]) > 0
-    passes = densities(Dynamic(5), residual=True, steps=20)
-    assert min(passes) > 0.005
-    decayed = densities(Dynamic(mode="decay"), residual=True, steps=60)
-    assert min(decayed[40:]) > 1e-4
+@pytest.mark.parametrize(
+    ("mode", "residual", "steps", "least", "most"),
+    [("literal", False, 20, 0, 1e-4), ("literal", True, 80, 0, 2e-4), ("ratchet", True, 80, 1e-5, 1),
+     ("passes", True, 20, 5e-3, 1), ("decay", True, 60, 1e-4, 1)],
+)  # fmt: skip
+def test_only_the_literal_threshold_starves(mode: str, residual: bool, steps: int, least: float, most: float) -> None:
+    """The most that it sends in one of the last six steps."""
+    found = densities(Dynamic(mode=mode), residual, steps)
+    assert least <= max(found[-6:]) <= most
+    if mode == "literal" and not residual:
+        assert found[:3] == pytest.approx([1, 0.425, 0.171], rel=0.04)
