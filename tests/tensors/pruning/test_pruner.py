@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from pslab.tensors.pruning.pruner import NonFinite, Pruner, Setting, is_finite, memories, zeros
+from pslab.tensors.pruning.range_push import RangePruner, Ranges, keys_of
 from pslab.tensors.pruning.rules import DGC, Dense, Deviation, Dynamic, PruningRule, Static
+from pslab.tensors.workload.keyspace import Keyspace
 
-RULES: list[PruningRule] = [
+RULES: list[PruningRule | Ranges] = [
     Dense(), Static(0.01), Static(0.3), Deviation(1), Deviation(3), Dynamic(1), Dynamic(5), Static(0.3, mode="frozen"),
     Dynamic(mode="ratchet"), Dynamic(mode="literal"), Dynamic(mode="decay"), Static(0.05, warm_up=3),
-    DGC(0.05, momentum=0.0, warm_up=0), DGC(0.05, momentum=0.0, warm_up=9),
+    DGC(0.05, momentum=0.0, warm_up=0), DGC(0.05, momentum=0.0, warm_up=9), Ranges(2), Ranges(10**6),
 ]  # fmt: skip
+BY_LAYER = [rule for rule in RULES if not isinstance(rule, Ranges)]
 
 
 def gradients(size: int, dtype: torch.dtype, seed: int = 0) -> Iterator[torch.Tensor]:
@@ -37,6 +42,26 @@ def in_layers(*sizes: int) -> list[slice]:
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
+class InTurn(RangePruner):
+    """A pruner that takes the next range in each iteration."""
+
+    def __init__(self, rule: Ranges, keyspace: Keyspace, *more: Any, **others: Any) -> None:
+        super().__init__(rule, keyspace, *more, **others)
+        self.count = keyspace.keys
+
+    def prune(self, gradient: torch.Tensor, iteration: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        self.keys = keys_of(min(int(self.rule.size), self.count), self.count, iteration)
+        return super().prune(gradient, iteration)
+
+
+def pruner_of(rule: PruningRule | Ranges, *sizes: int, dtype: torch.dtype = torch.float32, **more: Any) -> Any:
+    """A pruner of layers of these sizes, whose entries are keys of a rule of ranges."""
+    if isinstance(rule, Ranges):
+        layers = [nn.Linear(1, size, bias=False, dtype=dtype) for size in sizes if size]
+        return InTurn(rule, Keyspace.of(nn.Sequential(*layers)), dtype, **more)
+    return Pruner(rule, in_layers(*sizes), sum(sizes), dtype, **more)
+
+
 # --- the pruner -----------------------------------------------------------------------------------------------------
 
 
@@ -45,7 +70,7 @@ def in_layers(*sizes: int) -> list[slice]:
 def test_sent_and_residual_add_up_to_the_gradients(rule: PruningRule, sizes: tuple[int, ...]) -> None:
     size = sum(sizes)
     for dtype in (torch.float32, torch.float64):
-        pruner = Pruner(rule, in_layers(*sizes), size, dtype)
+        pruner = pruner_of(rule, *sizes, dtype=dtype)
         computed, sent = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
         for iteration, gradient in enumerate(gradients(size, dtype)):
             before = gradient.clone()
@@ -80,15 +105,15 @@ def test_without_a_residual_unsent_entries_are_dropped() -> None:
 def test_values_are_copies() -> None:
     for rule in RULES:
         gradient = torch.arange(1.0, 9)
-        _, values = Pruner(rule, in_layers(8), 8).prune(gradient, 0)
+        _, values = pruner_of(rule, 8).prune(gradient, 0)
         before = values.clone()
         gradient.zero_()
         assert torch.equal(values, before)
 
 
 @pytest.mark.parametrize("rule", [*RULES, Static(0.1, residual=False), DGC(0.1), DGC(0.1, clip=1.0)], ids=str)
-def test_a_gradient_that_is_not_finite_changes_no_memory(rule: PruningRule) -> None:
-    pruner = Pruner(rule, in_layers(50, 50), 100)
+def test_a_gradient_that_is_not_finite_changes_no_memory(rule: PruningRule | Ranges) -> None:
+    pruner = pruner_of(rule, 50, 50)
     pruner.prune(torch.randn(100, generator=torch.Generator().manual_seed(4)), 0)
     before = {name: kept.clone() for name, kept in pruner.kept.items()}
     for bad in (float("nan"), float("inf"), -float("inf")):
@@ -100,10 +125,12 @@ def test_a_gradient_that_is_not_finite_changes_no_memory(rule: PruningRule) -> N
     pruner.prune(torch.ones(100), 0)
 
 
-@pytest.mark.parametrize("rule", [Static(0.01), Dynamic(mode="ratchet"), DGC(0.1), DGC(0.1, masking=False)], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Static(0.01), Dynamic(mode="ratchet"), DGC(0.1), DGC(0.1, masking=False), Ranges(2)], ids=str)
 @pytest.mark.parametrize("by_layer", [False, True], ids=["whole", "by_layer"])
-def test_a_sum_with_a_memory_that_overflows_is_refused(rule: PruningRule, by_layer: bool) -> None:
-    pruner, gradient = Pruner(rule, in_layers(50, 50), 100), torch.linspace(1e38, 3e38, 100)
+def test_a_sum_with_a_memory_that_overflows_is_refused(rule: PruningRule | Ranges, by_layer: bool) -> None:
+    pruner, gradient = pruner_of(rule, 50, 50), torch.linspace(1e38, 3e38, 100)
+    by_layer = by_layer and not isinstance(rule, Ranges)
     with pytest.raises(NonFinite, match="sum with the residual"):
         _push_finite(lambda i: pruner.prune_layer(1, gradient[50:], i) if by_layer else pruner.prune(gradient, i))
 
@@ -171,7 +198,7 @@ def test_a_gradient_of_another_model_is_refused() -> None:
 # --- layers and memories ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", [*RULES, DGC(0.05), DGC(0.05, nesterov=True)], ids=str)
+@pytest.mark.parametrize("rule", [*BY_LAYER, DGC(0.05), DGC(0.05, nesterov=True)], ids=str)
 def test_prune_layer_equals_prune(rule: PruningRule) -> None:
     layers = in_layers(200, 0, 4800)
     whole, parts = (Pruner(rule, layers, 5000) for _ in range(2))
@@ -195,11 +222,11 @@ def test_prune_layer_checks_its_gradient() -> None:
 
 
 @pytest.mark.parametrize("rule", [*RULES, DGC(0.05)], ids=str)
-def test_another_pruner_continues_with_the_same_memories(rule: PruningRule) -> None:
+def test_another_pruner_continues_with_the_same_memories(rule: PruningRule | Ranges) -> None:
     kept = {name: zeros(memory, "cpu") for name, memory in memories(rule, 2, 5000, torch.float32).items()}
-    one = Pruner(rule, in_layers(200, 4800), 5000)
+    one = pruner_of(rule, 200, 4800)
     for iteration, gradient in enumerate(gradients(5000, torch.float32)):
-        other = Pruner(rule, in_layers(200, 4800), 5000, kept=kept)
+        other = pruner_of(rule, 200, 4800, kept=kept)
         for a, b in zip(one.prune(gradient, iteration), other.prune(gradient, iteration), strict=True):
             assert torch.equal(a, b)
 
@@ -278,7 +305,7 @@ def test_every_worker_gradient_and_seed_draws_another_sample() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_sends_the_same() -> None:
     layers = in_layers(300, 1, 7000)
-    for rule in (*RULES, DGC(0.05)):
+    for rule in (*BY_LAYER, DGC(0.05)):
         here, there = Pruner(rule, layers, 7301), Pruner(rule, layers, 7301, device="cuda")
         for gradient in gradients(7301, torch.float32):
             for ours, theirs in zip(here.prune(gradient, 0), there.prune(gradient.cuda(), 0), strict=True):
