@@ -1,4 +1,4 @@
-"""Where tensors lie: in the memory that a worker shares with the server, or in a GPU's own, behind copies."""
+"""The devices of tensors: the CPU, whose memory workers and servers share, and GPUs, which have copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Device:
 
     @property
     def place(self) -> torch.device:
-        """What torch calls it."""
+        """The torch device."""
         return torch.device("cpu")
 
     def prepare(self) -> None:
@@ -74,8 +74,8 @@ class Cuda(Device):
         return torch.device("cuda", self.number)
 
     def prepare(self) -> None:
-        """The same operations, in the same order, with the same precision each time, as far as torch has such: of those
-        that it does not have it warns. TensorFloat-32 is for models that ask for it when they are made."""
+        """Let torch use deterministic operations and full precision; it warns of an operation that has no such form.
+        A model that needs TensorFloat-32 can switch it on when it is made."""
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
@@ -103,7 +103,7 @@ DEVICES: dict[str, Device] = {"cpu": Device(), "cuda": Cuda()}  #: by the names 
 
 
 def zeros(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """As torch.zeros on the CPU, but memory is taken where something is written: of many, few may ever be."""
+    """torch.zeros on the CPU; pages that are never written use no memory."""
     return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))
 
 

@@ -99,7 +99,7 @@ class SparseRows:
 
 
 def rows_of(name: str, key_count: int, each: list[tuple[Array, Array]], labels: Array, test: Array) -> SparseRows:
-    """From the keys and values of each row."""
+    """Make SparseRows of the keys and values of each row."""
     starts = np.concatenate([[0], np.cumsum([len(keys) for keys, _ in each])]).astype(np.int64)
     keys, values = (np.concatenate([pair[at] for pair in each] or [np.empty(0)]) for at in (0, 1))
     return SparseRows(name, key_count, starts, keys.astype(np.int32), values.astype(np.float32),
@@ -133,11 +133,11 @@ class SparseInputs:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All that they are, beside the number of keys."""
+        """The tensors that determine the inputs together with the number of keys."""
         return self.starts, self.keys, self.values
 
     def rows(self, name: str) -> SparseRows:
-        """The same as rows without labels."""
+        """These inputs as SparseRows without labels."""
         none = np.zeros(len(self))
         starts, keys, values = (each.numpy() for each in self.tensors)
         return SparseRows(name, self.key_count, starts, keys, values, none, none > 0)
@@ -169,7 +169,7 @@ class SparseInputs:
         return Narrow(*numbered(self.keys.numpy()[at]), starts, self.values.numpy()[at])
 
     def _entries(self, rows: Array) -> tuple[Array, Array]:
-        """Where rows begin in a batch of them, and the places of their entries here."""
+        """The offsets of these rows in a batch of them, and the places of their entries in all inputs."""
         all_starts = self.starts.numpy()
         begins = all_starts[rows]
         counts = all_starts[rows + 1] - begins
@@ -213,6 +213,6 @@ def csr(starts: Array, keys: Array, values: Array, key_count: int) -> Tensor:
 
 
 def on_keys(x: Tensor, keys: Array) -> Tensor:
-    """The same rows over these keys alone, numbered in their order, which hold all of theirs."""
+    """Rows over these keys alone, numbered in their order; every key of the rows must be among them."""
     local = np.searchsorted(keys, x.col_indices().numpy())
     return csr(x.crow_indices().numpy(), local, x.values().numpy(), len(keys))

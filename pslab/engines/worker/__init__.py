@@ -1,1 +1,1 @@
-"""What a worker does, whatever the clock."""
+"""The worker: its driver, its tensors and gradients, and the phases that it logs. No engine's clock is read here."""

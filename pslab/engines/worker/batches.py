@@ -69,7 +69,7 @@ def _batches(begin: int, *made: Any) -> Iterator[tuple[int, Keys]]:
 
 
 class KeyedRows:
-    """What a worker's iteration needs: the examples of its steps over their keys alone, and where servers hold these.
+    """The examples of an iteration's steps over their keys alone, and the places of these keys at the servers.
 
     Args:
         steps: the numbers of its batches, of which the examples are `rows`.
@@ -88,13 +88,13 @@ class KeyedRows:
 
     @cached_property
     def pieces(self) -> list[Any]:
-        """Of each range its part of the places, as a slice of them."""
+        """For each range the slice of `places` that lies in it."""
         return [slice(*np.searchsorted(self.places, (part.slices[0].start, part.slices[-1].stop)).tolist())
                 for part in self._job.parts]  # fmt: skip
 
     @cached_property
     def positions(self) -> list[Positions | None]:
-        """Of each range the places as frames write them, in requests and in pushes; None if there are none."""
+        """For each range its places as frames write them, in requests and in pushes; None if it has none."""
         job = self._job
         return [positions_of(self.places[piece] - part.slices[0].start, part.size, job.run.codec)
                 if piece.start < piece.stop else None
@@ -107,7 +107,7 @@ class KeyedRows:
 
 
 class BatchKeys:
-    """What each of a worker's iterations needs, of one step or of several."""
+    """The keyed rows of each of a worker's iterations, of one step or of several."""
 
     def __init__(self, job: Job, worker: int, dataset: Dataset) -> None:
         run, inputs = job.run, dataset.train_x
@@ -117,7 +117,7 @@ class BatchKeys:
         self._last: tuple[int, KeyedRows] | None = None
 
     def of(self, iteration: int) -> KeyedRows:
-        """Where a worker has the same examples in each pass, those of all of them, always."""
+        """The keyed rows of an iteration; of all examples, if a worker has the same ones in each pass."""
         traits = self._job.traits
         if traits.repeats:
             iteration = 0
@@ -131,7 +131,7 @@ class BatchKeys:
 
 
 class Requests:
-    """What workers ask for, written into their places in shared memory. The servers know no batches."""
+    """The requests of workers for keys, written into shared memory. Servers do not know the batches."""
 
     def __init__(self, job: Job, arena: Arena, dataset: Dataset) -> None:
         self._job, self._arena = job, arena

@@ -26,7 +26,7 @@ Send = Callable[[Frame, float], None]  # hand a frame to the transport, at an in
 
 
 def skipped(on_nonfinite: str, rows: Iterable[list[list[int]]]) -> dict[str, Any]:
-    """What a manifest says of the gradients that were skipped: how many, and each worker's in each iteration."""
+    """The manifest's entries about skipped gradients: their number, and those of each worker in each iteration."""
     found = sorted(row for own in rows for row in own)
     return {} if on_nonfinite == "stop" else {"skipped": sum(count for _, _, count in found), "skips": found}
 
@@ -78,11 +78,11 @@ class WorkerDriver:
         self.machine.join(iteration)
 
     def begin(self, now: float) -> None:
-        """It computes from now on."""
+        """The worker computes from now on."""
         self._burst_s = now
 
     def basis(self, iteration: int) -> Basis:
-        """What an iteration is computed on beside the weights; to be asked once for each."""
+        """The basis of an iteration beside the weights; to be asked once for each."""
         turn = self.turns.turn(iteration, self.machine) if self.turns else None
         return Basis(own_writes(self._job, self.machine), turn, self._ahead)
 

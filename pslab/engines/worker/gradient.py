@@ -61,7 +61,7 @@ class Computing:
 
     @property
     def loss(self) -> float:
-        """Of the batch that came last. Reading it waits for the device."""
+        """The mean loss of the last batch. Reading it waits for the device."""
         return float(self._loss)
 
     def gradient(self, step: int, buffer: int) -> float:
@@ -114,13 +114,13 @@ class Computing:
         return self._local.run(self._course)
 
     def commit(self) -> None:
-        """What the method keeps of an `iteration` is kept, if what that has made is finite; NonFinite if not."""
+        """Let the method keep the result of `iteration`; NonFinite if that is not finite."""
         if self._local.keeps:
             checked_finite(self._course.gradient)
             self._local.commit(self._course)
 
     def remembered(self) -> dict[str, dict[str, Any]]:
-        """What the modules remember of the gradients so far, by name: buffers, and attributes of the user's layers.
+        """The state of the modules after the gradients so far, by name: buffers, and attributes of the user's layers.
 
         Raises:
             CheckpointError: the user's rule or loss remembers something, too.

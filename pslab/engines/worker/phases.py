@@ -1,4 +1,4 @@
-"""What a worker does in an iteration: the phases of a record, and the rows of each."""
+"""The phases of a worker's iteration, and the rows of a record about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = tuple[float, ...]  # in the columns of PHASE_COLUMNS
 
 
 class Log(Protocol):
-    """What takes rows: a list, or a table in memory that others may map."""
+    """A list of rows, or a table in memory that other processes may map."""
 
     def append(self, row: Row, /) -> None: ...
 
@@ -32,7 +32,7 @@ class PhaseLog:
         self._rows.append((self._worker, iteration, COMPUTE, begin_s, end_s, NO_WORKER, ALL))
 
     def coded(self, iteration: int, computed_s: float, selected_s: float, encoded_s: float | None) -> None:
-        """What is sent was chosen, and encoded if it is sparse."""
+        """The entries to be sent were chosen, and encoded if they are sparse."""
         self._rows.append((self._worker, iteration, SELECT, computed_s, selected_s, NO_WORKER, ALL))
         if encoded_s is not None:
             self._rows.append((self._worker, iteration, ENCODE, selected_s, encoded_s, NO_WORKER, ALL))

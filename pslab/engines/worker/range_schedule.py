@@ -75,7 +75,7 @@ class RangeSchedule:
         return self._begins[iteration]
 
     def turn(self, iteration: int, machine: Worker) -> RangeOfIteration:
-        """What an iteration that starts now exchanges."""
+        """The range of an iteration that starts now, and its rate."""
         keys = self.keys(iteration)
         return RangeOfIteration(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
 
@@ -156,7 +156,7 @@ class RangeSchedule:
     # --- reading what is not sent -----------------------------------------------------------------------------------
 
     def _rate(self, iteration: int, version: int) -> float:
-        """By what the server is going to move the weights for what this worker pushes."""
+        """The rate by which the server is going to move the weights for a push of this worker."""
         job, run = self._job, self._job.run
         if self._step is None or not (job.own or job.traits.eager):
             return 0.0

@@ -1,4 +1,4 @@
-"""What a worker keeps from one gradient to the next (residual, momentum, squares), so that its successor can go on.
+"""The vectors that a worker keeps from one gradient to the next (residual, momentum, squares), for its successor.
 
 A process that is killed while it changes them leaves them torn. So they lie in shared memory, and beside them what they
 were after the last iterations: the state after iteration t is copied before t + 1 first changes it, and numbered only

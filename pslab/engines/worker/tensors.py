@@ -1,5 +1,4 @@
-"""What a worker does with its weights, whatever the clock: compute a gradient, prune it, lay its frames ready; install
-what it pulled."""
+"""A worker's tensors: install pulled weights, compute a gradient, rate and prune it, and lay its frames ready."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ class Write(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What a gradient is computed on beside the weights."""
+    """The basis of a gradient beside the weights."""
 
     writes: list[Write]  #: own pushes that they lack, which an eager worker adds
     turn: RangeOfIteration | None = None  #: the keys in turn
@@ -149,7 +148,7 @@ class Producer:
         return RESTORED if self._kept is not None and self._kept.resume(iteration) else ZERO
 
     def remembered(self) -> dict[str, Any]:
-        """What lasts from one gradient to the next, and does not lie in shared memory."""
+        """The state that lasts from one gradient to the next and does not lie in shared memory."""
         there = self._memories.items() if self._device.separate else ()
         kept = {name: memory.cpu() for name, memory in there if memory.device.type != "cpu"}
         return {"kept": kept, "modules": self._computing.remembered() if self._computing else {}}
@@ -352,7 +351,7 @@ class Producer:
                 self._device.put(here, there)
 
     def _whole(self, iteration: int, ranges: int) -> None:
-        """So many more ranges of an iteration are rated and pruned; with the last one, what is kept is whole again."""
+        """Count ranges of an iteration that are rated and pruned; after the last one the kept vectors are whole."""
         self._rated = (self._rated + ranges) % len(self._job.parts)
         if self._kept is not None and not self._rated:
             self._kept.end(iteration)
@@ -362,7 +361,7 @@ class Producer:
 
 
 def common(pushed: Entries, came: Entries) -> Entries:
-    """Those entries of the first whose places the second has, too."""
+    """The entries of the first vector whose places the second has, too."""
     if came.indices is None:
         return pushed
     here = np.arange(pushed.n) if pushed.indices is None else pushed.indices

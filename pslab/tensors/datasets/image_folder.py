@@ -120,7 +120,7 @@ def _image(name: str, chosen: ImageFolder, file: str) -> npt.NDArray[np.uint8]:
 
 
 class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """The same images, each decoded when it is asked for."""
+    """Images of a folder as a torch Dataset, which decodes each image when it is read."""
 
     def __init__(self, name: str, chosen: ImageFolder, samples: Sequence[tuple[str, int]], classes: list[str]) -> None:
         self._name, self._chosen, self._samples, self.classes = name, chosen, samples, classes

@@ -85,7 +85,7 @@ def _logarithms(count: int, exponent: float) -> np.ndarray:
 
 
 def _drawn(logarithms: np.ndarray, count: int, chance: np.random.Generator) -> np.ndarray:
-    """So many distinct places, drawn one after another by their weights (Gumbel's trick)."""
+    """Draw `count` distinct places one after another by their weights (Gumbel's trick)."""
     if not count:
         return np.empty(0, np.int64)
     return np.argpartition(-(logarithms + chance.gumbel(size=len(logarithms))), count - 1)[:count]

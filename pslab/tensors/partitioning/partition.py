@@ -28,7 +28,7 @@ TRIES = 100_000  # rows that are put to a worker in the search for a partition w
 
 
 class Problem(NamedTuple):
-    """What a rule has to solve."""
+    """The rows that a rule divides among workers, and the limits that it keeps to."""
 
     rows: SparseRows
     weights: Array  #: int64 [rows]

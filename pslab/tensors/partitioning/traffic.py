@@ -46,7 +46,7 @@ def of_batches(rows: SparseRows, batches: Iterable[Array], owner: Array | None =
 
 
 def exchanged(places: Array, starts: Array) -> Array:
-    """What a push of some keys to each server weighs, a request for them, and the answer: int64 [servers, 3].
+    """The bytes of a push of some keys to each server, of a request for them, and of the answer: int64 [servers, 3].
 
     Args:
         places: int [k], increasing, where the keys lie: they themselves, or what `placement.renumbered` makes of them.
@@ -62,7 +62,7 @@ def exchanged(places: Array, starts: Array) -> Array:
 
 
 def push_bytes(keys: Array, count: int) -> int:
-    """What a push of these keys to a server of `count` keys weighs: nothing if there are none.
+    """The bytes of a push of these keys to a server that holds `count` keys; 0 if there are none.
 
     The keys are numbered from 0 in that server, and increase.
     """
@@ -70,10 +70,10 @@ def push_bytes(keys: Array, count: int) -> int:
 
 
 def request_bytes(keys: Array, count: int) -> int:
-    """What a request for these keys weighs: their places alone."""
+    """The bytes of a request for these keys, which holds their positions alone."""
     return START + position_bytes(keys, count) if len(keys) else 0
 
 
 def reply_bytes(keys: Array) -> int:
-    """What the answer weighs: values in the request's order, without places."""
+    """The bytes of the answer, which holds values in the request's order, without positions."""
     return START + len(keys) * VALUE_BYTES if len(keys) else 0

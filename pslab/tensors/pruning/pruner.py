@@ -36,7 +36,7 @@ class KeptVector(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """Whose gradients are pruned: random choices, clipping and warm-ups depend on it."""
+    """The worker whose gradients are pruned, and its run: random choices, clipping and warm-ups depend on them."""
 
     seed: int = 0
     worker: int = 0
@@ -154,7 +154,7 @@ class Pruner:
     def _layer(
         self, number: int, gradient: torch.Tensor, iteration: int
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """What is sent of each piece of a layer."""
+        """The indices and values that are sent of each piece of a layer."""
         at = self._traits.at
         rule: PruningRule = self.rule if at is None else at(iteration / self.setting.epoch_iterations)
         first, found = self.layers[number][0], []
@@ -194,14 +194,14 @@ class Pruner:
         return values
 
     def _check_sum(self, v: select.Vector) -> None:
-        """What would be sent or kept: finite gradients, too, add up to more than there are numbers for."""
+        """Refuse a sum that is not finite: finite gradients can add up to more than the dtype holds."""
         if self.residual is None and self._momentum is None:
             return
         if not (v.finite() if isinstance(v, Sum) else is_finite(v)):
             raise NonFinite("the sum with the residual or the momentum contains infinite entries: nothing was sent")
 
     def _with_momentum(self, gradient: torch.Tensor, place: slice) -> torch.Tensor:
-        """What a gradient adds to the residual: itself, or the momentum that it is added to."""
+        """The vector that a gradient adds to the residual: the gradient, or the momentum with it."""
         if self._momentum is None:
             return gradient
         u = self._momentum[place]

@@ -21,7 +21,7 @@ WarmUp = Annotated[int, Bounds(at_least=0), "epochs of larger fractions at the s
 
 
 class PruningRule(Protocol):
-    """What a Pruner needs. A rule may also have the attributes of `RuleTraits`."""
+    """The attributes that a Pruner needs of a rule, which may also have those of `RuleTraits`."""
 
     @property
     def residual(self) -> bool:
@@ -34,7 +34,7 @@ class PruningRule(Protocol):
 
 @dataclass(frozen=True)
 class RuleTraits:
-    """What else a rule may have, each with its default."""
+    """The attributes that a rule may have beside those of `PruningRule`, with their defaults."""
 
     at: Callable[[float], PruningRule] | None = None  #: at(epoch): the rule at this moment, in epochs from the start
     keeps: bool = False  #: the call is select(v, kept), with a float64 tensor [1] of the layer, 0 at first, to be set

@@ -17,7 +17,7 @@ waits: Callable[[], None] | None = None  #: called at each look: a process that 
 
 @contextmanager
 def in_turn(folder: Path | None, compiled: str) -> Iterator[None]:
-    """Of several processes with this cache one compiles, and notes what; the others wait, then load it side by side.
+    """Let one of the processes that use this cache compile and note that it has; the others wait, then load together.
 
     Raises:
         TimeoutError: another one has not been done for WAIT_S.

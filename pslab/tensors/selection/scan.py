@@ -1,4 +1,4 @@
-"""What every selection on the CPU needs: a vector that may be a sum still, a sample, scratch memory, a search."""
+"""Parts of every selection on the CPU: a vector that may still be a sum, a sample, scratch memory, a search."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Sum:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the entries."""
+        """The dtype of the entries."""
         return self.x.dtype
 
     def drawn(self, read: Callable[[Array], Array]) -> Array:
-        """What `read` takes from the entries as they will be; nothing is added yet."""
+        """Apply `read` to the entries as they will be after the addition, which is not done yet."""
         x = read(self.x)
         if not len(self._gradient):
             return x
@@ -79,7 +79,7 @@ class Sum:
         return summed
 
     def once(self) -> tuple[Array, Array, Array, Any, bool, Array]:
-        """What a loop needs that goes through all entries: it adds what is to be added, and the next one will not."""
+        """The arguments of a loop over all entries. That loop does the addition; later loops do not repeat it."""
         gradient, self._gradient = self._gradient, self.x[:0]
         return self.x, gradient, self._momentum, self._m, self._nesterov, self._total
 

@@ -118,7 +118,7 @@ class Consensus:
         self.residuals: list[list[float]] = []  #: of each round: its number, rho, primal, dual, and both, relative
 
     def adjust(self, step: Step, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
-        """What is to be subtracted from z; before that, the round before is judged, whose residuals are known now."""
+        """The change to be subtracted from z. First the round before is judged, whose residuals are known now."""
         used = self.rho
         if self._last is not None:
             self._judge(step, *self._last)
@@ -140,7 +140,7 @@ class Consensus:
         self._shared_rho[0] = self.rho
 
     def facts(self) -> dict[str, object]:
-        """For the manifest."""
+        """The residuals of all rounds, for the manifest."""
         return {"residuals": self.residuals}
 
     def _judge(self, step: Step, dual_square: float, z_square: float, rho: float) -> None:

@@ -1,4 +1,4 @@
-"""What a policy's `method` stands for: a worker's half, which has memories, and a server's half.
+"""The methods that a policy can name: each has a worker's half, which may keep vectors, and a server's half.
 
     method       a worker's half                        the server's half
     (none)       one gradient, or a sum of steps        the mean of what is pushed
@@ -27,7 +27,7 @@ STATED = "stated"  # the memory of scalars that the server reads
 
 
 def memories(sync: Any, size: int, dtype: torch.dtype) -> dict[str, KeptVector]:
-    """What each worker keeps for a policy, from one push to the next."""
+    """The vectors that each worker keeps for a policy from one push to the next."""
     traits = traits_of(sync)
     if traits.method == CONSENSUS:
         own = KeptVector(size, dtype)

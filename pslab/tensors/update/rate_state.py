@@ -1,4 +1,4 @@
-"""What a rate with state computes: the gradients that are applied in place of those that were pushed.
+"""The state of rates: it turns the gradients that were pushed into those that are applied.
 
 A rate names by `needs` what has to be computed for it (`pslab.policies.rates`). The rate supplies scalars; the vectors
 are kept and computed here.
@@ -98,7 +98,7 @@ READ = {"squares": ("eps",), "own squares": ("eps",), "directions": ("share", "c
 
 
 def needs(rate: object) -> str:
-    """What a rate needs besides its factor; "" for nothing."""
+    """The name of the state that a rate needs besides its factor; "" if it needs none."""
     return str(getattr(rate, "needs", ""))
 
 
@@ -109,7 +109,7 @@ def joins(rate: object) -> bool:
 
 
 def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtype: torch.dtype) -> list[RateState]:
-    """What the server keeps for a rate, of each range; empty if it keeps nothing.
+    """The state that the server keeps for a rate, one for each range; empty if the rate needs none.
 
     Args:
         parts: the ranges.
@@ -121,6 +121,6 @@ def at_server(rate: object, parts: Sequence[Part], layers: Sequence[slice], dtyp
 
 
 def at_worker(rate: object, memory: Callable[[], torch.Tensor]) -> Squares | None:
-    """What a worker keeps for a rate, if anything, in a flat vector of its own that `memory` gives, zero at first."""
+    """The state that a worker keeps for a rate, if it needs one, in the flat vector `memory()`, zero at first."""
     made = AT_WORKER.get(needs(rate))
     return made and made(rate, memory())

@@ -9,7 +9,7 @@ import torch
 
 
 class Course(NamedTuple):
-    """What a worker is to compute for one push, and where."""
+    """The gradients that a worker computes for one push, and the vectors that it computes them in."""
 
     batches: Sequence[int]  #: the numbers of its batches, one a step
     rates: Sequence[float]  #: the learning rate of each step
@@ -34,7 +34,7 @@ class Local(Protocol):
         """Compute; the mean loss."""
 
     def commit(self, course: Course) -> None:
-        """What was computed is going to be pushed, or kept."""
+        """Keep the result of `run`: it is going to be pushed, or held back for a later push."""
 
 
 class LocalSteps:
@@ -84,7 +84,7 @@ class LocalSteps:
             self._accrued.copy_(course.gradient)
 
     def _begin(self, held: torch.Tensor, fetched: bool, rate: float) -> torch.Tensor:
-        """Where the first step begins."""
+        """The weights from which the first step is taken."""
         if self._accrued is None or self._moved is None:
             return held
         if not fetched:

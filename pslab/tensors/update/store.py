@@ -108,12 +108,12 @@ class _Range:
         self.found: tuple[int, int, Entries | None] | None = None  # the last call of `changed`: since, version, answer
 
     def saved(self) -> dict[str, Any]:
-        """For a checkpoint: everything, of the optimizer what it keeps of each parameter."""
+        """The state for a checkpoint; of the optimizer its state of each parameter."""
         kept = None if self.optimizer is None else [dict(self.optimizer.state[p]) for p in self.parameters]
         return {**vars(self), "optimizer": kept}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """To what was saved."""
+        """Restore a state that was saved."""
         vars(self).update(state)
         if state["optimizer"] is not None:
             self.optimizer = self._spec.make(self.parameters, 1.0)

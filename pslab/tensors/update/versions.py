@@ -43,7 +43,7 @@ class Versions:
         return gradients if first else [outside(reduce(plus, changes))]
 
     def leave(self, worker: int) -> None:
-        """Its pushes stay in the means."""
+        """The pushes of a worker that leaves stay in the means."""
 
     def _joined(self, version: int) -> int:
         """The version that a push joins which was computed on this version of the weights.

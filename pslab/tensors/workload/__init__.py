@@ -1,1 +1,1 @@
-"""What is trained: models, datasets, the keys of a model, and the cost of its layers."""
+"""Models, data, losses and metrics, the keys of a model, and the cost of its layers."""

@@ -196,7 +196,7 @@ class Batches:
         return self._order[start : start + self._batch].copy()
 
     def share(self, iteration: int) -> float:
-        """What a batch's mean counts in a round's mean: with it each example counts the same, whoever holds it."""
+        """The weight of a batch's mean in a round's mean: each example counts the same, whichever worker holds it."""
         if self._own is None:
             return 1.0
         turn = iteration % self.rounds

@@ -67,7 +67,7 @@ class Layer:
 
     @property
     def flat(self) -> slice:
-        """Its slice of the flat vector."""
+        """The layer's slice of the flat vector."""
         return slice(self.start, self.stop)
 
 

@@ -235,7 +235,7 @@ def _check_mode(
 
 
 def check_sent(shell: nn.Module) -> None:
-    """What a worker's process gets of a model must be picklable.
+    """Refuse a model that cannot be pickled for a worker's process.
 
     Raises:
         ConfigError: it is not; the message names the innermost module.

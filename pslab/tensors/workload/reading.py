@@ -151,8 +151,8 @@ class _Drawing(TorchDataset[Any]):
 
 
 class _Stream(_Drawing):
-    """The same of an IterableDataset, which may have set_epoch(epoch): it is read on from batch to batch, and from its
-    beginning in each epoch, and where a place has gone by."""
+    """An IterableDataset, which may have set_epoch(epoch), read by places. It is read on from batch to batch, and from
+    its beginning in each epoch and for a place that it has passed."""
 
     _epoch = -1
 

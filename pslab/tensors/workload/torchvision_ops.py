@@ -44,7 +44,7 @@ def with_operators(load: Callable[[], T]) -> T:
 
 
 def import_named(field: str, text: str) -> Any:
-    """As `pslab.config.spec.import_named`, of a module that may import torchvision."""
+    """`pslab.config.spec.import_named` for a module that may import torchvision."""
     return spec.import_named(field, text, lambda path: with_operators(lambda: importlib.import_module(path)))
 
 
