@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conducted import Signals, conduct, judged, quiet
-from seats import seated
+from contexts import context_of_a_server
 from tiny import tiny
 
 from pslab.engines.execute import execute
@@ -76,7 +76,7 @@ def stepped(store: LocalStore, line: Stream, *orders: Any) -> list[Any]:
 
 
 def test_a_store_goes_on_from_its_part_of_a_checkpoint():
-    job, context, line = seated(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
+    job, context, line = context_of_a_server(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
     layout, role, (piece,) = job.layout, StoreRole(1, 2), job.held[1]
     weights = context.arena.tensor(layout.server, layout.size, layout.dtype)
     context.arena.tensor(layout.gradients[0][0], layout.size, layout.dtype).uniform_(-1, 1)
@@ -97,7 +97,7 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
 
 def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     """Orders come closer together than its signs of life, and take no CPU time that the system counts."""
-    job, context, line = seated()
+    job, context, line = context_of_a_server()
     now_s, store = time.monotonic(), LocalStore(context, job, StoreRole(1, 2))
     for turn in range(4 * LOOKS):
         monkeypatch.setattr(time, "monotonic", lambda now_s=now_s + turn * job.run.lease_s / LOOKS / 2: now_s)
@@ -121,7 +121,7 @@ class Counting:
 
 
 def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is_whole():
-    job, context, line = seated(rate=Counting())
+    job, context, line = context_of_a_server(rate=Counting())
     store = LocalStore(context, job, StoreRole(1, 2))
     job.rate.steps += 1  # type: ignore[attr-defined]
     (carried,) = stepped(store, line, Keep(1))
@@ -133,7 +133,7 @@ def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is
 
 
 def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
-    job, context, _ = seated()
+    job, context, _ = context_of_a_server()
     pipe = Pipe()
     store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     step, reply = Step(1, PUSHES, True, 1), Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 1, NO_WORKER)
@@ -146,7 +146,7 @@ def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
 
 
 def test_a_successor_waits_for_weights_that_are_laid_for_its_predecessor():
-    job, context, _ = seated()
+    job, context, _ = context_of_a_server()
     pipe = Pipe()
     store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     store.hand(Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 0, NO_WORKER), Work(), Heard())
