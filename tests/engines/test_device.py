@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from apart import Apart
-from seats import seated
+from contexts import context_of_a_server
 from tiny import tiny
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -148,12 +148,12 @@ GIVEN: list[Any] = []
 
 def test_evaluators_spread_over_the_devices_and_prepare_theirs(monkeypatch):
     monkeypatch.setitem(devices.DEVICES, "cuda", Several())
-    job, seat, _ = seated()
-    seat.snapshots.reserve(job.layout.snapshot_bytes)
-    job.layout.snapshot_in(seat.snapshots, 0).fill_(0.1)
+    job, context, _ = context_of_a_server()
+    context.snapshots.reserve(job.layout.snapshot_bytes)
+    job.layout.snapshot_in(context.snapshots, 0).fill_(0.1)
     for number in (0, 1, 2, 4):
         GIVEN.clear()
-        Evaluating(seat._replace(number=number), job).evaluate(0, "cuda")
+        Evaluating(context._replace(number=number), job).evaluate(0, "cuda")
         assert [number % 3, "prepared"] == GIVEN
 
 

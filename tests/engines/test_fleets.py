@@ -35,15 +35,13 @@ FEW = [
     {**ALONE, "ranges": "layers", "order": "needed", "cluster": LINKS}, {**ALONE, **KEYED}, {"servers": 2},
 ]  # fmt: skip
 MORE: list[dict[str, Any]] = [
-    ALONE, {"prune": "static:1%"}, {"cluster": LINKS, "prune": "static:5%", "pull": "changed"},
-    {"ranges": "layers:200"},
+    ALONE, {"cluster": LINKS, "prune": "static:5%", "pull": "changed"},
     {**ALONE, "sync": "eager", "prune": "static:5%", "pull": "changed"}, {**ALONE, "sync": "eager", "cluster": LINKS},
     {**ALONE, "prune": "dgc"}, {**ALONE, "prune": "range:7", "pull": "range"},
     {**ALONE, "sync": "eager", "prune": "range:7", "pull": "range"}, {**ALONE, "prune": "std:2", "pull": "whole"},
-    {"sync": "local:2"}, {"sync": "average:1", "pushes": 64}, {**ALONE, "sync": "downpour:1,2"},
-    {"sync": "admm:2"}, {**KEYED, "workers": 2}, {**ALONE, "optimizer": "adam", "pull": "changed"},
-    {"servers": 2, "prune": "static:5%", "pull": "changed", "cluster": LINKS}, {"servers": 4},
-    {"servers": 2, "ranges": "layers:200"}, {**KEYED, "workers": 2, "servers": 3},
+    {"sync": "average:1", "pushes": 64}, {**ALONE, "sync": "downpour:1,2"},
+    {**KEYED, "workers": 2}, {**ALONE, "optimizer": "adam", "pull": "changed"},
+    {"servers": 2, "prune": "static:5%", "pull": "changed", "cluster": LINKS}, {**KEYED, "workers": 2, "servers": 3},
     {**ALONE, "rate": "adagrad:server"}, {**ALONE, "rate": "dynsgd"}, {"evaluate": "beside"},
 ]  # fmt: skip
 VALID: list[dict[str, Any]] = [

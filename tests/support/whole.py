@@ -54,12 +54,12 @@ def conduct(run: Run, folder: Path | None = None, facts: dict[str, Any] | None =
     place = None if folder is None else CheckpointStore(folder, facts or {})
     experiment = dataclasses.replace(experiment, checkpoints=place)
     line, data = Line(), Arena()
-    seat = ProcessContext(0, line, [], Arena(), data, Arena(), (Arena(), Arena()))  # type: ignore[arg-type]
+    context = ProcessContext(0, line, [], Arena(), data, Arena(), (Arena(), Arena()))  # type: ignore[arg-type]
     try:
         with one_thread():
-            WholeRun(seat, experiment, SharedDataset.store(data, experiment.dataset)).conduct()
+            WholeRun(context, experiment, SharedDataset.store(data, experiment.dataset)).conduct()
     finally:
-        for arena in (seat.arena, data, seat.snapshots, *seat.ledger):
+        for arena in (context.arena, data, context.snapshots, *context.ledger):
             arena.close()
     reports = line.reports()
     said = [found.body["checkpoint"] for found in reports if found.kind == "news" and "checkpoint" in found.body]

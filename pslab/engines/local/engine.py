@@ -341,7 +341,8 @@ class _LocalRun(Coordinator):
         if problem := found.body["problem"]:
             self.recovery.problem = problem if number == SERVER else f"{self.pool.who([number])}: {problem}"
         elif (whole := self.parts.take(number, found.body["number"], found.content)) is not None:
-            if self.keeper.due(pushes := whole.facts["pushes"]):
+            heard_of_all = self.snapshots.keys() >= set(range(whole.facts["snapshots"]))  # a busy machine is behind
+            if heard_of_all and self.keeper.due(pushes := whole.facts["pushes"]):
                 self.keeper.keep(pushes, lambda: self._state(whole.parts))
             self.pool.order_plain(SERVER, "checkpointed")
 

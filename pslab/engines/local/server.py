@@ -118,8 +118,7 @@ class LocalServer:
         self.checkpoints.whole()
 
     def bury(self, worker: int) -> None:
-        """This worker's process is given up: its stream does not end if it stands still on a dead host.
-        """
+        """This worker's process is given up: its stream does not end if it stands still on a dead host."""
         while not self.driver.outcome and self.streams[worker] is not None and self._hear(worker):
             pass  # it has come before
         if self.driver.outcome:

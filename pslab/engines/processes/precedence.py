@@ -32,17 +32,21 @@ def let_others_first(processes: Iterable[int], yields: bool) -> bool:
 
 
 class Precedence:
-    """Whether the processes of a run that compute let others first, unless that starves them.
+    """Whether the processes of a run that compute let others first, unless that starves them: where others begin to
+    keep all cores busy, a gradient would take a hundred times as long as in the rehearsal, and so would the run.
 
     Args:
         computing: their numbers in the system, now.
         asked: whether they do; None: unless a rehearsal shows that it starves them.
     """
 
-    def __init__(self, computing: Callable[[], list[int]], asked: bool | None) -> None:
-        self._computing, self.asked, self._starving = computing, asked, Starving()
+    def __init__(
+        self, computing: Callable[[], list[int]], asked: bool | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._computing, self.asked, self._clock = computing, asked, clock
         self.yields = bool(asked)
         self.starved = False  #: whether they did, and no longer do
+        self._looked_s, self._before = clock(), dict[int, tuple[float, float]]()
 
     @contextlib.contextmanager
     def yielding(self, yields: bool) -> Iterator[bool]:
@@ -59,8 +63,9 @@ class Precedence:
             let_others_first(self._computing(), True)
 
     def relieve(self) -> None:
-        """If they let others first, and so get next to nothing, they do it no longer."""
-        if self.yields and self._starving(self._computing()):
+        """If they let others first, and so get next to nothing, they do it no longer. To be called many times in each
+        WINDOW_S."""
+        if self.yields and self._starve():
             self.as_usual()
             self.yields, self.starved = False, True
 
@@ -68,26 +73,13 @@ class Precedence:
         """They compete for the cores as all others do."""
         let_others_first(self._computing(), False)
 
-
-class Starving:
-    """Whether processes that let others first get next to nothing, as where others have begun to keep all cores busy.
-
-    A gradient then takes a hundred times as long as in the rehearsal, and so does the run.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._looked_s = clock, clock()
-        self._before: dict[int, tuple[float, float]] = {}
-
-    def __call__(self, processes: Iterable[int]) -> bool:
-        """Whether these have wanted a core for most of the last WINDOW_S, and had less than a SHARE of all cores.
-
-        To be asked many times in that; the answer is no between.
-        """
+    def _starve(self) -> bool:
+        """Whether they have wanted a core for most of the last WINDOW_S, and had less than a SHARE of all cores; no
+        while that lasts."""
         passed_s = self._clock() - self._looked_s
         if passed_s < WINDOW_S:
             return False
-        found, before = {process: used_and_awaited(process) for process in processes}, self._before
+        found, before = {process: used_and_awaited(process) for process in self._computing()}, self._before
         self._looked_s, self._before = self._clock(), found
         both = [(found[process], before[process]) for process in found.keys() & before.keys()]
         used_s, awaited_s = (sum(now[each] - then[each] for now, then in both) for each in (0, 1))

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
-from conducted import conduct
+from conducted import conduct, judged, quiet
 from ownpolicies import AlwaysHold
 from tiny import Diverges, Raises, colours, digits, net, tiny
 from torch.nn import functional
 
+from pslab.engines.execute import execute
+from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.worker.phases import PHASES
 from pslab.errors import WorkerFailed
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.sync.asp import ASP
-from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import Asked, Start
 from pslab.tensors.workload.data import Batches, batch
 
 OPTIMIZERS = {
@@ -53,65 +57,39 @@ def test_bsp_is_one_process_with_all_the_batches(optimizer, dtype, steps, bound,
     assert difference <= bound
 
 
-def test_staleness_is_bounded_by_the_policy(tmp_path):
-    result = run(tiny(sync="ssp:1", cluster={"compute_s": 0.002, "slow": {0: 5.0}}), results=tmp_path, progress=False)
-    done = dict.fromkeys(range(4), 0)
-    for push in result.pushes.itertuples():
-        assert push.iteration == done[push.worker]
-        assert push.iteration - min(done.values()) <= 1
-        done[push.worker] += 1
+class Mine(ASP):
+    """A policy of the user's."""
 
 
-class AlwaysStart(SSP):
-    @property
-    def window(self):
-        return None  # or the window itself would refuse what the rule lets through
+Mine.__module__ = "__main__"  # as a notebook's, so that it travels by value
 
-    def step(self, state, event, clocks):
-        if isinstance(event, Asked):
-            return state, (Start(event.worker, event.iteration),)
-        return super().step(state, event, clocks)
-
-
-def test_a_rule_that_always_holds_stalls_the_run(tmp_path):
-    result = run(tiny(sync=AlwaysHold(1), pushes=None, seconds=0.3), results=tmp_path, progress=False)
-    assert result.manifest["pushes"] == 4  # one iteration each, and nobody was started again
-    assert result.manifest["outcome"] == "seconds"
-
-
-def test_a_rule_that_always_starts_exceeds_the_bound(tmp_path):
-    slow = {"compute_s": 0.001, "slow": {0: 40.0}}
-    result = run(tiny(sync=AlwaysStart(1), cluster=slow), results=tmp_path, progress=False)
-    clocks = [0, 0, 0, 0]
-    lead = 0
-    for push in result.pushes.itertuples():
-        lead = max(lead, push.iteration - min(clocks))
-        clocks[push.worker] += 1
-    assert lead > 1
+#: Fields; why such a run of 4 workers ends, after how many pushes; and what else is to be seen in its outcome.
+RUNS: dict[str, tuple[dict[str, Any], str, int | None, Callable[[Outcome], bool]]] = {
+    "a straggler": ({"sync": "ssp:1", "cluster": {"compute_s": 0.002, "slow": {0: 5.0}}}, "budget", 40, lambda _: True),
+    "a budget of no whole round": ({"sync": "asp", "pushes": 37}, "budget", 37,
+                                   lambda outcome: outcome.accuracy[-1, 0] == 37),
+    "a policy of the user's": ({"sync": Mine()}, "budget", 40, lambda _: True),
+    "a rule that always holds": ({"sync": AlwaysHold(1), "pushes": None, "seconds": 0.3}, "seconds", 4, lambda _: True),
+    "a target": ({"sync": "asp", "pushes": 20_000, "eval_every": 40, "target_accuracy": 0.5, "learning_rate": 1.0},
+                 "target", None, lambda outcome: outcome.facts["disturbed"] and outcome.accuracy[:, 2].max() >= 0.5),
+    "a model that diverges": ({"model": Diverges}, "diverged", None, lambda outcome: np.isfinite(outcome.weights).all()
+                              and set(outcome.facts["diverged"]) == {"worker", "iteration"}),
+    "a frame that is under way for longer than a lease": (
+        {"workers": 2, "pushes": 2, "lease_s": 0.2,
+         "cluster": {"bandwidth_bit_s": 8 * 1930 * 4 / 0.5, "latency_s": 0.3}}, "budget", 2,
+        lambda outcome: not outcome.facts["deaths"] and outcome.facts["seconds"] >= 0.8),
+}  # fmt: skip
 
 
-def test_a_policy_of_the_users_runs_like_a_named_one(tmp_path):
-    class Mine(ASP):  # local to this function: it can only travel by value
-        pass
-
-    result = run(tiny(sync=Mine()), results=tmp_path, progress=False)
-    assert result.manifest["pushes"] == 40
-
-
-def test_the_budget_counts_accepted_pushes(tmp_path):
-    result = run(tiny(sync="asp", pushes=37), results=tmp_path, progress=False)
-    assert result.manifest["pushes"] == 37
-    assert list(result.pushes.push) == list(range(1, 38))
-    assert result.accuracy.pushes.iloc[-1] == 37
-
-
-def test_a_target_accuracy_stops_the_run_and_marks_it_disturbed(tmp_path):
-    wanted = tiny(sync="asp", pushes=20_000, eval_every=40, target_accuracy=0.5, learning_rate=1.0)
-    result = run(wanted, results=tmp_path, progress=False)
-    assert result.manifest["outcome"] == "target"
-    assert result.manifest["disturbed"]
-    assert result.accuracy.accuracy.max() >= 0.5
-    assert result.manifest["pushes"] < 20_000
+@pytest.mark.parametrize("what", RUNS)
+def test_a_run_is_valid_and_ends_as_it_should(what: str):
+    fields, why, pushes, also = RUNS[what]
+    run = tiny(**fields)
+    outcome = execute(resolve(run), quiet)
+    assert judged(run, outcome) == {"verdict": "valid"}
+    assert outcome.facts["outcome"] == why
+    assert pushes in (None, outcome.facts["pushes"])
+    assert also(outcome)
 
 
 def test_a_worker_that_raises_ends_the_run_and_the_next_one_works(tmp_path):
@@ -120,13 +98,6 @@ def test_a_worker_that_raises_ends_the_run_and_the_next_one_works(tmp_path):
     assert error.value.who.startswith("worker")
     assert 3 <= error.value.iteration <= 6  # less the batches of the check and the warm-up
     assert run(tiny(), results=tmp_path, progress=False).manifest["pushes"] == 40
-
-
-def test_divergence_is_a_result(tmp_path):
-    result = run(tiny(model=Diverges), results=tmp_path, progress=False)
-    assert result.manifest["outcome"] == "diverged"
-    assert set(result.manifest["diverged"]) == {"worker", "iteration"}
-    assert torch.isfinite(torch.from_numpy(result.weights)).all()
 
 
 def test_phases_of_an_iteration_follow_each_other(tmp_path):
@@ -165,10 +136,3 @@ def test_the_pool_is_kept_between_runs(tmp_path):
 def test_a_torchvision_model_trains(tmp_path):
     wanted = tiny(model="torchvision:resnet18", data=colours, workers=2, batch_size=2, pushes=2, learning_rate=0.001)
     assert run(wanted, results=tmp_path, progress=False).manifest["pushes"] == 2
-
-
-def test_a_slow_link_is_not_a_dead_worker(tmp_path):
-    wanted = tiny(workers=2, pushes=2, lease_s=0.2, cluster={"bandwidth_bit_s": 8 * 1930 * 4 / 0.5, "latency_s": 0.3})
-    result = run(wanted, results=tmp_path, progress=False)
-    assert result.manifest["deaths"] == []
-    assert result.manifest["seconds"] >= 0.8  # the frame takes half a second, and the latency

@@ -121,7 +121,7 @@ def test_what_was_not_kept_is_repeated_once_and_slower_unless_the_dilation_is_gi
     news = []
     facts = facts_of(news.append, cluster={"compute_s": 0.002}, dilation=dilation)
     assert [sum(bool(item.get("repeated")) for item in news), "repeated_after" in facts] == [dilation == "auto"] * 2
-    assert facts["dilation"] == (2.0 if dilation == "auto" else 1.0)
+    assert facts["dilation"] >= 2.0 if dilation == "auto" else facts["dilation"] == 1.0
     assert facts.get("repeated_after", facts)["dilation"] == 1.0
     assert not facts["emulation_ok"]
     assert facts["pushes"] == 8

@@ -64,6 +64,8 @@ ENDS = {
                          rf"worker 1 was stopped by a signal and {SILENT} computing"),
     "a worker that dies": ({"model": partial(Acts, died), "sync": "bsp"},
                            r"worker 1 is gone \(exit code 9\), in iteration 6"),
+    "an evaluator that dies": ({"model": partial(Acts, died, who="worker 2", evaluating=True), "evaluate": "beside"},
+                               r"evaluator is gone \(exit code 9\)"),
     "a worker that hangs": ({"model": partial(Acts, hangs), "sync": "bsp"}, rf"worker 1 {SILENT} computing"),
     "one that prepares": ({"model": partial(Acts, stopped, 1)}, rf"worker 1 .* {SILENT} preparing"),
     "one that evaluates": ({"model": partial(Acts, stopped, evaluating=True)}, rf"worker 1 .* {SILENT} evaluating"),
@@ -92,7 +94,7 @@ def test_a_process_that_gives_no_sign_of_life_ends_the_run_by_name_and_no_proces
 @pytest.mark.parametrize(("model", "iteration", "how"), [
     (partial(Acts, stopped), 6, "was stopped by a signal and has been silent for longer than its lease"),
     (partial(Acts, raises), 6, "ValueError: the model broke here"),
-    (partial(Acts, died), 6, "is gone (exit code 9)"),
+    pytest.param(partial(Acts, died), 6, "is gone (exit code 9)", marks=pytest.mark.slow),
     pytest.param(partial(Acts, stopped, 1), 0, "was stopped by a signal", marks=pytest.mark.slow),
 ], ids=["stopped", "raises", "dies", "stopped in preparation"])  # fmt: skip
 def test_the_others_go_on_without_a_worker(model: Any, iteration: int, how: str):
@@ -132,8 +134,9 @@ def test_what_a_stopped_worker_was_to_evaluate_another_one_does():
     assert outcome.accuracy[:, 0].tolist() == [2.0 * n for n in range(21)]
 
 
-@pytest.mark.parametrize(("batch", "cluster", "phase"), [(1, "free", "preparing"),
-                                                         (2, {"compute_s": 0.001}, "rehearsing")])  # fmt: skip
+@pytest.mark.parametrize(("batch", "cluster", "phase"), [
+    pytest.param(1, "free", "preparing", marks=pytest.mark.slow), (2, {"compute_s": 0.001}, "rehearsing"),
+])  # fmt: skip
 def test_a_worker_that_computes_for_ever_before_the_run_is_named_once_in_each_lease(batch, cluster, phase):
     said = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from multiprocessing import Pipe
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from seats import seated
+from conducted import Signals, conduct, judged, quiet
+from contexts import context_of_a_server
 from tiny import tiny
 
 from pslab.engines.execute import execute
@@ -26,7 +26,6 @@ from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Work
 from pslab.errors import WorkerDied
-from pslab.lab.judge.tables import tables_of
 from pslab.lab.runs.calibrate import calibrated
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
@@ -77,7 +76,7 @@ def stepped(store: LocalStore, line: Stream, *orders: Any) -> list[Any]:
 
 
 def test_a_store_goes_on_from_its_part_of_a_checkpoint():
-    job, context, line = seated(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
+    job, context, line = context_of_a_server(optimizer="sgd:momentum=0.5", pull="changed", prune="none")
     layout, role, (piece,) = job.layout, StoreRole(1, 2), job.held[1]
     weights = context.arena.tensor(layout.server, layout.size, layout.dtype)
     context.arena.tensor(layout.gradients[0][0], layout.size, layout.dtype).uniform_(-1, 1)
@@ -98,7 +97,7 @@ def test_a_store_goes_on_from_its_part_of_a_checkpoint():
 
 def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch: pytest.MonkeyPatch):
     """Orders come closer together than its signs of life, and take no CPU time that the system counts."""
-    job, context, line = seated()
+    job, context, line = context_of_a_server()
     now_s, store = time.monotonic(), LocalStore(context, job, StoreRole(1, 2))
     for turn in range(4 * LOOKS):
         monkeypatch.setattr(time, "monotonic", lambda now_s=now_s + turn * job.run.lease_s / LOOKS / 2: now_s)
@@ -108,8 +107,8 @@ def test_a_store_that_always_has_something_to_do_says_that_it_lives(monkeypatch:
 
 
 def test_a_server_is_not_dead_where_its_messages_come_closer_together_than_its_signs_of_life():
-    wanted = tiny(workers=1, servers=2, sync="asp", pushes=40, lease_s=0.5, cluster={"compute_s": 0.05}, eval_every=40)
-    assert execute(resolve(wanted), lambda news: None).facts["pushes"] == 40
+    fields = {"workers": 1, "servers": 2, "sync": "asp", "pushes": 24, "cluster": {"compute_s": 0.05}}
+    assert conduct(**fields, lease_s=0.3, eval_every=24).facts["pushes"] == 24
 
 
 class Counting:
@@ -122,7 +121,7 @@ class Counting:
 
 
 def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is_whole():
-    job, context, line = seated(rate=Counting())
+    job, context, line = context_of_a_server(rate=Counting())
     store = LocalStore(context, job, StoreRole(1, 2))
     job.rate.steps += 1  # type: ignore[attr-defined]
     (carried,) = stepped(store, line, Keep(1))
@@ -134,7 +133,7 @@ def test_a_store_whose_state_cannot_be_saved_says_so_and_the_checkpoint_never_is
 
 
 def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
-    job, context, _ = seated()
+    job, context, _ = context_of_a_server()
     pipe = Pipe()
     store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     step, reply = Step(1, PUSHES, True, 1), Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 1, NO_WORKER)
@@ -147,31 +146,27 @@ def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
 
 
 def test_a_successor_waits_for_weights_that_are_laid_for_its_predecessor():
-    job, context, _ = seated()
+    job, context, _ = context_of_a_server()
     pipe = Pipe()
     store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     store.hand(Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 0, NO_WORKER), Work(), Heard())
     assert [store.answers(worker) for worker in range(2)] == [False, True]
 
 
-@pytest.mark.parametrize("fields", [{}, {"cluster": LINKS, "prune": "static:5%", "pull": "changed"}], ids=str)
-def test_bsp_ends_with_the_weights_of_one_server(fields: dict[str, Any]):
-    expected = execute(resolve(tiny(engine="virtual", workers=2, **{**fields, "cluster": LINKS})), lambda news: None)
-    for servers in (1, 2, 4):
-        wanted = tiny(workers=2, servers=servers, **fields)
-        outcome = execute(resolve(wanted), lambda news: None)
-        assert outcome.weights.tobytes() == expected.weights.tobytes()
-        assert np.array_equal(outcome.accuracy[:, [0, 2, 3]], expected.accuracy[:, [0, 2, 3]])
-        assert tables_of(wanted, outcome)[2]["verdict"] == "valid"
+def test_snapshots_and_weights_of_several_servers_are_those_of_one():
+    fields = {"cluster": LINKS, "prune": "static:5%", "pull": "changed"}
+    expected, outcome = conduct(engine="virtual", **fields), conduct(servers=4, **fields)
+    assert outcome.weights.tobytes() == expected.weights.tobytes()
+    assert np.array_equal(outcome.accuracy[:, [0, 2, 3]], expected.accuracy[:, [0, 2, 3]])
 
 
 @pytest.mark.parametrize("fields", [{"sync": "asp", "ranges": "layers"},
                                     {"sync": "eager:2", "cluster": LINKS}], ids=str)  # fmt: skip
 def test_histories_without_a_barrier_are_valid(fields: dict[str, Any]):
     wanted = tiny(workers=2, servers=2, **fields)
-    facts = tables_of(wanted, execute(resolve(wanted), lambda news: None))[2]
-    assert (facts["verdict"], facts.get("violations")) == ("valid", None)
-    assert facts["pushes"] == 40
+    outcome = execute(resolve(wanted), quiet)
+    assert judged(wanted, outcome) == {"verdict": "valid"}
+    assert outcome.facts["pushes"] == 40
 
 
 @pytest.mark.parametrize(("on_death", "by", "words"), [
@@ -179,17 +174,10 @@ def test_histories_without_a_barrier_are_valid(fields: dict[str, Any]):
     pytest.param("stop", signal.SIGSTOP, "was stopped by a signal", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_server_that_dies_ends_the_run_by_name(on_death: str, by: int, words: str):
-    wanted = tiny(workers=2, servers=2, sync="asp", pushes=10**6, on_death=on_death, lease_s=1.0,
-                  cluster={"compute_s": 1e-3}, eval_every=40)  # fmt: skip
-    sent = list[int]()
-
-    def on_progress(news: dict[str, Any]) -> None:
-        if news.get("pushes", 0) > 40 and not sent and pools._kept is not None:
-            sent.append(pools._kept.processes[number_of(2, 1)].pid)
-            os.kill(sent[0], by)
-
+    signals = Signals(number_of(2, 1), by, after=40)
     with pytest.raises(WorkerDied, match=f"server 1 of 2 {words}") as raised:
-        execute(resolve(wanted), on_progress)
+        conduct(signals, servers=2, sync="asp", pushes=10**6, on_death=on_death, lease_s=1.0, eval_every=40,
+                cluster={"compute_s": 1e-3})  # fmt: skip
     outcome = raised.value.outcome
     assert outcome is not None
     assert outcome.facts["pushes"] >= 40

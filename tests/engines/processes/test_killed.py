@@ -38,7 +38,7 @@ MOMENTS = [
     ("pandas:DataFrame.to_csv", 1),
     ("pandas:DataFrame.to_csv", 3),
     ("numpy:save", 1),
-    ("pslab.lab.records.record:publish", 1),
+    ("pslab.lab.records.disk:publish", 1),
 ]
 FEW = [MOMENTS[19]]
 BUSY = """from functools import partial

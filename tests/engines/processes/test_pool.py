@@ -112,6 +112,7 @@ def test_processes_that_take_the_places_of_others_leave_no_descriptor():
 # --- children that do not keep up their part --------------------------------------------------------------------------
 
 LONG_S = 60.0
+UNREAD = "worker 0 has not read its orders for 0.01 s"
 
 
 @pytest.fixture
@@ -123,6 +124,15 @@ def own_pool(monkeypatch):
     found.close(kill=True)
 
 
+@pytest.fixture
+def stopped(own_pool):
+    """The same, and the worker is stopped with an order that its pipe does not hold."""
+    os.kill(own_pool.processes[0].pid, signal.SIGSTOP)
+    own_pool.order(0, "never", bytes(2**22))
+    own_pool.order(0, "never again")  # at once: nothing is waited for twice
+    return own_pool
+
+
 def reports(found, number, tolerated=lambda number: False):
     """The next reports of a child."""
     while not (each := found.reports({number: PREPARING}, LONG_S, tolerated)):
@@ -130,104 +140,104 @@ def reports(found, number, tolerated=lambda number: False):
     return [report for _, report in each]
 
 
-def stopped(found):
-    os.kill(found.processes[0].pid, signal.SIGSTOP)
-    found.order(0, "never", bytes(2**22))
-    found.order(0, "never again")  # at once: nothing is waited for twice
-    return found
-
-
-UNREAD = "worker 0 has not read its orders for 0.01 s"
-
-
-def test_an_order_that_is_not_read_is_an_end_where_reports_are_awaited(own_pool):
-    assert own_pool.alive
-    assert not stopped(own_pool).alive  # it serves no other run
+def test_an_order_that_is_not_read_is_an_end_where_reports_are_awaited(stopped):
+    assert not stopped.alive  # it serves no other run
     with pytest.raises(WorkerDied, match=UNREAD):
-        reports(own_pool, 0)
+        reports(stopped, 0)
 
 
-def test_a_run_may_go_on_without_a_process_that_does_not_read(own_pool):
-    (report,) = reports(stopped(own_pool), 0, lambda number: number == 0)
-    assert report.kind in pool.ENDS
-    assert str(own_pool.ended[0]) == UNREAD
-
-
-def test_a_pool_in_which_a_process_is_being_killed_serves_no_other_run(own_pool, monkeypatch):
+def test_a_run_may_go_on_without_a_process_that_does_not_read_and_no_other_run_has_its_pool(stopped, monkeypatch):
     with monkeypatch.context() as while_it_dies:
-        while_it_dies.setattr(own_pool.processes[0], "kill", lambda: None)
-        reports(stopped(own_pool), 0, lambda number: number == 0)
-        assert own_pool.processes[0].is_alive()
-        assert not own_pool.alive
+        while_it_dies.setattr(stopped.processes[0], "kill", lambda: None)
+        (report,) = reports(stopped, 0, lambda number: number == 0)
+        assert report.kind in pool.ENDS
+        assert str(stopped.ended[0]) == UNREAD
+        assert stopped.processes[0].is_alive()
+        assert not stopped.alive
 
 
 def test_a_process_that_stops_amid_a_report_is_not_waited_for_without_a_limit(own_pool):
-    def stops(seat):
-        os.write(seat.parent.fileno(), b"\0\0\0\x09half")  # of nine bytes
+    def stops(context):
+        os.write(context.parent.fileno(), b"\0\0\0\x09half")  # of nine bytes
         os.kill(os.getpid(), signal.SIGSTOP)
 
+    assert own_pool.alive
     own_pool.start(0, stops)
     with pytest.raises(WorkerDied, match=r"worker 0 has written half a report, and nothing for 0.01 s"):
         reports(own_pool, 0)
 
 
-def test_who_waits_on_purpose_is_alive_and_has_reported_nothing(own_pool, monkeypatch):
-    def waits(seat):
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def roles():
+    """A pool whose worker gets one role after the other."""
+    found = pool.Pool(1, lambda: None)
+    yield found
+    found.close(kill=True)
+
+
+def test_a_process_that_waits_on_purpose_is_alive_and_has_reported_nothing(roles, monkeypatch):
+    def waits(context):
         from pslab.tensors.selection import compiling
 
         compiling.waits()
 
     heard = []
-    monkeypatch.setattr(own_pool.watch, "heard", heard.extend)
-    own_pool.start(0, waits)
-    assert [report.kind for report in reports(own_pool, 0)] == ["prepared"]
+    monkeypatch.setattr(roles.watch, "heard", heard.extend)
+    roles.start(0, waits)
+    assert [report.kind for report in reports(roles, 0)] == ["prepared"]
     assert heard == [0, 0]
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
-class Elsewhere:
+class OfAnotherHost:
     """An object of a module that a child does not find."""
 
     def __reduce__(self):
         return importlib.import_module, ("module_of_another_host",)
 
 
-def test_who_lacks_a_module_of_the_notebook_says_which_and_what_to_do(own_pool):
-    own_pool.start(0, Elsewhere())
+def test_a_process_that_lacks_a_module_of_the_notebook_says_which_and_what_to_do(roles):
+    roles.start(0, OfAnotherHost())
     with pytest.raises(WorkerFailed, match=r"No module named 'module_of_another_host', .* each one needs it"):
-        reports(own_pool, 0)
-    own_pool.start(0, lambda seat: None)  # and it is there for the next run
-    assert reports(own_pool, 0)[0].kind == "prepared"
+        reports(roles, 0)
+    roles.start(0, lambda context: None)  # and it is there for the next run
+    assert reports(roles, 0)[0].kind == "prepared"
 
 
-def test_a_folder_of_modules_that_a_notebook_adds_later_is_looked_in(own_pool, monkeypatch, tmp_path):
-    (tmp_path / "module_of_a_user.py").write_text("def role(seat):\n    pass\n")
+def test_a_folder_of_modules_that_a_notebook_adds_later_is_looked_in(roles, monkeypatch, tmp_path):
+    (tmp_path / "module_of_a_user.py").write_text("def role(context):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    own_pool.start(0, importlib.import_module("module_of_a_user").role)
-    assert reports(own_pool, 0)[0].kind == "prepared"
+    roles.start(0, importlib.import_module("module_of_a_user").role)
+    assert reports(roles, 0)[0].kind == "prepared"
 
 
-def test_what_a_role_leaves_is_given_back_when_the_next_one_comes(own_pool):
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
+def test_what_a_role_leaves_is_given_back_when_the_next_one_comes(roles):
     """Also where its objects hold each other, and however long nothing else would collect them."""
 
-    def leaves(seat):
+    def leaves(context):
         role = [bytes(2**16) for _ in range(800)]  # 50 MiB in pieces of the heap
         role.append(role)
         return role
 
-    def sees(seat):
-        from tools.chaos.soak import resident_bytes
+    def sees(context):
+        from pathlib import Path
 
         from pslab.engines.processes.channel import report
 
-        report(seat.parent, "seen", resident_bytes(os.getpid()))
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        report(context.parent, "seen", {"bytes": pages * os.sysconf("SC_PAGE_SIZE")})
 
     def seen():
-        own_pool.start(0, sees)
-        found = [report.body for report in reports(own_pool, 0) if report.kind == "seen"]
-        return found[0] if found else seen()
+        roles.start(0, sees)
+        found = list[int]()
+        while not found:
+            found = [report.body["bytes"] for report in reports(roles, 0) if report.kind == "seen"]
+        return found[0]
 
     before = seen()
-    own_pool.start(0, leaves)
-    reports(own_pool, 0)
+    roles.start(0, leaves)
+    reports(roles, 0)
     assert seen() < before + 2**23

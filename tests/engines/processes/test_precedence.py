@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pslab.engines.processes import precedence
-from pslab.engines.processes.precedence import SHARE, WINDOW_S, Starving, let_others_first, used_and_awaited
+from pslab.engines.processes.precedence import SHARE, WINDOW_S, Precedence, let_others_first, used_and_awaited
 
 linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
 
@@ -53,32 +53,24 @@ def test_a_process_that_is_gone_is_no_error(child: int):
 CORES = 2
 
 
-def starving(monkeypatch: pytest.MonkeyPatch, used: float, awaited: float, processes: int = 2) -> list[bool]:
-    """What is found in four windows, in each of which all processes have used and awaited so much of a core."""
+@pytest.mark.parametrize(("used", "awaited", "processes", "starve"), [
+    (0.01, 0.9, 2, True), (0.01, 0.1, 2, False), (CORES * SHARE / 2, 0.5, 2, False), (0.0, 0.0, 2, False),
+    (CORES / 16, 1 - CORES / 16, 16, False),
+], ids=["wants cores and gets none", "waits for messages", "busy", "idle", "many share the cores"])  # fmt: skip
+def test_processes_that_want_a_core_and_get_next_to_none_no_longer_let_others_first(
+    used: float, awaited: float, processes: int, starve: bool, monkeypatch: pytest.MonkeyPatch
+):
     now = [0.0]
     monkeypatch.setattr(precedence, "cores", lambda: CORES)
     monkeypatch.setattr(precedence, "used_and_awaited", lambda process: (used * now[0], awaited * now[0]))
-    look, found = Starving(lambda: now[0]), list[bool]()
+    found, starved = Precedence(lambda: [2**30 + each for each in range(processes)], True, lambda: now[0]), []
     for _ in range(8):
         now[0] += WINDOW_S / 2
-        found.append(look(range(processes)))
-    return found
-
-
-def test_who_wants_a_core_and_gets_next_to_none_starves(monkeypatch: pytest.MonkeyPatch):
+        found.relieve()
+        starved.append(found.starved)
     # not in the first window, of which the beginning was not seen, nor between
-    assert starving(monkeypatch, 0.01, 0.9) == [False, False, False, True, False, True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("used", "awaited"), [(0.01, 0.1), (CORES * SHARE / 2, 0.5), (0.0, 0.0)], ids=["waits for messages", "busy", "idle"]
-)
-def test_who_does_not_want_one_or_has_its_share_does_not(monkeypatch: pytest.MonkeyPatch, used: float, awaited: float):
-    assert not any(starving(monkeypatch, used, awaited))
-
-
-def test_many_that_share_the_cores_among_themselves_do_not_starve(monkeypatch: pytest.MonkeyPatch):
-    assert not any(starving(monkeypatch, CORES / 16, 1 - CORES / 16, processes=16))
+    assert starved == ([False] * 3 + [True] * 5 if starve else [False] * 8)
+    assert found.yields is not starve
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="needs Linux's /proc")

@@ -74,14 +74,14 @@ class ServerState(NamedTuple):
 
 
 def first_state(
-    job: Job, seat: ProcessContext, transport: Transport, clock: WallClock, others: Sequence[Store],
+    job: Job, context: ProcessContext, transport: Transport, clock: WallClock, others: Sequence[Store],
     machines: list[Machine],
 ) -> ServerState:  # fmt: skip
     """The state of a server whose run has not started; beside it are `others`, of which these are the `machines`."""
     machine = Server(range(job.run.workers), len(job.parts), job.sync)
     waiting = Waiting(job, machine) if job.layered and not job.cluster.free else None
-    shard = TensorShard(job, seat.arena)
-    ledger = Ledger(job, shard.weights, seat.snapshots, seat.report_snapshot, seat.ledger)
+    shard = TensorShard(job, context.arena)
+    ledger = Ledger(job, shard.weights, context.snapshots, context.report_snapshot, context.ledger)
     driver = ServerDriver(job, machine, PushAccounts(job, ledger), shard, clock, transport, waiting, others)
     return ServerState(driver, waiting, Faults(job.cluster, job.run.seed), set(), machines)
 
@@ -91,15 +91,15 @@ class ServerCheckpoints:
     not the run."""
 
     def __init__(
-        self, job: Job, seat: ProcessContext, transport: Transport, clock: WallClock, others: Sequence[Store]
+        self, job: Job, context: ProcessContext, transport: Transport, clock: WallClock, others: Sequence[Store]
     ) -> None:
         self._job, self._clock = job, clock
         named = {f"server {number}": other for number, other in enumerate(others, 1)}
         self._part = CheckpointPart(
-            job, 0, seat, transport=transport, clock=clock, snapshots=seat.snapshots, seat=seat,
-            on_snapshot=seat.report_snapshot, rows=seat.ledger[0], arrivals=seat.ledger[1], **named,
+            job, 0, context, transport=transport, clock=clock, snapshots=context.snapshots, context=context,
+            on_snapshot=context.report_snapshot, rows=context.ledger[0], arrivals=context.ledger[1], **named,
         )  # fmt: skip
-        self._kept = [WorkerState.of(job, worker, seat.arena) for worker in range(job.run.workers)]
+        self._kept = [WorkerState.of(job, worker, context.arena) for worker in range(job.run.workers)]
         self.number = 0  #: of the last one that was begun
         self._pushes = 0  # after which it was
         self.able = job.run.on_death == "restart"  #: whether checkpoints can be made

@@ -6,7 +6,6 @@ under way for TRANSFER_S; that of all ways at once is what the hosts of the serv
 
 from __future__ import annotations
 
-import os
 import platform
 import select
 import socket
@@ -18,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from pslab.config.fleet import Fleet
-from pslab.engines.processes.channel import report
+from pslab.engines.processes.channel import limit_waits, report
 from pslab.engines.processes.child import SERVER, ProcessContext, name
 from pslab.engines.processes.pool import Pool
 from pslab.engines.processes.precedence import cores
@@ -29,6 +28,7 @@ LEAST_BYTES, MOST_BYTES, ROOM_BYTES = 1 << 20, 1 << 28, 1 << 20  # of one messag
 TRANSFER_S, TOGETHER_S = 0.2, 0.5
 ANSWER_LIMIT_S = 10.0
 REQUEST, ENDS = struct.Struct("<qq"), -1  # how many bytes it brings, how many it wants
+_room = memoryview(bytearray(ROOM_BYTES))
 
 
 class Host(NamedTuple):
@@ -118,16 +118,18 @@ def _reported(pool: Pool, numbers: Any, heed: Callable[[], None]) -> dict[int, d
 class _Role:
     called = "process {}"
 
-    def __init__(self, context: ProcessContext) -> None:
+    def __init__(self, context: ProcessContext, others: Sequence[Connection]) -> None:
         import torch
 
-        self.called, self.parent = name(context.number), context.parent
+        self.called, self.parent, self.lines = name(context.number), context.parent, list(others)
+        for line in self.lines:
+            limit_waits(line, ANSWER_LIMIT_S)
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         (offset_s, bound_s), port = context.offset, context.reach.port if context.reach else 0
-        self.say(name=socket.gethostname(), cores=float(cores()), gpus=gpus, python=platform.python_version(),
-                 torch=torch.__version__, offset_s=offset_s, bound_s=bound_s, port=port)  # fmt: skip
+        self.measured(name=socket.gethostname(), cores=float(cores()), gpus=gpus, python=platform.python_version(),
+                      torch=torch.__version__, offset_s=offset_s, bound_s=bound_s, port=port)  # fmt: skip
 
-    def say(self, **body: Any) -> None:
+    def measured(self, **body: Any) -> None:
         report(self.parent, "measured", body)
 
 
@@ -135,29 +137,28 @@ class Answers(_Role):
     """The role of a server: it answers requests."""
 
     def __init__(self, context: ProcessContext, workers: int) -> None:
-        super().__init__(context)
         decides = context.number == SERVER
-        self.lines = [_Line(context.pipes[worker] if decides else context.line_of(worker)) for worker in range(workers)]
+        lines = [context.pipes[worker] if decides else context.line_of(worker) for worker in range(workers)]
+        super().__init__(context, lines)
 
     def serve(self) -> None:
-        """Until each of them has said that this is the end."""
+        """Answer until each worker has sent its last request."""
         while self.lines:
             for line in select.select(self.lines, (), ())[0]:
-                brings, wants = REQUEST.unpack(line.receive(REQUEST.size))
+                brings, wants = REQUEST.unpack(line.recv_bytes())
                 if brings == ENDS:
                     self.lines.remove(line)
                 else:
-                    line.skip(brings)
-                    line.send(1 + wants)
-        self.say()
+                    take(line, brings)
+                    send(line, wants)
+        self.measured()
 
 
 class Measures(_Role):
     """The role of a worker."""
 
     def __init__(self, context: ProcessContext, servers: Sequence[int]) -> None:
-        super().__init__(context)
-        self.lines = [_Line(line) for line in (context.pipes[0], *(context.line_to(number)[0] for number in servers))]
+        super().__init__(context, [context.pipes[0], *(context.line_to(number)[0] for number in servers)])
 
     def alone(self) -> None:
         """While no other worker measures: latency, and bandwidth to each server and from it."""
@@ -166,7 +167,7 @@ class Measures(_Role):
             pings = [self._took_s(server) for _ in range(PINGS)]
             rates = [self._bit_s(server, up=up) for up in (True, False)]
             ways.append((server, min(pings) / 2, *rates))
-        self.say(ways=ways)
+        self.measured(ways=ways)
 
     def together(self) -> None:
         """While all do: what it sends to all servers, one after the other, again and again."""
@@ -175,13 +176,13 @@ class Measures(_Role):
             for server in range(len(self.lines)):
                 self._took_s(server, brings=LEAST_BYTES)
                 sent += LEAST_BYTES
-        self.say(bit_s=8 * sent / took_s)
+        self.measured(bit_s=8 * sent / took_s)
 
     def end(self) -> None:
         """The servers wait for no more."""
         for line in self.lines:
-            line.say(REQUEST.pack(ENDS, 0))
-        self.say()
+            line.send_bytes(REQUEST.pack(ENDS, 0))
+        self.measured()
 
     def _bit_s(self, server: int, *, up: bool) -> float:
         """By a transfer that takes long enough."""
@@ -196,47 +197,25 @@ class Measures(_Role):
         """Until the answer to such a request was here."""
         begin_s, line = time.perf_counter(), self.lines[server]
         try:
-            line.say(REQUEST.pack(brings, wants))
-            line.send(brings)
-            line.skip(1 + wants)
-        except OSError as error:
+            line.send_bytes(REQUEST.pack(brings, wants))
+            send(line, brings)
+            take(line, wants)
+        except (EOFError, OSError) as error:
             words = f"server {server} has not answered {self.called} within {ANSWER_LIMIT_S:g} s ({error})"
             raise TimeoutError(f"{words}: is there a firewall between their hosts?") from error
         return time.perf_counter() - begin_s
 
 
-class _Line:
-    """A line of which bytes are counted, and not kept."""
+def send(line: Connection, size_bytes: int) -> None:
+    """Send so many bytes, in messages of no more than ROOM_BYTES; an empty one ends them."""
+    for at in range(0, size_bytes, ROOM_BYTES):
+        line.send_bytes(_room[: size_bytes - at])
+    line.send_bytes(b"")
 
-    def __init__(self, line: Connection) -> None:
-        self._line = socket.socket(fileno=os.dup(line.fileno()))
-        self._line.settimeout(ANSWER_LIMIT_S)
-        self._room = memoryview(bytearray(ROOM_BYTES))
 
-    def fileno(self) -> int:
-        return self._line.fileno()
-
-    def say(self, words: bytes) -> None:
-        self._line.sendall(words)
-
-    def send(self, size: int) -> None:
-        """So many bytes."""
-        for at in range(0, size, ROOM_BYTES):
-            self._line.sendall(self._room[: size - at])
-
-    def receive(self, size: int) -> bytes:
-        got = 0
-        while got < size:
-            more = self._line.recv_into(self._room[got:], size - got)
-            if not more:
-                raise ConnectionResetError("it has hung up")
-            got += more
-        return bytes(self._room[:size])
-
-    def skip(self, size: int) -> None:
-        """Take so many bytes, of which the room has the last ones."""
-        while size > 0:
-            got = self._line.recv_into(self._room, min(size, ROOM_BYTES))
-            if not got:
-                raise ConnectionResetError("it has hung up")
-            size -= got
+def take(line: Connection, size_bytes: int) -> None:
+    """Take so many bytes, and keep none."""
+    while taken := line.recv_bytes_into(_room):
+        size_bytes -= taken
+    if size_bytes:
+        raise ConnectionError(f"{size_bytes} bytes are missing")

@@ -104,13 +104,7 @@ class PrivateArena(Arena):
             self._patches[reader].append(patch)
 
 
-class Parcel(NamedTuple):
-    """A message, and the changes that are sent before it."""
-
-    head: bytes
-    pieces: list[memoryview]
-    message: bytes
-    patches: list[tuple[PrivateArena, Patch]]
+Parcel = tuple[list[tuple[int, Patch]], bytes]  # changes of arenas, by their numbers, and the message behind them
 
 
 class PatchedPipe:
@@ -153,41 +147,34 @@ class PatchedPipe:
         with self._sending:
             if self._broken is not None:
                 raise self._broken
-            parcel = self._parcel(message)
-            if not self._late and not (self._behind and len(message) + sum(map(len, parcel.pieces)) > LARGE_BYTES):
-                self._send(parcel)
+            patches = [(number, patch) for number, arena in enumerate(self._arenas)
+                       for patch in arena.patches(self._reader)]  # fmt: skip
+            size_bytes = len(message) + sum(patch.size_bytes for _, patch in patches if patch.kept)
+            if not self._late and not (self._behind and size_bytes > LARGE_BYTES):
+                self._send(patches, message)
                 return
-            self._late.append(parcel)
+            self._late.append((patches, message))
             if self._sender is None:
                 self._sender = threading.Thread(target=self._send_late, daemon=True)
                 self._sender.start()
             self._sending.notify_all()
 
-    def _parcel(self, message: bytes) -> Parcel:
-        heads, pieces, patches = list[bytes](), list[memoryview](), list[tuple[PrivateArena, Patch]]()
-        for number, arena in enumerate(self._arenas):
-            for patch in arena.patches(self._reader):
-                patches.append((arena, patch))
-                for piece in patch.pieces():
-                    heads.append(HEAD.pack(number, *piece))
-                    if piece.kept and piece.size_bytes:
-                        pieces.append(arena.bytes(piece.offset, piece.size_bytes))
-        return Parcel(b"".join(heads), pieces, message, patches)
-
-    def _send(self, parcel: Parcel) -> None:
-        self._pipe.send_bytes(parcel.head)
-        for piece in parcel.pieces:
-            self._pipe.send_bytes(piece)
-        for arena, patch in parcel.patches:
-            arena.sent(patch)
-        self._pipe.send_bytes(parcel.message)
+    def _send(self, patches: list[tuple[int, Patch]], message: bytes) -> None:
+        pieces = [(number, piece) for number, patch in patches for piece in patch.pieces()]
+        self._pipe.send_bytes(b"".join([HEAD.pack(number, *piece) for number, piece in pieces]))
+        for number, piece in pieces:
+            if piece.kept and piece.size_bytes:
+                self._pipe.send_bytes(self._arenas[number].bytes(piece.offset, piece.size_bytes))
+        for number, patch in patches:
+            self._arenas[number].sent(patch)
+        self._pipe.send_bytes(message)
 
     def _send_late(self) -> None:
         while True:
             with self._sending:
                 self._sending.wait_for(lambda: self._late)
             try:
-                self._send(self._late[0])
+                self._send(*self._late[0])
             except OSError as error:
                 self._broken = error
             with self._sending:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from contexts import context_of_a_server
 from hypothesis import given
 from hypothesis import strategies as st
-from seats import seated
 
 from pslab.engines.experiment.checkpoint.file import pack
 from pslab.engines.experiment.checkpoint.flatten import flatten
@@ -40,11 +40,11 @@ def test_parts_from_before_all_went_back_do_not_count():
 
 
 def test_a_server_begins_no_other_checkpoint_before_the_parent_has_one_whole():
-    job, seat, _ = seated(servers=3, on_death="restart", checkpoint_every=4)
+    job, context, _ = context_of_a_server(servers=3, on_death="restart", checkpoint_every=4)
     transport: Any = object()
     clock = WallClock()
-    found = ServerCheckpoints(job, seat, transport, clock, [])
-    state = first_state(job, seat, transport, clock, [], [])
+    found = ServerCheckpoints(job, context, transport, clock, [])
+    state = first_state(job, context, transport, clock, [], [])
     machine = state.driver.machine
     machine.gradients = 4
     assert found.due(machine)

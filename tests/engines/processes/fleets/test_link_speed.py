@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
 
 import pytest
 
 from pslab.config.fleet import Fleet
+from pslab.engines.processes.channel import limit_waits
 from pslab.engines.processes.fleets import link_speed
 from pslab.engines.processes.fleets.link_speed import Host, LinkSpeed, LinkSpeeds, measured
 
@@ -22,7 +24,7 @@ def test_a_cluster_has_the_median_of_the_ways_and_what_all_of_them_take_together
     assert found._replace(together_bit_s=1e9).cluster()["server_bandwidth_bit_s"] == 2.5e9  # no less than one of them
 
 
-def test_every_way_is_measured_and_every_process_says_where_it_is(monkeypatch):
+def test_every_way_is_measured_and_every_process_says_where_it_is():
     found = measured(2, [2], Fleet("loopback"))
     assert [host.who for host in found.hosts] == ["server", "server 1", "worker 0", "worker 1"]
     assert {host.name for host in found.hosts} == {socket.gethostname()}
@@ -35,38 +37,32 @@ def test_every_way_is_measured_and_every_process_says_where_it_is(monkeypatch):
 
 
 @pytest.fixture
-def line():
+def lines():
     """A worker's role with one line, and the other end of it."""
-    here, there = socket.socketpair()
+    here, there = Pipe()
+    limit_waits(here, 0.01)
     found = object.__new__(link_speed.Measures)
-    found.called, found.lines = "worker 0", [link_speed._Line(here)]
+    found.called, found.lines = "worker 0", [here]
     with here, there:
         yield found, there
 
 
-def test_bytes_are_counted_that_crossed_the_line(line):
-    role, there = line
-    found: list[tuple[int, ...]] = []
-
-    def answers() -> None:
-        other = link_speed._Line(there)
-        brings, wants = link_speed.REQUEST.unpack(other.receive(link_speed.REQUEST.size))
-        other.skip(brings)
-        other.send(1 + wants)
-        found.append((brings, wants))
-
-    thread = threading.Thread(target=answers)
-    thread.start()
-    assert role._took_s(0, brings=link_speed.ROOM_BYTES + 7, wants=3) > 0
-    thread.join()
-    assert found == [(link_speed.ROOM_BYTES + 7, 3)]
+def test_a_request_takes_until_all_its_bytes_have_crossed_the_line_both_ways(lines):
+    role, there = lines
+    limit_waits(role.lines[0], 60.0)
+    with ThreadPoolExecutor() as threads:
+        took_s = threads.submit(role._took_s, 0, brings=link_speed.ROOM_BYTES + 7, wants=3)
+        assert link_speed.REQUEST.unpack(there.recv_bytes()) == (link_speed.ROOM_BYTES + 7, 3)
+        assert [len(there.recv_bytes()) for _ in range(3)] == [link_speed.ROOM_BYTES, 7, 0]
+        assert not took_s.done()
+        link_speed.send(there, 3)
+        assert took_s.result() > 0
 
 
-def test_who_does_not_answer_is_named(line, monkeypatch):
-    role, there = line
-    role.lines[0]._line.settimeout(0.01)
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_server_that_does_not_answer_is_named(lines, ends: bool):
+    role, there = lines
+    if ends:
+        there.close()
     with pytest.raises(TimeoutError, match=r"server 0 has not answered worker 0 .* is there a firewall"):
-        role._took_s(0)
-    there.close()
-    with pytest.raises(TimeoutError, match="server 0 has not answered worker 0"):
         role._took_s(0)

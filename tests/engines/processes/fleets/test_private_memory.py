@@ -1,7 +1,8 @@
-"""Memory that processes do not share: who is told of something sees it."""
+"""Memory that processes do not share: a process that reads a message sees the bytes that it is about."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from typing import Any
 
@@ -13,13 +14,13 @@ from pslab.engines.processes.fleets import private_memory
 from pslab.engines.processes.fleets.private_memory import PatchedPipe, PrivateArena
 from pslab.engines.server.rows import Rows, rows_in
 
-PARENT = -1
+PARENT, PAGE = -1, 4096
 
 
 class Ends:
     """A parent and two children, with two arenas each."""
 
-    def __init__(self, passes: bool = False, behind: bool = False) -> None:
+    def __init__(self, *, passes: bool = False, behind: bool = False) -> None:
         self.here = [PrivateArena(), PrivateArena()]
         self.there = [[PrivateArena(), PrivateArena(passes=passes)] for _ in range(2)]
         pipes = [Pipe() for _ in self.there]
@@ -27,138 +28,130 @@ class Ends:
         self.up: list[Any] = [PatchedPipe(theirs, arenas, PARENT, behind=behind)
                               for arenas, (_, theirs) in zip(self.there, pipes, strict=True)]  # fmt: skip
 
-    def close(self) -> None:
-        for pipe in (*self.down, *self.up):
-            pipe.close()
-        for arena in (*self.here, *self.there[0], *self.there[1]):
-            arena.close()
+    def order(self, *children: int) -> None:
+        """The children read an order."""
+        for child in children:
+            order(self.down[child], "start", ())
+            await_order(self.up[child])
+
+    def report(self) -> None:
+        """The parent reads a report of child 0."""
+        report(self.up[0], "progress")
+        await_report(self.down[0])
 
 
 @pytest.fixture
-def ends():
-    found = Ends()
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    found = Ends(**getattr(request, "param", {}))
     yield found
-    found.close()
+    for pipe in (*found.down, *found.up):
+        pipe.close()
+    for arena in (*found.here, *found.there[0], *found.there[1]):
+        arena.close()
 
 
-def wrote(arena: PrivateArena, offset: int, content: bytes) -> None:
+def write(arena: PrivateArena, offset: int, content: bytes, to: int | None = None, *, shown: bool = True) -> None:
     arena.reserve(offset + len(content))
     arena.bytes(offset, len(content))[:] = content
+    if shown:
+        arena.show(offset, len(content), to)
 
 
-def test_who_is_told_of_something_sees_it(ends: Ends):
-    wrote(ends.here[1], 100, b"weights")
-    ends.here[1].show(100, 7)
-    order(ends.down[0], "start", ())
-    assert ends.there[0][1].size_bytes == 0
-    assert await_order(ends.up[0]) == ("start", ())
+def test_a_process_sees_the_bytes_as_they_are_when_it_reads_a_message(ends: Ends):
+    write(ends.here[1], 100, b"weights")
+    ends.order(0)
     assert bytes(ends.there[0][1].bytes(100, 7)) == b"weights"
-    assert ends.there[1][1].size_bytes == 0  # was told of nothing yet
-    wrote(ends.here[1], 100, b"WEIGHTS")
-    order(ends.down[1], "start", ())
-    await_order(ends.up[1])
-    assert bytes(ends.there[1][1].bytes(100, 7)) == b"WEIGHTS"  # as they are when it is told
+    assert ends.there[1][1].size_bytes == 0  # it has read nothing yet
+    write(ends.here[1], 100, b"WEIGHTS", shown=False)
+    ends.order(1)
+    assert bytes(ends.there[1][1].bytes(100, 7)) == b"WEIGHTS"
     assert bytes(ends.there[0][1].bytes(100, 7)) == b"weights"
 
 
-def test_what_one_is_to_see_no_other_does(ends: Ends):
-    wrote(ends.here[0], 0, b"snapshot")
-    ends.here[0].show(0, 8, to=1)
-    for child in range(2):
-        order(ends.down[child], "evaluate", ())
-        await_order(ends.up[child])
-    assert bytes(ends.there[1][0].bytes(0, 8)) == b"snapshot"
-    assert bytes(ends.there[0][0].bytes(0, 8)) == bytes(8)
+def test_bytes_for_one_process_go_to_no_other(ends: Ends):
+    write(ends.here[0], 0, b"snapshot", to=1)
+    ends.order(0, 1)
+    assert [bytes(arena.bytes(0, 8)) for arena, _ in ends.there] == [bytes(8), b"snapshot"]
 
 
-def test_what_is_shown_outlives_its_process(ends: Ends):
-    wrote(ends.there[0][0], 4096, b"checkpoint")
-    ends.there[0][0].show(4096, 10)
+def test_bytes_that_were_shown_outlive_their_process(ends: Ends):
+    write(ends.there[0][0], PAGE, b"checkpoint")
     report(ends.up[0], "checkpoint", {"pushes": 3})
     ends.up[0].close()
     assert await_report(ends.down[0]).body == {"pushes": 3}
-    assert bytes(ends.here[0].bytes(4096, 10)) == b"checkpoint"
-    assert ends.here[0].patches(1) == []  # nobody else has been told
+    assert bytes(ends.here[0].bytes(PAGE, 10)) == b"checkpoint"
+    ends.order(1)
+    assert ends.there[1][0].size_bytes == 0  # no other process has been sent them
 
 
-def test_what_is_given_back_is_nothing_anywhere(ends: Ends):
-    wrote(ends.here[0], 0, bytes([7]) * 3 * 4096)
-    ends.here[0].show(0, 3 * 4096)
-    order(ends.down[0], "start", ())
-    await_order(ends.up[0])
+def test_a_place_that_is_given_back_is_zero_everywhere(ends: Ends):
+    write(ends.here[0], 0, bytes([7]) * 3 * PAGE)
+    ends.order(0)
     ends.here[0].give_back()
-    wrote(ends.here[0], 4096, b"new")
-    ends.here[0].show(4096, 3)
-    for child in range(2):
-        order(ends.down[child], "start", ())
-        await_order(ends.up[child])
-        found = bytes(ends.there[child][0].bytes(0, 3 * 4096))
-        assert found == bytes(4096) + b"new" + bytes(2 * 4096 - 3)
+    write(ends.here[0], PAGE, b"new")
+    ends.order(0, 1)
+    expected = bytes(PAGE) + b"new" + bytes(2 * PAGE - 3)
+    assert [bytes(arena.bytes(0, 3 * PAGE)) for arena, _ in ends.there] == [expected] * 2
 
 
-def test_what_passes_is_given_back_where_it_was_made():
-    ends = Ends(passes=True)
-    wrote(ends.there[0][1], 0, bytes([7]) * 4096)
-    ends.there[0][1].show(0, 4096)
-    report(ends.up[0], "snapshot")
-    await_report(ends.down[0])
-    assert bytes(ends.here[1].bytes(0, 4096)) == bytes([7]) * 4096
-    assert bytes(ends.there[0][1].bytes(0, 4096)) == bytes(4096)
-    ends.close()
+@pytest.mark.parametrize("ends", [{"passes": True}], indirect=True)
+def test_an_arena_that_passes_gives_back_what_was_sent(ends: Ends):
+    write(ends.there[0][1], 0, bytes([7]) * PAGE)
+    ends.report()
+    assert bytes(ends.here[1].bytes(0, PAGE)) == bytes([7]) * PAGE
+    assert bytes(ends.there[0][1].bytes(0, PAGE)) == bytes(PAGE)
 
 
-def test_a_new_process_sees_all_that_lies_there(ends: Ends):
+def test_a_new_process_gets_all_that_lies_there(ends: Ends):
     for page in (0, 5):
-        wrote(ends.here[0], 4096 * page, b"data")
-    ends.here[0].reserve(9 * 4096)
+        write(ends.here[0], PAGE * page, b"data")
+    ends.here[0].reserve(9 * PAGE)
     ends.here[0].read_by(0)
     ends.here[0].show_all(0)
-    order(ends.down[0], "start", ())
-    await_order(ends.up[0])
-    assert ends.there[0][0].size_bytes == 9 * 4096
-    assert bytes(ends.there[0][0].bytes(0, 9 * 4096)) == bytes(ends.here[0].bytes(0, 9 * 4096))
+    ends.order(0)
+    assert ends.there[0][0].size_bytes == 9 * PAGE
+    assert bytes(ends.there[0][0].bytes(0, 9 * PAGE)) == bytes(ends.here[0].bytes(0, 9 * PAGE))
 
 
-def test_rows_are_seen_with_each_message_and_no_others_are_sent_again(ends: Ends):
-    rows, sent = Rows(2, ends.there[0][1]), []
+def test_rows_go_with_each_message_and_no_others_are_sent_again(ends: Ends):
+    own, sent = ends.there[0][1], list[int]()
+    rows = Rows(2, own)
 
-    def told() -> np.ndarray:
-        patches = ends.there[0][1].patches(PARENT)
+    def seen() -> np.ndarray:
+        patches = own.patches(PARENT)
         sent.append(sum(patch.size_bytes for patch in patches))
         for patch in patches:
-            ends.there[0][1].show(patch.offset, patch.size_bytes)
-        report(ends.up[0], "progress")
-        await_report(ends.down[0])
+            own.show(patch.offset, patch.size_bytes)
+        ends.report()
         return rows_in(ends.here[1], 2)
 
-    assert told().shape == (0, 2)
+    assert seen().shape == (0, 2)
     for number in range(3):
         rows.append((number, -number))
-    assert told().tolist() == [[0, 0], [1, -1], [2, -2]]
-    told()
+    assert seen().tolist() == [[0, 0], [1, -1], [2, -2]]
+    seen()
     assert sent[1:] == [3 * 16 + 8, 0]
     rows.put(1, 1, [9.0])
-    assert told().tolist() == [[0, 0], [1, 9], [2, -2]]
+    assert seen().tolist() == [[0, 0], [1, 9], [2, -2]]
     assert sent[3] == 2 * 16 + 8
     for number in range(2000):
         rows.append((number, 0.0))
-    assert np.array_equal(told(), rows.table())
+    assert np.array_equal(seen(), rows.table())
     rows.sort(0, 1)
-    assert np.array_equal(told(), rows.table())
-    rows.restore([2, ends.there[0][1], 1])
-    assert len(told()) == 1
+    assert np.array_equal(seen(), rows.table())
+    rows.restore([2, own, 1])
+    assert len(seen()) == 1
 
 
-def test_a_process_goes_on_while_much_is_sent_and_all_comes_in_order():
-    """Nobody reads yet."""
-    ends, content = Ends(passes=True, behind=True), bytes(range(256)) * (1 << 16)  # 16 MB, more than a pipe takes
+@pytest.mark.parametrize("ends", [{"passes": True, "behind": True}], indirect=True)
+def test_a_process_goes_on_while_much_is_sent_and_all_comes_in_order(ends: Ends):
+    """The parent does not read yet."""
+    content = bytes(range(256)) * (1 << 16)  # 16 MB, more than a pipe takes
     (_, snapshots), up = ends.there[0], ends.up[0]
     report(up, "progress", {"number": 0})
     assert not up.late
     for number in (1, 2):
-        begin = (number - 1) * len(content)
-        wrote(snapshots, begin, content)
-        snapshots.show(begin, len(content))
+        write(snapshots, (number - 1) * len(content), content)
         report(up, "snapshot", {"number": number})
     report(up, "progress", {"number": 3})
     assert up.late
@@ -169,30 +162,25 @@ def test_a_process_goes_on_while_much_is_sent_and_all_comes_in_order():
     assert not any(snapshots.bytes(0, 2 * len(content)))  # given back
     report(up, "progress", {"number": 4})
     assert await_report(ends.down[0]).body == {"number": 4}
-    ends.close()
 
 
-def test_what_is_late_is_not_waited_for_when_nobody_reads_any_more():
-    ends = Ends(behind=True)
-    wrote(ends.there[0][0], 0, bytes(1 << 24))
-    ends.there[0][0].show(0, 1 << 24)
+@pytest.mark.parametrize("ends", [{"behind": True}], indirect=True)
+def test_messages_that_are_late_are_not_waited_for_when_no_process_reads_any_more(ends: Ends):
+    write(ends.there[0][0], 0, bytes(1 << 24))
     report(ends.up[0], "checkpoint")
     ends.down[0].close()
     ends.up[0].flush()
     assert not ends.up[0].late
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
         report(ends.up[0], "progress")
-    ends.close()
 
 
 def test_much_travels_in_pieces(ends: Ends, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(private_memory, "PIECE_BYTES", 1000)
-    content = bytes(range(256)) * 10
-    wrote(ends.there[0][0], 100, content)
-    ends.there[0][0].show(100, len(content))
-    sizes = [piece.size_bytes for patch in ends.there[0][0].patches(PARENT) for piece in patch.pieces()]
+    content, own = bytes(range(256)) * 10, ends.there[0][0]
+    write(own, 100, content)
+    sizes = [piece.size_bytes for patch in own.patches(PARENT) for piece in patch.pieces()]
     assert sizes == [0, 1000, 1000, 560]
-    ends.there[0][0].show(100, len(content))
-    report(ends.up[0], "checkpoint")
-    await_report(ends.down[0])
+    own.show(100, len(content))
+    ends.report()
     assert bytes(ends.here[0].bytes(100, len(content))) == content

@@ -1,4 +1,4 @@
-"""Where a server of a run would sit, in this process: its memory, its line, and a parent that keeps what it is told."""
+"""What a server of a run has, in this process: its memory, its stream, and a parent that keeps the reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.lab.runs.resolve import resolve
 
 
-def seated(**fields: Any) -> tuple[Job, ProcessContext, Stream]:
+def context_of_a_server(**fields: Any) -> tuple[Job, ProcessContext, Stream]:
     """The context of the second of two servers, and the decider's end of its stream."""
     experiment, data = resolve(tiny(**{"workers": 2, "servers": 2, "sync": "asp", **fields})), Arena()
     layout, (here, there) = Layout.of(experiment), Pipe()
