@@ -89,6 +89,7 @@ def test_sums_merge_points_and_keep_the_order():
     plain = [Run(seed=7)]
     assert [run.seed for run in first + plain] == [0, 1, 7]
     again = [Run(seed=0)]
+    assert (first + first).columns == first.columns
     assert (first + again).columns[0] == ({"a": "x"},)
 
 
