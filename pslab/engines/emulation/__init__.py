@@ -1,6 +1,6 @@
 """Time is emulated here: what a cluster says of compute times, links and faults, for every engine.
 
-A `Cluster` (`pslab/config/cluster.py`) holds the figures. These pages turn them into durations and instants, and none of
+A `Cluster` (`pslab/config/cluster.py`) holds the figures. These pages turn them into durations and instants; none of
 them reads a clock:
 
 - `compute_times.py`: how long each gradient of each worker takes, drawn from the run's seeded streams.
@@ -15,5 +15,5 @@ would end, `lines/emulated_links.py` holds a frame back until its links would de
 slower by one factor (the dilation) where this machine cannot keep up, and says whether the emulation was kept.
 
 In virtual time (`pslab/engines/virtual`) the clock is the instant of the current event: `scheduler.py` takes the events
-and the links' arrivals in their order, `worker_node.py` adds compute times, and `server_node.py` adds the server's costs.
+and the links' arrivals in their order, `worker_node.py` adds compute times, `server_node.py` the costs of servers.
 """

@@ -51,7 +51,7 @@ class Draft:
         If it was run again, a record whose emulation was not kept goes to results/replaced/ instead, where it is no
         result.
         """
-        name = _apart(self.run) if self.run.unknown else self.run.digest
+        name = _unique_name(self.run) if self.run.unknown else self.run.digest
         return self._save(tables, weights, facts, self.results / "runs" / name, self.run.keep_weights)
 
     def set_aside(self, tables: Mapping[str, pd.DataFrame], weights: np.ndarray, facts: Mapping[str, Any]) -> Result:
@@ -107,21 +107,21 @@ class Draft:
         manifest = disk.write_manifest(self.path, manifest, files)
         (self.path / LIVE).unlink(missing_ok=True)
         place.parent.mkdir(exist_ok=True)
-        aside = self.results / "replaced" / _apart(self.run) if self._replaces(place) else None
+        aside = self.results / "replaced" / _unique_name(self.run) if self._replaces(place) else None
         if not disk.publish(self.path, place, aside):
             manifest = read_facts(place)
         return Result(self.run, place, manifest, cached=False)
 
     def _aside(self, results: Path) -> Path:
-        return results / "interrupted" / _apart(self.run)
+        return results / "interrupted" / _unique_name(self.run)
 
     def _replaces(self, place: Path) -> bool:
         """Whether what lies at this place is a record that this run was to be run again for."""
         return self._again and place.is_dir() and not emulation_ok(disk.read_manifest(place, FILES))
 
 
-def _apart(run: Run) -> str:
-    """The name of a folder that is like no other."""
+def _unique_name(run: Run) -> str:
+    """The name of a folder that no other has."""
     return f"{run.digest}-{uuid.uuid4().hex[:8]}"
 
 

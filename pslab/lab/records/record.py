@@ -199,15 +199,11 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     """Where it ran: versions and machine. torch chooses its instructions, and so the last bits, by `capability`; on a
     GPU, by its kind, its driver and the libraries that torch brings. What has no deterministic form there has other
     last bits each time (see pslab.tensors.device)."""
-    torch = sys.modules.get("torch")
-    found = _environment(torch)
+    torch: Any = sys.modules.get("torch")
+    found = {"pslab": __version__, "torch": version("torch"), "python": platform.python_version(),
+             "machine": platform.machine(), "cores": os.cpu_count(),
+             "capability": None if torch is None else torch.backends.cpu.get_cpu_capability()}  # fmt: skip
     if device != "cpu":
         found |= {"gpu": gpus.kinds(), "driver": gpus.version(), "deterministic": "where torch has such operations",
                   "cuda": None if torch is None else torch.version.cuda}  # fmt: skip
     return found
-
-
-def _environment(torch: Any) -> dict[str, Any]:
-    return {"pslab": __version__, "torch": version("torch"), "python": platform.python_version(),
-            "machine": platform.machine(), "cores": os.cpu_count(),
-            "capability": None if torch is None else torch.backends.cpu.get_cpu_capability()}  # fmt: skip

@@ -35,9 +35,7 @@ def run_missing(
         heed(stop)
         if names[index] not in distinct:
             distinct[names[index]] = each
-            experiment = resolve(each)  # it is not kept: its weights and data may be many
-            check_disk(experiment, place)
-            small |= {names[index]: each} if parallel_runs.fits(experiment) else {}
+            small |= {names[index]: each} if _checked(each, place) else {}
     shown = Progress(distinct, taken=taken_before(place), at_once=os.cpu_count() or 1, shown=progress)
     found = _in_parallel(small, place, shown, stop) if len(small) > 1 else {}
     for name, each in distinct.items():
@@ -45,6 +43,13 @@ def run_missing(
             heed(stop)
             found[name] = _tried(_UnderWay(name, each, place, shown), stop)
     return {index: found[name] for index, name in names.items()}
+
+
+def _checked(run: Run, place: Path) -> bool:
+    """Whether a run, which can be executed, is one that takes a core."""
+    experiment = resolve(run)  # it is not kept: its weights and data may be many
+    check_disk(experiment, place)
+    return parallel_runs.fits(experiment)
 
 
 class _UnderWay:

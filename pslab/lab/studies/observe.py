@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -15,18 +17,18 @@ from numpy.typing import NDArray
 
 from pslab.config.spec import build
 from pslab.engines.experiment.experiment import Experiment
+from pslab.engines.virtual.timing import job_without_tensors
+from pslab.engines.worker.gradient import Computing
 from pslab.errors import ConfigError
 from pslab.lab.records.record import default_results
 from pslab.lab.runs.machine import processor
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.studies.observation import BINS, Observation, Observed
-from pslab.tensors.device import one_thread
+from pslab.tensors.device import DEVICES, one_thread
 from pslab.tensors.pruning.pruner import is_finite
-from pslab.tensors.random_streams import restored_globals, seed_globals
+from pslab.tensors.random_streams import restored_globals
 from pslab.tensors.update.store import WeightStore
-from pslab.tensors.workload.data import Batches, batch
 from pslab.tensors.workload.keyspace import Layer
-from pslab.tensors.workload.objective import placed, targets
 
 ROUNDS = 5  # a round's median is one value; between their lowest and highest lies the spread
 WARM_UP = 3
@@ -69,47 +71,34 @@ class Training:
     """One machine's training: the gradients, batches and steps of a run with one worker, bit for bit."""
 
     def __init__(self, experiment: Experiment) -> None:
-        run, self.experiment, self.dataset = experiment.run, experiment, experiment.dataset
-        self.weights = experiment.weights.clone()
-        self.gradient = torch.zeros_like(self.weights)
-        self.module, self.loss = experiment.shell, placed(experiment.loss, self.weights.device)
-        experiment.keyspace.bind(self.module, self.weights, self.gradient)
-        self.module.train()
-        self.batches = Batches(len(self.dataset.train_y), 1, 0, run.batch_size, run.seed)
+        self.experiment, self.seconds = experiment, 0.0
+        self.on("cpu", experiment.weights)
         self.store = WeightStore(self.weights, experiment.parts, experiment.optimizer)
         self.kept: tuple[int, torch.Tensor] = (0, self.weights.clone())  #: an iteration, and the weights at its start
-        self.seconds = 0.0
+
+    def on(self, device: str, weights: torch.Tensor) -> None:
+        """Compute on this device from now on, with a copy of these weights."""
+        experiment = dataclasses.replace(self.experiment, device=DEVICES[device])
+        self.weights = weights.detach().clone().to(device)
+        self.gradient = torch.zeros_like(self.weights)
+        module = copy.deepcopy(experiment.shell).to(device).train()
+        self._job = job_without_tensors(experiment)
+        self._computing = Computing(self._job, 0, experiment.dataset, self.weights, [self.gradient], module)
 
     def compute(self, iteration: int) -> None:
         """The gradient of an iteration's batch, on the device where the weights are."""
-        data = self.dataset
-        self.gradient.zero_()
-        seed_globals(self.experiment.run.seed, "layers", 0, iteration)
-        rows = torch.from_numpy(self.batches.at(iteration))
-        x = batch(data.train_x[rows], self.weights.dtype, data.mean, data.std).to(self.weights.device)
-        y = targets(data.train_y[rows], self.weights.dtype).to(self.weights.device)
-        self.loss(self.module(x), y).backward()
+        self._computing.gradient(iteration, 0)
 
     def step(self, iteration: int) -> None:
         """One step by that gradient."""
-        run = self.experiment.run
         if not is_finite(self.gradient):
             problem = f"the gradient of iteration {iteration} is not finite: the training diverged; choose a lower one"
-            raise ConfigError("learning_rate", run.learning_rate, problem)
-        epoch = iteration * run.batch_size / len(self.dataset.train_y)
-        factor = self.experiment.schedule.factor(iteration / (run.pushes or 1), epoch)
-        self.store.step(0, [self.gradient], run.learning_rate * factor)
+            raise ConfigError("learning_rate", self.experiment.run.learning_rate, problem)
+        self.store.step(0, [self.gradient], self._job.learning_rate(iteration))
 
     def layers(self) -> list[tuple[Layer, torch.Tensor]]:
         """Each layer with its slice of the gradient."""
         return [(layer, self.gradient[layer.flat]) for layer in self.experiment.keyspace.layers]
-
-    def on(self, device: str, weights: torch.Tensor) -> None:
-        """Continue on a device, from these weights."""
-        self.weights = weights.detach().clone().to(device)
-        self.gradient = torch.zeros_like(self.weights)
-        self.module, self.loss = self.module.to(device), placed(self.loss, self.weights.device)
-        self.experiment.keyspace.bind(self.module, self.weights, self.gradient)
 
 
 # -- looking ---------------------------------------------------------------------------------------

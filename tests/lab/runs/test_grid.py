@@ -88,6 +88,9 @@ def test_sums_merge_points_and_keep_the_order():
     assert both.levels("a") == ["x", "y"]
     plain = [Run(seed=7)]
     assert [run.seed for run in first + plain] == [0, 1, 7]
+    again = [Run(seed=0)]
+    assert (first + first).columns == first.columns
+    assert (first + again).columns[0] == ({"a": "x"},)
 
 
 def test_a_policy_object_is_a_value():
