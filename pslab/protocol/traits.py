@@ -121,19 +121,3 @@ def traits_of(sync: Sync) -> Traits:
         pushes=getattr(sync, "pushes", always),
         fetches=getattr(sync, "fetches", always),
     )
-
-
-class OfPolicy:
-    """A machine whose `traits` follow from its policy: a checkpoint has all else."""
-
-    sync: Sync
-    traits: Traits
-
-    def saved(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {name: value for name, value in vars(self).items() if name != "traits"}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """To what was saved."""
-        vars(self).update(state)
-        self.traits = traits_of(self.sync)
