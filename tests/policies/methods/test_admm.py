@@ -18,7 +18,7 @@ TRAINING = {"sync": "admm:8,rho=0.1", "pushes": 4 * 8 * 6, "learning_rate": 0.5}
 
 @pytest.mark.parametrize(
     ("sync", "each"),
-    [("admm:6,balance=off", 6), ("admm:6,solver=lbfgs,balance=off", 6 * ROUNDS)],
+    [("admm:34,balance=off", 34), ("admm:6,solver=lbfgs,balance=off", 6 * ROUNDS)],
 )  # fmt: skip
 def test_two_workers_agree_on_the_mean_of_their_targets(monkeypatch, sync, each):
     model = {} if "lbfgs" not in sync else {"loss": half_square, "metric": half_square, "model": Line}
