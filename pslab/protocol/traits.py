@@ -1,6 +1,6 @@
-"""A synchronization policy, as servers, workers and drivers see it: what it must have, and what it may have.
+"""A synchronization policy, as servers, workers and drivers see it: its required and its optional attributes.
 
-`traits_of` reads what a policy may have, once; nothing else asks a policy whether it has an attribute.
+`traits_of` reads the optional attributes once; no other code asks a policy whether it has one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Lengths(NamedTuple):
 
 
 def sized(sync: Any, lengths: Lengths) -> Any:
-    """A policy as a run of these lengths has it. A ConfigError says what it lacks."""
+    """The policy for a run of these lengths; a ConfigError if they lack what it needs."""
     found = getattr(sync, "sized", None)
     return sync if found is None else found(lengths)
 
@@ -75,7 +75,7 @@ def always(iteration: int) -> bool:
 
 @dataclass(frozen=True)
 class Traits:
-    """What a policy can do. The defaults are those of a policy that is a window and a rule, and nothing else."""
+    """The traits of a policy. The defaults are those of a policy that has only a window and a rule."""
 
     window: int | None = None  #: length of the window of valid iterations
     barrier: bool = False  #: weights change only while no worker computes
