@@ -30,16 +30,16 @@ OF_WORKERS, OF_FRAMES = ("kill", "stop"), ("duplicate", "delay", "drop", "corrup
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong in a cluster, and where: at an iteration's push, from an instant on, or by chance at each push.
+    """A fault in a cluster: it happens at an iteration's push, at an instant, or by chance at each push.
 
     Raises:
         ConfigError: a value that no fault can have, or not exactly one of `iteration`, `at_s` and `probability`.
     """
 
     what: Annotated[str, OneOf(*OF_WORKERS, *OF_FRAMES), "of a worker: kill, stop; of its frames: the others"]
-    worker: Annotated[int | None, Bounds(at_least=0), "whom it meets; None: each one"] = None
+    worker: Annotated[int | None, Bounds(at_least=0), "the worker that it meets; None: each one"] = None
     iteration: Annotated[int | None, Bounds(at_least=0), "whose computation, push, pull or answer it meets"] = None
-    at_s: Annotated[float | None, SECONDS, "when it comes; to frames, the first one from then on"] = None
+    at_s: Annotated[float | None, SECONDS, "when it happens; of frames, the first one from then on"] = None
     probability: Annotated[float | None, SHARE, "of each computation or frame, from a stream of the run's seed"] = None
     direction: Annotated[str, OneOf("up", "down", "both"), "of frames: to the server, from it, or both"] = "both"
     for_s: Annotated[
@@ -58,7 +58,7 @@ class Fault:
 
     @classmethod
     def of(cls, given: Any) -> Fault:
-        """A fault from a mapping of its fields, or one that is."""
+        """A fault from a mapping of its fields; a Fault is itself."""
         if isinstance(given, Fault):
             return given
         if not isinstance(given, Mapping) or "what" not in given:
@@ -101,19 +101,21 @@ class Cluster:
     stall_probability: Annotated[float, Bounds(at_least=0, at_most=1), "that a gradient takes longer"] = 0.0
     stall_factor: Annotated[float, Bounds(at_least=1, at_most=1e6), "by which it is then longer"] = 1.0
     select_s: Annotated[float, SECONDS, "virtual time only: to select a gradient's entries by static:1%"] = 0.0
-    encode_s: Annotated[float, SECONDS, "... to encode their frames"] = 0.0
-    apply_s: Annotated[float, SECONDS, "... to apply one push at the server by plain SGD at a constant rate"] = 0.0
-    serve_s: Annotated[float, SECONDS, "... to prepare the answer to one pull"] = 0.0
-    find_s: Annotated[float, SECONDS, "... to find and encode what has changed, where only that is sent"] = 0.0
-    decode_s: Annotated[float, SECONDS, "... to install what was pulled"] = 0.0
-    message_s: Annotated[float, SECONDS, "... to handle one frame at the server"] = 0.0
-    search_s: Annotated[float, SECONDS, "... of a policy that plans ahead, per predicted point"] = 0.0
+    encode_s: Annotated[float, SECONDS, "virtual time only: to encode their frames"] = 0.0
+    apply_s: Annotated[float, SECONDS, "virtual time only: to apply one push by plain SGD at a constant rate"] = 0.0
+    serve_s: Annotated[float, SECONDS, "virtual time only: to prepare the answer to one pull"] = 0.0
+    find_s: Annotated[float, SECONDS, "virtual time only: to find and encode changed weights"] = 0.0
+    decode_s: Annotated[float, SECONDS, "virtual time only: to install what was pulled"] = 0.0
+    message_s: Annotated[float, SECONDS, "virtual time only: to handle one frame at the server"] = 0.0
+    search_s: Annotated[float, SECONDS, "virtual time only: of a plan, per predicted point"] = 0.0
     select_factor: Annotated[
-        Mapping[str, float], FACTOR, "... by which another rule's select_s is longer, over SELECT_FACTORS"
+        Mapping[str, float], FACTOR,
+        "virtual time only: by which another rule's select_s is longer, over SELECT_FACTORS"
     ] = field(default_factory=dict)
     apply_factor: Annotated[
         Mapping[str, tuple[float, float]], FACTOR,
-        "... by which another optimizer's or rate's apply_s is longer, of dense and sparse pushes, over APPLY_FACTORS"
+        "virtual time only: by which another optimizer's or rate's apply_s is longer, of dense and sparse pushes, over "
+        "APPLY_FACTORS"
     ] = field(default_factory=dict)
     slow: Annotated[
         Mapping[int, float], Bounds(above=0, at_most=1e6), "permanent stragglers: worker -> factor"
@@ -125,12 +127,13 @@ class Cluster:
         default_factory=dict
     )
     join: Annotated[
-        Mapping[int, float], Bounds(above=0), "... worker -> when it joins or comes back; until then it is absent"
+        Mapping[int, float], Bounds(above=0),
+        "virtual time only: worker -> when it joins or comes back, in s; before that it is absent"
     ] = field(default_factory=dict)
-    bandwidth_at: Annotated[Mapping[float, float], "... seconds -> bit/s of each link from then on"] = field(
-        default_factory=dict
-    )
-    faults: Annotated[Sequence[Any], "what goes wrong: a list of mappings of Fault's fields"] = ()
+    bandwidth_at: Annotated[
+        Mapping[float, float], "virtual time only: seconds -> bit/s of each link from then on"
+    ] = field(default_factory=dict)
+    faults: Annotated[Sequence[Any], "faults: a list of mappings of Fault's fields"] = ()
 
     def __post_init__(self) -> None:
         check(self, "cluster.")
@@ -256,13 +259,13 @@ def resolve_cluster(value: str | Mapping[str, Any], weights: int = MEASURED) -> 
 
 
 def costs_grow(value: str | Mapping[str, Any]) -> bool:
-    """Whether some of a cluster's costs are a preset's, and so grow with the weights of a run's model."""
+    """Whether some of a cluster's costs come from a preset, and so grow with the weights of a run's model."""
     fields = {"preset": value} if isinstance(value, str) else value
     return any(name in OF_WEIGHTS and name not in fields for name in PRESETS.get(str(fields.get("preset")), ()))
 
 
 def cluster_fields(value: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The fields in which a cluster differs from no emulation, those of its preset included."""
+    """The fields that are not those of a cluster without emulation; those of its preset are among them."""
     given = {"preset": value} if isinstance(value, str) else dict(value)
     if "preset" not in given:
         return given

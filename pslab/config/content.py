@@ -1,4 +1,4 @@
-"""What an object of the user is: a digest of all that a worker would get of it, the same in every process."""
+"""The content of a user's object: a digest of all that a worker would get of it, the same in every process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"
 
 
 class Unknown(Exception):
-    """The content of an object cannot be known: the message says of which part, and why."""
+    """The content of an object cannot be known; the message names the part and the reason."""
 
 
 def content(value: object) -> str:
-    """Sixteen hexadecimal digits that name what a value holds, and nothing of where it lies or was written.
+    """Sixteen hexadecimal digits that name what a value holds, and not where it lies or was written.
 
     Functions and classes of the user are their code, defaults, closures and the globals that they reach; what is
     installed (torch, pslab) is its name; tensors and arrays are their numbers.
@@ -116,7 +116,7 @@ class _Walk:
                           reached, vars(value)])  # fmt: skip
 
     def _reached(self, value: types.FunctionType) -> dict[str, Any]:
-        """The globals of a function that its code, and the code in it, reaches; the modules that it imports."""
+        """The globals that a function's code reaches, with the code in it; the modules that it imports."""
         sources.of(value.__module__)  # refused if edited since
         names, imported = set[str](), set[str]()
         for code in _codes(value.__code__):
@@ -133,13 +133,13 @@ class _Walk:
         return self._all([type(value), value.__qualname__, value.__bases__, held])
 
     def _code(self, code: types.CodeType) -> list[bytes]:
-        """What it does, without where it was written."""
+        """The parts of a code object that decide what it does; not where it was written."""
         return self._all([code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars,
                           code.co_cellvars, code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount,
                           code.co_flags, code.co_exceptiontable])  # fmt: skip
 
     def _reduced(self, value: Any) -> list[bytes]:
-        """What a pickle would hold."""
+        """The parts of an object that a pickle would hold."""
         try:
             reduce = copyreg.dispatch_table.get(type(value))
             made = reduce(value) if reduce is not None else value.__reduce_ex__(4)
@@ -175,7 +175,7 @@ def _numbers(value: Any) -> list[bytes] | None:
 
 
 def _is_installed(value: Any) -> bool:
-    """Whether a function or class is found where it says that it is, and that is no module of the user's."""
+    """Whether a function or class is found under its own name in a module that is not the user's."""
     if not sources.installed(str(value.__module__)):
         return False
     found: Any = sys.modules.get(value.__module__)

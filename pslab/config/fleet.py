@@ -1,4 +1,4 @@
-"""Where a run's processes are started: on this machine, or on the hosts of a Ray cluster; and the file that says it.
+"""The place of a run's processes: this machine, or the hosts of a Ray cluster; and the file that describes it.
 
     # cluster.yaml
     engine: ray                    # or loopback: this machine alone, without shared memory
@@ -31,7 +31,7 @@ NO_ENTRY = "there is no such entry"
 
 @dataclass(frozen=True)
 class Fleet:
-    """How the processes of a run are started, and what they may use.
+    """Where the processes of a run are started, and which resources they have.
 
     Raises:
         ConfigError: a value that no fleet can have.
@@ -87,14 +87,14 @@ ENTRIES: dict[str, Any] = {
 
 
 def is_file(cluster: Any) -> bool:
-    """Whether a run's `cluster` names a file of hosts, or is what such a file says, and no emulated cluster."""
+    """Whether a run's `cluster` names a file of hosts or has the content of one, and is no emulated cluster."""
     if isinstance(cluster, str):
         return cluster.endswith((".yaml", ".yml"))
     return isinstance(cluster, Path) or (isinstance(cluster, Mapping) and "engine" in cluster)
 
 
 def fields_of(cluster: Any) -> dict[str, Any]:
-    """The fields of Run that a cluster's file, or a mapping like it, says.
+    """The fields of Run that a cluster's file, or a mapping like it, sets.
 
     Raises:
         ConfigError: it cannot be read, or has an entry that there is not, or a value that cannot be.
@@ -106,7 +106,7 @@ def fields_of(cluster: Any) -> dict[str, Any]:
         except plain_yaml.Unreadable as error:
             raise ConfigError("cluster", str(cluster), f"cannot be read: {error}") from None
         if not isinstance(given, Mapping):
-            raise ConfigError("cluster", str(cluster), f"must say {', '.join(ENTRIES)}")
+            raise ConfigError("cluster", str(cluster), f"must have some of the entries {', '.join(ENTRIES)}")
     found = _taken(given, ENTRIES, "cluster.")
     fleet = {name.removeprefix("fleet."): value for name, value in found.items() if name.startswith("fleet.")}
     fields = {name: value for name, value in found.items() if not name.startswith("fleet.")}

@@ -1,4 +1,4 @@
-"""This machine's GPUs by kind, and their driver, as the driver says it: also without torch, and without waking one."""
+"""The kinds of this machine's GPUs, and the version of their driver, read without torch and without waking a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DRIVER = Path("/proc/driver/nvidia")
 
 @lru_cache(maxsize=4)
 def kinds(driver: Path = DRIVER) -> str:
-    """``"NVIDIA H100 80GB HBM3"``; several kinds with commas, "" where there is no driver. Others give other bits."""
+    """``"NVIDIA H100 80GB HBM3"``; several kinds with commas, "" without a driver. Each kind computes other bits."""
     found = {line.partition(":")[2].strip() for path in driver.glob("gpus/*/information")
              for line in path.read_text().splitlines() if line.startswith("Model:")}  # fmt: skip
     return ", ".join(sorted(found))
@@ -19,7 +19,7 @@ def kinds(driver: Path = DRIVER) -> str:
 
 @lru_cache(maxsize=4)
 def version(driver: Path = DRIVER) -> str:
-    """``"550.54.15"``; "" where there is no driver."""
+    """``"550.54.15"``; "" without a driver."""
     place = driver / "version"
     found = re.search(r"\b\d+\.\d+(\.\d+)?\b", place.read_text()) if place.is_file() else None
     return found[0] if found else ""

@@ -1,4 +1,4 @@
-"""What an evaluation says of a run, as far as engines, tables and figures need to know: its name and its direction."""
+"""The metric of an evaluation, for engines, tables and figures: its name and its direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SLACK = 1e-11  # of a goal, which may be the quotient of two numbers
 
 
 class Measured(Protocol):
-    """What has a metric: a Run."""
+    """An object with a metric: a Run, or a record's."""
 
     @property
     def metric(self) -> object: ...
@@ -30,7 +30,7 @@ class Metric:
 
     @property
     def worst(self) -> float:
-        """What every value is better than, or as good as."""
+        """A value that no other is worse than."""
         return 0.0 if self.share else math.inf if self.lower else -math.inf
 
     def rank(self, value: float) -> float:
@@ -42,7 +42,7 @@ class Metric:
         return math.isfinite(value) and self.rank(value) >= self.rank(goal) - SLACK * max(1.0, abs(goal))
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of some values; the worst there is if there are none."""
+        """The best of some values; `worst` if there are none."""
         return max(values, key=self.rank, default=self.worst)
 
     def text(self, value: float, space: str = "") -> str:
@@ -58,7 +58,7 @@ ACCURACY = Metric()
 
 
 def metric_of(run: Measured) -> Metric:
-    """The metric of a run, or of what a record says of one."""
+    """The metric of a run, or of a run as a record has it."""
     given = run.metric
     if not isinstance(given, str):
         name = getattr(given, "__name__", type(given).__name__)

@@ -1,4 +1,4 @@
-"""What a value may be and what it is: the annotated fields of a frozen dataclass.
+"""Parameters as the annotated fields of a frozen dataclass: their meaning, and their allowed values.
 
     staleness: Annotated[int, Bounds(at_least=0), "iterations ahead of the slowest worker"]
     mode: Annotated[str, OneOf("each", "frozen"), "a threshold for every gradient, or one for all"] = "each"
@@ -32,7 +32,7 @@ WORDS: dict[type, str] = {bool: "on (True) or off (False)", int: "a whole number
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a number may be. Every number is finite."""
+    """The bounds of a number. Every number is finite."""
 
     at_least: float | None = None
     above: float | None = None
@@ -98,7 +98,7 @@ class Parameter:
 
     @property
     def words(self) -> str:
-        """What it is, what it may be, and its default, for a person."""
+        """Its meaning, its allowed values and its default, for a person."""
         allowed = self.allowed if {*self.kinds} <= WORDS.keys() else ""
         return "; ".join(filter(None, (self.doc, allowed, f"default: {self.shown}" if self.shown else "")))
 
@@ -149,7 +149,7 @@ class Parameter:
 
 
 def _float(value: int | float) -> float:
-    """As a float; a whole number that none can hold is infinite, and beyond all bounds."""
+    """The number as a float; a whole number that is too large for one is infinite, and beyond all bounds."""
     try:
         return float(value)
     except OverflowError:
@@ -178,7 +178,7 @@ def number(text: str) -> float:
 
 @lru_cache(maxsize=256)
 def parameters(cls: Any) -> dict[str, Parameter]:
-    """The fields of a dataclass by name, in their order; anything else has none."""
+    """The fields of a dataclass by name, in their order; another object has none."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return {}
     hints = typing.get_type_hints(cls, include_extras=True)

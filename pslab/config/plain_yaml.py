@@ -1,4 +1,4 @@
-"""YAML as people write it by hand: plain values, and nothing that grows when it is read."""
+"""YAML as people write it by hand: plain values without aliases, which could grow without bound as they are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Unreadable(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """It takes 1 kB to name a list in a list ten times over, and each name stands for all that it holds."""
+    """Refuses aliases: in 1 kB, nested ones can stand for more values than memory holds."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

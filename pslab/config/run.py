@@ -210,7 +210,7 @@ class Run:
 
     @property
     def unknown(self) -> str:
-        """Why the digest cannot say everything about this run; "" if it does."""
+        """Why the digest does not cover everything of this run; "" if it does."""
         return "; ".join(f"{name}: {why}" for name, (_, why) in self._objects.items() if why)
 
     @cached_property
@@ -260,7 +260,7 @@ class Run:
         return found
 
     def sources(self) -> dict[str, str]:
-        """The source text of the fields that hold an object, for a reader of the record, where there is any."""
+        """The source text of each field that holds an object, as far as it is known, for readers of the record."""
         return {name: text for name in self._objects if (text := _text(getattr(self, name)))}
 
     @property

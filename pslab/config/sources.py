@@ -1,4 +1,4 @@
-"""The files that modules and data of the user come from: what they hold now, and whether modules were edited since."""
+"""The files of the user's modules and data: digests of their content; whether a module was edited after its import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _edits = 0  # how often a file that had been seen was found changed, and its mod
 
 
 def edits() -> int:
-    """Raised whenever a module of the user was edited and reloaded: a process from before has the old one."""
+    """A number that rises whenever a user's module was edited and reloaded: older processes have the old module."""
     return _edits
 
 
@@ -58,7 +58,7 @@ def of(name: str) -> dict[str, str]:
 
 
 def folder(path: Path, *, content: bool = True) -> str:
-    """What the files of a folder hold, as a digest of their names and contents; "" if there is no such folder.
+    """A digest of the names and contents of a folder's files; "" if there is no such folder.
 
     Without `content`, as for what does not fit in memory, of their names, sizes and times of change. A process looks
     again once a file was added, removed or renamed. What is changed inside a file is noticed by the next process.
@@ -80,7 +80,7 @@ def folder(path: Path, *, content: bool = True) -> str:
 
 
 def file(path: Path) -> str:
-    """What a file holds, as a digest of its content; "" if there is none."""
+    """A digest of a file's content; "" if there is no such file."""
     return _content(path) if path.is_file() else ""
 
 
@@ -109,7 +109,7 @@ def _checked(name: str, digest: str, file: Path) -> str:
 
 
 def _file(name: str) -> Path | None:
-    """Where a module comes from; None if it has no file, or is not found."""
+    """The file of a module; None if it has none, or is not found."""
     module = sys.modules.get(name)
     try:
         spec = module.__spec__ if module is not None else importlib.util.find_spec(name)
@@ -121,7 +121,7 @@ def _file(name: str) -> Path | None:
 
 @lru_cache(maxsize=256)
 def _imports(name: str, content: bytes, package: bool) -> list[str]:
-    """The modules that a file may import, wherever in it."""
+    """The modules that a file imports anywhere in its code."""
     found: list[str] = []
     try:
         tree = ast.parse(content)

@@ -53,7 +53,7 @@ def build(kind: str, text: str, field: str = "") -> Any:
 
 
 def make(field: str, text: str, cls: Any, example: str = "") -> Any:
-    """An object of `cls` with the parameters of the string; what takes no parameters, such as a function, itself.
+    """An object of `cls` with the parameters of the string; a function, which takes no parameters, is itself.
 
     An error gives the `example`, such as "ssp:3".
 

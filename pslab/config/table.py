@@ -1,4 +1,4 @@
-"""Every name that a Run can use: one row each, and what else may stand in the name's place.
+"""Every name that a Run can use, one row each, and the objects and other strings that may take a name's place.
 
 To add a policy, pruning rule, model, dataset, codec or engine, write its page (a module with a docstring) and add its
 row here: the command line, `pslab list`, the documentation and the figures read this table. Nothing is imported before
@@ -48,13 +48,13 @@ class Row:
 
     @property
     def summary(self) -> str:
-        """One line without a full stop: what this is."""
+        """One line that describes it, without a full stop."""
         return self.what or (inspect.getdoc(self.load()) or "").partition("\n")[0].rstrip(".")
 
 
 @dataclass(frozen=True)
 class Alternatives:
-    """What one field of a Run can be, beside a name of the table."""
+    """The values of one field of a Run that are no names of the table."""
 
     methods: tuple[str, ...] = ()  #: what an object must have to stand in a name's place
     forms: tuple[str, ...] = ()  #: other strings
@@ -233,5 +233,5 @@ def find(kind: str, value: object) -> Row | None:
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """What a string of this kind may be, for an error: the names of the table and the other forms."""
+    """The strings of this kind, for an error: the names of the table and the other forms."""
     return (*ROWS[kind], *KINDS[kind].forms)

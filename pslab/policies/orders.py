@@ -46,7 +46,7 @@ class FILO:
 
 @dataclass(frozen=True)
 class Stalest:
-    """Of the pulls the one for the worker's stalest weights; pushes first in, first out.
+    """The pull for the worker's stalest weights goes first; pushes first in, first out.
 
     Source: Tsai (thesis report 2018).
     """
@@ -58,7 +58,7 @@ class Stalest:
 
 @dataclass(frozen=True)
 class Advancing:
-    """Of the pushes one that raises its range's low bound, for which others may wait; pulls first in, first out.
+    """A push that raises its range's low bound goes first, as others may wait for it; pulls first in, first out.
 
     Source: Tsai (thesis report 2018).
     """
@@ -71,7 +71,7 @@ class Advancing:
 
 @dataclass(frozen=True)
 class Needed:
-    """What a worker waits for goes first: the thesis's optimal order, completed.
+    """The request that a worker waits for goes first: the thesis's optimal order, completed.
 
     The thesis has two rules: pull the stalest layer, and push the layer that raises a low bound. Their combination is
     this project's own: first the pull for which the computation waits, then a push that raises a low bound, then the
@@ -121,7 +121,7 @@ class Front:
 
 @dataclass(frozen=True)
 class TIC:
-    """Of the pulls the one whose computation waits for the fewest others; pushes first in, first out.
+    """The pull whose computation waits for the fewest others goes first; pushes first in, first out.
 
     TicTac's order without measured times. On a chain of layers it starts at the input, as TAC does.
 
@@ -138,7 +138,7 @@ class TIC:
 
 @dataclass(frozen=True)
 class TAC:
-    """Of the pulls the one that allows the most computing during other transfers; pushes first in, first out.
+    """The pull that allows the most computing during other transfers goes first; pushes first in, first out.
 
     TicTac's order by the times of the layers' forward passes and transfers.
 

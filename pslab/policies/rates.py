@@ -21,14 +21,14 @@ from pslab.config.parameters import Bounds, OneOf, check
 
 
 class Applied(NamedTuple):
-    """What a rate knows of the pushes that are applied as one step."""
+    """The facts that a rate knows about the pushes of one step."""
 
     workers: int  #: workers in the run
     pushes: int  #: pushes in this step
     aggregate: bool  #: whether the step is the mean of a superstep
     push_weight: float | None  #: Run.push_weight
     staleness: int  #: steps on this range between the oldest push's pull and now
-    stalest: int  #: ... between the oldest weights that any worker computes on, or just computed its push on, and now
+    stalest: int  #: steps between the oldest weights that any worker computes on, or just did, and now
     seen: int  #: the staleness that the workers observed when they pushed; `staleness` if they could not observe any
 
 

@@ -1,4 +1,4 @@
-"""The requests of a worker that wait for its link: what is known of them, and the order that picks the next one."""
+"""The requests that wait for a worker's link: the facts that are known of them, and the order that picks the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Request = Push | Pull
 
 
 class View(NamedTuple):
-    """What is known of a worker when one of its requests is picked. Layers and ranges are numbered from the input.
+    """The facts about a worker when one of its requests is picked. Layers and ranges are numbered from the input.
 
     A driver leaves empty what it does not know.
     """

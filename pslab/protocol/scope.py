@@ -37,7 +37,7 @@ class Range:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is held: what workers have pushed is in the weights."""
+        """Whether no push is held or deferred: all pushes are in the weights."""
         return not (self.held or self.deferred)
 
 

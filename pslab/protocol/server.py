@@ -21,7 +21,7 @@ ranges that hold two workers for each other would wait forever. Then all ranges 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import (
@@ -39,7 +39,7 @@ from pslab.protocol.messages import (
     SyncEvent,
 )
 from pslab.protocol.scope import Range, Scope, scopes_of
-from pslab.protocol.traits import OfPolicy, Sync, traits_of
+from pslab.protocol.traits import Sync, traits_of
 
 
 class Step(NamedTuple):
@@ -81,7 +81,7 @@ class Refuse(NamedTuple):
 Effect = Step | Discard | Reply | Refuse | Searched
 
 
-class Server(OfPolicy):
+class Server:
     """The machine: `handle` a message, `answered` after each reply, `leave` and `join` for workers."""
 
     def __init__(self, workers: Iterable[int], ranges: int, sync: Sync) -> None:
@@ -315,6 +315,15 @@ class Server(OfPolicy):
         if missing or not names:
             raise ProtocolError(f"{self.sync} applies {missing or 'nothing'}, which is not held")
         return tuple([held.pop(name) for name in names])
+
+    def saved(self) -> dict[str, Any]:
+        """Its state for a checkpoint; the traits follow from the policy."""
+        return {name: value for name, value in vars(self).items() if name != "traits"}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Return to a state that was saved."""
+        vars(self).update(state)
+        self.traits = traits_of(self.sync)
 
 
 def first_step(sync: Sync, workers: int) -> Step | None:

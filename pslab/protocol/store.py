@@ -37,7 +37,7 @@ class Keep(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Order: this worker has left; what was to be sent to it is not."""
+    """Order: this worker has left; weights that were to be sent to it are not sent."""
 
     worker: int
 
@@ -62,7 +62,7 @@ class Store:
         self.versions: dict[int, int] = {}  # of ranges with a step
 
     def order(self, order: Order, about: Any = None) -> None:
-        """The store is to do this, behind all that it was ordered before."""
+        """Queue an order behind all earlier ones."""
         if isinstance(order, Forget):
             self.orders = [(each, more, vain or (isinstance(each, Reply) and each.pull.worker == order.worker))
                            for each, more, vain in self.orders]  # fmt: skip

@@ -1,6 +1,6 @@
-"""A synchronization policy, as servers, workers and drivers see it: what it must have, and what it may have.
+"""A synchronization policy, as servers, workers and drivers see it: its required and its optional attributes.
 
-`traits_of` reads what a policy may have, once; nothing else asks a policy whether it has an attribute.
+`traits_of` reads the optional attributes once; no other code asks a policy whether it has one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Lengths(NamedTuple):
 
 
 def sized(sync: Any, lengths: Lengths) -> Any:
-    """A policy as a run of these lengths has it. A ConfigError says what it lacks."""
+    """The policy for a run of these lengths; a ConfigError if they lack what it needs."""
     found = getattr(sync, "sized", None)
     return sync if found is None else found(lengths)
 
@@ -75,7 +75,7 @@ def always(iteration: int) -> bool:
 
 @dataclass(frozen=True)
 class Traits:
-    """What a policy can do. The defaults are those of a policy that is a window and a rule, and nothing else."""
+    """The traits of a policy. The defaults are those of a policy that has only a window and a rule."""
 
     window: int | None = None  #: length of the window of valid iterations
     barrier: bool = False  #: weights change only while no worker computes
@@ -121,19 +121,3 @@ def traits_of(sync: Sync) -> Traits:
         pushes=getattr(sync, "pushes", always),
         fetches=getattr(sync, "fetches", always),
     )
-
-
-class OfPolicy:
-    """A machine whose `traits` follow from its policy: a checkpoint has all else."""
-
-    sync: Sync
-    traits: Traits
-
-    def saved(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {name: value for name, value in vars(self).items() if name != "traits"}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """To what was saved."""
-        vars(self).update(state)
-        self.traits = traits_of(self.sync)

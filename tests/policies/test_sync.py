@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from driven import Driven
 from simulate import simulate
 
 from pslab.config.spec import build
@@ -13,11 +14,33 @@ from pslab.policies.sync.bsp import BSP
 from pslab.policies.sync.dssp import DSSP
 from pslab.policies.sync.elastic import ElasticBSP
 from pslab.policies.sync.ssp import SSP
-from pslab.protocol.messages import Asked, Start
+from pslab.protocol.messages import Aggregate, Asked, Start
 
 SPEEDS = [1.0, 1.37, 2.11, 2.9]
 POLICIES = [BSP(), SSP(1), SSP(3), ASP(), Backup(1), DSSP(1, 4), DSSP(grant="literal"), ElasticBSP(3),
             ElasticBSP(3, include_last=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sync", "compute_s", "until_s", "pushes", "waited"), [
+    (ASP(), [2, 3], 12, [[2, 4, 6, 8, 10, 12], [3, 6, 9, 12]], [0, 0]),
+    (BSP(), [2, 3], 12, [[2, 5, 8, 11], [3, 6, 9, 12]], [4, 0]),
+    (SSP(1), [1, 4], 16, [[1, 2, 5, 9, 13], [4, 8, 12, 16]], [11, 0]),
+    (SSP(1), [2, 3], 12, [[2, 4, 6, 8, 11], [3, 6, 9, 12]], [2, 0]),
+])  # fmt: skip
+def test_traces_by_hand(sync, compute_s, until_s, pushes, waited):
+    """When each worker pushes, and how long it waits."""
+    trace = simulate(sync, compute_s, until_s)
+    assert (trace.pushes, trace.waited) == (dict(enumerate(pushes)), dict(enumerate(waited)))
+    rounds = [[(push.worker, push.iteration) for push in step.pushes] for step in trace.steps if step.aggregate]
+    assert rounds == ([[(0, t), (1, t)] for t in range(4)] if sync == BSP() else [])
+
+
+@pytest.mark.parametrize("sync", [BSP(), Backup(0)], ids=repr)
+def test_a_round_does_not_wait_for_a_worker_that_left(sync):
+    driven = Driven(sync, 2)
+    assert driven.push(0) == driven.ask(0) == ()
+    assert driven.leave(1) == (Aggregate(((0, 0),)), Start(0, 1))
+    assert driven.state == sync.initial((0,) if isinstance(sync, Backup) else ())
 
 
 @pytest.mark.parametrize("ranges", [1, 3])

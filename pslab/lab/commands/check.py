@@ -24,17 +24,17 @@ def add(verbs: Any) -> None:
     parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"ssp:3, package.module:name, ...; default: "
                         f"{' '.join(examples())}")  # fmt: skip
     parser.add_argument("--workers", type=_list, metavar="N[,N...]", help="default: 1,2,3, and 2 with two ranges")
-    parser.add_argument("--ranges", type=_list, metavar="N[,N...]")
-    parser.add_argument("--servers", type=int, metavar="N", help="at which the ranges lie; one decides; default: 1")
-    parser.add_argument("--iterations", type=int, metavar="N", help="per worker; default: as the policy's bound needs")
-    parser.add_argument("--faults", type=_words, metavar="F[,F...]", help=f"of {', '.join(FAULTS)}, or none; "
-                        "default: none, each alone, and all")  # fmt: skip
-    parser.add_argument("--faults-max", type=int, metavar="N", help="in one run; default: all, 2 with several ranges")
-    parser.add_argument("--bound", type=int, metavar="N", help="iterations ahead of the slowest; default: the policy's")
-    parser.add_argument("--states-max", type=int, default=STATES_MAX, metavar="N", help="of one exploration")
+    parser.add_argument("--ranges", type=_list, metavar="N[,N...]", help="default: 1, and 2 with two workers")
+    parser.add_argument("--servers", type=int, metavar="N", help="that hold the ranges; one decides; default: 1")
+    parser.add_argument("--iterations", type=int, metavar="N", help="of a worker; default: as the policy's bound needs")
+    parser.add_argument("--faults", type=_words, metavar="F[,F...]", help=f"some of {', '.join(FAULTS)}, or none; "
+                        "default: none, each alone, and all together")  # fmt: skip
+    parser.add_argument("--faults-max", type=int, metavar="N", help="in a run; default: all, 2 with several ranges")
+    parser.add_argument("--bound", type=int, metavar="N", help="of iterations ahead; default: the policy's own")
+    parser.add_argument("--states-max", type=int, default=STATES_MAX, metavar="N", help="of one exploration, at most")
     parser.add_argument("--layered", action="store_true", help="workers push and wait range by range, in one pass")
     parser.add_argument("--processes", type=int, metavar="N", help="default: as many as cores")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results into this file")
 
 
 def main(options: argparse.Namespace) -> int:

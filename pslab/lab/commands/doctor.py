@@ -1,4 +1,4 @@
-"""pslab doctor: what is well on this machine, what is not, and what to do about it; or on a cluster's hosts."""
+"""pslab doctor: the problems of this machine, or of a cluster's hosts, and what to do about each."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ GET_BROWSER = "apt-get install chromium, or plotly_get_chrome (kaleido's); BROWS
 
 def add(verbs: Any) -> None:
     """The verb and its options."""
-    parser = verbs.add_parser("doctor", help="what is not well here, or on a cluster, and what to do about it")
-    parser.add_argument("--cluster", metavar="FILE", help="look at the hosts of this cluster.yaml, or at: loopback")
-    parser.add_argument("--write", metavar="FILE", help="and write a run in virtual time that predicts it, as YAML")
+    parser = verbs.add_parser("doctor", help="problems of this machine, or of a cluster's hosts, with advice")
+    parser.add_argument("--cluster", metavar="FILE", help="examine the hosts of this cluster.yaml, or of: loopback")
+    parser.add_argument("--write", metavar="FILE", help="write a run in virtual time that predicts it, as YAML")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Look at everything and report it; exit status 1 if there is a problem.
+    """Print the finding of each check; exit status 1 if there is a problem.
 
     Raises:
         ConfigError: the cluster is none, or is this machine's shared memory; there is a file to write and no cluster.

@@ -1,4 +1,4 @@
-"""What is well on the hosts of a cluster, and what an emulated one must be to equal it."""
+"""pslab doctor --cluster: the problems of a cluster's hosts, and the emulated cluster that equals it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _cores(ways: LinkSpeeds, fleet: Fleet) -> Finding:
 
 
 def _ports(ways: LinkSpeeds, fleet: Fleet) -> Finding:
-    """All of them were free, and dialled: else no way was measured."""
+    """All ports were free, and every process was reached: otherwise no link was measured."""
     on = {host.name: sorted(other.port for other in ways.hosts if other.name == host.name) for host in ways.hosts}
     each = "; ".join(f"{name}: {', '.join(map(str, ports))}" for name, ports in on.items())
     found = f"every process was reached in {fleet.network}, at {each}"
@@ -134,7 +134,7 @@ def _prediction(run: Run, costs: Mapping[str, Any], write: str | None) -> Findin
 
 
 def _plain(value: Any) -> Any:
-    """Three digits are as much as is known."""
+    """A value with three significant digits: no more are known."""
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-#: How an export is looked at.
+#: The command that shows an export.
 VIEWS = {
     "parquet": "pandas.read_parquet('{place}/run.parquet')",
     "tensorboard": "tensorboard --logdir {place}",
@@ -19,12 +19,12 @@ def add(verbs: Any) -> None:
     parser = verbs.add_parser("export", help="finished runs for pandas (parquet), TensorBoard, or MLflow")
     parser.add_argument("records", nargs="+", metavar="RECORD", help="a digest, its start, or a record's directory")
     parser.add_argument("--to", required=True, metavar="TOOL", help=", ".join(VIEWS))
-    parser.add_argument("--out", help="a folder (default: exports/TOOL in results/); of MLflow also a store's address")
+    parser.add_argument("--out", help="a folder (default: exports/TOOL in results/); for MLflow also a store's address")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Write the records, and print how they are looked at. Exit status: 2 no such record or tool, 1 not written."""
+    """Write the records, and print the command that shows them. Exit status: 2 no such record or tool, 1 failed."""
     from pslab.lab.records.export import export
     from pslab.lab.records.record import default_results
     from pslab.lab.records.results import load

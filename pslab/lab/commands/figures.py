@@ -1,4 +1,4 @@
-"""python -m pslab figures: the notebooks of notebooks/batch.yaml, executed by papermill, and their figures exported."""
+"""pslab figures: the notebooks of notebooks/batch.yaml, executed by papermill, and their figures exported."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def add(verbs: Any) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
                         help="an entry of batch.yaml: a notebook, or one of its variants")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter, read as YAML")
-    parser.add_argument("--tiny", action="store_true", help="few pushes each, into the folder that --results names")
-    parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be executed, and how long it takes")
+    parser.add_argument("--tiny", action="store_true", help="few pushes in a run, into the folder that --results names")
+    parser.add_argument("--again", action="store_true", help="run again each recorded run whose emulation was not kept")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be executed, and its time")
     parser.add_argument("--no-images", dest="images", action="store_false", help="no PNG, SVG and PDF")
 
 

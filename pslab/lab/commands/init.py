@@ -28,11 +28,11 @@ The notebooks and MNIST as they came with pslab; `results/` gets the records and
 def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser("init", help="a new folder with the notebooks and MNIST, to work in")
-    parser.add_argument("folder", type=Path, help="is made; if it is there it must be empty")
+    parser.add_argument("folder", type=Path, help="the new folder; one that exists must be empty")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Lay it out, and say how to go on."""
+    """Make the folder with its files, and print how to go on."""
     place = options.folder.expanduser()
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         raise ConfigError("folder", str(place), "is there, and not empty: name a new one")

@@ -165,7 +165,7 @@ def _wrapped(text: str, head: str) -> list[str]:
 def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser("list", help="every policy, pruning rule, model, ... by name")
-    parser.add_argument("name", nargs="?", help="a kind such as sync, or a name such as static: then in full")
+    parser.add_argument("name", nargs="?", help="a kind such as sync, or a name such as static, which is shown in full")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="as JSON")
     shape.add_argument("--markdown", action="store_true", help="as tables, for the documentation")

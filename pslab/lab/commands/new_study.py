@@ -20,12 +20,12 @@ ENTRY = """- notebook: {name}
 def add(verbs: Any) -> None:
     """The verb and its options."""
     parser = verbs.add_parser("new-study", help="a notebook of your own, which runs as it is, in notebooks/")
-    parser.add_argument("name", help="of letters, digits and underscores: 90_mine")
-    parser.add_argument("--notebooks", type=Path, help="where it is put (default: the project's)")
+    parser.add_argument("name", help="of the notebook, of letters, digits and underscores, such as 90_mine")
+    parser.add_argument("--notebooks", type=Path, help="where notebooks are (default: the project's)")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Write it, and say how to go on.
+    """Write the notebook and its entry, and print how to go on.
 
     Raises:
         ConfigError: the name cannot be one, is taken, or there is no folder of notebooks.
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _renamed(notebook: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same notebook under another name, and with a heading that is to be changed."""
+    """The same notebook under another name, with a heading that its author is to change."""
     heading, *others = notebook["cells"]
     about = name.lstrip("0123456789_").replace("_", " ").capitalize() or name
     heading["source"] = [f"# {about}: what do you ask?\n", "\n", "Say here what is compared, and what you expect."]

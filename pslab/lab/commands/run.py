@@ -60,7 +60,7 @@ def add(verbs: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--file", type=Path, metavar="YAML", help="a mapping of fields; options change them")
     parser.add_argument("--results", type=Path, help="where records are (default: results/)")
-    parser.add_argument("--again", action="store_true", help="run again what is recorded but was not emulated in time")
+    parser.add_argument("--again", action="store_true", help="run again a recorded run whose emulation was not kept")
     parser.add_argument("--fresh", action="store_true", help="from the beginning, and not from a checkpoint")
     for title, names in GROUPS.items():
         group = parser.add_argument_group(title)

@@ -18,13 +18,13 @@ def add(verbs: Any) -> None:
     parser.add_argument("record", help="a record's directory, or its digest, or the start of its digest")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="Chrome trace events, for ui.perfetto.dev")
     parser.add_argument("--html", type=Path, metavar="FILE.html", help="the figure; it needs no network")
-    parser.add_argument("--from", dest="from_s", type=float, metavar="S", help="from this second of the run")
-    parser.add_argument("--to", dest="to_s", type=float, metavar="S", help="to this second of the run")
+    parser.add_argument("--from", dest="from_s", type=float, metavar="S", help="begin at this second of the run")
+    parser.add_argument("--to", dest="to_s", type=float, metavar="S", help="end at this second of the run")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Write what is asked for, and print where it is. Exit status: 2 bad arguments, 1 an incomplete record."""
+    """Write the files that are asked for, and print their names. Exit status: 2 bad arguments, 1 failed."""
     from pslab.lab.records.record import default_results
     from pslab.lab.records.results import load
 
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _window(result: Result, from_s: float | None, to_s: float | None) -> tuple[float | None, float | None]:
-    """Raises ConfigError where nothing of the run lies between the two."""
+    """The two bounds as they are; a ConfigError if no part of the run lies between them."""
     from pslab.lab.records.intervals import duration
 
     low, high = from_s or 0.0, duration(result) if to_s is None else to_s

@@ -28,7 +28,7 @@ MEASURED = ("preparation_s", "turning_s", "wall_s")  # facts of a virtual run th
 
 def add(verbs: Any) -> None:
     """The verb and its options."""
-    parser = verbs.add_parser("verify", help="are records unchanged, possible, and repeatable to the bit?")
+    parser = verbs.add_parser("verify", help="whether records are unchanged, possible, and repeatable to the bit")
     parser.add_argument("records", nargs="+", metavar="RECORD", help="a digest, its start, or a record's directory")
     parser.add_argument("--results", type=Path, help="where the records are (default: results/)")
 
@@ -53,7 +53,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def checks(result: Result) -> Iterator[Finding]:
-    """What is found of a record, one check after another; a rerun only of what may be true."""
+    """The findings of a record, one check after another; it is run again only if the others find no problem."""
     try:
         yield sums(result)
     except RecordError as error:
@@ -100,7 +100,7 @@ def tables_in(result: Result) -> dict[str, pd.DataFrame]:
 
 
 def judgement(result: Result) -> Finding:
-    """What the judge says of the tables, now."""
+    """The judge's verdict on the tables, made now."""
     from pslab.lab.judge.reading import UNKNOWN_POLICY
     from pslab.lab.judge.verdict import judge
 

@@ -1,4 +1,4 @@
-"""What arrived at the server, judged; and what a record says of faults on the way, which must be the cluster's plan."""
+"""Rules for the arrivals at the server, and for recorded faults, which must follow the cluster's plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW = 1000  # ranges or iterations, beside those that have an arrival: tables of
 
 
 def rows_are_possible(r: Reading) -> list[str]:
-    """Every row is of a kind that there is, of a worker of the run, and names what its kind has."""
+    """Every row is of a known kind and of a worker of the run, and has the numbers that its kind has."""
     a = r.arrivals
     message = (a.kind == "push") | (a.kind == "pull")
     wrong = ~np.isin(a.kind, KINDS) | (a.worker < 0) | (a.worker >= a.workers)
@@ -31,7 +31,7 @@ def rows_are_possible(r: Reading) -> list[str]:
 
 
 def in_order(r: Reading) -> list[str]:
-    """The server deals with one arrival after another; that a worker joins needs no dealing with."""
+    """The server handles one arrival after another; a worker that joins takes none of its time."""
     a = r.arrivals
     rows = np.flatnonzero(a.kind != "join")
     if not np.isfinite(a.seconds).all() or (a.seconds < 0).any():
@@ -44,7 +44,7 @@ def in_order(r: Reading) -> list[str]:
 
 
 def faults(r: Reading) -> list[str]:
-    """Every recorded fault is one of the plan, every frame that came met what the plan says, deaths are kills."""
+    """Every recorded fault is part of the plan, every frame that came met its planned faults, and deaths are kills."""
     rows, counts = [tuple(row) for row in r.all("faulted")], dict(r.facts.get("faults", {}))
     if not r.cluster.faults:
         return ["faults are recorded, and the cluster has none"] if rows or counts else []
@@ -70,14 +70,14 @@ def faults(r: Reading) -> list[str]:
 
 
 def _to_die(r: Reading) -> set[tuple[int, int]]:
-    """(worker, iteration) of pushes that came, though their workers were to be killed before."""
+    """(worker, iteration) of the pushes that came although the plan kills their workers before them."""
     plan, came = Faults(r.cluster, r.run.seed), r.arrivals.kind == "push"
     names = sorted({*zip(r.arrivals.worker[came].tolist(), r.arrivals.iteration[came].tolist(), strict=True)})
     return {name for name in names if plan.kills(*name)}
 
 
 def _performed(r: Reading, rows: list[Row]) -> list[str]:
-    """What is recorded of a frame with a push shows in when and how often that came."""
+    """A recorded fault of a frame with a push shows in when the push came, and how often."""
     if r.layered or r.several_servers or r.traits.eager:  # pushes and requests are frames of their own there
         return []
     arrivals, found = r.arrivals, list[str]()
@@ -98,7 +98,7 @@ def _performed(r: Reading, rows: list[Row]) -> list[str]:
 
 
 def _planned(r: Reading, row: Row) -> bool:
-    """Whether the cluster's plan has a fault that this may be."""
+    """Whether a recorded fault can be one of the cluster's plan."""
     what, direction, worker, iteration, index, now = row
 
     def is_it(fault: Fault) -> bool:
@@ -110,7 +110,7 @@ def _planned(r: Reading, row: Row) -> bool:
 
 
 def _due(r: Reading) -> set[tuple[Any, ...]]:
-    """What the frames that came from workers have met by the plan, but for what comes at an instant."""
+    """The faults that the plan has for the frames that came from workers, without those at an instant."""
     plan = Faults(r.cluster, r.run.seed)
     if not plan.of_frames:
         return set()
@@ -123,8 +123,10 @@ def _due(r: Reading) -> set[tuple[Any, ...]]:
 
 
 def _frames(r: Reading) -> Iterator[tuple[int, Push | Pull]]:
-    """The last message of each frame that came: one is about all ranges, unless requests go layer by layer; of several
-    servers, each has one range then."""
+    """The last message of each frame that came.
+
+    A frame is about all ranges, unless requests go layer by layer; with several servers each has one range then.
+    """
     a = r.arrivals
     separate, alone = r.layered or r.traits.eager, r.layered or r.several_servers
     for kind, worker, index, iteration in zip(a.kind.tolist(), a.worker.tolist(), a.range.tolist(),

@@ -1,4 +1,4 @@
-"""What a manifest says of a run's end, its emulation and its processes: against its run, its tables and itself."""
+"""Rules for a manifest: a run's end, emulation and processes agree with its fields, its tables and each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARES = ("dilation", "compute_overrun_share", "late_message_share")  # what say
 
 
 def names(r: Reading) -> list[str]:
-    """Workers and iterations that are named are those of the run: one iteration follows the last that arrived."""
+    """The manifest names workers of the run, and iterations up to one after the last that arrived."""
     last = int(r.arrivals.iteration.max(initial=0)) + 1
     bodies = [*r.all("deaths"), *r.all("lives"), *filter(None, [r.facts.get("diverged")])]
     named = [(body["worker"], body.get("iteration")) for body in bodies]
@@ -30,7 +30,7 @@ def names(r: Reading) -> list[str]:
 
 
 def divergence(r: Reading) -> list[str]:
-    """A run diverges by one gradient, which no worker has pushed, and which counts as refused."""
+    """A run diverges by one gradient, which no worker has pushed, and which is counted as refused."""
     at, outcome, a = r.facts.get("diverged"), r.facts["outcome"], r.arrivals
     if (at is None) == (outcome == "diverged"):
         return [f"the run ended by {outcome!r}, and the manifest says of a gradient that is not finite: {at}"]
@@ -45,7 +45,7 @@ def divergence(r: Reading) -> list[str]:
 
 
 def emulation(r: Reading) -> list[str]:
-    """The word on the emulation follows from its shares; seconds of the cluster take their dilation on the clock."""
+    """`emulation_ok` follows from the measured shares, and the run took its dilated time by the clock."""
     facts, dilation = r.facts, r.facts.get("dilation", 1.0)
     emulations = [facts[name] for name in ("repeated_after", "emulation") if name in facts]  # the run's is the last
     if r.modelled:
@@ -76,7 +76,7 @@ def emulation(r: Reading) -> list[str]:
 
 
 def clocks(r: Reading) -> list[str]:
-    """A fleet's processes say how well they know the server's clock; those of one machine have nothing to say."""
+    """The manifest of a fleet has a bound on how far clocks are apart; that of one machine has none."""
     away = not r.modelled and Fleet.of(r.run.fleet).place != "local"
     if "clock_bound_s" in r.facts and not away:
         return ["the manifest says how far clocks are apart; all processes were on one machine"]
@@ -115,7 +115,7 @@ def processes(r: Reading) -> list[str]:
 
 
 def _unseen(r: Reading, life: Mapping[str, Any], rewinds: list[Any]) -> str:
-    """In words, why nothing of this shows: that a worker's process ended, and another one asked for weights."""
+    """In words, how the arrivals contradict that a worker's process ended, and that another one asked for weights."""
     a, worker, joined, at_s = r.arrivals, life["worker"], life.get("joined"), life["seconds"]
     if any(life["seconds"] > rewind["to_seconds"] for rewind in rewinds):  # the tables have begun again before it
         return ""
@@ -132,7 +132,7 @@ def _unseen(r: Reading, life: Mapping[str, Any], rewinds: list[Any]) -> str:
 
 
 def stop(r: Reading) -> list[str]:
-    """The run stopped where its stop rule says; how many pushes that took, a replay counts."""
+    """The run stopped by its stop rule; the pushes of a budget are counted by the replay."""
     run, seconds, outcome, found = r.run, r.facts["seconds"], r.facts["outcome"], list[str]()
     if outcome == "seconds" and not seconds >= (run.seconds or np.inf) - SLACK_S:
         found.append(f"the run stopped for its time of {run.seconds} s after {seconds:.6g} s")

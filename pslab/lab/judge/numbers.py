@@ -24,8 +24,7 @@ LINGERING_S = 0.5  # for which a worker's process lives on after its run, at the
 
 
 def losses(r: Reading) -> list[str]:
-    """The mean loss of a batch is a number, at least 0 unless the loss is a user's. What is not finite has ended the
-    run."""
+    """The mean loss of a batch is a number, at least 0 unless it is a user's loss; another would have ended the run."""
     h, loss = r.pushes, r.numbers["loss"]
     wrong = ~(loss >= r.least_loss) if r.trained else ~np.isnan(loss)
     return report(np.flatnonzero(wrong), lambda i: f"{h.name(i)} has a loss of {loss[i]:g}")
@@ -84,7 +83,7 @@ def _due(r: Reading) -> Iterator[tuple[int, float]]:
 
 
 def bytes_up(r: Reading) -> list[str]:
-    """A dense frame has one length; that of a sparse one follows from its entries, but for how their positions lie."""
+    """A dense frame has one length; a sparse one has bounds that follow from its number of entries."""
     h, p, codec = r.pushes, r.numbers, r.run.codec
     size = _sizes(r)
     if size is None:
@@ -112,7 +111,7 @@ def bytes_up(r: Reading) -> list[str]:
 
 
 def bytes_down(r: Reading) -> list[str]:
-    """A pull of all weights is a dense frame; every pull was answered, but for each worker's last."""
+    """A pull of all weights is a dense frame; every pull but each worker's last was answered."""
     h, down, raw, size = r.pushes, r.numbers["bytes_down"], r.numbers["bytes_down_raw"], _sizes(r)
     assert size is not None  # bytes_up has seen to it
     last = np.ones(h.size, bool)
@@ -134,8 +133,10 @@ def bytes_down(r: Reading) -> list[str]:
 
 
 def network(r: Reading) -> list[str]:
-    """What has crossed the network is what the table adds up to, less what workers and the servers on their machines
-    exchanged. Requests for keys come on top, and messages that are not in the table."""
+    """The bytes that crossed the network are the table's, without those between a worker and a server beside it.
+
+    Requests for keys come on top, and messages that are not in the table.
+    """
     stated, h, p, size = r.facts.get("network_bytes"), r.pushes, r.numbers, _sizes(r)
     assert size is not None  # bytes_up has seen to it
     sizes = np.zeros(r.arrivals.ranges, np.int64)
@@ -203,7 +204,7 @@ def computing(r: Reading) -> list[str]:
 
 
 def _measured(r: Reading, spent_s: np.ndarray, due_s: np.ndarray) -> list[str]:
-    """A machine's clock is never right to the last bit; what computations took too long, the emulation's shares have.
+    """A machine's clock is never right to the last bit, and the time that computations took too long is in the shares.
 
     [workers, iterations]: the seconds that each computation took, and those of the cluster. A worker's process lives a
     little longer than the run: its shares are of that time.
@@ -219,7 +220,7 @@ def _measured(r: Reading, spent_s: np.ndarray, due_s: np.ndarray) -> list[str]:
 
 
 def travelling(r: Reading) -> list[str]:
-    """What crosses a worker's link takes its latency, and the time that its bytes need there when it is fastest."""
+    """A message on a worker's link takes at least its latency and the time of its bytes at the highest bandwidth."""
     h, c, p = r.pushes, r.cluster, r.phases
     if c.colocated or not r.in_turn:
         return []
@@ -258,7 +259,7 @@ def joints(r: Reading) -> list[str]:
 
 
 def _pairs(r: Reading) -> Iterator[tuple[str, str, bool]]:
-    """Phases that follow each other without a gap, and whether the one is never without the other."""
+    """Phases that follow each other without a gap, and whether neither is ever recorded alone."""
     yield from [("push", "apply", True), ("wait", "serve", True), ("serve", "pull", True)]
     if r.modelled or not (r.known and r.traits.eager):  # whose process decodes when the next iteration starts
         yield "pull", "decode", False

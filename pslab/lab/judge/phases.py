@@ -1,4 +1,4 @@
-"""What the phases of a run must satisfy, alone and together with its pushes: who computed, was answered, and when."""
+"""Rules for the table of phases, alone and together with the pushes: when workers computed and were answered."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def chain(r: Reading) -> list[str]:
 
 
 def received(r: Reading) -> list[str]:
-    """What arrived was computed; the server dealt with a push when its worker was told that it did, before an answer.
+    """A push that arrived was computed before, and was handled when the phases say; its answer came after the request.
 
     Layer by layer, a part of a worker's last iteration is not recorded.
     """
@@ -137,7 +137,7 @@ def newest(r: Reading) -> list[str]:
 
 
 def beyond(r: Reading) -> list[str] | None:
-    """No worker starts an iteration before every worker has pushed the one that lies the policy's window before."""
+    """No worker starts an iteration before every worker has pushed the iteration one window earlier."""
     p, window = r.phases, r.traits.window
     if window is None:
         return None

@@ -1,4 +1,4 @@
-"""What the table of pushes must satisfy under any policy: each push once, consecutive versions, own pushes read."""
+"""Rules for the table of pushes under any policy: each push once, consecutive versions, own pushes read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def once(r: Reading) -> list[str]:
 
 
 def _out_of_order(p: Pushes, row: int) -> str:
-    """In words, what stands in the place of the push that a worker was to make next."""
+    """In words, which push takes the place of the one that was due next from its worker."""
     due = p.due[row]
     own = (p.worker == p.worker[row]) & (p.range == p.range[row])
     same = np.flatnonzero(own & (p.iteration == p.iteration[row]))

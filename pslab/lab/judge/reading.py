@@ -72,7 +72,7 @@ def columns(
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What the server was handed, in the order in which it dealt with it: messages, and workers that leave and join.
+    """The messages that the server handled, and the workers that left and joined, in their order.
 
     One entry a row; times in seconds, -1 where a row has no range, iteration or version.
     """
@@ -89,7 +89,7 @@ class Arrivals:
 
     @cached_property
     def movers(self) -> frozenset[int]:
-        """The workers that were not present all the time, in one process: what they did in between is not recorded."""
+        """The workers that were not present all the time in one process: their records have gaps."""
         moved = self.worker[(self.kind == "leave") | (self.kind == "join")]
         return frozenset(moved.tolist()) | self.replaced | (frozenset(range(self.workers)) - self.present)
 
@@ -99,7 +99,7 @@ class Arrivals:
         return int(self.range.max(initial=0)) + 1
 
     def came_s(self, kind: str, iterations: int) -> np.ndarray:
-        """[ranges, workers, iterations]: when the first such message came, which counts; NaN where none did."""
+        """[ranges, workers, iterations]: when the first message of this kind came; NaN where none did."""
         found = np.full((self.ranges, self.workers, iterations), np.nan)
         rows = np.flatnonzero((self.kind == kind) & (self.iteration < iterations))[::-1]
         found[self.range[rows], self.worker[rows], self.iteration[rows]] = self.seconds[rows]
@@ -158,7 +158,7 @@ class Pushes:
         return np.isin(self.worker, list(self.arrivals.movers))
 
     def each(self, of: Callable[[int], bool], offset: int = 0) -> np.ndarray:
-        """Per row, what a trait of the policy says of its iteration, or of one that is so much later."""
+        """Per row, a trait of the policy for its iteration, or for the iteration `offset` later."""
         return np.array([of(iteration + offset) for iteration in self.iteration.tolist()], bool)
 
     @cached_property
@@ -191,7 +191,7 @@ class Pushes:
 
 @dataclass(frozen=True)
 class Phases:
-    """What workers and servers did from when to when, one entry a row; times in seconds."""
+    """The phases of workers and servers, one entry a row; times in seconds."""
 
     workers: int
     ranges: int
@@ -268,7 +268,7 @@ class Reading:
 
     @cached_property
     def arrivals(self) -> Arrivals:
-        """What the server was handed."""
+        """The table of arrivals."""
         present, replaced = filter(self.cluster.present, range(self.run.workers)), (w for w, _ in self.replaced)
         return Arrivals(self.run.workers, frozenset(present), frozenset(replaced), **columns(
             self.tables.get("arrivals"), "arrivals", ["worker", "range", "iteration", "version"], ["seconds"],
@@ -276,7 +276,7 @@ class Reading:
 
     @cached_property
     def pushes(self) -> Pushes:
-        """What the server applied; perhaps nothing."""
+        """The table of pushes, which may be empty."""
         names = ["push", "worker", "iteration", "range", "version_pulled", "version_applied", "staleness"]
         values = columns(self.tables.get("pushes"), "pushes", names, ["seconds"], may_be_empty=True)
         pulled, applied = values.pop("version_pulled"), values.pop("version_applied")
@@ -284,7 +284,7 @@ class Reading:
 
     @cached_property
     def phases(self) -> Phases:
-        """What everybody did when."""
+        """The table of phases."""
         movers = self.arrivals.movers | frozenset(self.all("phases_lost"))
         return Phases(self.run.workers, self.arrivals.ranges, movers, **columns(
             self.tables.get("phases"), "phases", ["worker", "iteration", "range", "waits_for"], ["begin_s", "end_s"],
@@ -303,12 +303,12 @@ class Reading:
 
     @property
     def replaced(self) -> list[tuple[int, float]]:
-        """Each worker in whose place another process was put, and when the one before had ended."""
+        """The workers whose process was replaced by another one, and when it had ended."""
         return [(int(life["worker"]), float(life["seconds"])) for life in self.all("lives")]
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody stopped the run: how it would have ended is unknown."""
+        """Whether the run was stopped before its end."""
         return bool(self.facts["outcome"] == "interrupted")
 
     # --- what its run allows
@@ -320,7 +320,7 @@ class Reading:
 
     @property
     def several_servers(self) -> bool:
-        """Whether each range has a server that applies steps in its own time: what was decided first may come later."""
+        """Whether several servers apply steps, each in its own time: a step may be applied after a later decision."""
         return self.run.servers > 1
 
     @property
@@ -355,7 +355,7 @@ class Reading:
 
     @property
     def keyed(self) -> bool:
-        """Whether just the keys of batches travel, and nothing where a range has none of them."""
+        """Whether only the keys of batches are transferred; a range without any of them transfers nothing."""
         return self.run.pull == "keys"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What arrived at the server once more, through a fresh one with the same policy: does it decide the same?
+"""The arrivals once more, through a fresh server with the same policy, whose decisions must be those recorded.
 
 A policy is a function of what arrived and when, and both are recorded: the replay is exact, of every kind of policy.
 """
@@ -18,11 +18,11 @@ from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
 
 
 class Other(Exception):
-    """The policy decides something that was not recorded; the message says what."""
+    """The policy's decision is not the recorded one; the message describes both."""
 
 
 def replay(r: Reading, phases: Phases | None = None) -> list[str]:
-    """How the replay differs from the record, in words. `phases`, if they have been judged, say who waited for whom.
+    """How the replay differs from the record, in words. `phases`, if they have been judged, say whom waits were for.
 
     A policy that decides differently when it is asked again differs, too: it must be a function of its events.
     """
@@ -122,8 +122,10 @@ class _Replay:
             raise Other(f"worker {worker} started iteration {iteration} on version {version}; the policy {does}")
 
     def _named(self, worker: int, index: int, iteration: int, version: int) -> None:
-        """A worker's push of an iteration and its request for the next one name the weights that it holds; one that is
-        back, or new in its place, holds none."""
+        """A worker's push of an iteration and its request for the next one name the version that it holds.
+
+        A worker that is back, or a new process in its place, holds none.
+        """
         if worker in self.reading.arrivals.movers:
             return
         if (held := self.held.setdefault((worker, index, iteration), version)) != version:

@@ -23,14 +23,11 @@ FACTS = ("outcome", "seconds", "pushes", "accepted", "dropped", "deaths")
 
 
 class Rule(NamedTuple):
-    """What is judged, and by what: the violations in words, or None where a record is not held to it.
-
-    Nothing is judged behind a rule that does not hold, on which later ones rely.
-    """
+    """One rule: its check returns the violations in words, or None if the rule does not apply to a record."""
 
     name: str
     check: Callable[[Reading], list[str] | None]
-    relied_on: bool = True
+    relied_on: bool = True  #: whether later rules rely on it: they are not judged if it does not hold
 
 
 ARRIVED = (

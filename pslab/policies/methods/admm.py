@@ -53,7 +53,7 @@ class ADMM(BSP):
         check(self)
 
     def sized(self, lengths: Lengths) -> ADMM:
-        """The same with the passes of a run of these lengths."""
+        """The policy with the passes of a run of these lengths."""
         return self if self.passed is not None else replace(self, passed=lengths.passed)
 
     def gradients_before(self, iteration: int) -> int:

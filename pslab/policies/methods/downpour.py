@@ -53,7 +53,7 @@ class Downpour:
         return None
 
     def sized(self, lengths: Lengths) -> Downpour:
-        """The same with the end of a run of these lengths."""
+        """The policy with the end of a run of these lengths."""
         return self if self.end is not None else replace(self, end=lengths.budget)
 
     def gradients_before(self, iteration: int) -> int:

@@ -34,7 +34,7 @@ def grid_scan(points: Points) -> Plan:
 
 
 def full_grid_scan(points: Points) -> Plan:
-    """The same for the points of each worker in turn: better, and still not always optimal.
+    """The grid scan for the points of each worker in turn: better, and still not always optimal.
 
     O(R n^2 log R), since the rows are bisected; O(R^2 n^2) as published.
 

@@ -67,11 +67,6 @@ def idle_s(line: LinearFit, size: float, compute_s: float) -> float:
     return max(0.0, exchange_s(line, size) - compute_s)
 
 
-def unused_s(line: LinearFit, size: float, compute_s: float) -> float:
-    """Seconds that the link waits for its worker in an iteration."""
-    return max(0.0, compute_s - exchange_s(line, size))
-
-
 class Fit(NamedTuple):
     """The measurements of one worker's exchanges and computations."""
 

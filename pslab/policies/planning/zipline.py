@@ -54,7 +54,7 @@ def zipline(points: Points) -> Plan:
 
 
 def zipline_opt(points: Points) -> Plan:
-    """The same, without a search if the head of the line is replaced. O(R n^2), but fewer searches.
+    """ZipLine without a search if the head of the line is replaced. O(R n^2), but fewer searches.
 
     Source: Zhao et al. (DSAA 2021).
     """
@@ -62,7 +62,7 @@ def zipline_opt(points: Points) -> Plan:
 
 
 def zipline_opt_bs(points: Points) -> Plan:
-    """The same, with bisection. O(R n log n), but deleting a point moves those after it.
+    """ZipLine with bisection. O(R n log n), but deleting a point moves those after it.
 
     Source: Zhao et al. (DSAA 2021).
     """
@@ -70,12 +70,12 @@ def zipline_opt_bs(points: Points) -> Plan:
 
 
 def zipline_lru(points: Points) -> Plan:
-    """The same with a linked list in the order of last use. O(1) for each point, once they are merged."""
+    """ZipLine with a linked list in the order of last use. O(1) for each point, once they are merged."""
     return _visited(points, _linked)
 
 
 def zipline_sweep(points: Points) -> Plan:
-    """The same without a line. O(1) for each point, once they are sorted.
+    """ZipLine without a line. O(1) for each point, once they are sorted.
 
     The best plan that starts with the point t has each worker's first point from t on: the successor of one before t,
     or its very first. So the barrier is a running maximum of successors, of whichever worker.

@@ -22,7 +22,7 @@ NEEDED = 2  # pushes of a worker in a superstep from which its interval is known
 
 
 class Progress(NamedTuple):
-    """What the policy knows of a worker."""
+    """The progress of a worker, as far as the policy knows it."""
 
     worker: int
     clock: int = 0  #: its next iteration

@@ -10,18 +10,15 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 from pslab.__main__ import main
-from pslab.engines.experiment.shared_memory import Arena
-from pslab.engines.local import engine
 from pslab.engines.local.pace import Pace
 from pslab.lab.commands import doctor
 from pslab.lab.commands.finding import NOTE, OK, PROBLEM, Finding
-from pslab.lab.plots import export
-from pslab.lab.runs import machine
+from pslab.tensors.workload.torchvision_ops import with_operators
 
 Patch = pytest.MonkeyPatch
 ROOT = Path(__file__).parents[3]
@@ -37,85 +34,112 @@ def versions(**changed: str | None) -> Callable[[str], str | None]:
 # -- each check ------------------------------------------------------------------------------------
 
 
-def test_an_old_python(monkeypatch: Patch):
-    assert doctor.python().state == OK
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
-    found = doctor.python()
-    assert found.state == PROBLEM
-    assert "3.11" in found.advice
+def raises(error: Exception) -> Callable[..., Any]:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    return failing
 
 
-def test_packages_that_are_missing_too_old_or_of_two_releases(monkeypatch: Patch):
-    assert doctor.packages().state == OK
-    monkeypatch.setattr(doctor, "_version", versions(kaleido="0.2.1", papermill=None, torch="2.1.0+cpu"))
-    found = doctor.packages()
-    assert found.state == PROBLEM
-    assert "kaleido 0.2.1 (pslab needs >=1.0)" in found.found
-    assert "papermill missing" in found.found
-    assert "torch 2.1.0+cpu (torchvision needs ==" in found.found
-    assert "pip install" in found.advice
+def twice(load: Callable[[], object]) -> object:
+    """As if torchvision had been loaded only once its operators were declared."""
+    with_operators(load)
+    return load()
 
 
-def test_torchvision_that_does_not_load(monkeypatch: Patch):
-    well = doctor.torchvision()
-    assert well.state == OK
-    assert "resnet18 and vgg11 can be built" in well.found
-
-    def broken(load: Callable[[], object]) -> object:
-        raise RuntimeError("operator torchvision::odd does not exist\nat length")
-
-    monkeypatch.setattr("pslab.tensors.workload.torchvision_ops.with_operators", broken)
-    found = examined(doctor.torchvision, monkeypatch)
-    assert (found.state, found.name) == (PROBLEM, "torchvision")
-    assert found.found == "RuntimeError: operator torchvision::odd does not exist"
+def no_image(*_: object) -> list[Path]:
+    print("no PNG, SVG or PDF: it crashed", file=sys.stderr)
+    return []
 
 
-def test_declared_operators_are_reported(monkeypatch: Patch):
-    def twice(load: Callable[[], object]) -> object:
-        load()
-        return load()
-
-    monkeypatch.setattr("pslab.tensors.workload.torchvision_ops.with_operators", twice)
-    assert "declared operators" in doctor.torchvision().found
-
-
-def test_gpus_with_their_memory(monkeypatch: Patch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"Card {index}")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (2**34, 2**36))
-    assert doctor.cuda() == Finding("cuda", OK, "Card 0, 16 of 64 GiB free; Card 1, 16 of 64 GiB free")
+OPERATORS, DRIVER = "pslab.tensors.workload.torchvision_ops.with_operators", "pathlib.Path.exists"
+FIND = "choreographer.browsers.chromium.Chromium.find_browser"
+EXPORT, REHEARSE = "pslab.lab.plots.export.write_images", "pslab.engines.local.engine.rehearse"
+MACHINE = "pslab.lab.runs.machine"
+TWO_CARDS = {"torch.cuda.is_available": lambda: True, "torch.cuda.device_count": lambda: 2,
+             "torch.cuda.get_device_name": lambda index: f"Card {index}",
+             "torch.cuda.mem_get_info": lambda index: (2**34, 2**36)}  # fmt: skip
+NO_CARD = {"torch.cuda.is_available": lambda: False}
+TWO_CORES = {f"{MACHINE}.usable_cores": lambda: 2.0}
+SMALL_PROCESSES = {f"{MACHINE}.resident_bytes": lambda: 250_000_000}
 
 
-def test_no_gpu_is_ok_and_a_driver_that_torch_does_not_see_is_a_note(monkeypatch: Patch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(Path, "exists", lambda self: False)
-    assert doctor.cuda() == Finding("cuda", OK, "none: runs use the CPU")
-    monkeypatch.setattr(Path, "exists", lambda self: True)
-    assert doctor.cuda().state == NOTE
-    assert "CUDA build" in doctor.cuda().advice
+def free_disk(free: int) -> Callable[[object], Usage]:
+    return lambda _: Usage(10**12, 10**12 - free, free)
 
 
-def test_no_browser_and_one_that_does_not_start(monkeypatch: Patch):
-    from choreographer.browsers.chromium import Chromium
+#: A check, what is otherwise than here, and its finding: its state, and words of what it found and advises.
+FOUND: dict[str, tuple[Callable[[], Finding], dict[str, Any], str, list[str]]] = {
+    "an old Python": (doctor.python, {"sys.version_info": (3, 10, 4)}, PROBLEM, ["3.11"]),
+    "packages that are missing, too old or of two releases": (
+        doctor.packages, {"pslab.lab.commands.doctor._version": versions(
+            kaleido="0.2.1", papermill=None, torch="2.1.0+cpu")}, PROBLEM,
+        ["kaleido 0.2.1 (pslab needs >=1.0)", "papermill missing", "torch 2.1.0+cpu (torchvision needs ==",
+         "pip install"]),
+    "torchvision does not load": (
+        doctor.torchvision, {OPERATORS: raises(RuntimeError("operator torchvision::odd does not exist\nat length"))},
+        PROBLEM, ["RuntimeError: operator torchvision::odd does not exist"]),
+    "operators were declared": (doctor.torchvision, {OPERATORS: twice}, OK, ["declared operators"]),
+    "two cards": (
+        doctor.cuda, TWO_CARDS, OK, ["Card 0, 16 of 64 GiB free; Card 1, 16 of 64 GiB free"]),
+    "no card": (doctor.cuda, {**NO_CARD, DRIVER: lambda self: False}, OK, ["none: runs use the CPU"]),
+    "a driver that torch does not see": (doctor.cuda, {**NO_CARD, DRIVER: lambda self: True}, NOTE, ["CUDA build"]),
+    "no browser": (doctor.browser, {FIND: lambda **_: None}, NOTE, ["apt-get install chromium", "plotly_get_chrome"]),
+    "a browser that does not start": (
+        doctor.browser, {FIND: lambda **_: "/opt/chrome", EXPORT: no_image}, NOTE,
+        ["/opt/chrome exports nothing: no PNG, SVG or PDF: it crashed"]),
+    "a browser": (doctor.browser, {FIND: lambda **_: "/opt/chrome", EXPORT: lambda *_: [Path("figure.png")]}, OK, []),
+    "cores that suffice": (
+        doctor.cores, {**TWO_CORES, f"{MACHINE}.measure": lambda: (0.005, 0.001)}, OK,
+        ["1: 6.0 ms, 2: 7.2 ms, 4: 14.4 ms, 8: 28.8 ms"]),
+    "cores that are too few for the usual cluster": (
+        doctor.cores, {**TWO_CORES, f"{MACHINE}.measure": lambda: (0.012, 0.001)}, NOTE,
+        ["'compute_s': 0.035"]),  # 31.2 ms, rounded up
+    "clusters that are kept up with": (
+        doctor.emulation, {REHEARSE: lambda experiment: Pace((0.008,), 0.0001)}, OK,
+        ["4 workers side by side: a gradient takes 8.0 ms, a message is 0.1 ms late",
+         "in their own seconds: lab, lab-slow-net, steady, straggler"]),
+    "clusters that run slower": (
+        doctor.emulation, {REHEARSE: lambda experiment: Pace((0.04,), 0.0001)}, NOTE,
+        ["in their own seconds: none; slower: lab ×", "dilation"]),
+    "memory that is not shared": (
+        doctor.shared_memory, {"pslab.engines.experiment.shared_memory.Arena.bytes":
+                               lambda self, offset, size: memoryview(bytes(size))}, PROBLEM, ["it does not keep"]),
+    "memory files that are refused": (
+        doctor.shared_memory, {"os.memfd_create": raises(OSError(38, "Function not implemented"))}, PROBLEM,
+        ["OSError: [Errno 38] Function not implemented"]),
+    "memory that suffices": (
+        doctor.memory, {**SMALL_PROCESSES, f"{MACHINE}.free_memory_bytes": lambda: 2_000_000_000}, OK, []),
+    "little memory": (
+        doctor.memory, {**SMALL_PROCESSES, f"{MACHINE}.free_memory_bytes": lambda: 1_000_000_000}, NOTE,
+        ["1.0 GB free; six processes with torch take about 1.5 GB"]),
+    "memory that is not known": (doctor.memory, {f"{MACHINE}.free_memory_bytes": lambda: None}, NOTE, []),
+    "a disk that is nearly full": (doctor.results, {"shutil.disk_usage": free_disk(5 * 10**8)}, NOTE, []),
+    "a full disk": (doctor.results, {"shutil.disk_usage": free_disk(5 * 10**7)}, PROBLEM, []),
+    "results that cannot be written": (
+        doctor.results, {"tempfile.TemporaryFile": raises(PermissionError(13, "Permission denied"))}, PROBLEM,
+        ["Permission denied", "PSLAB_RESULTS"]),
+}  # fmt: skip
 
-    monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
-    found = doctor.browser()
-    assert found.state == NOTE
-    assert "apt-get install chromium" in found.advice
-    assert "plotly_get_chrome" in found.advice
 
-    def silent(*_: object) -> list[Path]:
-        print("no PNG, SVG or PDF: it crashed", file=sys.stderr)
-        return []
+@pytest.mark.parametrize("what", FOUND)
+def test_what_is_otherwise_than_here_is_found(what: str, tmp_path: Path, monkeypatch: Patch):
+    check, others, state, words = FOUND[what]
+    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path / "not" / "yet" / "there"))
+    with monkeypatch.context() as patch:
+        for name, value in others.items():
+            patch.setattr(name, value)
+        found = examined(check, patch)
+    assert found.state == state, found
+    assert all(each in found.found + found.advice for each in words), found
+    assert bool(found.advice) == (state != OK)
+    assert not list(tmp_path.iterdir())
 
-    monkeypatch.setattr(Chromium, "find_browser", lambda **_: "/opt/chrome")
-    monkeypatch.setattr(export, "write_images", silent)
-    found = doctor.browser()
-    assert found.state == NOTE
-    assert "/opt/chrome exports nothing: no PNG, SVG or PDF: it crashed" in found.found
-    monkeypatch.setattr(export, "write_images", lambda *_: [Path("figure.png")])
-    assert doctor.browser().state == OK
+
+@pytest.mark.parametrize("check", [doctor.python, doctor.packages, doctor.torchvision, doctor.data,
+                                   doctor.shared_memory])  # fmt: skip
+def test_this_machine_is_well(check: Callable[[], Finding]):
+    assert check().state == OK
 
 
 def test_mnist_that_is_missing_or_changed(tmp_path: Path, monkeypatch: Patch):
@@ -142,75 +166,9 @@ def test_the_digests_are_those_of_the_data_folder():
     assert all(f"| {name} |" in text and digest in text for name, digest in doctor.MNIST.items())
 
 
-def test_cores_that_are_too_few_for_the_usual_cluster(monkeypatch: Patch):
-    monkeypatch.setattr(machine, "usable_cores", lambda: 2.0)
-    monkeypatch.setattr(machine, "measure", lambda: (0.005, 0.001))
-    well = doctor.cores()
-    assert well.state == OK
-    assert "1: 6.0 ms, 2: 7.2 ms, 4: 14.4 ms, 8: 28.8 ms" in well.found
-    monkeypatch.setattr(machine, "measure", lambda: (0.012, 0.001))
-    found = doctor.cores()
-    assert found.state == NOTE
-    assert "'compute_s': 0.035" in found.advice  # 31.2 ms, rounded up
-
-
-def test_clusters_that_the_machine_keeps_up_with(monkeypatch: Patch):
-    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace((0.008,), 0.0001))
-    assert doctor.emulation() == Finding("emulation", OK, (
-        "4 workers side by side: a gradient takes 8.0 ms, a message is 0.1 ms late; in their own seconds: "
-        "lab, lab-slow-net, steady, straggler"))  # fmt: skip
-    monkeypatch.setattr(engine, "rehearse", lambda experiment: Pace((0.04,), 0.0001))
-    found = doctor.emulation()
-    assert found.state == NOTE
-    assert "in their own seconds: none; slower: lab ×" in found.found
-    assert "dilation" in found.advice
-
-
-def test_memory_that_is_not_shared(monkeypatch: Patch):
-    assert doctor.shared_memory().state == OK
-    monkeypatch.setattr(Arena, "bytes", lambda self, offset, size: memoryview(bytes(size)))
-    assert doctor.shared_memory().state == PROBLEM
-
-    def refused(*_: object) -> int:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(os, "memfd_create", refused)
-    found = examined(doctor.shared_memory, monkeypatch)
-    assert found == Finding("shared memory", PROBLEM, "OSError: [Errno 38] Function not implemented", found.advice)
-
-
 def test_a_system_without_memory_files(monkeypatch: Patch):
     monkeypatch.delattr(os, "memfd_create")
     assert doctor.shared_memory().state == NOTE
-
-
-def test_little_memory(monkeypatch: Patch):
-    monkeypatch.setattr(machine, "resident_bytes", lambda: 250_000_000)
-    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 2_000_000_000)
-    assert doctor.memory().state == OK
-    monkeypatch.setattr(machine, "free_memory_bytes", lambda: 1_000_000_000)
-    found = doctor.memory()
-    assert (found.state, found.found) == (NOTE, "1.0 GB free; six processes with torch take about 1.5 GB")
-    monkeypatch.setattr(machine, "free_memory_bytes", lambda: None)
-    assert doctor.memory().state == NOTE
-
-
-def test_results_that_cannot_be_written_and_a_full_disk(tmp_path: Path, monkeypatch: Patch):
-    monkeypatch.setenv("PSLAB_RESULTS", str(tmp_path / "not" / "yet" / "there"))
-    assert doctor.results().state == OK
-    assert not list(tmp_path.iterdir())
-    for free, state in ((5 * 10**8, NOTE), (5 * 10**7, PROBLEM)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free))
-        assert doctor.results().state == state
-
-    def refused(**_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.TemporaryFile", refused)
-    found = doctor.results()
-    assert found.state == PROBLEM
-    assert "Permission denied" in found.found
-    assert "PSLAB_RESULTS" in found.advice
 
 
 # -- the command -----------------------------------------------------------------------------------

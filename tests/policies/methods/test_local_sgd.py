@@ -53,15 +53,6 @@ def test_a_period_of_one_is_bsp(tmp_path, fields):
     assert local.pushes.equals(bsp.pushes)
 
 
-def test_real_processes_make_the_virtual_weights(tmp_path):
-    fields = {"sync": "local:3,after=2", "prune": "static:5%", "pull": "changed", "schedule": "linear", "pushes": 44}
-    here = run(tiny(engine="virtual", cluster="steady", **fields), results=tmp_path, progress=False)
-    there = run(tiny(**fields), results=tmp_path, progress=False)
-    assert np.array_equal(here.weights, there.weights)
-    assert len(here.pushes) == 4 * (2 + 3)  # two rounds of one gradient, three of three
-    assert there.manifest["accepted"] == 44
-
-
 def test_gradients_of_a_push():
     traits = traits_of(LocalSGD(4, after=2))
     assert [traits.gradients_before(t) for t in range(5)] == [0, 1, 2, 6, 10]

@@ -20,7 +20,6 @@ from pslab.policies.planning.range_size import (
     exchange_s,
     fitted,
     idle_s,
-    unused_s,
 )
 
 
@@ -40,12 +39,10 @@ def test_vector_of_three_exchanges():
     assert best_size(three, 32.01, 1000) == 30
 
 
-def test_vector_of_idle_and_unused_time():
+def test_vector_of_idle_time():
     found = LinearFit(2.0, 0.1)
     assert best_size(found, 10, 1000) == 80
-    assert (idle_s(found, 100, 10), unused_s(found, 100, 10)) == (2.0, 0.0)
-    assert (idle_s(found, 50, 10), unused_s(found, 50, 10)) == (0.0, 3.0)
-    assert idle_s(found, 80, 10) == unused_s(found, 80, 10) == 0.0
+    assert [idle_s(found, size, 10) for size in (50, 80, 100)] == [0.0, 0.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pslab.policies.planning.baselines import BASELINES, full_grid_scan, grid_scan, naive
-from pslab.policies.planning.zipline import ZIPLINES, Plan, _pruned, _searched, zipline
+from pslab.policies.planning.zipline import ZIPLINES, Plan, zipline
 
 VECTORS = {
     "Z1": ([(2, 4, 6), (3, 6, 9)], Plan(0, 6, (3, 2))),
@@ -35,9 +35,9 @@ def instance(rng: random.Random, workers: int, count: int, span: int) -> list[li
     return [sorted(rng.randint(0, span) for _ in range(rng.randint(1, count))) for _ in range(workers)]
 
 
-def test_ten_thousand_small_instances_are_optimal():
+def test_four_thousand_small_instances_are_optimal():
     rng = random.Random(2019)
-    for _ in range(10_000):
+    for _ in range(4_000):
         points = instance(rng, rng.randint(1, 4), 4, rng.choice((6, 30)))
         best = naive(points)
         for name, search in ZIPLINES.items():
@@ -65,15 +65,6 @@ def test_all_variants_find_the_same_plan_of_large_instances(workers, count):
         chosen = [row[place - 1] for row, place in zip(points, plan.idx, strict=True)]
         assert (max(chosen) - min(chosen), max(chosen)) == plan[:2]
         assert plan.spread <= full_grid_scan(points).spread <= grid_scan(points).spread
-
-
-@pytest.mark.parametrize(("line", "heads"), [
-    (_searched, [None, 2, 3, None, 6, None]),  # the head is removed after its plan; 6A leaves the line without 3B
-    (_pruned, [None, 2, 3, 3, 6, 6]),
-])  # fmt: skip
-def test_heads_of_the_line_after_each_point_of_the_first_vector(line, heads):
-    found = list(line([2, 3, 4, 6, 6, 9], [0, 1, 0, 0, 1, 1], 2))
-    assert found == [-math.inf if head is None else head for head in heads]
 
 
 def test_heuristics_are_never_better_and_sometimes_worse():

@@ -1,4 +1,4 @@
-"""SSP against traces by hand, and one event at a time."""
+"""SSP's bound, and one event at a time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,6 @@ from simulate import simulate
 
 from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Apply, Start
-
-
-@pytest.mark.parametrize(
-    ("compute_s", "until_s", "pushes", "waited"),
-    [
-        ([1, 4], 16, {0: [1, 2, 5, 9, 13], 1: [4, 8, 12, 16]}, {0: 11, 1: 0}),
-        ([2, 3], 12, {0: [2, 4, 6, 8, 11], 1: [3, 6, 9, 12]}, {0: 2, 1: 0}),
-    ],
-)
-def test_ssp_vectors(compute_s, until_s, pushes, waited):
-    trace = simulate(SSP(1), compute_s, until_s)
-    assert (trace.pushes, trace.waited) == (pushes, waited)
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
