@@ -1,50 +1,90 @@
-"""pslab chaos: what it prints, the command that repeats a violation, and that its runs are the seed's."""
+"""pslab chaos: what it prints and measures, the command that repeats a violation, and that its runs are the seed's."""
 
 from __future__ import annotations
 
-import pytest
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import chaos_digest
+import pytest
+from found import COMMON, FOUND
+
+import pslab
 from pslab.__main__ import main
+from pslab.config.run import Run
 from pslab.config.table import ROWS
+from pslab.engines.experiment.shared_memory import Arena
 from tools.chaos import campaign as campaigns
+from tools.chaos import soak as soaks
 from tools.chaos import sums
-from tools.chaos.campaign import campaign
 from tools.chaos.draw import drawn
+from tools.chaos.soak import MIB, Samples, descriptors, resident_bytes, soak, still
+
+OWN = os.getpid()
+
+
+def printed(capsys: pytest.CaptureFixture[str], words: str, status: int = 0) -> str:
+    """What the command prints, which ends with this status."""
+    ended = main(["chaos", *words.split()])
+    out = capsys.readouterr().out
+    assert ended == status, out
+    return out
+
+
+# --- campaigns --------------------------------------------------------------------------------------------------------
 
 
 def test_a_campaign_holds(capsys: pytest.CaptureFixture[str]):
-    status = main(["chaos", "--seed", "1", "--runs", "100"])
-    said = capsys.readouterr().out
-    assert status == 0, said
-    assert "100 runs on the virtual engine, seed 1" in said
-    assert "0 violations" in said
+    out = printed(capsys, "--seed 1 --runs 60")
+    assert "60 runs on the virtual engine, seed 1" in out
+    assert "0 violations" in out
 
 
 @pytest.mark.slow
-def test_ten_thousand_runs_hold(capsys: pytest.CaptureFixture[str]):
-    status = main(["chaos", "--seed", "2", "--runs", "10000"])
-    assert status == 0, capsys.readouterr().out
+@pytest.mark.parametrize("words", ["--seed 2 --runs 10000", "--seed 3 --runs 200 --engine local"])
+def test_a_long_campaign_holds(words: str, capsys: pytest.CaptureFixture[str]):
+    printed(capsys, words)
 
 
-@pytest.mark.slow
-def test_two_hundred_runs_of_real_processes_hold(capsys: pytest.CaptureFixture[str]):
-    status = main(["chaos", "--seed", "3", "--runs", "200", "--engine", "local"])
-    assert status == 0, capsys.readouterr().out
+@pytest.mark.parametrize("name", FOUND)
+def test_what_a_campaign_has_found_stays_mended(name: str):
+    assert campaigns.performed(Run.of({**COMMON, **FOUND[name]}))[1] == []
 
 
 def test_a_violation_comes_with_the_command_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    wrong = sums.stepped
     monkeypatch.setattr(sums.SumShard, "apply", lambda self, step, rate, computing: None)  # loses every step
-    assert main(["chaos", "--seed", "4", "--first", "7", "--runs", "1"]) == 1
-    first = capsys.readouterr().out
+    again = "--seed 4 --first 7 --runs 1 --engine virtual"
+    first = printed(capsys, "--seed 4 --first 7 --runs 1", status=1)
     assert "a sequential replay of the applied pushes leaves" in first
-    again = "python -m pslab chaos --seed 4 --first 7 --runs 1 --engine virtual"
-    assert again in first
-    assert main(again.split()[3:]) == 1
-    assert capsys.readouterr().out.splitlines()[:3] == first.splitlines()[:3]
-    assert wrong is sums.stepped
+    assert f"python -m pslab chaos {again}\n" in first
+    assert printed(capsys, again, status=1).splitlines()[:3] == first.splitlines()[:3]
+
+
+def test_what_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch):
+    def raises(*given: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(campaigns, "exchange", raises)
+    ((outcome, found, _),) = campaigns.campaign(0, range(1), "virtual")
+    assert outcome is None
+    assert found[0].startswith("KeyError: 'lost'")
+
+
+@pytest.mark.parametrize("words", ["--runs 0", "--seed -1", "--minutes 0"])
+def test_impossible_numbers_are_refused(words: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["chaos", *words.split()]) == 2
+    assert "must be a number" in capsys.readouterr().err
+
+
+# --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["timing", "local"])
@@ -56,25 +96,96 @@ def test_a_run_is_its_seeds_and_numbers_alone(engine: str):
     assert all(run.plain() for run in runs)
 
 
+@pytest.mark.parametrize("runs", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_another_process_hash_seed_and_directory_leave_the_same_digests(tmp_path: Path, runs: int):
+    package = Path(pslab.__file__).parents[1]
+    paths = os.pathsep.join(map(str, (package, Path(__file__).parents[1])))
+    data = os.environ.get("PSLAB_DATA", str(package / "data"))
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "7", "PSLAB_DATA": data}
+    done = subprocess.run([sys.executable, chaos_digest.__file__, "8", str(runs)], env=environment, cwd=tmp_path,
+                          capture_output=True, text=True, check=True, timeout=600)  # fmt: skip
+    found = chaos_digest.digests(8, runs)
+    assert done.stdout.split() == found
+    assert len(set(found)) == runs
+
+
 def test_every_policy_and_every_fault_is_drawn():
     runs = [drawn(6, number, "timing") for number in range(300)]
-    assert {run.sync.partition(":")[0] for run in runs} == set(ROWS["sync"])
+    assert {str(run.sync).partition(":")[0] for run in runs} == set(ROWS["sync"])
     assert {run.servers for run in runs} == {1, 2, 3}
-    faults = [fault["what"] for run in runs for fault in run.cluster["faults"]]
-    assert set(faults) == {"kill", "stop", "duplicate", "delay", "drop", "corrupt"}
+    faults: list[dict[str, Any]] = [fault for run in runs for fault in run.cluster["faults"]]
+    assert {fault["what"] for fault in faults} == {"kill", "stop", "duplicate", "delay", "drop", "corrupt"}
 
 
-def test_what_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch):
-    def raises(*given: object) -> None:
-        raise KeyError("lost")
-
-    monkeypatch.setattr(campaigns, "exchange", raises)
-    ((outcome, found, _),) = campaign(0, range(1), "virtual")
-    assert outcome is None
-    assert found[0].startswith("KeyError: 'lost'")
+# --- a soak -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["--runs", "0"], ["--seed", "-1"], ["--minutes", "0"]], ids=" ".join)
-def test_impossible_numbers_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
-    assert main(["chaos", *words]) == 2
-    assert "must be a number" in capsys.readouterr().err
+def sample(minute: int, **mebibytes: float) -> tuple[float, dict[int, int], int, int]:
+    """Of this process, and of p1, p2, ..."""
+    memory = {OWN if name == "own" else int(name[1:]): int(size * MIB) for name, size in mebibytes.items()}
+    return 60.0 * minute, memory, 50, 7
+
+
+def test_the_slope_is_that_of_a_line_in_ten_minutes():
+    samples = Samples([sample(at, own=100 + 0.1 * at, p1=20 + 0.2 * at) for at in range(20)])
+    assert samples.slope() == pytest.approx(3.0, abs=1e-3)
+    assert samples.slope(1) == pytest.approx(2.0, abs=1e-3)
+    assert "in the 2 that were never replaced +3.00 MiB in 10 minutes (in the parent +1.00)" in samples.words()
+    assert "50 to 50 in all processes, 50 at the end, 7 to 7 in the parent" in samples.words()
+
+
+def test_neither_a_process_that_was_replaced_nor_the_first_part_says_anything_of_a_leak():
+    replaced = Samples([sample(at, own=100, **{"p1" if at < 15 else "p2": 50 + 2 * at}) for at in range(20)])
+    rows = [sample(at, own=90 if at < 2 else 100, **{"p1" if at < 2 else "p2": 10}) for at in range(10)]
+    for samples, processes in ((replaced, {OWN}), (Samples(rows), {2, OWN})):
+        assert set(samples.throughout()) == processes
+        assert samples.slope() == pytest.approx(0.0, abs=1e-6)
+    assert math.isnan(Samples(rows[:2]).slope())
+
+
+def test_descriptors_and_memory_of_a_process_are_counted():
+    before = descriptors(OWN)
+    read, write = os.pipe()
+    assert descriptors(OWN) == before + 2
+    os.close(read)
+    os.close(write)
+    assert resident_bytes(OWN) > MIB
+    assert (descriptors(2**30), resident_bytes(2**30)) == (0, 0)
+
+
+def test_maps_of_shared_memory_are_no_more_descriptors():
+    before, arena, views = descriptors(OWN), Arena(), []
+    for size_bytes in (4096, 8192, 16384):
+        arena.reserve(size_bytes)
+        views.append(arena.bytes(0, size_bytes))
+    assert descriptors(OWN) == before + 1
+    arena.close()
+    assert descriptors(OWN) == before + 1  # while something lies there
+    views.clear()
+    assert descriptors(OWN) == before
+
+
+def test_runs_go_on_until_the_time_is_over_with_samples_between_them(monkeypatch: pytest.MonkeyPatch):
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(soaks, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))  # of that module alone
+    done, quiet = list[int](), list[int]()
+    samples = soak(2.0, done.append, lambda: quiet.append(len(done)))
+    assert done == list(range(11))
+    assert quiet == [0, 5, 10]
+    assert len(samples.rows) == 3
+
+
+def test_no_run_that_is_drawn_has_more_processes_than_the_one_that_is_sampled_after():
+    most = max(run.workers + run.servers for run in (drawn(7, number, "local") for number in range(300)))
+    assert most <= still().workers + still().servers
+
+
+@pytest.mark.slow
+def test_an_hour_of_runs_with_faults_leaves_memory_and_descriptors_as_they_were(capsys: pytest.CaptureFixture[str]):
+    """An hour, unless $PSLAB_SOAK_MINUTES says otherwise."""
+    out = printed(capsys, f"--seed 13 --minutes {os.environ.get('PSLAB_SOAK_MINUTES', '60')}")
+    slope, own = re.search(r"([+-][\d.]+) MiB in 10 minutes", out), re.search(r"(\d+) to (\d+) in the parent", out)
+    assert slope, out
+    assert float(slope[1]) <= 1.0, out
+    assert own, out
+    assert own[1] == own[2], out

@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any, NamedTuple
+from typing import Any
 
 from pslab.engines.check import invariants
 from pslab.engines.check.invariants import Wrong
@@ -31,21 +31,8 @@ from pslab.engines.check.result import ALIVE, CUT, STEP, Event, Explored, Move, 
 from pslab.engines.check.server import ServerSide, WorkersDiffer
 from pslab.engines.check.worker import FAULTS, KILL, LOSE, REJOIN, WorkerSide
 from pslab.errors import ConfigError, nearest
-from pslab.protocol import messages, server, store
-from pslab.protocol import worker as worker_machine
 from pslab.protocol.traits import traits_of
 
-
-class Machines(NamedTuple):
-    """The modules of the machines that are explored: the real ones, or changed copies of them."""
-
-    messages: Any = messages
-    server: Any = server
-    worker: Any = worker_machine
-    store: Any = store
-
-
-REAL = Machines()
 BEYOND = 8  # times the iterations that are explored: a worker that is still held then waits forever
 
 
@@ -63,7 +50,6 @@ class Explorer:
     faults_max: int = len(FAULTS)  #: faults in one run
     bound: int | None = None  #: iterations ahead of the slowest; by default what the policy's window allows
     symmetric: bool = True
-    machines: Machines = REAL
     seen: dict[State, State | None] = field(default_factory=dict, init=False)  #: each state's predecessor
     states: int = field(default=0, init=False)  #: states whose successors were all visited
     transitions: int = field(default=0, init=False)
@@ -85,10 +71,8 @@ class Explorer:
         bits = sum(1 << FAULTS.index(fault) for fault in set(self.faults))
         if bits & REJOIN and not bits & LOSE:
             bits |= KILL  # a worker must leave before it can rejoin
-        self.server = ServerSide(self.machines, self.sync, self._orders, self.ranges, self.length,
-                                 self.servers)  # fmt: skip
-        self.local = WorkerSide(self.machines, self.sync, self.ranges, self.iterations, bits, self.layered,
-                                self.servers)  # fmt: skip
+        self.server = ServerSide(self.sync, self._orders, self.ranges, self.length, self.servers)
+        self.local = WorkerSide(self.sync, self.ranges, self.iterations, bits, self.layered, self.servers)
 
     def explore(self, states_max: int | None = None) -> Explored:
         """Visit every state, or `states_max` of them; stop at the first violation.

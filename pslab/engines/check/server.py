@@ -10,6 +10,9 @@ from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.result import DROP, FREE, JOIN, REPLY, SEND, STEP, Event, Op, Ops, ServerView, Stepped
 from pslab.errors import ConfigError
+from pslab.protocol.messages import Aggregate, Apply, Searched
+from pslab.protocol.server import Discard, Reply, Server, Step
+from pslab.protocol.store import Forget, Store
 from pslab.protocol.traits import traits_of
 
 NOW = 0.0  # instants are not explored: to a policy that plans by them all events come at the same one
@@ -51,17 +54,16 @@ class WorkersDiffer(Exception):
 
 
 class ServerSide:
-    """States of the server as numbers. `machines` has the modules `messages`, `server` and `store`.
+    """States of the server as numbers.
 
     With several servers, which hold equal parts of the ranges, a state has their stores. `orders` are the permutations
     of the workers under which states are equivalent, the identity first.
     """
 
     def __init__(
-        self, machines: Any, sync: Any, orders: Sequence[Order], ranges: int, length: int | None = None,
-        servers: int = 1,
-    ) -> None:  # fmt: skip
-        self._kinds, self.sync, self._orders, self._indices = machines, sync, orders, range(ranges)
+        self, sync: Any, orders: Sequence[Order], ranges: int, length: int | None = None, servers: int = 1
+    ) -> None:
+        self.sync, self._orders, self._indices = sync, orders, range(ranges)
         self._names = names(len(orders[0]))
         self._length = length  # no worker may be started so many iterations ahead of the slowest; None: no bound
         plans = sync.variants(len(self._names)) if traits_of(sync).plans else (sync,)
@@ -72,9 +74,9 @@ class ServerSide:
         self._steps: dict[tuple[int, int, Event], tuple[Stepped, ...]] = {}
         self._renamed: dict[tuple[int, Order], int] = {}
         self._server_of = [index * servers // ranges for index in self._indices]
-        start = machines.server.Server(self._names, ranges, sync)
+        start: Any = Server(self._names, ranges, sync)
         if servers > 1:
-            start.stores = [machines.store.Store() for _ in range(servers)]  # copied and compared with it
+            start.stores = [Store() for _ in range(servers)]  # copied and compared with it
         self._constant = (sync, start.traits)  # what no event changes is neither copied nor compared
         self.start = self._number(start)
 
@@ -129,7 +131,7 @@ class ServerSide:
         return [first, *(self._drive(self._copy(before, order), sync, worker, event) for sync in others)]
 
     def _searched(self, driven: Driven) -> bool:
-        return any(isinstance(effect, self._kinds.messages.Searched) for effect in driven.effects)
+        return any(isinstance(effect, Searched) for effect in driven.effects)
 
     def _stepped(self, state: int, worker: int, driven: Driven, *, decided: bool) -> Stepped:
         server, effects, ops, error, heard = driven
@@ -186,41 +188,40 @@ class ServerSide:
     def _handed(self, server: Any, effects: list[Any], ops: list[tuple[int, Op]]) -> list[Any]:
         """With several servers, hand what is decided to the stores, as a driver does; that of server 0 does it at once.
         What was decided then, in all."""
-        pending, kinds, found = list(effects), self._kinds.server, list[Any]()
+        pending, found = list(effects), list[Any]()
         if self._server_of[-1] == 0:
             return pending
         while pending:
             effect = pending.pop(0)
             found.append(effect)
-            if isinstance(effect, (kinds.Step, kinds.Discard, kinds.Reply)):
-                index = effect.pull.range if isinstance(effect, kinds.Reply) else effect.range
+            if isinstance(effect, (Step, Discard, Reply)):
+                index = effect.pull.range if isinstance(effect, Reply) else effect.range
                 store = server.stores[self._server_of[index]]
                 store.order(effect)
                 ops += self._carried(store.done()) if self._server_of[index] == 0 else []
-                pending += server.answered(index) if isinstance(effect, kinds.Reply) else []
+                pending += server.answered(index) if isinstance(effect, Reply) else []
         return found
 
     def _forget(self, server: Any, worker: Name) -> None:
         for number, store in enumerate(getattr(server, "stores", ())):
-            store.order(self._kinds.store.Forget(worker))
+            store.order(Forget(worker))
             if number == 0:
                 store.done()
 
     def _carried(self, done: Any) -> list[tuple[int, Op]]:
         """What a store has done for each worker."""
-        vain = isinstance(done.order, self._kinds.server.Reply) and not done.sends
+        vain = isinstance(done.order, Reply) and not done.sends
         freed = [(int(push.worker), Op(FREE, push.range, push.iteration)) for push in done.free]
         return ([] if vain else self._ops(done.order, at_store=True)) + freed
 
     def _ops(self, effect: Any, *, at_store: bool) -> list[tuple[int, Op]]:
         """What an effect does for each worker. A store frees payloads in operations of their own, and sends at once."""
-        kinds = self._kinds.server
-        if isinstance(effect, kinds.Step):
+        if isinstance(effect, Step):
             return [(int(push.worker), Op(STEP, effect.range, push.iteration, frees=not at_store))
                     for push in sorted(effect.pushes, key=lambda push: (push.worker, push.iteration))]  # fmt: skip
-        if isinstance(effect, kinds.Discard):
+        if isinstance(effect, Discard):
             return [(int(effect.push.worker), Op(DROP, effect.range, effect.push.iteration, frees=not at_store))]
-        if isinstance(effect, kinds.Reply):
+        if isinstance(effect, Reply):
             worker, index, iteration, *_ = effect.pull
             return [(int(worker), Op(SEND if at_store else REPLY, index, iteration, own=effect.own))]
         return []
@@ -229,12 +230,11 @@ class ServerSide:
         self, server: Any, effects: list[Any], decisions: list[Any]
     ) -> tuple[list[invariants.Combined], list[invariants.Combined]]:
         """The steps that were made, and those that the policy decided, on each range of its scope."""
-        kinds = self._kinds.messages
         steps = [(bool(effect.aggregate), tuple((push.worker, push.iteration) for push in effect.pushes))
-                 for effect in effects if isinstance(effect, self._kinds.server.Step)]  # fmt: skip
-        decided = [(isinstance(each, kinds.Aggregate), each.pushes if isinstance(each, kinds.Aggregate) else
+                 for effect in effects if isinstance(effect, Step)]  # fmt: skip
+        decided = [(isinstance(each, Aggregate), each.pushes if isinstance(each, Aggregate) else
                     ((each.worker, each.iteration),))
-                   for each in decisions if isinstance(each, (kinds.Apply, kinds.Aggregate))
+                   for each in decisions if isinstance(each, (Apply, Aggregate))
                    for _ in server.scopes[0].indices]  # fmt: skip
         return steps, decided
 
@@ -252,10 +252,10 @@ class ServerSide:
         current = list(before)
         for effect in effects:
             wrong, at = None, 0
-            if isinstance(effect, self._kinds.server.Step):
+            if isinstance(effect, Step):
                 wrong = invariants.stepped(effect.version, current[effect.range])
                 current[effect.range] = effect.version
-            elif isinstance(effect, self._kinds.server.Reply):
+            elif isinstance(effect, Reply):
                 pull, low = effect.pull, min(server.ranges[effect.pull.range].clocks.values(), default=0)
                 goes_on = pull.version if effect.empty else current[pull.range]
                 wrong = invariants.newest(effect.version, goes_on)
@@ -291,12 +291,12 @@ class ServerSide:
     def _held(self, server: Any) -> list[list[int]]:
         """Per worker and range, pushes that are counted and not yet applied: held, or ordered and not done."""
         held = [(worker, index) for index, part in enumerate(server.ranges) for worker, _ in part.held]
-        steps = self._ordered(server, self._kinds.server.Step)
+        steps = self._ordered(server, Step)
         return self._counted([*held, *((push.worker, push.range) for step in steps for push in step.pushes)])
 
     def _dropped(self, server: Any) -> list[list[int]]:
         """Per worker and range, pushes that are dropped, as a store does not know yet."""
-        drops = self._ordered(server, self._kinds.server.Discard)
+        drops = self._ordered(server, Discard)
         return self._counted([(drop.push.worker, drop.range) for drop in drops])
 
     def _ordered(self, server: Any, kind: Any) -> list[Any]:

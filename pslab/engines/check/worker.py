@@ -25,19 +25,20 @@ from pslab.engines.check.canonical_state import Name, copied, frozen, names
 from pslab.engines.check.invariants import Wrong
 from pslab.engines.check.result import ALIVE, CUT, DEAD, DOWN, LEFT, UP, Event, LocalState, Move, Op
 from pslab.errors import ProtocolError
+from pslab.protocol.messages import Ack, Push, Weights
 from pslab.protocol.traits import traits_of
-from pslab.protocol.worker import buffers_of
+from pslab.protocol.worker import Compute, Send, buffers_of, worker_of
 
 FAULTS = ("duplicate", "lose", "kill", "rejoin", "reorder")
 DUPLICATE, LOSE, KILL, REJOIN, REORDER = (1 << bit for bit in range(len(FAULTS)))
 
 
 class WorkerSide:
-    """States of a worker and its links as numbers. `machines` has the modules `messages` and `worker`."""
+    """States of a worker and its links as numbers."""
 
-    def __init__(self, machines: Any, sync: Any, ranges: int, iterations: int, faults: int, layered: bool,
+    def __init__(self, sync: Any, ranges: int, iterations: int, faults: int, layered: bool,
                  servers: int = 1) -> None:  # fmt: skip
-        self._kinds, self._sync, self._ranges, self._layered = machines, sync, ranges, layered
+        self._sync, self._ranges, self._layered = sync, ranges, layered
         self._eager = traits_of(sync).eager
         self._buffers = buffers_of(self._eager)
         self._iterations, self._faults = iterations, faults
@@ -120,7 +121,7 @@ class WorkerSide:
         return self._forgetting[number]
 
     def _fresh(self) -> Any:
-        return self._kinds.worker.worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
+        return worker_of(Name(0), self._ranges, self._sync, layered=self._layered)
 
     def _deliveries(self, local: LocalState, link: str) -> Iterator[Move]:
         under_way = local.up if link == UP else local.down
@@ -142,7 +143,7 @@ class WorkerSide:
         if link == UP:
             return Move(fault, kind, message, self._number(left), Event("message", message.range, message))
         machine = self._machine(left.machine)
-        if isinstance(message, self._kinds.messages.Weights):
+        if isinstance(message, Weights):
             if message.iteration > left.got[message.range]:
                 left = left._replace(got=with_(left.got, message.range, message.iteration))
                 if self._eager:
@@ -162,7 +163,7 @@ class WorkerSide:
     def _read(self, local: LocalState, reading: tuple[int, int, int]) -> Move:
         index, iteration, own = reading
         left = local._replace(reading=without(local.reading, local.reading.index(reading)))
-        left = self._sent_down(left, self._kinds.messages.Weights, index, iteration, iteration, None, own)
+        left = self._sent_down(left, Weights, index, iteration, iteration, None, own)
         return Move(0, "read", reading, self._number(left), Event("answered", index))
 
     def _sent_down(self, local: LocalState, kind: Any, *about: Any) -> LocalState:
@@ -180,9 +181,9 @@ class WorkerSide:
             return Move(fault, kind, about, -1, wrong=f"worker <self> raises {type(error).__name__}: {error}")
         wrong, started = None, -1
         for effect in effects:
-            if isinstance(effect, self._kinds.worker.Send):
+            if isinstance(effect, Send):
                 request = effect.request
-                if isinstance(request, self._kinds.messages.Push):
+                if isinstance(request, Push):
                     # an eager worker has the next weights already
                     held = left.computing if self._eager else left.got[request.range]
                     wrong = wrong or invariants.labelled(request.version, held, request.iteration)
@@ -194,7 +195,7 @@ class WorkerSide:
                     held = 0 if kind == "join" else left.got[request.range]
                     wrong = wrong or invariants.held(request.version, held, request.iteration)
                 left = self._sent(left, UP, [effect.request])
-            elif isinstance(effect, self._kinds.worker.Compute):
+            elif isinstance(effect, Compute):
                 started = effect.iteration
                 wrong = wrong or invariants.computes(started, left.computing, left.todo, left.acked, self._buffers)
                 left = left._replace(computing=started, todo=tuple(range(self._ranges)),
@@ -212,7 +213,7 @@ class WorkerSide:
     def _outcome(self, local: LocalState, op: Op) -> tuple[int, Wrong]:
         if op.kind == result.JOIN:
             return self._joined(local, op)
-        index, iteration, done, messages = op.range, op.iteration, local.applied[op.range], self._kinds.messages
+        index, iteration, done = op.range, op.iteration, local.applied[op.range]
         if op.kind in (result.STEP, result.DROP):
             if any(local.owed) and local.owed[index]:
                 wrong = invariants.applied(iteration, local.owed[index][0])
@@ -224,11 +225,11 @@ class WorkerSide:
             missed = op.kind == result.DROP and index == 0 and local.mode != LEFT
             local = local._replace(missed=local.missed + missed)
             if op.frees:
-                local = self._sent_down(local, messages.Ack, index, iteration)
+                local = self._sent_down(local, Ack, index, iteration)
         elif op.kind == result.FREE:
             owed = any(local.owed) and iteration in local.owed[index]
             wrong = invariants.freed(iteration, applied=iteration < done and not owed)
-            local = self._sent_down(local, messages.Ack, index, iteration)
+            local = self._sent_down(local, Ack, index, iteration)
         else:
             own = done - len(local.owed[index]) if local.owed else done
             wrong = invariants.replied(iteration, own, self._buffers if self._eager else 0, left=local.mode == LEFT)
@@ -237,7 +238,7 @@ class WorkerSide:
             if not wrong and not self._faults & DUPLICATE:
                 wrong = invariants.once(iteration, self._promised(local, index))
             if op.kind == result.SEND:
-                local = self._sent_down(local, messages.Weights, index, iteration, iteration, None, op.own)
+                local = self._sent_down(local, Weights, index, iteration, iteration, None, op.own)
             else:
                 local = local._replace(reading=(*local.reading, (index, iteration, op.own)))
         return self._number(local), wrong
@@ -255,7 +256,7 @@ class WorkerSide:
         """The last iteration that a worker was started with on a range."""
         iterations = [iteration for each, iteration, _ in local.reading if each == index]
         iterations += [message.iteration for message in map(self.message, local.down)
-                       if isinstance(message, self._kinds.messages.Weights) and message.range == index]  # fmt: skip
+                       if isinstance(message, Weights) and message.range == index]  # fmt: skip
         return max(iterations, default=local.got[index] if local.got else -1)
 
     # --- states as numbers ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from mutants import SOURCE, machines, modules
+from bugs import Bug
 from ownpolicies import NeverWaits
 
 from pslab.engines.check.explorer import Explorer, explore
@@ -61,30 +61,16 @@ CLUSTERS = [
 ]
 
 
-class Recording(Explorer):
-    """Without symmetry; records the states that it visits."""
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, symmetric=False, **more)
-        self.visited: list[tuple[int, ...]] = []
-
-    def _level(self, frontier: Any) -> Any:
-        self.visited += frontier
-        return super()._level(frontier)
-
-
 @pytest.mark.one_of(3)
 @pytest.mark.parametrize(("cluster", "faults"), CLUSTERS, ids=str)
 @pytest.mark.parametrize("sync", [BSP(), SSP(1), ASP()], ids=repr)
 def test_one_state_is_kept_of_those_that_differ_in_names(sync, cluster, faults):
-    full = Recording(sync, faults=faults, **cluster)
-    reduced = explore(sync, faults=faults, **cluster)
-    assert full.explore().verdict == reduced.verdict == "clean"
-    assert full.states == len(set(full.visited))
-    names = Explorer(sync, faults=faults, **cluster)  # gives each of them its canonical name
-    names.server, names.local = full.server, full.local
-    orbits = {(state[1], names.canonical(state[0], list(state[2:]))[0]) for state in full.visited}
-    assert reduced.states == len(orbits) < full.states
+    full = Explorer(sync, symmetric=False, faults=faults, **cluster)
+    reduced, names = (Explorer(sync, faults=faults, **cluster) for _ in range(2))
+    assert full.explore().verdict == reduced.explore().verdict == "clean"
+    names.server, names.local = full.server, full.local  # gives each of its states its canonical name
+    orbits = {(state[1], names.canonical(state[0], list(state[2:]))[0]) for state in full.seen}
+    assert len(reduced.seen) == len(orbits) < len(full.seen)
 
 
 class IgnoresLeaving(SSP):
@@ -110,7 +96,7 @@ def test_states_reached_with_fewer_faults_are_not_visited_again(verdict):
 
 
 def test_more_faults_reach_more_states():
-    kinds = ("duplicate", "lose", "kill", "reorder")
+    kinds = ("lose", "kill", "reorder")
     counts = [explored(SSP(1), iterations=1, faults=kinds[:count]).states for count in range(len(kinds) + 1)]
     assert counts == sorted(set(counts))
     fewer = [explored(SSP(1), iterations=1, faults=kinds, faults_max=count).states for count in range(len(kinds) + 1)]
@@ -131,47 +117,44 @@ def test_an_unknown_fault_is_refused():
 
 # --- policies that keep the rules -------------------------------------------------------------------------------------
 
+PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="release"), ElasticBSP(1),
+            ElasticBSP(2), ElasticBSP(1, include_last=True), ElasticBSP(1, predict="median", k=2)]  # fmt: skip
+REJOINS = ("lose", "kill", "rejoin")
+CLEAN = [
+    *((sync, {"iterations": 1 if faults == ("duplicate",) else 2, "faults": faults})
+      for sync in POLICIES for faults in NO_FAULT_OR_ONE),
+    *((sync, cluster) for sync in POLICIES for cluster in (
+        {"iterations": 1, "faults": REJOINS}, {"workers": 1, "ranges": 2, "faults": ("rejoin",)})),
+    *((sync, {"ranges": 2, "iterations": 1 if faults else 2, "faults": faults, "layered": True})
+      for sync, faults in ((BSP(), ()), (ASP(), ("kill",)))),
+    *((sync, {"iterations": 3 if {"duplicate", "rejoin"} & {*faults} else 4, "faults": faults})
+      for sync, faults in ((DSSP(0, 1), ("lose",)), (ElasticBSP(1), ("kill",)), (DSSP(0, 1), ("rejoin",)))),
+]  # fmt: skip
+LARGE = [
+    *((sync, {"iterations": 3 if {"duplicate", "rejoin"} & {*faults} else 4, "faults": faults})
+      for sync in PLANNING for faults in NO_FAULT_OR_ONE),
+    *((sync, {"ranges": 2, "iterations": 1 if faults else 2, "faults": faults, "layered": True})
+      for sync in (BSP(), SSP(1), ASP()) for faults in ((), ("duplicate",), ("lose",), ("kill",), ("reorder",))),
+    *((sync, {"ranges": 2, "iterations": 1, "faults": REJOINS, "layered": layered})
+      for sync, layered in ((BSP(), False), (BSP(), True), (SSP(1), True), (ASP(), True))),
+    *((sync, {"iterations": 3, "faults": FAULTS}) for sync in (SSP(0), SSP(2))),
+    *((resolve_sync(name), {"iterations": 1, "ranges": 2, "servers": 2, "faults": faults})
+      for name in examples() for faults in NO_FAULT_OR_ONE),
+    *((resolve_sync(name), {"workers": 1, "ranges": 2, "servers": 2, "faults": FAULTS, "faults_max": 2})
+      for name in examples()),
+]  # fmt: skip
 
-@pytest.mark.parametrize("faults", NO_FAULT_OR_ONE, ids=str)
-@pytest.mark.parametrize("sync", POLICIES, ids=repr)
-def test_the_policies_are_clean(sync, faults):
-    assert explored(sync, iterations=2 if faults != ("duplicate",) else 1, faults=faults).verdict == "clean"
 
-
-@pytest.mark.parametrize("sync", POLICIES, ids=repr)
-def test_a_worker_may_rejoin_after_all_have_left(sync):
-    assert explored(sync, iterations=1, faults=("lose", "kill", "rejoin")).verdict == "clean"
-    assert explored(sync, workers=1, ranges=2, faults=("rejoin",)).verdict == "clean"
-
-
-LAYERED = [(sync, faults) for sync in (BSP(), SSP(1), ASP())
-           for faults in ((), ("duplicate",), ("lose",), ("kill",), ("reorder",))]  # fmt: skip
-QUICK = [each for each in LAYERED if isinstance(each[0], BSP) or each[1] == ("kill",)]
-
-
-@pytest.mark.one_of(3)
-@pytest.mark.parametrize(
-    ("sync", "faults"), [pytest.param(*each, marks=[pytest.mark.slow] * (each not in QUICK)) for each in LAYERED]
-)
-def test_layered_workers_are_clean(sync, faults):
-    found = explored(sync, ranges=2, iterations=1 if faults else 2, faults=faults, layered=True)
+@pytest.mark.parametrize(("sync", "cluster"), [
+    *(pytest.param(*each, id=f"{each[0]}-{each[1]}") for each in CLEAN),
+    *(pytest.param(*each, id=f"large-{each[0]}-{each[1]}", marks=pytest.mark.slow) for each in LARGE),
+])  # fmt: skip
+def test_a_policy_is_clean(sync: Any, cluster: dict[str, Any]):
+    found = explored(sync, **cluster)
     assert found.verdict == "clean", str(found.violation)
-    assert found.states > 1000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sync", "layered"), [(BSP(), False), (BSP(), True), (SSP(1), True), (ASP(), True)], ids=repr)
-def test_a_worker_may_rejoin_with_one_range_ahead(sync, layered):
-    found = explored(sync, ranges=2, iterations=1, faults=("lose", "kill", "rejoin"), layered=layered)
-    assert found.verdict == "clean", str(found.violation)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sync", [SSP(0), SSP(2)], ids=repr)
-def test_a_large_exploration_with_all_faults_is_clean(sync):
-    found = explored(sync, iterations=3, faults=FAULTS)
-    assert found.verdict == "clean", str(found.violation)
-    assert found.states > 100_000
+    assert found.symmetric
+    if cluster.get("faults") == FAULTS and "faults_max" not in cluster:
+        assert found.states > 100_000
 
 
 # --- policies that break a rule ---------------------------------------------------------------------------------------
@@ -246,42 +229,25 @@ def test_the_broken_rule_is_named(sync, words):
     assert words in wrong(sync)[0]
 
 
-def test_weights_that_change_while_they_are_read_are_found():
+class AppliesLate(NeverWaits):
+    def step(self, state: Any, event: Any, clocks: Any) -> Any:
+        if isinstance(event, Pushed):
+            waiting = tuple(each for each in state if each[0] != event.worker)
+            return waiting, (*(Start(*each) for each in waiting), Apply(event.worker, event.iteration))
+        return ((*state, (event.worker, event.iteration)), ()) if isinstance(event, Asked) else (state, ())
+
+
+def test_weights_that_change_while_they_are_read_are_found(monkeypatch: pytest.MonkeyPatch):
     """With the server's guard removed, and a policy that applies after it starts."""
-    text, guard = (SOURCE / "protocol/server.py").read_text(), "        if scope.reading:\n            raise"
-    assert text.count(guard) == 1
-    fresh = modules({"protocol.server": text.replace(guard, "        if False:\n            raise")})
-    messages = fresh["protocol.messages"]
-
-    class AppliesLate(NeverWaits):
-        def step(self, state: Any, event: Any, clocks: Any) -> Any:
-            if isinstance(event, messages.Pushed):
-                waiting = tuple(each for each in state if each[0] != event.worker)
-                return waiting, (*(messages.Start(*each) for each in waiting),
-                                 messages.Apply(event.worker, event.iteration))  # fmt: skip
-            return ((*state, (event.worker, event.iteration)), ()) if isinstance(event, messages.Asked) else (state, ())
-
-    what, path = wrong(AppliesLate(None), machines=machines(fresh))
+    guard = "        if scope.reading:\n            raise"
+    Bug("no guard", "protocol.server", guard, guard.replace("scope.reading", "False"), "").seed(monkeypatch)
+    what, path = wrong(AppliesLate(None))
     assert "changes while worker" in what
     assert "is being sent its weights" in what
     assert "the server starts worker" in path[-1]
 
 
 # --- policies that plan -----------------------------------------------------------------------------------------------
-
-PLANNING = [DSSP(0, 1), DSSP(1, 1), DSSP(0, 1, "literal"), DSSP(0, 1, interval="release"), ElasticBSP(1),
-            ElasticBSP(2), ElasticBSP(1, include_last=True), ElasticBSP(1, predict="median", k=2)]  # fmt: skip
-
-
-@pytest.mark.one_of(8)
-@pytest.mark.parametrize("faults", NO_FAULT_OR_ONE, ids=str)
-@pytest.mark.parametrize(
-    "sync", [pytest.param(each, marks=[pytest.mark.slow] * (each in PLANNING[1::2])) for each in PLANNING], ids=repr
-)
-def test_policies_that_plan_are_clean(sync, faults):
-    found = explored(sync, iterations=3 if {"duplicate", "rejoin"} & {*faults} else 4, faults=faults)
-    assert (found.verdict, found.symmetric) == ("clean", True), str(found.violation)
-
 
 class Only:
     """One of a policy's variants."""
@@ -294,8 +260,8 @@ class Only:
 def test_every_plan_is_explored():
     """The states that each variant reaches by itself are reached, and more."""
     several = explored(ElasticBSP(2), iterations=4)
-    alone = [explored(Only(plan), iterations=4) for plan in ElasticBSP(2).variants(2)]
-    assert [found.verdict for found in alone] == ["clean"] * 4
+    alone = [explored(Only(plan), iterations=4) for plan in ElasticBSP(2).variants(2)[1:3]]
+    assert [found.verdict for found in alone] == ["clean"] * 2
     assert several.states > max(found.states for found in alone)
     assert explored(Only(DSSP(0, 1)), iterations=4).states <= explored(DSSP(0, 1), iterations=4).states
 
@@ -342,7 +308,7 @@ def test_a_plan_without_searched_is_refused():
 
 def test_workers_beyond_their_iterations_release_those_that_wait():
     """Where the explored iterations end, a barrier may be further ahead for one worker than for the other."""
-    for iterations in range(1, 5):
+    for iterations in range(1, 4):
         assert explored(ElasticBSP(2), iterations=iterations).verdict == "clean"
 
     class StartsOnlyTheLast(ElasticBSP):
@@ -391,19 +357,11 @@ def test_a_policy_that_distinguishes_workers_is_explored_without_symmetry(favour
 # --- several servers --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("sync", "states"), [(BSP(), 3330), (SSP(1), 3626), (ASP(), 3626), (DSSP(1, 1), 1335)],
-                         ids=repr)  # fmt: skip
-def test_a_policy_is_clean_with_its_ranges_at_two_servers(sync: Any, states: int):
+@pytest.mark.parametrize(("sync", "states"), [
+    (BSP(), 3330), (DSSP(1, 1), 1335), *(pytest.param(sync, 3626, marks=pytest.mark.slow) for sync in (SSP(1), ASP()))
+], ids=repr)  # fmt: skip
+def test_states_with_ranges_at_two_servers_are_counted(sync: Any, states: int):
     """More than with one, whose weights are read before a push is taken: an order waits at its server, however long."""
     found = explored(sync, iterations=1, ranges=2, servers=2)
     assert (found.verdict, found.states) == ("clean", states)
     assert explored(sync, iterations=1, ranges=2).states != states
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", examples())
-def test_every_policy_is_clean_with_its_ranges_at_two_servers(name: str):
-    for faults in NO_FAULT_OR_ONE:
-        found = explored(resolve_sync(name), iterations=1, ranges=2, servers=2, faults=faults)
-        assert found.verdict == "clean", str(found.violation)
-    assert explored(resolve_sync(name), workers=1, ranges=2, servers=2, faults=FAULTS, faults_max=2).verdict == "clean"

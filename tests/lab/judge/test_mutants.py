@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from bugs import CHECKED
 from histories import assert_invalid, assert_valid, recorded
-from mutants import MUTANTS
 
 import pslab
 from pslab.lab.judge.verdict import Verdict
@@ -34,8 +34,8 @@ Edits = tuple[tuple[str, str, str], ...]  # (file, what must be there once, what
 
 def seeded(name: str) -> Edits:
     """A bug of the checker's list."""
-    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
-    return ((mutant.file, mutant.old, mutant.new),)
+    (bug,) = [bug for bug in CHECKED if bug.name == name]
+    return ((f"{bug.where.replace('.', '/')}.py", bug.old, bug.new),)
 
 
 #: bug -> its edits, the policy, the budget that the run reaches with it, words of the verdict
