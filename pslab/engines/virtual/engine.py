@@ -59,7 +59,7 @@ def _execute(
     pool = pools.acquire(count, lambda: on_progress({}))
     try:
         with one_thread():  # the cores are the hosts'
-            return _VirtualRun(pool, experiment, on_progress, count, simulator).conduct()
+            return VirtualRun(pool, experiment, on_progress, count, simulator).conduct()
     except Interrupted:
         raise
     except BaseException:
@@ -72,8 +72,8 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class _VirtualRun(Coordinator):
-    """A run in virtual time, with hosts for its gradients."""
+class VirtualRun(Coordinator):
+    """A run in virtual time, with hosts for its gradients: the processes of a pool, or the process that conducts it."""
 
     def __init__(
         self, pool: Pool, experiment: Experiment, on_progress: OnProgress, count: int, made: Callable[..., Simulator]
