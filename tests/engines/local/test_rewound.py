@@ -100,7 +100,7 @@ def campaign(tmp_path, undisturbed, seed):
     return check(found, undisturbed(name, servers), f"server {server} of {servers}" if server else "server")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [2, 4, 6])
 def test_a_server_that_is_killed_changes_no_bit_under_a_barrier(tmp_path, undisturbed, seed):
     assert campaign(tmp_path, undisturbed, seed)
 
