@@ -1,4 +1,4 @@
-"""Seeded bugs of drivers, books, links and faults: edits of one function's text, in the process that runs it."""
+"""Seeded bugs of drivers, accounts, links and faults: edits of one function's text, in the process that runs it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def found_by_chaos(runs: int = RUNS) -> tuple[int, str]:
     return -1, ""
 
 
-DRIVER, BOOKS = "engines.server.driver:ServerDriver", "engines.server.push_accounts:PushAccounts"
+DRIVER, ACCOUNTS = "engines.server.driver:ServerDriver", "engines.server.push_accounts:PushAccounts"
 STORE = "engines.server.store:OwnStore"
 LEDGER, DSSP = "engines.server.ledger:Ledger", "policies.sync.dssp:DSSP"
 WORKER, NODE = "engines.worker.driver:WorkerDriver", "engines.virtual.worker_node:WorkerNode"
@@ -85,18 +85,18 @@ BUGS = [
         "pass",
         "the run stalled"),
     Bug("a worker that left still computes", f"{DRIVER}.leave",
-        "self.books.leave(worker)",
+        "self.accounts.leave(worker)",
         "pass",
         "ProtocolError: bsp has a barrier, but applies"),
     Bug("the budget is passed by one", f"{DRIVER}._end_if_spent",
         "self.machine.spent(self._budget)",
         "self.machine.spent(self._budget and self._budget + 1)",
         "was accepted after the budget of"),
-    Bug("a push is applied before it was taken", f"{DRIVER}.applied",
-        "books.applied_at(step, done_s)",
-        "books.applied_at(step, (work.led_by or [done_s])[0] - 1e-3)",
+    Bug("a push is applied before it was taken", f"{DRIVER}._applied",
+        "accounts.applied_at(step, done_s)",
+        "accounts.applied_at(step, (work.led_by or [done_s])[0] - 1e-3)",
         ") was applied at"),
-    Bug("weights name the version after theirs", f"{DRIVER}.laid",
+    Bug("weights name the version after theirs", f"{DRIVER}._laid",
         "reply.version, answer",
         "reply.version + 1, answer",
         "which is from the future: the push itself made ver"),
@@ -105,7 +105,7 @@ BUGS = [
         "carry_out(order._replace(pull=order.pull._replace(iteration=order.pull.iteration + 1))\n"
         "            if isinstance(order, Reply) else order,",
         "a sequential replay"),
-    Bug("acknowledgements are sent again and again", f"{DRIVER}.laid",
+    Bug("acknowledgements are sent again and again", f"{DRIVER}._laid",
         "self._outbox.pop(place, ())",
         "self._outbox.get(place, ())",
         "'s apply of iteration"),
@@ -114,7 +114,7 @@ BUGS = [
         "joined(worker, iteration + 1, now)",
         "joins with iteration"),
     Bug("a dropped push is not acknowledged", f"{DRIVER}._perform",
-        "self._store_of(effect.range).hand(effect, Work(dealt=self._dealt_with((effect.push,))), self)",
+        "self._hand(self._store_of(effect.range), effect, Work(dealt=self._dealt_with((effect.push,))))",
         "pass",
         "the run stalled", slow=True),
     Bug("refused messages are not counted", f"{DRIVER}._perform",
@@ -125,20 +125,20 @@ BUGS = [
         "self._perform(self.machine.leave(worker, now))",
         "self.machine.leave(worker, now)",
         "the run stalled"),
-    # --- books and ledger -----------------------------------------------------------------------------------------
-    Bug("a push is complete when half of its ranges are", f"{BOOKS}._complete",
+    # --- accounts and ledger -----------------------------------------------------------------------------------------
+    Bug("a push is complete when half of its ranges are", f"{ACCOUNTS}._complete",
         "self._missing.pop(name, self._ranges) - 1",
         "self._missing.pop(name, (self._ranges + 1) // 2) - 1",
         "the manifest counts", slow=True),
-    Bug("a push counts as one gradient", f"{BOOKS}.counted",
+    Bug("a push counts as one gradient", f"{ACCOUNTS}.counted",
         "traits.gradients(push.iteration)",
         "1",
         "the manifest counts", slow=True),
-    Bug("a dropped push counts twice", f"{BOOKS}.discard",
+    Bug("a dropped push counts twice", f"{ACCOUNTS}.discard",
         "self.dropped += 1",
         "self.dropped += 2",
         "the manifest counts"),
-    Bug("what workers compute on is of the version before", f"{BOOKS}.replied",
+    Bug("what workers compute on is of the version before", f"{ACCOUNTS}.replied",
         "pull.iteration] = reply.version",
         "pull.iteration - 1] = reply.version",
         "ProtocolError: bsp has a barrier, but applies"),

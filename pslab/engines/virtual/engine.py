@@ -160,12 +160,12 @@ class VirtualRun(Coordinator):
         return outcome
 
     def _close(self, simulator: Simulator) -> np.ndarray:
-        books = simulator.driver.books
-        return books.ledger.close(books.applied, simulator.driver.ended_s)
+        accounts = simulator.driver.accounts
+        return accounts.ledger.close(accounts.applied, simulator.driver.ended_s)
 
     def _outcome(self, simulator: Simulator, pushes: np.ndarray) -> Outcome:
         wall_s = self.keeper.before_s + time.monotonic() - self.start_s
         facts = {**simulator.facts(self.preparation_s, self.turning_s, wall_s), **self.keeper.facts()}
-        arrivals = simulator.driver.books.ledger.arrivals
+        arrivals = simulator.driver.accounts.ledger.arrivals
         tables = self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights()
         return Outcome(*tables, facts, self.left())

@@ -43,16 +43,16 @@ def job_without_tensors(experiment: Experiment) -> Job:
 def exchange(job: Job, shard: Shard, gradients: Gradients, on_progress: OnProgress) -> Outcome:
     """A run's exchange in virtual time; it leaves neither accuracy nor weights. Raises Interrupted."""
     start_s = time.monotonic()
-    books = PushAccounts(job, Ledger(job, None, None, lambda body: None))
-    simulator = Simulator(job, books, shard, gradients)
+    accounts = PushAccounts(job, Ledger(job, None, None, lambda body: None))
+    simulator = Simulator(job, accounts, shard, gradients)
     try:
         simulator.run(on_progress)
     except KeyboardInterrupt:
         simulator.driver.end("interrupted", simulator.scheduler.now)
     driver, spent_s = simulator.driver, time.monotonic() - start_s
-    pushes = books.ledger.close(books.applied, driver.ended_s)
+    pushes = accounts.ledger.close(accounts.applied, driver.ended_s)
     facts = simulator.facts(0.0, spent_s, spent_s)
-    tables = np.empty((0, 4)), simulator.phases(), pushes, books.ledger.arrivals
+    tables = np.empty((0, 4)), simulator.phases(), pushes, accounts.ledger.arrivals
     outcome = Outcome(*tables, np.empty(0, np.float32), facts)
     if driver.outcome == "interrupted":
         raise Interrupted(outcome)
