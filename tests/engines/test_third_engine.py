@@ -21,7 +21,7 @@ from pslab.engines.experiment.layout import Layout
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import Frame, pack, unpack
 from pslab.engines.server.clock import WallClock
-from pslab.engines.server.driver import ServerDriver
+from pslab.engines.server.driver import ServerDriver, Transport
 from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
 from pslab.engines.server.shard import TensorShard
@@ -33,7 +33,7 @@ from pslab.protocol.server import Server
 from pslab.tensors.device import one_thread
 
 
-class Bytes:
+class Bytes(Transport):
     """Everything in one process, one message after another."""
 
     def __init__(self, experiment: Experiment) -> None:
@@ -42,11 +42,11 @@ class Bytes:
         arena.reserve(layout.end)
         arena.tensor(layout.server, layout.size, layout.dtype).copy_(experiment.weights)
         self.shard = TensorShard(self.job, arena)
-        books = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
+        accounts = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
         workers = range(experiment.run.workers)
         machine = Server(workers, len(self.job.parts), self.job.sync)
         self.clock, self.under_way = WallClock(), deque[tuple[str, int, bytes]]()
-        self.server = ServerDriver(self.job, machine, books, self.shard, self.clock, self)
+        self.server = ServerDriver(self.job, machine, accounts, self.shard, self.clock, self)
         self.workers = [WorkerDriver(self.job, worker, self.sender(worker), []) for worker in workers]
         self.producers = [Producer(self.job, worker, arena, data) for worker in workers]
 
@@ -55,12 +55,6 @@ class Bytes:
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
         self.under_way.append(("down", worker, pack(frame)))
-
-    def attend(self) -> None:
-        """Nothing falls due meanwhile."""
-
-    def keep(self) -> None:
-        """What is sent has been copied."""
 
     def run(self) -> torch.Tensor:
         self.clock.start()

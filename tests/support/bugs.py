@@ -85,7 +85,7 @@ ELASTIC = "policies.sync.elastic"
 EAGER = "policies.sync.eager"
 BACKUP = "policies.sync.backup"
 DRIVER = "engines.server.driver:ServerDriver"
-BOOKS = "engines.server.push_accounts:PushAccounts"
+ACCOUNTS = "engines.server.push_accounts:PushAccounts"
 OWN_STORE = "engines.server.store:OwnStore"
 LEDGER = "engines.server.ledger:Ledger"
 DSSP_POLICY = "policies.sync.dssp:DSSP"
@@ -449,15 +449,15 @@ BUGS = [
     Bug("a worker that is back is not answered again", f"{DRIVER}.leave",
         "self._answered.pop((worker, index), None)", "pass", "the run stalled", run=39),
     Bug("a worker that left still computes", f"{DRIVER}.leave",
-        "self.books.leave(worker)", "pass", "ProtocolError: bsp has a barrier, but applies",
+        "self.accounts.leave(worker)", "pass", "ProtocolError: bsp has a barrier, but applies",
         run="a worker that joins amid a layered round of a barrier"),
     Bug("the budget is passed by one", f"{DRIVER}._end_if_spent",
         "self.machine.spent(self._budget)", "self.machine.spent(self._budget and self._budget + 1)",
         "was accepted after the budget of", run=0),
-    Bug("a push is applied before it was taken", f"{DRIVER}.applied",
-        "books.applied_at(step, done_s)", "books.applied_at(step, (work.led_by or [done_s])[0] - 1e-3)",
+    Bug("a push is applied before it was taken", f"{DRIVER}._applied",
+        "accounts.applied_at(step, done_s)", "accounts.applied_at(step, (work.led_by or [done_s])[0] - 1e-3)",
         ") was applied at", run=4),
-    Bug("weights name the version after theirs", f"{DRIVER}.laid",
+    Bug("weights name the version after theirs", f"{DRIVER}._laid",
         "reply.version, answer", "reply.version + 1, answer", "which is from the future: the push itself made ver",
         run=4),
     Bug("weights are read twice", f"{OWN_STORE}.hand",
@@ -465,26 +465,26 @@ BUGS = [
         "carry_out(order._replace(pull=order.pull._replace(iteration=order.pull.iteration + 1))\n"
         "            if isinstance(order, Reply) else order,",
         "a sequential replay", run=1),
-    Bug("acknowledgements are sent again and again", f"{DRIVER}.laid",
+    Bug("acknowledgements are sent again and again", f"{DRIVER}._laid",
         "self._outbox.pop(place, ())", "self._outbox.get(place, ())", "'s apply of iteration", run=1),
     Bug("a worker joins with another iteration than is recorded", f"{DRIVER}.join",
         "joined(worker, iteration, now)", "joined(worker, iteration + 1, now)", "joins with iteration", run=4),
     Bug("a dropped push is not acknowledged", f"{DRIVER}._perform",
-        "self._store_of(effect.range).hand(effect, Work(dealt=self._dealt_with((effect.push,))), self)", "pass",
+        "self._hand(self._store_of(effect.range), effect, Work(dealt=self._dealt_with((effect.push,))))", "pass",
         "the run stalled", run=845),
     Bug("refused messages are not counted", f"{DRIVER}._perform",
         "self.refused += 1", "pass", "is refused: duplicate push", run=7),
     Bug("who has left is not discarded from the shard", f"{DRIVER}.leave",
         "self._perform(self.machine.leave(worker, now))", "self.machine.leave(worker, now)", "the run stalled", run=10),
-    # --- books and ledger ---------------------------------------------------------------------------------------------
-    Bug("a push is complete when half of its ranges are", f"{BOOKS}._complete",
+    # --- accounts and ledger ----------------------------------------------------------------------------------------
+    Bug("a push is complete when half of its ranges are", f"{ACCOUNTS}._complete",
         "self._missing.pop(name, self._ranges) - 1", "self._missing.pop(name, (self._ranges + 1) // 2) - 1",
         "the manifest counts", run=4),
-    Bug("a push counts as one gradient", f"{BOOKS}.counted",
+    Bug("a push counts as one gradient", f"{ACCOUNTS}.counted",
         "traits.gradients(push.iteration)", "1", "the manifest counts", run=4),
-    Bug("a dropped push counts twice", f"{BOOKS}.discard",
+    Bug("a dropped push counts twice", f"{ACCOUNTS}.discard",
         "self.dropped += 1", "self.dropped += 2", "the manifest counts", run=12),
-    Bug("what workers compute on is of the version before", f"{BOOKS}.replied",
+    Bug("what workers compute on is of the version before", f"{ACCOUNTS}.replied",
         "pull.iteration] = reply.version", "pull.iteration - 1] = reply.version",
         "ProtocolError: bsp has a barrier, but applies", run=23),
     Bug("staleness counts the own step", f"{LEDGER}.applied",

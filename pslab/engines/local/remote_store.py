@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Carried, Ended, Frame, Go, Joined, Stop
@@ -20,10 +20,10 @@ from pslab.engines.local.lines.stream import ready
 from pslab.engines.local.store import frame_of
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.server.clock import WallClock
-from pslab.engines.server.store import StoreListener, Work, pass_on
+from pslab.engines.server.store import Finished, Work
 from pslab.errors import FrameError
-from pslab.protocol.server import Reply, Step
-from pslab.protocol.store import Order, Snapshot, Store
+from pslab.protocol.server import Reply
+from pslab.protocol.store import Order, Store
 
 HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
 
@@ -51,34 +51,31 @@ class RemoteStore:
         """Whether it is still to lay weights ready for a worker."""
         return any(isinstance(order, Reply) and order.pull.worker == worker for order, *_ in self.machine.orders)
 
-    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
+    def hand(self, order: Order, work: Work) -> None:
         now = self._clock.now()
         self.machine.order(order, work._replace(computing=()))  # which goes on to change
         self._held.append((now + self._latency_s, frame_of(order, work)))
         self.send_due(now)
 
-    def settle(self, machine: Store, hearer: StoreListener, now: float) -> None:
+    def settle(self, machine: Store, now: float) -> Iterator[Finished]:
         """It goes on from a checkpoint: all orders before that are done, and workers that waited for it begin again."""
         self.machine = machine
         while machine.orders:
             done = machine.done()
-            if isinstance(done.order, Step):
-                hearer.applied(done.order, done.about, now)
-            elif isinstance(done.order, Snapshot):
-                hearer.copied(done.order.number, now)
+            yield Finished(done.order, done.about, (), False, 0, now, now)
 
-    def finish(self, hearer: StoreListener) -> None:
+    def finish(self) -> Iterator[Finished]:
         self.send_due(math.inf)
-        self._hear_while(lambda: self.owes, hearer)  # what comes from workers comes too late
+        return self._hear_while(lambda: self.owes)  # what comes from workers comes too late
 
-    def dismiss(self, hearer: StoreListener) -> None:
+    def dismiss(self) -> Iterator[Finished]:
         """Read its stream to its last message: the next run begins with an empty one."""
-        self._hear_while(lambda: not self.over, hearer)
+        return self._hear_while(lambda: not self.over)
 
-    def _hear_while(self, condition: Callable[[], bool], hearer: StoreListener) -> None:
+    def _hear_while(self, condition: Callable[[], bool]) -> Iterator[Finished]:
         while condition() and not self.gone:
             if ready((self.descriptor,), self.patience_s):
-                self.hear(hearer)
+                yield from self.hear()[0]
             else:
                 self.gone = True
 
@@ -96,21 +93,21 @@ class RemoteStore:
         while self._held and self._held[0][0] <= now:
             self.send(self._held.popleft()[1])
 
-    def hear(self, hearer: StoreListener) -> list[Frame]:
+    def hear(self) -> tuple[list[Finished], list[Frame]]:
         """Read what it has done, or that it is gone; what workers have sent by way of it, and that streams have ended.
         """
-        passed = []
+        finished, passed = list[Finished](), list[Frame]()
         try:
             for frame in self._stream.frames():
                 if isinstance(frame[0], Carried):
-                    pass_on(self.machine.done(), hearer, *frame[0])
+                    finished.append(Finished.of(self.machine.done(), *frame[0]))
                 elif isinstance(frame[0], Stop):
                     self.over = True
                 else:
                     passed.append(frame)
         except (EOFError, OSError):
             self.gone = True
-        return passed
+        return finished, passed
 
 
 class RemoteStores:
@@ -152,10 +149,12 @@ class RemoteStores:
             store.ended.discard(worker)
             store.send([Joined(worker)])
 
-    def hear(self, source: int, hearer: StoreListener) -> tuple[list[tuple[int, Frame]], list[int]]:
-        """Read one's stream: frames that have come whole now, and workers from which nothing more comes to it."""
+    def hear(self, source: int) -> tuple[list[Finished], list[tuple[int, Frame]], list[int]]:
+        """Read one's stream: what it has done, frames that have come whole now, and workers from which nothing more
+        comes to it."""
         store, whole, ended = self.sources[source], list[tuple[int, Frame]](), list[int]()
-        for frame in store.hear(hearer):
+        finished, passed = store.hear()
+        for frame in passed:
             last = frame[-1]
             if isinstance(last, Ended):
                 store.ended.add(last.worker)
@@ -168,7 +167,7 @@ class RemoteStores:
                 ended.append(last.worker)
         if store.gone:
             del self.sources[source]
-        return whole, ended
+        return finished, whole, ended
 
     def _add(self, worker: int, server: int, frame: Frame) -> list[Frame]:
         if worker in self.wrong:
@@ -200,20 +199,20 @@ class RemoteStores:
         """Whether one of them is still to lay weights ready for a worker."""
         return any(store.answers(worker) for store in self.each)
 
-    def settle(self, machines: Iterable[Store], hearer: StoreListener, now: float) -> None:
+    def settle(self, machines: Iterable[Store], now: float) -> Iterator[Finished]:
         """They go on from a checkpoint, in which these are their machines."""
         for store, machine in zip(self.each, machines, strict=True):
-            store.settle(machine, hearer, now)
+            yield from store.settle(machine, now)
 
     def send(self, message: Go | Stop) -> None:
         """Send all of them something that is no order."""
         for store in self.each:
             store.send([message])
 
-    def dismiss(self, hearer: StoreListener) -> None:
+    def dismiss(self) -> Iterator[Finished]:
         """Read every stream to its last message."""
         for store in self.each:
-            store.dismiss(hearer)
+            yield from store.dismiss()
 
     def next_s(self) -> float:
         """When there is something to be sent; infinity if nothing is."""

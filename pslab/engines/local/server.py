@@ -21,7 +21,7 @@ from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.watch import LOOKS
 from pslab.engines.server.clock import MESSAGE, WallClock
 from pslab.engines.server.ledger import reached, show_held
-from pslab.engines.server.store import NO_WORK
+from pslab.engines.server.store import NO_WORK, Finished
 from pslab.engines.server.worker_status import doings
 from pslab.protocol.messages import Weights
 from pslab.protocol.store import Keep
@@ -84,7 +84,7 @@ class LocalServer:
             zero_s = time.monotonic() - before_s * dilation if paused else self.resumed["zero_s"]
             self.clock.start(dilation, zero_s)
             self.stores.send(Go(zero_s))
-            self.stores.settle(self.state.machines, self.driver, before_s)
+            self._finished(self.stores.settle(self.state.machines, before_s))
             streams, self.streams, self.whose = self.streams, [None] * len(self.streams), {self.parent.fileno(): None}
             self.coming = {w: stream for w, stream in enumerate(streams) if stream is not None and w not in self.left}
         self._loop()
@@ -177,7 +177,7 @@ class LocalServer:
         """Begin a checkpoint if one is due."""
         if due and self.checkpoints.begin(self.state):
             for store in self.stores.each:
-                store.hand(Keep(self.checkpoints.number), NO_WORK, self.driver)
+                store.hand(Keep(self.checkpoints.number), NO_WORK)
 
     def _obey(self) -> None:
         verb, arguments = await_order(self.parent)
@@ -213,13 +213,19 @@ class LocalServer:
 
     def _hear_store(self, source: int) -> None:
         """Read what another server has done, and what workers have sent by way of it."""
-        whole, ended = self.stores.hear(source, self.driver)
+        finished, whole, ended = self.stores.hear(source)
+        self._finished(finished)
         for worker, frame in whole:
             self._heard(worker, [frame])
         for worker in [worker for worker in ended if worker not in self.coming]:
             while self.streams[worker] is not None and self._hear(worker):
                 pass  # it has come before
             self._end_stream(worker)
+
+    def _finished(self, each: Iterable[Finished]) -> None:
+        """Other servers have done this."""
+        for found in each:
+            self.driver.finished(found)
 
     def _end_stream(self, worker: int) -> None:
         """Nothing more is read of a worker's process; it is lost once no server has anything of it."""
@@ -340,7 +346,7 @@ class LocalServer:
             self._progress(waiting)
             for source in ready([*self.whose, *self.stores.sources], PROGRESS_PERIOD_S):
                 if source in self.stores.sources:
-                    self.stores.hear(source, self.driver)
+                    self._finished(self.stores.hear(source)[0])
                     continue
                 if (sender := self.whose.get(source, BURIED)) is None:
                     self._obey()
@@ -353,11 +359,11 @@ class LocalServer:
                     report(self.parent, "lost", {"worker": sender, "over": True})
                 if frames is None or any(isinstance(message, Stop) for frame in frames for message in frame):
                     waiting.discard(sender)
-        self.stores.dismiss(self.driver)
+        self._finished(self.stores.dismiss())
 
     def _report(self, ended_s: float) -> None:
-        books, pushes = self.driver.books, self.driver.books.applied
-        rows = books.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
+        accounts, pushes = self.driver.accounts, self.driver.accounts.applied
+        rows = accounts.ledger.close(pushes, ended_s)  # the parent sees them, and the weights
         show_held(self.job, self.context.arena, self.job.layout.server, 0)
         if fallen := self.stores.gone():  # not all that was decided was done
             report(self.parent, "fallen", {"numbers": fallen})
@@ -369,8 +375,8 @@ class LocalServer:
             "accepted": self.machine.gradients,
             "refused": self.driver.refused + self.faults.refused,
             "faulted": self.faults.rows,
-            "dropped": books.dropped,
-            "dropped_bytes": books.dropped_bytes,
+            "dropped": accounts.dropped,
+            "dropped_bytes": accounts.dropped_bytes,
             "diverged": self.driver.diverged,
             **({"requested_bytes": self.driver.requested_bytes} if self.job.keyed else {}),
             **self.links.facts(),

@@ -184,5 +184,5 @@ class LocalStore:
             self._part.send(order.number, {}, {"shard": self._shard})
             took = 0, begin_s, self._clock.now()
         else:
-            took = carry_out(order, work, self._role.server, self._job, self._shard, self._clock, self)
+            took = carry_out(order, work, self._role.server, self._job, self._shard, self._clock, self.copy)
         self._tell([Carried(*took)])

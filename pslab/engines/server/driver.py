@@ -15,17 +15,18 @@ from pslab.engines.experiment.wire import Answer, Diverged, Frame, Gone, Taken, 
 from pslab.engines.server.clock import SEARCH, Clock
 from pslab.engines.server.ledger import NOTHING
 from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.store import NO_WORK, Dealt, OwnStore, Shard, Store, Work
+from pslab.engines.server.store import NO_WORK, Dealt, Finished, OwnStore, Shard, Store, Work
 from pslab.protocol.messages import Ack, Pull, Push, Searched, Weights
 from pslab.protocol.server import Discard, Effect, Refuse, Reply, Server, Step
-from pslab.protocol.store import Forget, Snapshot
+from pslab.protocol.store import Forget, Order, Snapshot
 from pslab.protocol.worker import buffers_of
 from pslab.tensors.update import rate_state
 from pslab.tensors.workload.data import rounds
 
 
 class Transport(Protocol):
-    """How a server's frames reach its workers."""
+    """How a server's frames reach its workers. Without methods of its own a class has nothing to do
+    between its frames."""
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
         """Let these messages of one server travel as one from this instant on; the last one is the weights of a range,
@@ -33,23 +34,25 @@ class Transport(Protocol):
 
     def attend(self) -> None:
         """Time has passed: deliver what is due meanwhile."""
+        return
 
     def keep(self) -> None:
         """The weights are about to change: what is still being sent of them is to arrive as it is now."""
+        return
 
 
 class ServerDriver:
     """One run at its server, until there is an `outcome`."""
 
     def __init__(
-        self, job: Job, machine: Server, books: PushAccounts, shard: Shard, clock: Clock, transport: Transport,
+        self, job: Job, machine: Server, accounts: PushAccounts, shard: Shard, clock: Clock, transport: Transport,
         waiting: Waiting | None = None, others: Sequence[Store] = (),
     ) -> None:  # fmt: skip
-        self._job, self.machine, self.books, self._shard = job, machine, books, shard
-        self._ledger, self._budget, self._server_of = books.ledger, job.run.pushes, job.server_of
+        self._job, self.machine, self.accounts, self._shard = job, machine, accounts, shard
+        self._ledger, self._budget, self._server_of = accounts.ledger, job.run.pushes, job.server_of
         self._listed = not (job.keyed or job.cluster.colocated)  # whether its bytes are what crosses the network
         self._joined = rate_state.joins(job.rate)  # whether a store needs the versions that workers compute on
-        self._stores: list[Store] = [OwnStore(job, shard, clock, books.ledger), *others]
+        self._stores: list[Store] = [OwnStore(job, shard, clock, accounts.ledger), *others]
         self._clock, self._transport, self._waiting = clock, transport, waiting
         self._buffers = buffers_of(job.traits.eager)
         # of (worker, server) what goes with the next weights
@@ -80,15 +83,15 @@ class ServerDriver:
         """The run is over, when all that was decided is done."""
         self.outcome, self.ended_s = outcome, now
         for store in self._stores:
-            store.finish(self)
+            self._finish(store)
 
     def keep_last(self, now: float) -> None:
         """The run is over: its last weights are to be evaluated, too. One server's own ledger keeps them."""
-        ledger, applied = self.books.ledger, self.books.applied
+        ledger, applied = self.accounts.ledger, self.accounts.applied
         if len(self._stores) > 1 and ledger.lacks(applied):
             self._open_snapshot(now)
             for store in self._stores:
-                store.finish(self)
+                self._finish(store)
 
     def receive(self, frame: Frame) -> None:
         """Deal with the messages of a frame, unless the run is over."""
@@ -109,9 +112,9 @@ class ServerDriver:
         if worker in self.machine.workers:
             now = self._clock.now()
             self._ledger.left(worker, now)
-            self.books.leave(worker)
+            self.accounts.leave(worker)
             for server, store in enumerate(self._stores):
-                store.hand(Forget(worker), NO_WORK, self)
+                self._hand(store, Forget(worker), NO_WORK)
                 self._outbox.pop((worker, server), None)
             for index in range(len(self._job.parts)):
                 self._dealt.pop((worker, index), None)
@@ -205,8 +208,8 @@ class ServerDriver:
                 self._reply(effect)
                 pending.extend(self.machine.answered(effect.pull.range))
             elif isinstance(effect, Discard):
-                self.books.discard(effect)
-                self._store_of(effect.range).hand(effect, Work(dealt=self._dealt_with((effect.push,))), self)
+                self.accounts.discard(effect)
+                self._hand(self._store_of(effect.range), effect, Work(dealt=self._dealt_with((effect.push,))))
             elif isinstance(effect, Searched):
                 self._clock.spend(SEARCH, self._clock.now(), effect.points)
             elif isinstance(effect, Refuse):
@@ -214,23 +217,23 @@ class ServerDriver:
             self._transport.attend()  # that may have taken milliseconds, for which other workers need not wait
 
     def _step(self, step: Step, led_by: tuple[int, int] | None) -> None:
-        books, index = self.books, step.range
-        rate, store = books.rate(step), self._store_of(index)
+        accounts, index = self.accounts, step.range
+        rate, store = accounts.rate(step), self._store_of(index)
         own = self._dealt.get(led_by) if led_by is not None and self._store_of(led_by[1]) is store else None
-        computing = books.computing(index) if self._joined else ()
+        computing = accounts.computing(index) if self._joined else ()
         self._transport.keep()
-        store.hand(step, Work(rate, computing, self._dealt_with(step.pushes), own), self)
-        if books.counted(step):
+        self._hand(store, step, Work(rate, computing, self._dealt_with(step.pushes), own))
+        if accounts.counted(step):
             self._snapshot_if_due()
 
     def _reply(self, reply: Reply) -> None:
         pull = reply.pull
         key = pull.worker, pull.range
-        self.books.replied(reply)
+        self.accounts.replied(reply)
         self._answered[key] = pull.iteration
         if self._waiting is not None:
             self._waiting.answered(reply)
-        self._store_of(pull.range).hand(reply, Work(0.0, (), (self._dealt.get(key),)), self)
+        self._hand(self._store_of(pull.range), reply, Work(0.0, (), (self._dealt.get(key),)))
 
     def _store_of(self, index: int) -> Store:
         return self._stores[self._server_of[index]]
@@ -240,7 +243,7 @@ class ServerDriver:
 
     def _snapshot_if_due(self) -> None:
         """The weights are kept for evaluation, if a period has passed: between the same two steps at each server."""
-        ledger, applied = self._ledger, self.books.applied
+        ledger, applied = self._ledger, self.accounts.applied
         if len(self._stores) == 1:
             ledger.snapshot_if_due(applied, self._applied_s)
         elif ledger.due(applied, self._clock.now()):
@@ -248,28 +251,44 @@ class ServerDriver:
 
     def _open_snapshot(self, since_s: float) -> None:
         """Each server is to copy its weights, once it has done what it was handed before."""
-        applied = self.books.applied
-        index = self.books.ledger.open(applied)
+        applied = self.accounts.applied
+        index = self.accounts.ledger.open(applied)
         self._copies[index] = len(self._stores), applied, since_s
         for store in self._stores:
-            store.hand(Snapshot(index), NO_WORK, self)
+            self._hand(store, Snapshot(index), NO_WORK)
 
     # --- what the stores have done --------------------------------------------------------------------------------
 
-    def applied(self, step: Step, work: Work, done_s: float) -> None:
+    def _hand(self, store: Store, order: Order, work: Work) -> None:
+        if (found := store.hand(order, work)) is not None:
+            self.finished(found)
+
+    def _finish(self, store: Store) -> None:
+        for found in store.finish():
+            self.finished(found)
+
+    def finished(self, found: Finished) -> None:
+        """A store has done something."""
+        order, work, done_s = found.order, found.work, found.done_s
+        if isinstance(order, Step):
+            self._applied(order, work, done_s)
+        for push, dealt in zip(found.free, work.dealt if found.free else (), strict=True):
+            self._acknowledge(push, dealt or [0.0, 0.0], done_s)
+        if isinstance(order, Reply) and found.sends:
+            self._laid(order, work, found.size_bytes, found.begin_s, done_s)
+        elif isinstance(order, Snapshot):
+            self._copied(order.number, done_s)
+
+    def _applied(self, step: Step, work: Work, done_s: float) -> None:
         """The pushes of a step are in the weights since `done_s`."""
-        self.books.applied_at(step, done_s)
+        self.accounts.applied_at(step, done_s)
         self._applied_s = done_s
         if work.led_by is not None:
             work.led_by[1] = done_s
         self._ended_at(done_s)
 
-    def free(self, pushes: Sequence[Push], work: Work, now: float) -> None:
-        """No store needs the payloads of these pushes any more."""
-        for push, dealt in zip(pushes, work.dealt, strict=True):
-            self._acknowledge(push, dealt or [0.0, 0.0], now)
-
     def _acknowledge(self, push: Push, dealt: Dealt, now: float) -> None:
+        """No store needs the payload of a push any more."""
         worker, index, iteration = push[:3]
         place = worker, self._server_of[index]
         self._outbox.setdefault(place, []).append(Ack(worker, index, iteration, Taken(*dealt)))
@@ -278,7 +297,7 @@ class ServerDriver:
         if late and worker in self.machine.workers:
             self._transport.send(worker, self._outbox.pop(place), now)
 
-    def laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None:
+    def _laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None:
         """The weights of a range lie ready for a worker, read from `begin_s` to `done_s`."""
         pull, (dealt,) = reply.pull, work.dealt
         worker, index = key = pull.worker, pull.range
@@ -296,7 +315,7 @@ class ServerDriver:
         else:
             self._transport.send(worker, frame, done_s)
 
-    def copied(self, index: int, done_s: float) -> None:
+    def _copied(self, index: int, done_s: float) -> None:
         """A server has copied its weights into a snapshot."""
         to_come, pushes, latest_s = self._copies.pop(index)
         latest_s = max(latest_s, done_s)

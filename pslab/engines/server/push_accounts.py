@@ -13,7 +13,7 @@ from pslab.protocol.server import Discard, Reply, Step
 
 
 class PushAccounts:
-    """One run's books: `rate` and `counted` when a step is decided, `applied_at` when it has been applied."""
+    """What is kept of one run: `rate` and `counted` when a step is decided, `applied_at` when it has been applied."""
 
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._job, self.ledger = job, ledger

@@ -1,16 +1,17 @@
 """What the server's driver hands to the stores of its ranges, and the store in its own process, which does it at once.
 
-A store elsewhere keeps a machine of pslab.protocol.store at the driver; what that says is passed on by `pass_on`.
+A store elsewhere keeps a machine of pslab.protocol.store at the driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import WHOLE
 from pslab.engines.server.clock import APPLY, FIND, SERVE, Clock
+from pslab.engines.server.ledger import Ledger
 from pslab.protocol.messages import Push
 from pslab.protocol.server import Discard, Reply, Step
 from pslab.protocol.store import Done, Forget, Order, Snapshot
@@ -53,39 +54,40 @@ class Shard(Protocol):
         """For the manifest, of the policy's method."""
 
 
-class StoreListener(Protocol):
-    """Who hears of what is done, and when: the driver."""
+class Finished(NamedTuple):
+    """What a store has done, and what follows: the pushes whose payloads no store needs any more; whether the weights
+    of a reply, which lie ready in so many bytes, are to be sent; when it was begun and done."""
 
-    def applied(self, step: Step, work: Work, done_s: float) -> None: ...
+    order: Order
+    work: Work
+    free: Sequence[Push]
+    sends: bool
+    size_bytes: int
+    begin_s: float
+    done_s: float
 
-    def free(self, pushes: Sequence[Push], work: Work, now: float) -> None: ...
-
-    def laid(self, reply: Reply, work: Work, size_bytes: int, begin_s: float, done_s: float) -> None: ...
-
-    def copied(self, index: int, done_s: float) -> None: ...
+    @classmethod
+    def of(cls, done: Done, size_bytes: int, begin_s: float, done_s: float) -> Finished:
+        """What a store elsewhere has done, by its machine at the driver."""
+        return cls(done.order, done.about, done.free, done.sends, size_bytes, begin_s, done_s)
 
 
 class Store(Protocol):
     """The weights of some ranges, at one server."""
 
-    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
-        """Let this be done behind all that was handed before."""
+    def hand(self, order: Order, work: Work) -> Finished | None:
+        """Let this be done behind all that was handed before. What is done later goes to `ServerDriver.finished`."""
 
-    def finish(self, hearer: StoreListener) -> None:
+    def finish(self) -> Iterable[Finished]:
         """The run is over: all that was handed is to be done now."""
 
 
-class Copies(Protocol):
-    """Where snapshots go: the ledger, where that is."""
-
-    def copy(self, index: int, server: int) -> None:
-        """Copy the weights of a server into a snapshot."""
-
-
 def carry_out(
-    order: Order | None, work: Work, server: int, job: Job, shard: Shard, clock: Clock, copies: Copies
-) -> tuple[int, float, float]:
-    """Let a server do it: the size of what was laid ready, when it began and when it was done."""
+    order: Order | None, work: Work, server: int, job: Job, shard: Shard, clock: Clock,
+    copy: Callable[[int, int], None],
+) -> tuple[int, float, float]:  # fmt: skip
+    """Let a server do it: the size of what was laid ready, when it began and when it was done. `copy` copies the
+    weights of a server into a snapshot."""
     begin_s, size_bytes = clock.now(), 0
     if isinstance(order, Step):
         shard.apply(order, work.rate, work.computing)
@@ -98,40 +100,20 @@ def carry_out(
     elif isinstance(order, Forget):
         shard.leave(order.worker)
     elif isinstance(order, Snapshot):
-        copies.copy(order.number, server)
+        copy(order.number, server)
     return size_bytes, begin_s, clock.now()
 
 
 class OwnStore:
     """The store beside the driver: what it is handed is done when that returns."""
 
-    def __init__(self, job: Job, shard: Shard, clock: Clock, copies: Copies) -> None:
-        self._job, self._shard, self._clock, self._copies = job, shard, clock, copies
+    def __init__(self, job: Job, shard: Shard, clock: Clock, ledger: Ledger) -> None:
+        self._job, self._shard, self._clock, self._ledger = job, shard, clock, ledger
 
-    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
-        size_bytes, begin_s, done_s = carry_out(order, work, 0, self._job, self._shard, self._clock, self._copies)
-        if isinstance(order, Step):
-            hearer.applied(order, work, done_s)
-            hearer.free(order.pushes, work, done_s)
-        elif isinstance(order, Reply):
-            hearer.laid(order, work, size_bytes, begin_s, done_s)
-        elif isinstance(order, Discard):
-            hearer.free((order.push,), work, done_s)
-        elif isinstance(order, Snapshot):
-            hearer.copied(order.number, done_s)
+    def hand(self, order: Order, work: Work) -> Finished:
+        took = carry_out(order, work, 0, self._job, self._shard, self._clock, self._ledger.copy)
+        free = order.pushes if isinstance(order, Step) else (order.push,) if isinstance(order, Discard) else ()
+        return Finished(order, work, free, isinstance(order, Reply), *took)
 
-    def finish(self, hearer: StoreListener) -> None:
-        """It is done."""
-
-
-def pass_on(done: Done, hearer: StoreListener, size_bytes: int, begin_s: float, done_s: float) -> None:
-    """A store elsewhere has done something."""
-    order, work = done.order, done.about
-    if isinstance(order, Step):
-        hearer.applied(order, work, done_s)
-    if done.free:
-        hearer.free(done.free, work, done_s)
-    if isinstance(order, Reply) and done.sends:
-        hearer.laid(order, work, size_bytes, begin_s, done_s)
-    elif isinstance(order, Snapshot):
-        hearer.copied(order.number, done_s)
+    def finish(self) -> Iterable[Finished]:
+        return ()

@@ -59,7 +59,7 @@ def _execute(
     pool = pools.acquire(count, lambda: on_progress({}))
     try:
         with one_thread():  # the cores are the hosts'
-            return _VirtualRun(pool, experiment, on_progress, count, simulator).conduct()
+            return VirtualRun(pool, experiment, on_progress, count, simulator).conduct()
     except Interrupted:
         raise
     except BaseException:
@@ -72,8 +72,8 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class _VirtualRun(Coordinator):
-    """A run in virtual time, with hosts for its gradients."""
+class VirtualRun(Coordinator):
+    """A run in virtual time, with hosts for its gradients: the processes of a pool, or the process that conducts it."""
 
     def __init__(
         self, pool: Pool, experiment: Experiment, on_progress: OnProgress, count: int, made: Callable[..., Simulator]
@@ -160,12 +160,12 @@ class _VirtualRun(Coordinator):
         return outcome
 
     def _close(self, simulator: Simulator) -> np.ndarray:
-        books = simulator.driver.books
-        return books.ledger.close(books.applied, simulator.driver.ended_s)
+        accounts = simulator.driver.accounts
+        return accounts.ledger.close(accounts.applied, simulator.driver.ended_s)
 
     def _outcome(self, simulator: Simulator, pushes: np.ndarray) -> Outcome:
         wall_s = self.keeper.before_s + time.monotonic() - self.start_s
         facts = {**simulator.facts(self.preparation_s, self.turning_s, wall_s), **self.keeper.facts()}
-        arrivals = simulator.driver.books.ledger.arrivals
+        arrivals = simulator.driver.accounts.ledger.arrivals
         tables = self.accuracy(), simulator.phases(), pushes, arrivals, self.final_weights()
         return Outcome(*tables, facts, self.left())

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-import numpy as np
-
 from pslab.engines.experiment.checkpoint.file import pack, unpack
 from pslab.engines.experiment.checkpoint.flatten import flatten
 from pslab.engines.experiment.checkpoint.rebuild import rebuild
@@ -66,12 +64,10 @@ class Host(Evaluating):
         """Report what lasts in each virtual worker that lives here: the state, as the bytes of a checkpoint."""
         for worker, producer in self._producers.items():
             try:
-                content, problem = b"".join(pack({}, flatten(producer.remembered(), {}))), ""
+                content, problem = pack({}, flatten(producer.remembered(), {})), ""
             except CheckpointError as error:
-                content, problem = b"", str(error)
-            table = np.frombuffer(content.ljust(-len(content) % 8 + len(content), b"\0"), np.float64)
-            body = {"worker": worker, "size_bytes": len(content), "problem": problem}
-            report(self.context.parent, "remembered", body, table)
+                content, problem = [], str(error)
+            report(self.context.parent, "remembered", {"worker": worker, "problem": problem}, content=content)
 
     def recall(self, worker: int, content: bytes) -> None:
         """Go on from what was reported."""
@@ -109,7 +105,6 @@ class Hosts:
         self._waiting: dict[int, list[Order]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
-        self._started: set[int] = set()
         self._told: dict[int, tuple[str, bytes]] = {}  # of each worker what cannot be saved, and what is remembered
         if job.portable:
             self._lay_out(pool.arena, pool.data, job)
@@ -121,7 +116,6 @@ class Hosts:
         self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
     ) -> None:
         """The weights of a virtual worker's iteration were settled at this virtual instant."""
-        self._started.add(worker)
         whose = 0 if self._portable else self._host[worker]
         heappush(self._waiting[whose], (settled_s, worker, iteration, pulled, basis))
         self._feed()
@@ -131,14 +125,13 @@ class Hosts:
         while worker not in self._done:
             self._hear()
             meanwhile()
-        self._started.discard(worker)
         return self._done.pop(worker)
 
     def settle(self, until_s: float) -> bool:
         """Wait for what is still being computed, so that the next run finds the hosts idle; whether they are."""
-        while self._started - set(self._done) and time.monotonic() < until_s:
+        while any(self._busy.values()) and time.monotonic() < until_s:
             self._hear()
-        return not self._started - set(self._done)
+        return not any(self._busy.values())
 
     def saved(self) -> dict[str, Any]:
         """For a checkpoint, once they are settled: what was computed and not yet taken, and what they remember.
@@ -154,11 +147,11 @@ class Hosts:
         for worker, (problem, _) in self._told.items():
             if problem:
                 raise CheckpointError(f"{problem} (worker {worker}'s model)")
-        return {"done": self._done, "started": self._started, "told": {w: told for w, (_, told) in self._told.items()}}
+        return {"done": self._done, "told": {w: told for w, (_, told) in self._told.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """To what was saved, in hosts that are prepared for the same run."""
-        self._done, self._started, told, self._told = state["done"], state["started"], state["told"], {}
+        self._done, told, self._told = state["done"], state["told"], {}
         for worker, content in told.items():
             self._pool.order(self._host[worker], "recall", worker, content)
         while len(self._told) < len(told):
@@ -167,8 +160,7 @@ class Hosts:
     def take(self, number: int, found: Report) -> None:
         """A host has reported."""
         if found.kind in ("remembered", "recalled"):
-            content = found.table.tobytes()[: found.body.get("size_bytes", 0)]
-            self._told[found.body["worker"]] = found.body.get("problem", ""), content
+            self._told[found.body["worker"]] = found.body.get("problem", ""), bytes(found.content)
         if found.kind == "produced":
             self._done[found.body["worker"]] = found.body
             self._busy[number] -= 1
@@ -182,8 +174,8 @@ class Hosts:
                 if self._busy[number] >= AHEAD:
                     break
                 _, *order = heappop(waiting)
-                self._busy[number] += 1
                 self._pool.order_plain(number, "produce", *order)
+                self._busy[number] += 1
 
     def _lay_out(self, arena: Arena, data: Arena, job: Job) -> None:
         layout = job.layout

@@ -1,49 +1,36 @@
 """Many virtual runs: as many side by side as there are cores, each of them whole in a child of the pool.
 
-A run whole in one process leaves the same bits as one with hosts.
+A child conducts its run as a parent would (VirtualRun), with itself as the only host: the same bits.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from pslab.config.metric import metric_of
-from pslab.engines.experiment.checkpoint.checkpointing import Checkpointing
-from pslab.engines.experiment.experiment import TABLES, Experiment, Outcome
-from pslab.engines.experiment.job import Job, SharedDataset
-from pslab.engines.experiment.layout import Layout
+from pslab.engines.experiment.experiment import TABLES, Experiment, Interrupted, Outcome, Trained
+from pslab.engines.experiment.job import SharedDataset
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.processes import pool as pools
-from pslab.engines.processes.channel import Report, report
+from pslab.engines.processes.channel import Report, await_report, report
 from pslab.engines.processes.child import ProcessContext
 from pslab.engines.processes.coordinator import EVALUATION_LIMIT_S, INTERRUPT_LIMIT_S
-from pslab.engines.processes.watch import COMPUTING, Watch
-from pslab.engines.server.evaluate import Evaluator
-from pslab.engines.server.ledger import Ledger
-from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.shard import TensorShard
+from pslab.engines.processes.watch import COMPUTING, Phases, Watch
 from pslab.engines.virtual import engine as virtual
-from pslab.engines.virtual.hosts import body_of
 from pslab.engines.virtual.simulator import Simulator
-from pslab.engines.worker.batches import by_load, requests_of
-from pslab.engines.worker.tensors import Basis, Producer, Pulled
-from pslab.errors import RunError
-from pslab.tensors.device import DEVICES
-from pslab.tensors.partitioning.placement import by_key
+from pslab.errors import RunError, StartFailed, WorkerFailed
+from pslab.tensors.workload.data import Dataset
 
 POLL_S = 0.1
 WITHOUT_DATA: dict[str, Any] = {"dataset": None}  # it lies on the shelf
 LARGEST = 2**22  # weights; of a larger model several runs at once would take much memory, and no less time
 LEFT = "left"  # what a run that fails has completed
-#: What a checkpoint has of a whole run.
-RESUMED: dict[str, type] = {"simulator": Simulator, "bodies": dict, "kept": list, "rows": dict, "remembered": list}
+TRAINED = "trained"  # what a run that is interrupted while it is evaluated has left of that
 
 
 def fits(experiment: Experiment) -> bool:
@@ -142,153 +129,114 @@ class _SideBySide:
 
 
 class WholeRun:
-    """The role of a child: one experiment, its workers' gradients computed as soon as they may be."""
+    """The role of a child: it conducts one experiment, as the only host of it."""
 
     called = "host {} of a virtual run"
 
-    def __init__(self, seat: ProcessContext, experiment: Experiment, shelf: SharedDataset) -> None:
-        self.start_s, run, self.checkpoints = time.monotonic(), experiment.run, experiment.checkpoints
-        experiment = dataclasses.replace(experiment, dataset=shelf.dataset(seat.data))
-        layout = Layout.of(experiment)
-        self.seat, self.job = seat, Job.of(experiment, layout, shelf)
-        self.arena, self.snapshots = Arena(), Arena()
-        self.arena.reserve(layout.end)
-        self._weights = self.arena.tensor(layout.server, layout.size, layout.dtype)
-        self._weights.copy_(experiment.weights)
-        self.requests = requests_of(self.job, self.arena, seat.data)
-        self.job = by_load(self.job, self.requests)
-        self.producers = [Producer(self.job, worker, self.arena, seat.data, requests=self.requests)
-                          for worker in range(run.workers)]  # fmt: skip
-        self.evaluator = Evaluator(self.job, seat.data, DEVICES[run.device].of(max(0, seat.number)))
-        self.iteration = 0
-        self._bodies: dict[int, dict[str, Any]] = {}
-        self._kept: list[tuple[int, float]] = []  # pushes and seconds of each snapshot
-        self._rows: dict[int, tuple[float, ...]] = {}  # of those that are evaluated
+    def __init__(self, context: ProcessContext, experiment: Experiment, shelf: SharedDataset) -> None:
+        self._parent, self._pool = context.parent, OwnPool(context, shelf)
+        experiment = dataclasses.replace(experiment, dataset=shelf.dataset(context.data))
+        pool: Any = self._pool
+        self._run = virtual.VirtualRun(pool, experiment, self._news, 1, Simulator)
 
-    def start(
-        self, worker: int, iteration: int, pulled: list[Pulled], settled_s: float, basis: Basis
-    ) -> None:
-        """A worker's weights are settled: compute."""
-        self.iteration = iteration
-        self._bodies[worker] = body_of(self.producers[worker], iteration, pulled, basis)
-
-    def result(self, worker: int, meanwhile: Callable[[], None]) -> dict[str, Any]:
-        """What it has computed."""
-        meanwhile()
-        return self._bodies.pop(worker)
+    @property
+    def iteration(self) -> int:
+        """The iteration whose gradient is computed, for error messages."""
+        return self._pool.iteration
 
     def conduct(self) -> None:
         """Do the run, evaluate its snapshots, and report what came of it; see `outcome_of`."""
         try:
-            self._conduct()
+            self._hand_over("facts", self._run.conduct())
+        except Interrupted as interrupt:
+            self._hand_over("facts", interrupt.outcome)
+        except RunError as error:  # what is completed is not lost
+            self._hand_over(LEFT, error.outcome)
+            raise error.__cause__ or error from None
         finally:
-            for arena in (self.arena, self.snapshots):
-                arena.close()
+            self._pool.close()
 
     def stop(self) -> None:
-        """The order with which a run ends early: `_heed` finds it in the pipe. Here it has come too late."""
+        """The order with which a run ends early: `_news` finds it in the pipe. Here it has come too late."""
 
-    def _conduct(self) -> None:
-        begin_s = time.monotonic()
-        given: dict[str, Any] = {"snapshots": self.snapshots, "whole": self, "keep": self._keep_snapshot,
-                                 "requests": self.requests}  # fmt: skip
-        keeper = Checkpointing(self.checkpoints, self.job, self.arena, self._say, **given)
-        state = keeper.newest(**RESUMED)
-        simulator = self._fresh() if state is None else self._restore(state)
-        driver, books, turning_s = simulator.driver, simulator.driver.books, 0.0
+    def _news(self, news: dict[str, Any]) -> None:
+        if news:
+            report(self._parent, "news", news)
+        if self._parent.poll():
+            raise KeyboardInterrupt
 
-        def hand_over(kind: str) -> None:
-            wall_s = keeper.before_s + time.monotonic() - self.start_s
-            facts = {**simulator.facts(begin_s - self.start_s, turning_s, wall_s), **keeper.facts()}
-            rows = [self._rows[index] for index in sorted(self._rows)]
-            accuracy = np.array(rows, dtype=np.float64).reshape(-1, 4)
-            weights = by_key(self._weights.numpy(), self.job.places)
-            tables = accuracy, simulator.phases(), pushes, books.ledger.arrivals, weights[None]
-            for name, table in zip(TABLES, tables, strict=True):
-                report(self.seat.parent, name, table=table)
-            report(self.seat.parent, kind, facts)
+    def _hand_over(self, kind: str, outcome: Outcome | None) -> None:
+        if outcome is None:
+            raise StartFailed("the run was stopped before it had started")
+        for name in TABLES:
+            table = getattr(outcome, name)
+            report(self._parent, name, table=table[None] if table.ndim == 1 else table)
+        if (trained := outcome.trained) is not None:
+            body = {"snapshots": [[index, *row] for index, row in trained.snapshots.items()],
+                    "evaluated": [[index, *row] for index, row in trained.evaluated.items()],
+                    "left": list(trained.left)}  # fmt: skip
+            report(self._parent, TRAINED, body, np.array(list(trained.left.values())))
+        report(self._parent, kind, outcome.facts)
 
+
+class OwnPool:
+    """A pool of one process, which is this one: what that is ordered is done at once. The data are the parent's."""
+
+    def __init__(self, context: ProcessContext, shelf: SharedDataset) -> None:
+        self.arena, self.data, self.snapshots = Arena(), context.data, Arena()
+        self.ended: dict[int, RunError] = {}
+        self.watch = Watch()
+        self._shelf, self._role = shelf, None
+        self._said = deque[bytes]()
+        parent: Any = self
+        self._context = context._replace(parent=parent, arena=self.arena, snapshots=self.snapshots)
+
+    @property
+    def iteration(self) -> int:
+        return getattr(self._role, "iteration", 0)
+
+    def shelve(self, dataset: Dataset) -> SharedDataset:
+        return self._shelf
+
+    def start(self, number: int, role: Callable[..., Any], *arguments: Any) -> None:
+        self._role = role(self._context, *arguments)
+        report(self._context.parent, "prepared")
+
+    def order(self, number: int, verb: str, *arguments: Any) -> None:
+        """Raises WorkerFailed if that raises anything."""
         try:
-            simulator.run(self._report, lambda: self._after_event(simulator, keeper))
-            turning_s = keeper.turned_s
-            pushes = books.ledger.close(books.applied, driver.ended_s)
-            self._evaluate(math.inf, last=True)
-            hand_over("facts")
-        except Exception as error:  # what is completed is not lost
-            until_s = time.monotonic() + INTERRUPT_LIMIT_S
-            if not driver.outcome:
-                driver.end("interrupted", simulator.scheduler.now)
-            pushes = books.ledger.close(books.applied, driver.ended_s)
-            with contextlib.suppress(Exception):  # there is one already
-                self._evaluate(until_s)
-            hand_over("facts" if isinstance(error, _Stopped) else LEFT)
-            if not isinstance(error, _Stopped):
-                raise
+            getattr(self._role, verb)(*arguments)
+        except Exception as error:
+            raise WorkerFailed(WholeRun.called, self.iteration, str(error)) from error
 
-    def _report(self, news: dict[str, Any]) -> None:
-        report(self.seat.parent, "news", news)
-        self._heed()
+    order_plain = order
 
-    def _heed(self) -> None:
-        if self.seat.parent.poll():
-            raise _Stopped
+    def reports(self, owed: Phases, timeout_s: float, tolerated: Any = None) -> list[tuple[int, Report]]:
+        return [(0, await_report(self._context.parent)) for _ in range(len(self._said))]
 
-    def _keep_snapshot(self, body: dict[str, Any]) -> None:
-        self._kept.append((body["pushes"], body["seconds"]))
+    def close(self) -> None:
+        for arena in (self.arena, self.snapshots):
+            arena.close()
 
-    def _say(self, words: str) -> None:
-        report(self.seat.parent, "news", {"pushes": 0, "seconds": 0.0, "checkpoint": words})
+    # --- the pipe from the only process to its parent -------------------------------------------------------------
 
-    def _after_event(self, simulator: Simulator, keeper: Checkpointing) -> None:
-        self._stop_at_target(simulator)
-        if keeper.due(simulator.pushes) and not (simulator.driver.outcome or simulator.driver.copying):
-            self._evaluate(math.inf)  # then no checkpoint needs the weights of a snapshot
-            keeper.keep(simulator.pushes, lambda: {
-                "simulator": simulator, "bodies": self._bodies, "kept": self._kept, "rows": self._rows,
-                "remembered": [producer.remembered() for producer in self.producers],
-            })  # fmt: skip
+    def send_bytes(self, message: bytes) -> None:
+        self._said.append(message)
 
-    def _fresh(self) -> Simulator:
-        ledger = Ledger(self.job, self._weights, self.snapshots, self._keep_snapshot)
-        accounts = PushAccounts(self.job, ledger)
-        return Simulator(self.job, accounts, TensorShard(self.job, self.arena), self, self.requests)
-
-    def _restore(self, state: dict[str, Any]) -> Simulator:
-        self._bodies, self._kept, self._rows = state["bodies"], state["kept"], state["rows"]
-        for producer, remembered in zip(self.producers, state["remembered"], strict=True):
-            producer.recall(remembered)
-        simulator: Simulator = state["simulator"]
-        return simulator
-
-    def _stop_at_target(self, simulator: Simulator) -> None:
-        target = self.job.run.target_accuracy
-        if target is not None and len(self._rows) < len(self._kept):
-            self._evaluate(math.inf)
-            if metric_of(self.job.run).reaches(self._rows[len(self._kept) - 1][2], target):
-                simulator.driver.end("target", self._kept[-1][1])
-
-    def _evaluate(self, until_s: float, *, last: bool = False) -> None:
-        """What is not evaluated; if there is a limit, the last one first. It is reported where nothing else is left."""
-        todo = [index for index in range(len(self._kept)) if index not in self._rows]
-        for index in todo if until_s == math.inf else todo[::-1]:
-            if until_s == math.inf:
-                self._heed()
-            elif time.monotonic() > until_s:
-                return
-            if last:
-                pushes, seconds = self._kept[-1]
-                news = {"pushes": pushes, "seconds": seconds, "evaluating": [len(self._rows), len(self._kept)]}
-                report(self.seat.parent, "news", news)
-            self._rows[index] = (*self._kept[index], *self.evaluator.snapshot(index, self.snapshots))
-
-
-class _Stopped(Exception):
-    """The parent wants no more of this run."""
+    def recv_bytes(self) -> bytes:
+        return self._said.popleft()
 
 
 def outcome_of(experiment: Experiment, reports: list[Report]) -> Outcome:
     """What a whole run has reported."""
-    facts = next(found.body for found in reports if found.kind in ("facts", LEFT))
-    tables: dict[str, Any] = {found.kind: found.table for found in reports if found.kind in TABLES}
-    weights = tables.pop("weights").ravel().astype(experiment.run.dtype)
-    return Outcome(**tables, weights=weights, facts=facts)
+    found = {each.kind: each for each in reports}
+    tables: dict[str, Any] = {name: found[name].table for name in TABLES}
+    dtype = experiment.run.dtype
+    tables["weights"] = tables["weights"].ravel().astype(dtype)
+    trained = None
+    if TRAINED in found:
+        snapshots, evaluated = ({index: (first, second) for index, first, second in found[TRAINED].body[name]}
+                                for name in ("snapshots", "evaluated"))  # fmt: skip
+        left = zip(found[TRAINED].body["left"], found[TRAINED].table.astype(dtype), strict=True)
+        trained = Trained(snapshots, evaluated, dict(left))
+    return Outcome(**tables, facts=found["facts" if "facts" in found else LEFT].body, trained=trained)

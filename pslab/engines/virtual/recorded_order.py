@@ -60,8 +60,8 @@ def execute(experiment: Experiment, arrivals: np.ndarray, outcome: str, seconds:
 def evaluate(experiment: Experiment, weights: np.ndarray, pushes: int) -> Outcome:
     """The evaluations of a run's first weights, and of its last ones, which it had after so many pushes."""
 
-    def simulator(job: Job, books: PushAccounts, shard: TensorShard, *given: Any) -> Simulator:
-        return _Kept(weights, pushes, job, books, shard, *given)
+    def simulator(job: Job, accounts: PushAccounts, shard: TensorShard, *given: Any) -> Simulator:
+        return _Kept(weights, pushes, job, accounts, shard, *given)
 
     return engine.execute(experiment, lambda news: None, simulator=simulator)
 
@@ -70,15 +70,15 @@ class _Kept(Simulator):
     """Nothing happens but that the weights are there."""
 
     def __init__(
-        self, weights: np.ndarray, pushes: int, job: Job, books: PushAccounts, shard: TensorShard, *given: Any
+        self, weights: np.ndarray, pushes: int, job: Job, accounts: PushAccounts, shard: TensorShard, *given: Any
     ) -> None:
-        super().__init__(job, books, shard, *given)
+        super().__init__(job, accounts, shard, *given)
         self._put, self._pushes, self._weights = weights, pushes, shard.weights
 
     def run(self, on_progress: OnProgress, after: Callable[[], None] = lambda: None) -> None:
         self.driver.start()
         self._weights.copy_(torch.from_numpy(self._put))
-        self.driver.books.applied = self._pushes
+        self.driver.accounts.applied = self._pushes
         self.driver.end("budget", 0.0)
 
 

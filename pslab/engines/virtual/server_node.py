@@ -4,15 +4,17 @@ others do what it decides on their ranges."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
 
 from pslab.engines.emulation.link_queue import Waiting
 from pslab.engines.emulation.traffic import Traffic
 from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Frame, Gone
 from pslab.engines.server.clock import VirtualClock
-from pslab.engines.server.driver import ServerDriver
+from pslab.engines.server.driver import ServerDriver, Transport
+from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.store import Copies, Shard, StoreListener, Work, carry_out, pass_on
+from pslab.engines.server.store import Finished, Shard, Work, carry_out
 from pslab.engines.virtual.scheduler import AT_WORKER, SENT, SERVER, SERVER_FREE, Scheduler
 from pslab.engines.virtual.worker_node import WorkerNode
 from pslab.protocol.messages import Weights
@@ -20,18 +22,21 @@ from pslab.protocol.server import Server
 from pslab.protocol.store import Order, Store
 
 
-class ServerNode:
-    """The server that decides: the driver's transport, and what waits for it."""
+class ServerNode(Transport):
+    """The server that decides: the driver's transport, and what waits for it. What is due is an event of its own, and
+    what is sent has been copied."""
 
     def __init__(
-        self, job: Job, machine: Server, books: PushAccounts, shard: Shard, waiting: Waiting | None,
+        self, job: Job, machine: Server, accounts: PushAccounts, shard: Shard, waiting: Waiting | None,
         scheduler: Scheduler, traffic: Traffic | None, workers: list[WorkerNode],
     ) -> None:  # fmt: skip
         self._scheduler, self._traffic, self._workers = scheduler, traffic, workers
         self._message_s, self._clock = job.cluster.message_s, VirtualClock(job)
-        others = [StoreNode(server, job, shard, books.ledger, scheduler, self._clock)
+        others = [StoreNode(server, job, shard, accounts.ledger, scheduler, self._clock)
                   for server in range(1, job.run.servers)]  # fmt: skip
-        self.driver = ServerDriver(job, machine, books, shard, self._clock, self, waiting, others)
+        self.driver = ServerDriver(job, machine, accounts, shard, self._clock, self, waiting, others)
+        for store in others:
+            store.finished = self.driver.finished
         self._inbox: deque[tuple[int, Frame]] = deque()
         self.free_s = 0.0  #: when it has dealt with what it took
         self.busy_s = 0.0  #: for which it has dealt with frames
@@ -62,12 +67,6 @@ class ServerNode:
         else:
             self._depart(departed, at)
 
-    def attend(self) -> None:
-        """What is due is an event of its own."""
-
-    def keep(self) -> None:
-        """What is sent has been copied."""
-
     def _take(self, content: None, now: float) -> None:
         """Deal with the frames that are here, until one takes time; unless one that came at this instant has before."""
         if self.free_s > now:
@@ -93,34 +92,39 @@ class StoreNode:
     """A server that does not decide, on a node of its own: it hears of an order a latency after it was decided, and
     does one after another, each as long as its clock says."""
 
+    finished: Callable[[Finished], None]  #: the driver's
+
     def __init__(
-        self, server: int, job: Job, shard: Shard, copies: Copies, scheduler: Scheduler, decider: VirtualClock
+        self, server: int, job: Job, shard: Shard, ledger: Ledger, scheduler: Scheduler, decider: VirtualClock
     ) -> None:
-        self._server, self._job, self._shard, self._copies = server, job, shard, copies
+        self._server, self._job, self._shard, self._ledger = server, job, shard, ledger
         self._scheduler, self._decider, self._clock = scheduler, decider, VirtualClock(job)
         self._machine = Store()
-        self._due: deque[tuple[float, StoreListener]] = deque()  # of each order: when it is heard of, and by whom
+        self._due: deque[float] = deque()  # of each order: when it is heard of
         self._free_s = 0.0  # when it has done what it has begun
 
-    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
+    def hand(self, order: Order, work: Work) -> None:
         self._machine.order(order, work._replace(computing=list(work.computing)))
-        self._due.append((self._decider.now() + self._job.cluster.latency_s, hearer))
+        self._due.append(self._decider.now() + self._job.cluster.latency_s)
         if len(self._due) == 1:
             self._await()
 
-    def finish(self, hearer: StoreListener) -> None:
+    def finish(self) -> Iterator[Finished]:
         while self._due:
-            self._take(None, max(self._due[0][0], self._free_s))
+            yield self._carry_out(max(self._due[0], self._free_s))
 
     def _await(self) -> None:
-        self._scheduler.at(max(self._due[0][0], self._free_s), SERVER_FREE, SERVER, self._take)
+        self._scheduler.at(max(self._due[0], self._free_s), SERVER_FREE, SERVER, self._take)
 
     def _take(self, content: None, now: float) -> None:
-        """Do the oldest order, which takes until it is free again."""
-        self._clock.at, (order, work, _) = now, self._machine.orders[0]
-        took = carry_out(order, work, self._server, self._job, self._shard, self._clock, self._copies)
-        self._free_s = self._clock.at
-        _, hearer = self._due.popleft()
-        pass_on(self._machine.done(), hearer, *took)
+        self.finished(self._carry_out(now))
         if self._due:
             self._await()
+
+    def _carry_out(self, now: float) -> Finished:
+        """Do the oldest order, which takes until it is free again."""
+        self._due.popleft()
+        self._clock.at, (order, work, _) = now, self._machine.orders[0]
+        took = carry_out(order, work, self._server, self._job, self._shard, self._clock, self._ledger.copy)
+        self._free_s = self._clock.at
+        return Finished.of(self._machine.done(), *took)

@@ -44,7 +44,7 @@ class Simulator:
     """`run` lets one event after another happen, until the driver of the server has an outcome."""
 
     def __init__(
-        self, job: Job, books: PushAccounts, shard: Shard, gradients: Gradients, requests: Requests | None = None
+        self, job: Job, accounts: PushAccounts, shard: Shard, gradients: Gradients, requests: Requests | None = None
     ) -> None:
         self._job, run, cluster = job, job.run, job.cluster
         machine = Server(filter(cluster.present, range(run.workers)), len(job.parts), job.sync)
@@ -58,7 +58,7 @@ class Simulator:
         self.rows = Rows(len(PHASE_COLUMNS))  #: the phases of all workers
         self.workers = [WorkerNode(job, worker, self, scheduler, gradients, self.rows, waiting, requests)
                         for worker in range(run.workers)]  # fmt: skip
-        self._server = ServerNode(job, machine, books, shard, waiting, scheduler, self._traffic, self.workers)
+        self._server = ServerNode(job, machine, accounts, shard, waiting, scheduler, self._traffic, self.workers)
         self.driver = self._server.driver
         self.meanwhile: Callable[[], None] = lambda: None  #: called while a gradient is waited for
         self._started = False
@@ -93,7 +93,7 @@ class Simulator:
     @property
     def pushes(self) -> int:
         """Gradients that have been applied."""
-        return self.driver.books.applied
+        return self.driver.accounts.applied
 
     def saved(self) -> dict[str, Any]:
         """For a checkpoint: all but what `run` sets anew."""
@@ -109,17 +109,17 @@ class Simulator:
 
     def facts(self, preparation_s: float, turning_s: float, wall_s: float) -> dict[str, Any]:
         """What the manifest says of a run in virtual time; of fitted ranges, the sweeps of each worker."""
-        driver, books, faults = self.driver, self.driver.books, self.faults
+        driver, accounts, faults = self.driver, self.driver.accounts, self.faults
         frames = faults if self._traffic is None else self._traffic.faults
         sweeps = [list(row) for node in self.workers if node.driver.turns for row in node.driver.turns.sweeps]
         return {
             "outcome": driver.outcome,
             "seconds": driver.ended_s,
-            "pushes": books.applied,
+            "pushes": accounts.applied,
             "accepted": driver.machine.gradients,
             "refused": driver.refused + sum(node.driver.refused for node in self.workers) + frames.refused,
-            "dropped": books.dropped,
-            "dropped_bytes": books.dropped_bytes,
+            "dropped": accounts.dropped,
+            "dropped_bytes": accounts.dropped_bytes,
             "deaths": [death for death in self.deaths if self._heard(death["worker"])],
             **({"lives": self.lives} if self.lives else {}),
             **({"requested_bytes": driver.requested_bytes} if self._job.keyed else {}),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pslab.engines.server.ledger import PUSH_COLUMNS
-from pslab.engines.virtual.replay import retime
+from pslab.engines.virtual.timing import retime
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.records.record import Result
 from pslab.lab.runs.resolve import resolve

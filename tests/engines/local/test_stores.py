@@ -51,19 +51,6 @@ def test_for_what_is_dropped_nothing_is_to_be_done():
     assert order_of(frame_of(Discard(1, PUSHES[0]), Work()))[0] is None
 
 
-class Heard:
-    """Who hears of what a store has done."""
-
-    def __init__(self) -> None:
-        self.calls = list[tuple[Any, ...]]()
-
-    def applied(self, step: Step, work: Work, done_s: float) -> None:
-        self.calls.append((step, work, done_s))
-
-    def copied(self, index: int, done_s: float) -> None:
-        self.calls.append((index, done_s))
-
-
 def stepped(store: LocalStore, line: Stream, *orders: Any) -> list[Any]:
     """What comes of these orders, and the end of the run."""
     for order in orders:
@@ -137,11 +124,12 @@ def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
     pipe = Pipe()
     store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     step, reply = Step(1, PUSHES, True, 1), Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 1, NO_WORKER)
-    machine, heard, work = Store(), Heard(), Work(0.25, dealt=[[0.1, 0.1]] * 2)
+    machine, work = Store(), Work(0.25, dealt=[[0.1, 0.1]] * 2)
     for order in (step, reply, Snapshot(3), Keep(2), Discard(1, PUSHES[0]), Forget(0)):
         machine.order(order, work)
-    store.settle(machine, heard, 3.5)
-    assert heard.calls == [(step, work, 3.5), (3, 3.5)]
+    finished = list(store.settle(machine, 3.5))
+    assert [each.order for each in finished[:3]] == [step, reply, Snapshot(3)]
+    assert {(each.free, each.sends, each.done_s) for each in finished} == {((), False, 3.5)}
     assert not store.owes
 
 
@@ -149,7 +137,7 @@ def test_a_successor_waits_for_weights_that_are_laid_for_its_predecessor():
     job, context, _ = context_of_a_server()
     pipe = Pipe()
     store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
-    store.hand(Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 0, NO_WORKER), Work(), Heard())
+    store.hand(Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 0, NO_WORKER), Work())
     assert [store.answers(worker) for worker in range(2)] == [False, True]
 
 

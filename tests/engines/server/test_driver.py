@@ -61,9 +61,9 @@ class Setup:
         run = {"engine": "timing", "workers": 2, "cluster": COSTS, "learning_rate": 1.0, "sync": "bsp", **fields}
         self.job: Job = job_without_tensors(resolve(tiny(**run)))
         self.record, self.clock = Recording(), VirtualClock(self.job)
-        self.books = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
+        self.accounts = PushAccounts(self.job, Ledger(self.job, None, None, lambda body: None))
         machine = Server(range(run["workers"]), len(self.job.parts), self.job.sync)
-        self.driver = ServerDriver(self.job, machine, self.books, self.record, self.clock, self.record)
+        self.driver = ServerDriver(self.job, machine, self.accounts, self.record, self.clock, self.record)
         self.driver.start()
 
     def iteration(self, worker: int, at: float, iteration: int = 0, version: int = 0) -> None:
@@ -110,9 +110,9 @@ def test_the_run_ends_with_its_budget_and_what_comes_later_is_not_heard():
     setup = Setup(sync="asp", pushes=2)
     setup.iteration(0, 1.0)
     setup.iteration(1, 3.0)
-    assert (setup.driver.outcome, setup.driver.ended_s, setup.books.applied) == ("budget", 3.5, 2)
+    assert (setup.driver.outcome, setup.driver.ended_s, setup.accounts.applied) == ("budget", 3.5, 2)
     setup.iteration(0, 5.0, 1, 1)
-    assert (setup.books.applied, setup.driver.refused) == (2, 0)
+    assert (setup.accounts.applied, setup.driver.refused) == (2, 0)
 
 
 def test_a_method_ends_the_run_and_says_what_it_found():
@@ -156,7 +156,7 @@ def test_a_push_counts_even_if_its_worker_left_before_the_last_range_was_applied
     for worker, index in ((0, 0), (0, 1), (1, 0)):
         setup.driver.receive([Push(worker, index, 0, 0, gradients[index])])
     setup.driver.receive([Gone(0), Push(1, 1, 0, 0, gradients[1])])
-    assert setup.books.applied == 2
+    assert setup.accounts.applied == 2
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run():
@@ -174,7 +174,7 @@ def test_what_arrived_is_noted_in_the_order_in_which_it_was_dealt_with():
     setup.driver.leave(0)
     setup.driver.leave(0)  # it is gone already
     assert setup.driver.join(0, 3.0) == 1
-    rows = [(ARRIVALS[int(kind)], *map(int, rest), at) for kind, *rest, at in setup.books.ledger.arrivals]
+    rows = [(ARRIVALS[int(kind)], *map(int, rest), at) for kind, *rest, at in setup.accounts.ledger.arrivals]
     assert rows == [("push", 0, 0, 0, 0, 1.0), ("pull", 0, 0, 1, 0, 1.5), ("leave", 0, -1, -1, -1, 2.0),
                     ("join", 0, -1, 1, -1, 3.0)]  # fmt: skip
 
@@ -198,7 +198,7 @@ def test_a_successor_of_a_worker_that_has_pushed_a_part_of_an_iteration_leaves_a
     setup.driver.receive([Push(1, 0, 0, 0, Gradient(WHOLE, setup.job.parts[0].size, 0.5))])
     iteration, frame = setup.driver.succeed(1)
     assert (iteration, [pull.range for pull in frame]) == (1, [0, 1])
-    kinds = [ARRIVALS[int(row[0])] for row in setup.books.ledger.arrivals]
+    kinds = [ARRIVALS[int(row[0])] for row in setup.accounts.ledger.arrivals]
     assert kinds == ["push", "leave", "join"]
     assert setup.record.left == [1]
 

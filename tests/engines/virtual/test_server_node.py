@@ -9,6 +9,7 @@ from tiny import tiny
 
 from pslab.engines.experiment.wire import WHOLE, Gradient
 from pslab.engines.server.clock import VirtualClock
+from pslab.engines.server.ledger import Ledger
 from pslab.engines.server.store import Work
 from pslab.engines.virtual.scheduler import Scheduler
 from pslab.engines.virtual.server_node import StoreNode
@@ -26,11 +27,12 @@ def test_a_step_is_applied_with_the_versions_that_were_in_use_when_it_was_decide
     fields = {"sync": "asp", "rate": "dynsgd", "servers": 2, "cluster": {"compute_s": 1.0, "latency_s": 0.5}}
     job, found = job_without_tensors(resolve(tiny(engine="timing", **fields))), []
     shard = SimpleNamespace(apply=lambda step, rate, computing: found.append(sorted(computing)))
-    scheduler, hearer = Scheduler(None, nothing), SimpleNamespace(applied=nothing, free=nothing)
-    store = StoreNode(1, job, shard, SimpleNamespace(), scheduler, VirtualClock(job))
+    scheduler, ledger = Scheduler(None, nothing), Ledger(job, None, None, nothing)
+    store = StoreNode(1, job, shard, ledger, scheduler, VirtualClock(job))
+    store.finished = nothing
     computing = {(0, 1): 1, (1, 0): 0}
     push = Push(2, 1, 0, 0, Gradient(WHOLE, job.parts[1].size, 0.5))
-    store.hand(Step(1, (push,), False, 1), Work(1.0, computing.values(), [None]), hearer)
+    store.hand(Step(1, (push,), False, 1), Work(1.0, computing.values(), [None]))
     computing[2, 1] = 5  # decided while the order is on its way
     scheduler.turn(math.inf)
     assert found == [[0, 1]]

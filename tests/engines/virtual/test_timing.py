@@ -13,9 +13,13 @@ from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
 from pslab.engines.execute import execute
+from pslab.engines.experiment.wire import WHOLE, Wanted
 from pslab.engines.server.ledger import PUSH_COLUMNS
+from pslab.engines.virtual.timing import RecordedSizes, job_without_tensors
 from pslab.lab.judge.verdict import judge
 from pslab.lab.runs.resolve import resolve
+from pslab.protocol.messages import NO_WORKER, Pull
+from pslab.protocol.server import Reply
 
 LAB = {"preset": "lab", "slow": {0: 3.0}}
 THIN = {**LAB, "bandwidth_bit_s": 1e6}
@@ -59,3 +63,11 @@ def test_a_presets_costs_are_those_of_the_runs_own_weights():
     assert ours.message_s == PRESETS["lab"]["message_s"]
     assert (given.decode_s, given.apply_s) == (1.0, ours.apply_s)
     assert resolve(Run(engine="timing", cluster="lab")).cluster == Cluster(**PRESETS["lab"])
+
+
+def test_a_worker_that_got_no_answer_would_have_got_that_of_the_others_in_its_round():
+    job = job_without_tensors(resolve(tiny(engine="timing", workers=2, cluster="lab")))
+    answers = {(0, 0): 100.0, (1, 0): 0.0, (0, 1): 300.0, (1, 1): 0.0}
+    sizes = RecordedSizes(job, {push: {"bytes_down": size} for push, size in answers.items()})
+    laid = [sizes.lay(Reply(Pull(1, 0, iteration, 0, Wanted(0, 0)), 1, NO_WORKER)) for iteration in (1, 2, 3)]
+    assert laid == [100, 300, WHOLE]

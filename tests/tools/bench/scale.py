@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -27,7 +27,7 @@ from pslab.engines.server.clock import WallClock
 from pslab.engines.server.driver import ServerDriver
 from pslab.engines.server.ledger import PUSH_COLUMNS, Ledger
 from pslab.engines.server.push_accounts import PushAccounts
-from pslab.engines.server.store import StoreListener, Work, pass_on
+from pslab.engines.server.store import Finished, Work
 from pslab.engines.virtual.timing import Sizes, job_without_tensors
 from pslab.engines.worker.phases import COMPUTE
 from pslab.lab.runs.resolve import resolve
@@ -59,7 +59,7 @@ LESS: dict[str, Callable[[int], float]] = {
 
 
 def deciding(quick: bool) -> dict[tuple[str, int, int], Row]:
-    """A message at the state machine alone, and as the server deals with it: with driver, books, ledger and frames;
+    """A message at the state machine alone, and as the server deals with it: with driver, accounts, ledger and frames;
     where there are several servers, also with orders to their stores. Without system calls, and without tensors.
 
     By policy, workers and ranges.
@@ -96,14 +96,14 @@ class Elsewhere:
     def __init__(self) -> None:
         self._machine = Store()
 
-    def hand(self, order: Order, work: Work, hearer: StoreListener) -> None:
+    def hand(self, order: Order, work: Work) -> Finished:
         self._machine.order(order, work)
         pack(frame_of(order, work))
-        for carried in unpack(_CARRIED):
-            pass_on(self._machine.done(), hearer, *carried)
+        (carried,) = unpack(_CARRIED)
+        return Finished.of(self._machine.done(), *carried)
 
-    def finish(self, hearer: StoreListener) -> None:
-        """It is done."""
+    def finish(self) -> Sequence[Finished]:
+        return ()
 
 
 class Packing:
@@ -124,10 +124,10 @@ def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     rounds = -(-count // (2 * workers * servers))
     run = {"workers": workers, "servers": servers, "sync": policy, "pushes": 10**9}
     job, arenas = job_without_tensors(exchange(ROW * servers, servers, **run)), (Arena(), Arena())
-    books = PushAccounts(job, Ledger(job, None, None, ignore, arenas))
+    accounts = PushAccounts(job, Ledger(job, None, None, ignore, arenas))
     clock, machine = WallClock(), Server(range(workers), servers, job.sync)
     others = [Elsewhere() for _ in range(1, servers)]
-    driver = ServerDriver(job, machine, books, Sizes(job), clock, Packing(), others=others)
+    driver = ServerDriver(job, machine, accounts, Sizes(job), clock, Packing(), others=others)
     clock.start()
     spent_s = 0.0
     for iteration, worker in product(range(rounds), range(workers)):
