@@ -23,8 +23,8 @@ from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, PslabError, RunsInterrupted, in_a_sentence
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
+from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.front import Front
-from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
 from pslab.lab.plots.labels import SPACE, notes_of
 from pslab.lab.records.record import Result, default_results

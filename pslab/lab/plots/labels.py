@@ -240,7 +240,8 @@ def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
 
 def heads_of(column: str, values: Sequence[Any], results: Results) -> list[str]:
     """The values of a column in words, as they stand over panels."""
-    return [column_name(column, value, results.where(**{column: value})[0].run) or str(value) for value in values]
+    return [column_name(column, value, results.where(**{column: value})[0].run) or name(column, value)
+            for value in values]  # fmt: skip
 
 
 # -- marks -----------------------------------------------------------------------------------------
@@ -288,7 +289,7 @@ def heading(title: Any, what: Iterable[str], against: Iterable[str] = (), column
     accuracy against time, by pruning rule"``."""
     if given := title if isinstance(title, str) else str(getattr(title, "title", "") or ""):
         return given
-    by = _enumerated(map(column_title, columns))
+    by = _enumerated(map(column_title, dict.fromkeys(columns)))
     text = " against ".join(filter(None, (_enumerated(what), _enumerated(against))))
     return f"{text[0].upper()}{text[1:]}" + (f", by {by}" if by else "")
 

@@ -24,7 +24,7 @@ from pslab.errors import ConfigError
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live import view as live_view
 from pslab.lab.live.controls import WRONG
-from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
+from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
 from pslab.lab.live.view import Live, _follow, _notes, _row
 from pslab.lab.plots.page.theme import Look
