@@ -155,7 +155,8 @@ class Live:
         self.start_button = _button("Start", "run what is chosen, one after another", self.start, "primary")
         self.stop_button = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
         self.clear_button = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
-        self.others_button = widgets.ToggleButton(layout={"width": "auto", "align_self": "flex-start", "display": "none"})
+        hidden = {"width": "auto", "align_self": "flex-start", "display": "none"}
+        self.others_button = widgets.ToggleButton(layout=hidden)
         self.others_button.observe(lambda _: self.refresh(), "value")
         self.message, self.table = widgets.HTML(), widgets.HTML()
         self.front = Front()
