@@ -11,7 +11,7 @@ import pytest
 from pslab.config import run as config
 from pslab.config.run import Run
 from pslab.config.spec import build
-from pslab.config.table import ROWS, Row
+from pslab.config.table import KINDS, ROWS, Row
 from pslab.lab.plots.labels import (
     FIELDS,
     averages,
@@ -70,7 +70,7 @@ def test_policy_object_goes_by_its_class():
 
 
 def test_every_field_of_run_can_be_said():
-    assert {*FIELDS} == {*config.FIELDS} - {"seed"}
+    assert {*FIELDS, *KINDS} == {*config.FIELDS}
 
 
 def test_column_name_keeps_names_that_the_grid_gave():

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from pslab.config.run import Run
+from pslab.config.table import find
 from pslab.lab import plots
 from pslab.lab.plots.charts.curves import accuracy_range
-from pslab.lab.plots.page.theme import colour
 
 BASE = Run(pushes=8, engine="virtual", cluster="lab")
 
@@ -25,7 +25,7 @@ def one(folder: Path, run: Run = BASE, accuracy: Any = (0.1, 0.5, 0.8, 0.9, 0.95
 @pytest.mark.parametrize("sync", ["bsp", "ssp:3", "asp"])
 def test_a_curve_alone_has_the_colour_of_its_policy(tmp_path: Path, sync: str):
     figure = plots.curves(one(tmp_path, BASE.but(sync=sync)), x="iteration")
-    assert {line.line.color for line in drawn.lines(figure).values()} == {colour("sync", sync)}
+    assert {line.line.color for line in drawn.lines(figure).values()} == {find("sync", sync).colour}
 
 
 def test_evaluation_that_occurs_twice_counts_once(tmp_path: Path):
