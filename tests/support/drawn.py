@@ -65,6 +65,20 @@ def shape(trace: Any) -> set[str]:
 
 def outside(figure: go.Figure) -> list[str]:
     """Texts that do not lie within the figure, by the usual width of their letters."""
+    slack, wide, high = 4, figure.layout.width, figure.layout.height
+    return [text for text, (left, top, right, bottom) in boxes(figure)
+            if left < -slack or right > wide + slack or top < -slack or bottom > high + slack]  # fmt: skip
+
+
+def overlapping(figure: go.Figure) -> list[tuple[str, str]]:
+    """Pairs of texts that lie over each other, but for a few pixels."""
+    slack = 3
+    return [(one, other) for (one, a), (other, b) in combinations(boxes(figure), 2)
+            if min(a[2], b[2]) - max(a[0], b[0]) > slack and min(a[3], b[3]) - max(a[1], b[1]) > slack]  # fmt: skip
+
+
+def boxes(figure: go.Figure) -> list[tuple[str, tuple[float, float, float, float]]]:
+    """The texts outside of panels: left, top, right and bottom in px, by the usual width of their letters."""
     found = []
     for note in figure.layout.annotations:
         if note.xref != "paper" or note.yref != "paper":
@@ -76,8 +90,5 @@ def outside(figure: go.Figure) -> list[str]:
             wide, high = high, wide
         left = note.x * figure.layout.width - (wide / 2 if note.xanchor == "center" else 0)
         top = (1 - note.y) * figure.layout.height - high / 2
-        slack = 4
-        if left < -slack or left + wide > figure.layout.width + slack or top < -slack or \
-                top + high > figure.layout.height + slack:  # fmt: skip
-            found.append(str(note.text))
+        found.append((str(note.text), (left, top, left + wide, top + high)))
     return found

@@ -36,17 +36,17 @@ class Controls:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._fixed = {field: value for field, value in values.items() if field not in (*KNOWN, *SCALARS)}
-        self._chips = {field: _chips(field, values[field]) for field in KNOWN}
-        self._others = {field: widgets.Text(description="others", placeholder=hint, continuous_update=False,
+        self.chips = {field: _chips(field, values[field]) for field in KNOWN}
+        self.others = {field: widgets.Text(description="others", placeholder=hint, continuous_update=False,
                                             style={"description_width": "initial"}, layout={"width": "190px"})
                         for field, hint in HINTS.items()}  # fmt: skip
-        self._scalars = {field: _scalar(field, values[field]) for field in SCALARS}
+        self.scalars = {field: _scalar(field, values[field]) for field in SCALARS}
         titles = {field: widgets.Label(words, layout={"width": "110px"}).add_class("pslab-title")
                   for field, words in TITLES.items()}  # fmt: skip
-        chips = {field: [chip for chip, _ in own] for field, own in self._chips.items()}
-        rows = [widgets.HBox([titles[field], *chips[field], self._others[field]], layout=ROW).add_class("pslab-group")
+        chips = {field: [chip for chip, _ in own] for field, own in self.chips.items()}
+        rows = [widgets.HBox([titles[field], *chips[field], self.others[field]], layout=ROW).add_class("pslab-group")
                 for field in KNOWN]  # fmt: skip
-        self.box = widgets.VBox([*rows, widgets.HBox(list(self._scalars.values()), layout=ROW)])
+        self.box = widgets.VBox([*rows, widgets.HBox(list(self.scalars.values()), layout=ROW)])
 
     def runs(self) -> list[Run]:
         """Each chosen policy with each chosen threshold.
@@ -54,18 +54,18 @@ class Controls:
         Raises:
             ConfigError: what Run refuses; names are looked up when they are run.
         """
-        fixed = {**self._fixed, "evaluate": "beside", **{field: w.value for field, w in self._scalars.items()}}
+        fixed = {**self._fixed, "evaluate": "beside", **{field: w.value for field, w in self.scalars.items()}}
         return [Run.of({**fixed, "sync": sync, "prune": prune})
                 for prune in self._several("prune") for sync in self._several("sync")]  # fmt: skip
 
     def mark(self, field: str) -> None:
         """Show which control was refused; none for an empty name."""
-        for own, widget in {**self._scalars, **self._others}.items():
+        for own, widget in {**self.scalars, **self.others}.items():
             (widget.add_class if own == field else widget.remove_class)(WRONG)
 
     def _several(self, field: str) -> list[Any]:
-        typed = [text for text in re.split(r"[;\s]+", self._others[field].value.strip()) if text]
-        found = [value for chip, value in self._chips[field] if chip.value] + typed
+        typed = [text for text in re.split(r"[;\s]+", self.others[field].value.strip()) if text]
+        found = [value for chip, value in self.chips[field] if chip.value] + typed
         if not found:
             raise ConfigError(field, "", "choose at least one, or type one")
         return found

@@ -1,4 +1,5 @@
-"""The two figures of a live view: curves that grow, and strips of what each worker did in its last seconds."""
+"""The two figures of a live view: curves that grow, and strips of what each worker did in its last seconds; and how the
+runs in them are called and drawn, on a page that is light or dark."""
 
 from __future__ import annotations
 
@@ -6,17 +7,32 @@ import itertools
 import math
 from collections.abc import Sequence
 from html import escape
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from pslab.config.metric import metric_of
-from pslab.lab.live.looks import LIGHT_PAGE, Ground, Named
+from pslab.config.metric import ACCURACY, metric_of
+from pslab.config.run import FIELDS, Run
 from pslab.lab.live.state import SAMPLES, UNDER_WAY, Doing, Track
-from pslab.lab.plots.charts.curves import QUANTITIES, quantity
-from pslab.lab.plots.labels import SPACE
+from pslab.lab.plots.charts.curves import quantity
+from pslab.lab.plots.labels import SPACE, label_of
 from pslab.lab.plots.page.axes import axis
-from pslab.lab.plots.page.theme import ink
+from pslab.lab.plots.page.theme import (
+    DARK,
+    DASHES,
+    LEADING,
+    PHASES,
+    Look,
+    ink,
+    looks,
+    on_dark,
+    template,
+    told_apart,
+    variant,
+)
+from pslab.lab.records.grid_axes import value_of
+from pslab.lab.records.results import Runs
 
 SLOTS = 16  # curves at once; the oldest give way
 LANES, LANE = 24, 24  # strips at once; px of one
@@ -25,6 +41,82 @@ HEIGHT, VISIBLE = 340, 45  # px; per cent below the best curve that are in the f
 WIDER = 1.03  # than the longest curve: room for its last marker
 WORDS = {"computing": "computing", "transferring": "transferring", "waiting": "waiting (for)", "dead": "dead"}
 LOOK = {"autosize": True, "font": {"size": 12}, "showlegend": True, "uirevision": "kept"}  # zooms and choices stay
+CLEAR = "rgba(0,0,0,0)"  # the page is the paper
+DEAD = "#9E1B32"
+BESIDE = {"evaluate", "eval_every"}  # fields of a run that make no other curve
+
+
+class Ground(NamedTuple):
+    """What a figure is drawn on."""
+
+    page: str
+    template: go.layout.Template
+    doing: dict[str, str]  #: the colour of what a worker does
+
+    @property
+    def is_dark(self) -> bool:
+        return self.page == DARK
+
+
+_DOING = {"computing": PHASES["compute"], "transferring": PHASES["push"], "waiting": PHASES["wait"], "dead": DEAD}
+LIGHT_PAGE = Ground("#FFFFFF", template(paper=CLEAR), _DOING)
+DARK_PAGE = Ground(DARK, template("#E0E0E0", "#3A3A3A", CLEAR),
+                   {**{doing: on_dark(colour) for doing, colour in _DOING.items()}, "waiting": "#484848"})  # fmt: skip
+
+
+# -- names and looks -------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    """How a run is called and drawn in a view."""
+
+    label: str
+    look: Look
+
+
+class Session:
+    """Labels and looks of the runs of one view. Whatever comes and goes, what was drawn keeps its look.
+
+    One field gives the colour, as in the other figures: the first of LEADING in which the first runs differ, else the
+    synchronization. Runs that differ otherwise differ in dash and fill.
+    """
+
+    def __init__(self) -> None:
+        self._lead = ""
+        self._values: dict[str, Any] = {}  # of the leading field, in the order in which they were seen
+        self._bases: dict[str, Look] = {}
+        self._ranks: dict[str, int] = {}  # of all that runs are beside it
+        self._looks: dict[str, Look] = {}  # by digest
+
+    def names(self, tracks: Sequence[Track]) -> list[Named]:
+        """Label and look of each run: its policy, what else differs among these, and the seed where seeds differ."""
+        runs = Runs([track.run.but(evaluate="after", eval_every=None) for track in tracks])
+        columns, seeds = runs.differing(), len({run.seed for run in runs}) > 1
+        shown = columns if "sync" in columns or not columns else ["sync", *columns]
+        self._lead = self._lead or next((name for name in LEADING if name in columns), "sync" if tracks else "")
+        keys = [{column: value_of(run, {}, column) for column in shown} for run in runs]
+        labels = [label_of(key, shown, run) + (f", seed {run.seed}" if seeds else "")
+                  for key, run in zip(keys, runs, strict=True)]  # fmt: skip
+        self._take(tracks)
+        return [Named(label, self._looks[track.digest]) for label, track in zip(labels, tracks, strict=True)]
+
+    def _take(self, tracks: Sequence[Track]) -> None:
+        """Looks for those that have none; they differ from those that are shown beside them."""
+        new = [track for track in tracks if track.digest not in self._looks]
+        values = {repr(value): value for value in (value_of(track.run, {}, self._lead) for track in new)}
+        self._values |= {name: value for name, value in values.items() if name not in self._values}
+        found = looks([{self._lead: value} for value in self._values.values()])
+        self._bases = {**dict(zip(self._values, found, strict=True)), **self._bases}
+        drawn = [self._looks[track.digest] for track in tracks if track.digest in self._looks]
+        for track in new:
+            base = self._bases[repr(value_of(track.run, {}, self._lead))]
+            rank = self._ranks.setdefault(self._rest(track.run), len(self._ranks))
+            look = variant(base, rank, DASHES.index(base.dash)) if rank else base
+            drawn.append(told_apart([*drawn, look], [{0}] * (len(drawn) + 1))[-1])
+            self._looks[track.digest] = drawn[-1]
+
+    def _rest(self, run: Run) -> str:
+        return repr([value_of(run, {}, name) for name in FIELDS if name not in {self._lead, *BESIDE}])
 
 
 # -- curves ----------------------------------------------------------------------------------------
@@ -37,7 +129,8 @@ def curves(tracks: Sequence[Track], named: Sequence[Named], ground: Ground = LIG
     drawn = [(track, name) for track, name in zip(tracks, named, strict=True) if track.points][-SLOTS:]
     pushes = max((track.run.pushes or track.points[-1].pushes for track, _ in drawn), default=each)
     seconds = max((track.points[-1].seconds for track, _ in drawn), default=0.0)
-    titles = {quantity("accuracy", metric_of(track.run)).title for track in tracks} or {QUANTITIES["accuracy"].title}
+    metrics = {metric_of(track.run) for track in tracks} or {ACCURACY}
+    titles = {quantity("accuracy", metric).title for metric in metrics}
     shown = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
     for column, unit in ((1, each), (2, 0)):
         for track, name in drawn:

@@ -19,7 +19,7 @@ class Library(widgets.Widget):  # type: ignore[misc]
     source = traitlets.Bytes().tag(sync=True)
 
 
-class Page(widgets.Widget):  # type: ignore[misc]
+class PageState(widgets.Widget):  # type: ignore[misc]
     """What the page is to draw, and what it says of itself.
 
     A figure is here as a whole, so that a page draws it whenever it comes: late, or once more after a reload. This is a
@@ -45,8 +45,8 @@ class Front(anywidget.AnyWidget):
 
     _esm = HERE / "front.js"
     _css = HERE / "front.css"
-    page = traitlets.Instance(Page).tag(sync=True, **widgets.widget_serialization)
+    page = traitlets.Instance(PageState).tag(sync=True, **widgets.widget_serialization)
     library = traitlets.Instance(Library).tag(sync=True, **widgets.widget_serialization)
 
     def __init__(self) -> None:
-        super().__init__(page=Page(), library=library())
+        super().__init__(page=PageState(), library=library())

@@ -100,11 +100,6 @@ class Track:
             return max(0.0, self.run.seconds - self.seconds)
         return self.seconds * (1 / self.fraction - 1) if self.fraction > 0 else None
 
-    @property
-    def doing(self) -> list[Doing]:
-        """What each worker does now; nothing once the run has ended."""
-        return [kept[-1] for kept in self.workers] if self.state == UNDER_WAY else []
-
 
 @dataclass
 class _Draft:

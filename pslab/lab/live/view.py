@@ -23,8 +23,8 @@ from pslab.config.run import FIELDS, Run
 from pslab.errors import ConfigError, PslabError, RunsInterrupted, in_a_sentence
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live.controls import Controls
+from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.front import Front
-from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, INTERRUPTED, LOST, QUEUED, SILENT, UNDER_WAY, Track, Watcher
 from pslab.lab.plots.labels import SPACE, notes_of
 from pslab.lab.records.record import Result, default_results
@@ -70,8 +70,8 @@ class Live:
         values |= {name: value for name, value in (("sync", sync), ("prune", prune)) if value is not None}
         self.place = default_results() if results is None else Path(results)
         self.live = has_front_end() if live is None else live
-        self._controls = Controls(values)
-        self._watcher, self._session = Watcher(self.place), Session()
+        self.controls = Controls(values)
+        self.watcher, self._session = Watcher(self.place), Session()
         self._background: Background | None = None
         self._runs: list[Run] = []
         self._own: set[str] = set()  # digests of all runs that were started in this view
@@ -81,7 +81,7 @@ class Live:
         self._drawn: object = None
         self._settled: Background | None = None  # whose runs' records have been looked for
         self._results: list[Result] = []
-        wanted = self._controls.runs()  # refuses at once what cannot be
+        wanted = self.controls.runs()  # refuses at once what cannot be
         if self.live:
             self._build()
         else:
@@ -92,15 +92,15 @@ class Live:
     def start(self) -> None:
         """Start the chosen runs, as the button does; what is wrong is shown in the view."""
         self._error = ""
-        self._controls.mark("")
+        self.controls.mark("")
         try:
-            runs = self._controls.runs()
+            runs = self.controls.runs()
             self._background = Background(runs, self.place)
             self._runs = runs
             self._own |= {run.digest for run in runs}
         except PslabError as error:
             self._show_error(str(error), error.field if isinstance(error, ConfigError) else "")
-        self._watcher.show(self._runs)
+        self.watcher.show(self._runs)
         self.refresh()
 
     def stop(self) -> None:
@@ -111,8 +111,8 @@ class Live:
 
     def clear(self) -> None:
         """Leave out of the view what has ended; records stay."""
-        self._watcher.forget()
-        self._runs = [run for run in self._runs if run.digest in self._watcher.tracks or current() is not None]
+        self.watcher.forget()
+        self._runs = [run for run in self._runs if run.digest in self.watcher.tracks or current() is not None]
         self.refresh()
 
     def wait(self) -> Results:
@@ -129,7 +129,7 @@ class Live:
     @property
     def results(self) -> Results:
         """What is finished of the chosen runs."""
-        tracks = [self._watcher.tracks.get(run.digest) for run in self._runs]
+        tracks = [self.watcher.tracks.get(run.digest) for run in self._runs]
         ended = [load(t.path) for t in tracks if t is not None and t.state == FINISHED and t.path is not None]
         return Results(self._results or ended)
 
@@ -152,32 +152,33 @@ class Live:
     # --- the view -------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self._start = _button("Start", "run what is chosen, one after another", self.start, "primary")
-        self._stop = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
-        self._clear = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
-        self._others = widgets.ToggleButton(layout={"width": "auto", "align_self": "flex-start", "display": "none"})
-        self._others.observe(lambda _: self.refresh(), "value")
-        self._message, self._list = widgets.HTML(), widgets.HTML()
-        self._front = Front()
-        self._page = self._front.page
-        self._page.observe(lambda _: self.refresh(), ["dark", "shown"])
-        buttons = widgets.HBox([self._start, self._stop, self._clear])
-        shown = [self._controls.box, buttons, self._message, self._list, self._others, self._front]
+        self.start_button = _button("Start", "run what is chosen, one after another", self.start, "primary")
+        self.stop_button = _button("Stop", "end the run in order; what it has finished is kept", self.stop, "danger")
+        self.clear_button = _button("Clear", "leave out the runs that have ended; their records stay", self.clear, "")
+        hidden = {"width": "auto", "align_self": "flex-start", "display": "none"}
+        self.others_button = widgets.ToggleButton(layout=hidden)
+        self.others_button.observe(lambda _: self.refresh(), "value")
+        self.message, self.table = widgets.HTML(), widgets.HTML()
+        self.front = Front()
+        self.page = self.front.page
+        self.page.observe(lambda _: self.refresh(), ["dark", "shown"])
+        buttons = widgets.HBox([self.start_button, self.stop_button, self.clear_button])
+        shown = [self.controls.box, buttons, self.message, self.table, self.others_button, self.front]
         self.box = widgets.VBox(shown).add_class("pslab-live")
         self.refresh()
 
     def _refresh(self) -> None:
-        changed = self._watcher.poll()
+        changed = self.watcher.poll()
         running, own = current(), self._background
         if own is not None and not own.alive and own is not self._settled:
             self._settled = own
-            self._watcher.show(self._runs)  # a run may start and end between two looks
+            self.watcher.show(self._runs)  # a run may start and end between two looks
         if own is not None and own.error and not self._error:
             self._show_error(own.error, own.field)
-        self._start.disabled, self._stop.disabled = running is not None, running is None or running.stopping
+        self.start_button.disabled, self.stop_button.disabled = running is not None, running is None or running.stopping
         tracks = self._shown()
-        self._clear.disabled = len(self._watcher.tracks) == len(self._watcher.under_way)
-        state = [self._page.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
+        self.clear_button.disabled = len(self.watcher.tracks) == len(self.watcher.under_way)
+        state = [self.page.dark, *((track.digest, track.state, len(track.points)) for track in tracks)]
         if changed or state != self._drawn or running is not None:
             self._show(tracks, redraw=state != self._drawn)
             self._drawn = state
@@ -185,59 +186,60 @@ class Live:
     def _shown(self) -> list[Track]:
         """What this notebook runs and has run in the order in which it started, then what it is to run; and what
         others run, if that is wanted or all there is."""
-        seen = self._watcher.tracks
+        seen = self.watcher.tracks
         queued = self._runs if current() is not None and current() is self._background else []
         later = [Track(run, run.digest, QUEUED) for run in queued if run.digest not in seen]
         own = [*(track for track in seen.values() if self._is_own(track)), *later][-live_figure.SLOTS :]
         others = [track for track in seen.values() if not self._is_own(track)][-live_figure.SLOTS :]
         running = sum(track.state == UNDER_WAY for track in others)
-        self._others.layout.display = None if own and others else "none"
-        self._others.description = f"{len(others)} runs started elsewhere, {running} of them under way"
-        return own + others if self._others.value or not own else own
+        self.others_button.layout.display = None if own and others else "none"
+        self.others_button.description = f"{len(others)} runs started elsewhere, {running} of them under way"
+        return own + others if self.others_button.value or not own else own
 
     def _is_own(self, track: Track) -> bool:
         return track.here or track.digest in self._own
 
     def _show(self, tracks: Sequence[Track], redraw: bool) -> None:
         named = dict(zip((track.digest for track in tracks), self._session.names(tracks), strict=True))
-        ground = DARK_PAGE if self._page.dark else LIGHT_PAGE
-        rows = [_row(track, named[track.digest].label, self._is_own(track)) for track in tracks]
+        ground = DARK_PAGE if self.page.dark else LIGHT_PAGE
+        rows = [row_of(track, named[track.digest].label, self._is_own(track)) for track in tracks]
         with pd.option_context("display.max_colwidth", None):
             table = pd.DataFrame(rows).to_html(index=False, border=0, justify="left",
                                                classes="pslab-runs")  # fmt: skip
-        self._list.value = f"<style>.{self._gone} {{ display: none; }}</style>{table + _notes(tracks) if rows else ''}"
+        shown = table + notes_under(tracks) if rows else ""
+        self.table.value = f"<style>.{self._gone} {{ display: none; }}</style>{shown}"
         working = [track for track in tracks if track.state == UNDER_WAY and track.workers][-RUNS_SHOWN:]
         self.strips = live_figure.strips(working, [named[track.digest] for track in working], ground)
-        self._page.strips = self.strips.to_json() if working else ""
+        self.page.strips = self.strips.to_json() if working else ""
         if redraw:
             self.figure = live_figure.curves(tracks, list(named.values()), ground)
-            self._page.curves = self.figure.to_json()
+            self.page.curves = self.figure.to_json()
             if self._kept is not None:
                 self._kept.update(self._afterwards())
 
     @property
     def _gone(self) -> str:
         """The class of what is hidden while this view lives."""
-        return f"pslab-gone-{self._front.model_id}"
+        return f"pslab-gone-{self.front.model_id}"
 
     def _afterwards(self) -> Any:
         """What a page shows whose kernel no longer has this view."""
         from IPython.display import HTML
 
-        table = self._list.value.partition("</style>")[2]
+        table = self.table.value.partition("</style>")[2]
         return HTML(f'<div class="{self._gone}"><p>{GONE}</p>{table}</div>')  # type: ignore[no-untyped-call]
 
     def _show_error(self, error: str, field: str) -> None:
         self._error = error
-        self._controls.mark(field)
+        self.controls.mark(field)
 
     def _say(self) -> None:
         """What is wrong, and what is being done."""
         running, own = current(), self._background
         note = own.note if own is not None and own.note else ""
         if running is not None:
-            note = "stopping …" if running.stopping else "" if self._watcher.under_way else "starting the processes …"
-        self._message.value = _message([self._error, self._broken], note)
+            note = "stopping …" if running.stopping else "" if self.watcher.under_way else "starting the processes …"
+        self.message.value = _message([self._error, self._broken], note)
 
     def _execute(self, runs: list[Run]) -> None:
         """Without a front end: the runs, here and now."""
@@ -256,13 +258,13 @@ class Live:
             if self._following is not None:
                 self._following.cancel()
             with contextlib.suppress(RuntimeError):  # no event loop: a script calls refresh or wait
-                self._following = asyncio.get_running_loop().create_task(_follow(weakref.ref(self)))
+                self._following = asyncio.get_running_loop().create_task(follow(weakref.ref(self)))
 
 
-async def _follow(view: weakref.ref[Live]) -> None:
+async def follow(view: weakref.ref[Live]) -> None:
     """Refresh a view for as long as a page shows it."""
     while (shown := view()) is not None:
-        if shown._page.shown:
+        if shown.page.shown:
             shown.refresh()
         del shown
         await asyncio.sleep(PERIOD_S)
@@ -287,7 +289,7 @@ def _far(track: Track) -> str:
     return ", ".join(filter(None, [f"{100 * track.fraction:.0f}{SPACE}%", rate, left]))
 
 
-def _row(track: Track, label: str, own: bool) -> dict[str, str]:
+def row_of(track: Track, label: str, own: bool) -> dict[str, str]:
     """One run in the list."""
     state = _far(track) if track.state == UNDER_WAY else STATES[track.state]
     state = "diverged" if track.diverged else state
@@ -301,7 +303,7 @@ def _row(track: Track, label: str, own: bool) -> dict[str, str]:
             "state": state if own else f"{state}, started elsewhere"}  # fmt: skip
 
 
-def _notes(tracks: Sequence[Track]) -> str:
+def notes_under(tracks: Sequence[Track]) -> str:
     """What the marks of the list mean."""
     found = notes_of([track for track in tracks if track.manifest and not track.diverged])
     return f'<p class="pslab-notes">{"<br>".join(map(escape, found))}</p>' if found else ""

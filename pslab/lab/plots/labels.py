@@ -40,9 +40,9 @@ def name(field: str, value: object) -> str:
         return UNSET.get(field, DASH)
     if field in PARAMETERS and isinstance(value, str) and not {str, object} & {*PARAMETERS[field].kinds}:
         return value  # a name that the grid gave to a number
-    if field in KINDS and (not isinstance(value, str) or field in FIELDS):
+    if field in KINDS:
         return policy(field, value)
-    return f"seed {value}" if field == "seed" else FIELDS[field](value) if field in FIELDS else plain(value)
+    return FIELDS[field](value) if field in FIELDS else plain(value)
 
 
 def absent(value: object) -> bool:
@@ -163,40 +163,27 @@ def _cluster(value: Any) -> str:
     return ", ".join([f"cluster {preset}", *cluster_words(fields)])
 
 
-#: The words for a value of each field of Run; a label has them in this order.
+#: The words for a value of the fields of Run that are no policies.
 FIELDS: dict[str, Callable[[Any], str]] = {
-    "model": lambda v: policy("model", v),
-    "data": lambda v: policy("data", v),
-    "loss": lambda v: policy("loss", v),
-    "metric": lambda v: policy("metric", v),
-    "sync": lambda v: policy("sync", v),
-    "prune": lambda v: policy("prune", v),
-    "rate": lambda v: policy("rate", v),
-    "order": lambda v: policy("order", v),
-    "ranges": lambda v: policy("ranges", v),
     "workers": lambda v: f"{v} worker{'s' if v != 1 else ''}",
     "servers": lambda v: f"{v} server{'s' if v != 1 else ''}",
-    "batch_size": lambda v: f"batch {v}",
-    "partition": lambda v: f"partition {v}",
-    "placement": lambda v: f"placement {v}",
+    "seed": "seed {}".format,
+    "batch_size": "batch {}".format,
     "optimizer": lambda v: policy("optimizer", v).replace("sgd", "SGD"),
     "learning_rate": lambda v: f"η{SPACE}={SPACE}{v:g}",
-    "schedule": lambda v: policy("schedule", v),
     "push_weight": lambda v: f"push weight {v:g}" if isinstance(v, (int, float)) else f"push weight {v}",
     "pushes": lambda v: f"{plain(v)} pushes",
     "seconds": lambda v: f"{v:g}{SPACE}s",
     "target_accuracy": lambda v: f"{ACCURACY.goal(v, SPACE)} accuracy",
     "cluster": _cluster,
-    "pull": lambda v: f"pull {v}",
-    "codec": lambda v: f"codec {v}",
-    "engine": lambda v: f"{v} engine",
+    "pull": "pull {}".format,
     "fleet": lambda v: f"{v if isinstance(v, str) else v.get('place', 'local')} fleet",
     "device": str, "dtype": str,
-    "eval_every": lambda v: f"evaluated every {v} pushes",
-    "evaluate": lambda v: f"evaluated {v} the run",
-    "on_death": lambda v: f"on death {v}",
-    "on_nonfinite": lambda v: f"on non-finite gradients {v}",
-    "checkpoint_every": lambda v: f"checkpoint every {v} pushes",
+    "eval_every": "evaluated every {} pushes".format,
+    "evaluate": "evaluated {} the run".format,
+    "on_death": "on death {}".format,
+    "on_nonfinite": "on non-finite gradients {}".format,
+    "checkpoint_every": "checkpoint every {} pushes".format,
     "keep_weights": lambda v: "weights kept" if v else "weights not kept",
     "dilation": lambda v: f"time dilated {v:g} times" if isinstance(v, (int, float)) else "time dilated as needed",
     "lease_s": lambda v: f"lease {v:g}{SPACE}s",
@@ -240,7 +227,8 @@ def label_of(values: Mapping[str, Any], names: Sequence[str], run: Run) -> str:
 
 def heads_of(column: str, values: Sequence[Any], results: Results) -> list[str]:
     """The values of a column in words, as they stand over panels."""
-    return [column_name(column, value, results.where(**{column: value})[0].run) or str(value) for value in values]
+    return [column_name(column, value, results.where(**{column: value})[0].run) or name(column, value)
+            for value in values]  # fmt: skip
 
 
 # -- marks -----------------------------------------------------------------------------------------
@@ -288,7 +276,7 @@ def heading(title: Any, what: Iterable[str], against: Iterable[str] = (), column
     accuracy against time, by pruning rule"``."""
     if given := title if isinstance(title, str) else str(getattr(title, "title", "") or ""):
         return given
-    by = _enumerated(map(column_title, columns))
+    by = _enumerated(map(column_title, dict.fromkeys(columns)))
     text = " against ".join(filter(None, (_enumerated(what), _enumerated(against))))
     return f"{text[0].upper()}{text[1:]}" + (f", by {by}" if by else "")
 
@@ -326,7 +314,7 @@ def caption(results: Iterable[Any], shown: Iterable[str] = (), spread: str = RAN
     if not crowd:
         return []
     first = crowd[0]
-    varied = {*shown, *(field for field in FIELDS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
+    varied = {*shown, *(field for field in PARAMETERS if len({repr(getattr(run, field)) for run in crowd}) > 1)}
     left_out = varied | WITHOUT_TENSORS if first.engine == "timing" else varied
     fields = [*SHARED, *(each for each in UNLESS_DEFAULT if getattr(first, each) != getattr(Run(), each))]
     words = [column_name(field, getattr(first, field), first) for field in fields if field not in left_out]

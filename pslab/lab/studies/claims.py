@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from pslab.errors import ConfigError
 from pslab.lab.records import journal
 from pslab.lab.records.record import Result
+from pslab.lab.records.units import SPACE
 
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
+
+
+class _Number(float):
+    """A number whose per cent sign stands apart, as in the other words of a figure."""
+
+    def __format__(self, form: str) -> str:
+        return super().__format__(form).replace("%", f"{SPACE}%")
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ def claim(
     elif not all(result.emulation_ok for result in found):
         why = "the machine did not keep up with the emulated cluster"
     holds = None if why else low <= value <= high
-    made = Claim(text.format(value=value), value, bounds, holds, why, basis(found))
+    made = Claim(text.format(value=_Number(value)), value, bounds, holds, why, basis(found))
     journal.note(claim={"text": made.text, "value": value, "bounds": bounds, "holds": holds, "why": why})
     if holds is False:
         print(f"{RED}{made!r}{PLAIN}", file=sys.stderr)

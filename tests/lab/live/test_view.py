@@ -24,9 +24,9 @@ from pslab.errors import ConfigError
 from pslab.lab.live import figure as live_figure
 from pslab.lab.live import view as live_view
 from pslab.lab.live.controls import WRONG
-from pslab.lab.live.looks import DARK_PAGE, LIGHT_PAGE, Session
+from pslab.lab.live.figure import DARK_PAGE, LIGHT_PAGE, Session
 from pslab.lab.live.state import FINISHED, Doing, Point, Track
-from pslab.lab.live.view import Live, _follow, _notes, _row
+from pslab.lab.live.view import Live, follow, notes_under, row_of
 from pslab.lab.plots.page.theme import Look
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import find
@@ -45,9 +45,14 @@ def _nothing_stays_under_way() -> Iterator[None]:
         running.wait(60)
 
 
+@pytest.fixture
+def view(tmp_path: Path) -> Live:
+    return Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+
+
 def drawn(view: Live) -> list[str]:
     """The curves that the page has, against pushes; those against seconds are the same."""
-    names = [trace["name"] for trace in json.loads(view._page.curves)["data"]]
+    names = [trace["name"] for trace in json.loads(view.page.curves)["data"]]
     assert names[: len(names) // 2] == names[len(names) // 2 :]
     return names[: len(names) // 2]
 
@@ -61,11 +66,11 @@ def foreign(run: Run, place: Path) -> Draft:
 
 def texts(view: Live) -> str:
     shown = [text for trace in view.strips.data for text in (*(trace.y or ()), *(trace.text or ()))]
-    return "\n".join([view._message.value, view._list.value, *shown]).replace("\u00a0", " ")
+    return "\n".join([view.message.value, view.table.value, *shown]).replace("\u00a0", " ")
 
 
 def chip(view: Live, label: str) -> Any:
-    return next(each for chips in view._controls._chips.values() for each, _ in chips if each.description == label)
+    return next(each for chips in view.controls.chips.values() for each, _ in chips if each.description == label)
 
 
 # -- a view ----------------------------------------------------------------------------------------
@@ -75,7 +80,7 @@ def test_start_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     view = Live(sync=["bsp", "asp"], live=True, results=tmp_path, **TINY)
     assert drawn(view) == []
     view.start()
-    assert view._start.disabled
+    assert view.start_button.disabled
     results = view.wait()
     assert [(r.run.sync, r.run.evaluate, r.manifest["disturbed"]) for r in results] == [
         ("bsp", "beside", True), ("asp", "beside", True)]  # fmt: skip
@@ -86,18 +91,17 @@ def test_start_runs_what_is_chosen_and_draws_it(tmp_path: Path):
     assert list(view.figure.data[0].x) == list(first.pushes / 4)
     assert list(view.figure.data[2].x) == list(first.seconds)
     assert texts(view).count("finished") == 2
-    assert (view._start.disabled, view._stop.disabled) == (False, True)
+    assert (view.start_button.disabled, view.stop_button.disabled) == (False, True)
 
 
-def test_a_dark_page_has_light_lines_and_letters(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_a_dark_page_has_light_lines_and_letters(view: Live, tmp_path: Path):
     draft = Draft(Run(workers=2, pushes=100), tmp_path)
     draft.note({"pushes": 8, "seconds": 1.0, "workers": [{"doing": "computing", "for": [], "iteration": 3}]})
     draft.note({"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
     view.refresh()
     for ground in (LIGHT_PAGE, DARK_PAGE, LIGHT_PAGE):
-        view._page.dark = ground.is_dark
-        for sent in (view._page.curves, view._page.strips):
+        view.page.dark = ground.is_dark
+        for sent in (view.page.curves, view.page.strips):
             layout = json.loads(sent)["layout"]["template"]["layout"]
             assert layout["font"]["color"] == ground.template.layout.font.color
             assert layout["paper_bgcolor"] == "rgba(0,0,0,0)"
@@ -106,36 +110,33 @@ def test_a_dark_page_has_light_lines_and_letters(tmp_path: Path):
         assert view.figure.data[0].line.color == (bsp.dark if ground.is_dark else bsp).colour
 
 
-def test_a_page_has_all_there_is_whenever_it_comes(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_a_page_has_all_there_is_whenever_it_comes(view: Live, tmp_path: Path):
     assert drawn(view) == []
     draft = Draft(Run(workers=2, pushes=100), tmp_path)
     for pushes in (0, 5, 10):
         draft.note({"index": pushes, "pushes": pushes, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0})
         view.refresh()
-    (curve, _) = json.loads(view._page.get_state()["curves"])["data"]
+    (curve, _) = json.loads(view.page.get_state()["curves"])["data"]
     assert (curve["name"], curve["x"]) == ("BSP, dense", [0.0, 2.5, 5.0])
 
 
-def test_a_view_that_no_page_shows_any_more_waits_for_one(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
-
+def test_a_view_that_no_page_shows_any_more_waits_for_one(view: Live, tmp_path: Path):
     async def watch() -> None:
-        following = asyncio.get_running_loop().create_task(_follow(weakref.ref(view)))
-        view._page.shown = False
+        following = asyncio.get_running_loop().create_task(follow(weakref.ref(view)))
+        view.page.shown = False
         Draft(Run(workers=2, pushes=100), tmp_path).note({"pushes": 8, "seconds": 1.0})
         await asyncio.sleep(0)
         assert "8 of 100" not in texts(view)
-        view._page.shown = True
+        view.page.shown = True
         assert "8 of 100" in texts(view)
         following.cancel()
 
     asyncio.run(watch())
 
 
-def test_a_view_survives_whatever_cannot_be_drawn_and_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
-
+def test_a_view_survives_whatever_cannot_be_drawn_and_says_it(
+    view: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def refuse(*_: Any) -> go.Figure:
         raise ValueError("Invalid value\nof a marker")
 
@@ -159,52 +160,51 @@ def test_a_view_that_cannot_be_drawn_is_followed_on(tmp_path: Path, monkeypatch:
         raise StopIteration if len(asked) < 3 else asyncio.CancelledError
 
     monkeypatch.setattr(live_view, "PERIOD_S", 0)
-    monkeypatch.setattr(view._watcher, "poll", poll)
+    monkeypatch.setattr(view.watcher, "poll", poll)
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_follow(weakref.ref(view)))
+        asyncio.run(follow(weakref.ref(view)))
     assert asked == [0, 1, 2]
 
 
-def test_strips_are_shown_while_a_worker_is_under_way(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
-    assert view._page.strips == ""
+def test_strips_are_shown_while_a_worker_is_under_way(view: Live, tmp_path: Path):
+    assert view.page.strips == ""
     draft = Draft(Run(workers=2, pushes=100), tmp_path)
     draft.note({"pushes": 8, "seconds": 1.0, "workers": [{"doing": "computing", "for": [], "iteration": 3}]})
     view.refresh()
-    assert "worker 0" in view._page.strips
+    assert "worker 0" in view.page.strips
     draft.drop()
     view.refresh()
-    assert view._page.strips == ""
+    assert view.page.strips == ""
 
 
-def test_controls_make_the_next_runs(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_controls_make_the_next_runs(view: Live):
     chip(view, "BSP").value = False
     chip(view, "static 1\u00a0%").value = True
-    view._controls._others["sync"].value = "ssp:2 asp"
+    view.controls.others["sync"].value = "ssp:2 asp"
     for name, value in {"workers": 2, "learning_rate": 0.1, "schedule": "linear", "pushes": 20, "seed": 3}.items():
-        view._controls._scalars[name].value = value
+        view.controls.scalars[name].value = value
     fields = ("sync", "prune", "workers", "learning_rate", "schedule", "pushes", "seed", "cluster", "batch_size")
-    assert [tuple(getattr(run, name) for name in fields) for run in view._controls.runs()] == [
+    assert [tuple(getattr(run, name) for name in fields) for run in view.controls.runs()] == [
         ("ssp:2", "none", 2, 0.1, "linear", 20, 3, "free", 16), ("asp", "none", 2, 0.1, "linear", 20, 3, "free", 16),
         ("ssp:2", "static:1%", 2, 0.1, "linear", 20, 3, "free", 16),
         ("asp", "static:1%", 2, 0.1, "linear", 20, 3, "free", 16)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("control", "value", "field", "hint"), [
-    ("_scalars/workers", 0, "workers", "from 1 to 1024"),
-    ("_others/sync", "spp:3", "sync", "did you mean 'ssp'"),
-    ("_others/prune", "statik:1%", "prune", "did you mean 'static'"),
+    ("scalars/workers", 0, "workers", "from 1 to 1024"),
+    ("others/sync", "spp:3", "sync", "did you mean 'ssp'"),
+    ("others/prune", "statik:1%", "prune", "did you mean 'static'"),
 ])  # fmt: skip
-def test_wrong_value_is_shown_at_its_control(tmp_path: Path, control: str, value: Any, field: str, hint: str):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_wrong_value_is_shown_at_its_control(
+    view: Live, tmp_path: Path, control: str, value: Any, field: str, hint: str
+):
     kind, name = control.split("/")
-    widget = getattr(view._controls, kind)[name]
+    widget = getattr(view.controls, kind)[name]
     widget.value = value
     view.start()
     view.wait()
     assert hint in view.error
-    assert f"{field}=" in view._message.value
+    assert f"{field}=" in view.message.value
     assert WRONG in widget._dom_classes
     assert list(tmp_path.glob("runs/*")) == []
     widget.value = {"workers": 2}.get(name, "")
@@ -214,11 +214,10 @@ def test_wrong_value_is_shown_at_its_control(tmp_path: Path, control: str, value
     assert view.error == ""
 
 
-def test_choosing_nothing_is_refused(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_choosing_nothing_is_refused(view: Live):
     chip(view, "BSP").value = False
     view.start()
-    assert "choose at least one" in view._message.value
+    assert "choose at least one" in view.message.value
 
 
 def test_wrong_arguments_are_refused_at_once(tmp_path: Path):
@@ -228,8 +227,7 @@ def test_wrong_arguments_are_refused_at_once(tmp_path: Path):
         Live(live="yes", results=tmp_path)  # type: ignore[arg-type]
 
 
-def test_runs_of_others_are_shown_and_listed(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_runs_of_others_are_shown_and_listed(view: Live, tmp_path: Path):
     draft = foreign(Run(workers=2, sync="ssp:1", pushes=100), tmp_path)
     doing = [{"doing": "waiting", "for": [1], "iteration": 5}, {"doing": "computing", "for": [], "iteration": 3}]
     draft.note({"pushes": 8, "seconds": 1.0, "workers": doing})
@@ -250,21 +248,20 @@ def test_runs_of_others_are_shown_and_listed(tmp_path: Path):
     assert drawn(view) == []
 
 
-def test_own_runs_come_first_and_those_of_others_under_one_line(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_own_runs_come_first_and_those_of_others_under_one_line(view: Live, tmp_path: Path):
     point = {"index": 0, "pushes": 5, "seconds": 0.5, "accuracy": 0.6, "loss": 1.0}
     for seed in (41, 42):
         foreign(Run(model="mlp:8", seed=seed, pushes=100), tmp_path).note(point)
     view.refresh()
     assert len(drawn(view)) == 2  # there is nothing else to be seen
-    assert view._others.layout.display == "none"
+    assert view.others_button.layout.display == "none"
     Draft(Run(model="cnn", sync="asp", pushes=100), tmp_path).note(point)  # by another view of this notebook
     view.refresh()
     assert drawn(view) == ["ASP, dense"]
     assert "elsewhere" not in texts(view)
-    assert view._others.layout.display is None
-    assert view._others.description == "2 runs started elsewhere, 2 of them under way"
-    view._others.value = True
+    assert view.others_button.layout.display is None
+    assert view.others_button.description == "2 runs started elsewhere, 2 of them under way"
+    view.others_button.value = True
     assert [name.partition(",")[0] for name in drawn(view)] == ["ASP", "BSP", "BSP"]
     assert texts(view).count("started elsewhere") == 2
 
@@ -278,16 +275,15 @@ def test_policy_object_has_a_chip(tmp_path: Path):
     view = Live(sync=[Mine(2)], live=True, results=tmp_path, **TINY)
     assert chip(view, "Mine, staleness\u00a02").value
     assert not chip(view, "BSP").value
-    assert view._controls.runs()[0].sync == Mine(2)
+    assert view.controls.runs()[0].sync == Mine(2)
 
 
-def test_names_from_records_are_escaped(tmp_path: Path):
-    view = Live(sync=["bsp"], live=True, results=tmp_path, **TINY)
+def test_names_from_records_are_escaped(view: Live, tmp_path: Path):
     Draft(Run(sync="<i>x</i>", pushes=100), tmp_path).note({"pushes": 8, "seconds": 1.0})
-    view._controls._others["sync"].value = "<i>y</i>"
+    view.controls.others["sync"].value = "<i>y</i>"
     view.start()
     view.wait()
-    assert "&lt;i&gt;x&lt;/i&gt;" in view._list.value.lower()
+    assert "&lt;i&gt;x&lt;/i&gt;" in view.table.value.lower()
     assert "<i>" not in texts(view).lower()
 
 
@@ -345,16 +341,16 @@ def test_dead_worker_has_no_iteration():
 
 def test_diverged_run_is_listed_as_diverged():
     ended = track(state=FINISHED, manifest={"outcome": "diverged"})
-    assert _row(ended, "BSP", True)["state"] == "diverged"
+    assert row_of(ended, "BSP", True)["state"] == "diverged"
 
 
 def test_an_emulation_that_was_not_kept_is_marked_in_the_list():
     missed, kept = (track(state=FINISHED, manifest={"emulation_ok": ok, "dilation": 2.0}) for ok in (False, True))
-    assert _row(missed, "BSP", True)["run"] == "BSP*"
-    assert _row(missed, "BSP", True)["state"] == "finished, emulated 2 times slower"
-    assert _row(kept, "BSP", True)["run"] == "BSP"
-    assert "* the machine was too slow" in _notes([kept, missed])
-    assert "too slow" not in _notes([kept])
+    assert row_of(missed, "BSP", True)["run"] == "BSP*"
+    assert row_of(missed, "BSP", True)["state"] == "finished, emulated 2 times slower"
+    assert row_of(kept, "BSP", True)["run"] == "BSP"
+    assert "* the machine was too slow" in notes_under([kept, missed])
+    assert "too slow" not in notes_under([kept])
 
 
 def test_an_emulation_that_was_not_kept_is_marked_at_its_curve():
@@ -396,6 +392,6 @@ def test_view_needs_no_torch(tmp_path: Path):
     script = (
         "import sys; from pslab.lab.live.view import Live;"
         f"view = Live(live=True, results={json.dumps(str(tmp_path))}); view.refresh();"
-        "assert 'elsewhere' in view._list.value; assert 'torch' not in sys.modules"
+        "assert 'elsewhere' in view.table.value; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -11,14 +11,16 @@ import pytest
 from pslab.config import run as config
 from pslab.config.run import Run
 from pslab.config.spec import build
-from pslab.config.table import ROWS, Row
+from pslab.config.table import KINDS, ROWS, Row
 from pslab.lab.plots.labels import (
     FIELDS,
     averages,
     caption,
     cluster_name,
     column_name,
+    marks,
     name,
+    notes_of,
     number,
     parts,
 )
@@ -68,7 +70,7 @@ def test_policy_object_goes_by_its_class():
 
 
 def test_every_field_of_run_can_be_said():
-    assert {*FIELDS} == {*config.FIELDS} - {"seed"}
+    assert {*FIELDS, *KINDS} == {*config.FIELDS}
 
 
 def test_column_name_keeps_names_that_the_grid_gave():
@@ -157,3 +159,24 @@ def test_single_machine_is_explained(tmp_path: Path):
     found = results(tmp_path, Run(pushes=8), Run(workers=1, pushes=8))
     assert told(found).endswith("single machine: the same computation, no network")
     assert "4 workers" in told(found)
+
+
+# -- marks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("facts", "mark", "words"), [
+    ({"emulation_ok": False}, "*", "too slow"), ({"disturbed": True}, "†", "disturbs"),
+    ({"verdict": "invalid"}, "‡", "judged invalid"), ({"outcome": "diverged"}, "\u00a0✖1/1", "diverged"),
+    ({"largest_weight": 7e28}, "§", "weights of a million and more"), ({"largest_weight": 3.5}, "", ""),
+    ({"dilation": 2.5}, "", "emulated 2.5 times slower than shown"), ({"dilation": 1.0}, "", ""), ({}, "", ""),
+])  # fmt: skip
+def test_what_is_wrong_with_a_result_is_marked_and_explained(tmp_path: Path, facts: dict, mark: str, words: str):
+    found = [handmade.curve(tmp_path, Run(pushes=8), [0.1, 0.9], **facts)]
+    assert marks(found) == mark
+    assert words in " ".join(notes_of(found))
+    assert bool(notes_of(found)) == bool(words)
+
+
+def test_a_range_of_dilations_is_one_note(tmp_path: Path):
+    found = [handmade.curve(tmp_path, Run(pushes=8, seed=k), [0.1, 0.9], dilation=k) for k in (4, 1)]
+    assert notes_of(found) == ["emulated 1–4 times slower than shown: seconds are the cluster's own"]

@@ -11,7 +11,6 @@ import pytest
 
 from pslab import plots
 from pslab.config.run import Run
-from pslab.errors import ConfigError
 from pslab.lab.live.figure import frame
 from pslab.lab.live.state import Point, Track
 from pslab.lab.plots.charts.tables import show
@@ -84,13 +83,6 @@ def test_a_caption_says_what_is_minimized_and_where_a_run_stops(results: Any):
     assert "accuracy" not in line
     stopped = handmade.curve(results[0].path.parents[1], BASE.but(target_accuracy=0.75), FALLING)
     assert "stops at 8 pushes or mean error 0.75" in caption([stopped])[0]
-
-
-def test_metrics_do_not_share_an_axis(results: Any, tmp_path: Path):
-    both = [*results, handmade.curve(tmp_path, BASE.but(metric="accuracy"), [0.1, 0.9])]
-    for draw in (plots.curves, summary, goal):
-        with pytest.raises(ConfigError, match="cannot be compared"):
-            draw(both)
 
 
 def test_the_live_view_frames_all_values_of_another_metric():

@@ -66,7 +66,7 @@ def compose(
               for each in ordered
               if each.stands_in(across.column, cell.facet) and each.stands_in(down.column, cell.row)]  # fmt: skip
     xs, ys = [[x_axes[cell.x] for cell in line] for line in grid], [[y_axes[cell.y] for cell in line] for line in grid]
-    page = Page(xs, ys, [head for _, head in shown], down.heads, width)
+    page = Page(xs, ys, [head for _, head in shown], down.heads, width, order=[each.label for each in ordered])
     for row, column, cell, each in placed:
         frame = each.frames.get((cell.x, cell.y), pd.DataFrame())
         if not len(frame):

@@ -56,6 +56,7 @@ class Page:
         heads, sides: headings of columns, or of all panels, row by row; and of rows; none if empty.
         heights: px of the panels of each row; the usual ones if empty.
         lines_above: a line over the panels of each row, from the left; three spaces are where it may break first.
+        order: names in the order that a legend has; of none that in which their curves were added.
     """
 
     xs: Sequence[Sequence[Axis]]
@@ -65,6 +66,7 @@ class Page:
     width: str = "page"
     heights: Sequence[float] = ()
     lines_above: Sequence[str] = ()
+    order: Sequence[str] = ()
     blank: Collection[tuple[int, int]] = field(init=False)  #: places without a panel, in the last row
     figure: go.Figure = field(init=False)
     lines: dict[tuple[int, int], list[Line]] = field(default_factory=dict)
@@ -146,7 +148,8 @@ class Page:
             if place not in self.blank and f"x{rank + 1 if rank else ''}" not in drawn:
                 self.add(*place, go.Scatter(x=[None], y=[None], showlegend=False, hoverinfo="skip"))
         ends = [self._ends(row) for row in range(len(self.xs))] if keys is None else []
-        below = {key.label: key for row in ends for key, _ in row} if keys is None else {key.label: key for key in keys}
+        named = {key.label: key for key in ([key for row in ends for key, _ in row] if keys is None else keys)}
+        below = {name: named[name] for name in dict.fromkeys([*self.order, *named]) if name in named}
         if not all(map(fit_beside, ends, self.heights)):
             ends = []
         layout = _Layout(self, title, ends, [] if ends else list(below.values()))
@@ -363,7 +366,8 @@ class _Layout:
         self.x_room = [self._under(row) if own else 0.0 for row, own in enumerate(self.own_x)]
         heads = [wrapped(text, self.panel + GAP / 2, most=HEAD_LINES) if text else [] for text in page.heads]
         self.heads = [heads[row * self.columns : (row + 1) * self.columns] for row in range(self.rows)]
-        self.above = [_lines_above(text, self.wide - EDGE - self.lefts[0]) for text in page.lines_above]
+        free = self.lefts[-1] + self.panel if ends else self.wide - EDGE  # the first name may stand over its panel
+        self.above = [_lines_above(text, free - self.lefts[0]) for text in page.lines_above]
         self.above += [[]] * (self.rows - len(self.above))
         over = [ROW * (len(lines) + max(map(len, own), default=0)) + (3 if any(own) else 0)
                 for lines, own in zip(self.above, self.heads, strict=True)]  # fmt: skip

@@ -201,14 +201,6 @@ def _reserved(row: Row) -> Look:
     return Look(row.colour, DASHES[rank % len(DASHES)], row.marker or MARKERS[rank % len(MARKERS)])
 
 
-def colour(kind: str, value: object) -> str:
-    """The reserved colour of a policy; that of a reader's own is dark grey."""
-    row = find(kind, value)
-    if row is not None and row.ramp:
-        return _on_ramp(row, [value])[0].colour
-    return row.colour if row is not None and row.colour else "#444444"
-
-
 def _on_ramp(row: Row, values: Sequence[Any]) -> list[Look]:
     """A rule's thresholds from the mildest to the strongest.
 

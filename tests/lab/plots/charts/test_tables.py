@@ -15,7 +15,7 @@ from pslab.errors import ConfigError
 from pslab.lab.plots.charts.tables import show, tabled, title_of
 from pslab.lab.records.results import Results
 from pslab.lab.records.summary import cell, summary
-from pslab.lab.runs.grid import alone, grid
+from pslab.lab.runs.grid import grid
 
 BASE = Run(pushes=8, engine="virtual")
 WAYS = {"none": [0.1, 0.5, 0.8, 0.95], "static:1%": [0.1, 0.7, 0.9, 0.94], "std:3": [0.1, 0.2, 0.3, 0.4]}
@@ -73,12 +73,6 @@ def test_results_become_rows_in_the_grids_order(tmp_path: Path):
     assert "median and range of 2 seeds" in " ".join(table.caption)
 
 
-def test_single_machine_has_no_row(tmp_path: Path):
-    runs = grid(BASE) + grid(alone(BASE))
-    found = runs.finished([handmade.curve(tmp_path, run, WAYS["none"]) for run in runs])
-    assert len(tabled(found, "sync", [], ["seconds"], None).rows) == 1
-
-
 def test_given_table_is_taken_as_it_is():
     frame = pd.DataFrame({"n": [10, 100], "seconds": [1.0, 2.0]})
     table = tabled(frame, "label", ["n"], ["seconds"], None)
@@ -92,15 +86,6 @@ def test_given_table_is_reduced_over_seeds_and_nothing_else():
     assert (second["t"], second["seeds"]) == (4, 1)
     with pytest.raises(ConfigError, match="several rows have n=1: name what they differ in"):
         tabled(frame.drop(columns="seed"), (), ["n"], ["t"], None)
-
-
-def test_unknown_columns_are_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="did you mean 'seconds'"):
-        tabled(pd.DataFrame({"seconds": [1.0]}), (), ["second"], [], None)
-    with pytest.raises(ConfigError, match="did you mean 'waiting'"):
-        tabled(results(tmp_path, prune=["none"]), "prune", [], ["waitings"], None)
-    with pytest.raises(ConfigError, match="differ in sync"):
-        tabled(results(tmp_path, sync=["bsp", "asp"]), "prune", [], ["seconds"], None)
 
 
 def test_show_names_rows_and_columns(tmp_path: Path):

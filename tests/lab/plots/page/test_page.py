@@ -8,7 +8,7 @@ import pytest
 from pslab.lab.plots.page.axes import Axis, categories, text_px
 from pslab.lab.plots.page.page import FACET, GAP, HEIGHT, NARROW, Line, Page
 from pslab.lab.plots.page.paper import caption_of, paper
-from pslab.lab.plots.page.theme import WIDTHS, looks
+from pslab.lab.plots.page.theme import looks
 
 X, Y = Axis("training time (s)", 0, 10), Axis("test accuracy (%)", 40, 100)
 
@@ -34,11 +34,6 @@ def box(figure, row_column: int = 1) -> tuple[float, float, float, float]:
     return x[0] * wide, x[1] * wide, (1 - y[1]) * high, (1 - y[0]) * high
 
 
-def test_width_is_that_of_the_paper():
-    assert page().finish("t").layout.width == WIDTHS["page"] == 687
-    assert page(width="column").finish("t").layout.width == 336
-
-
 def test_panels_have_their_heights():
     _, _, top, bottom = box(page().finish("t"))
     assert bottom - top == pytest.approx(HEIGHT, abs=1)
@@ -46,34 +41,6 @@ def test_panels_have_their_heights():
     assert [box(figure, rank)[3] - box(figure, rank)[2] for rank in range(1, 7)] == pytest.approx([FACET] * 6, abs=1)
     assert box(figure, 2)[0] - box(figure, 1)[1] == pytest.approx(GAP, abs=1)
     assert box(figure, 3)[2] - box(figure, 1)[3] == pytest.approx(GAP, abs=1)
-
-
-@pytest.mark.parametrize(("rows", "columns", "names"), [(1, 1, 1), (1, 2, 5), (3, 3, 4), (2, 4, 9), (1, 1, 12)])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_text_is_outside_the_figure(rows: int, columns: int, names: int, width: str):
-    made = page(rows, columns, names, heads=["a policy with bounds"] * columns, sides=["row"] * rows, width=width)
-    figure = made.finish("A title that is so long that it needs a second line in a column, and says it all")
-    assert drawn.outside(figure) == []
-    assert all(0 <= edge <= 1 for each in (*figure.select_xaxes(), *figure.select_yaxes()) for edge in each.domain)
-
-
-def test_shared_axes_have_ticks_and_titles_once():
-    figure = page(2, 2).finish("t")
-    assert [figure.layout[f"xaxis{rank}"].showticklabels for rank in ("", 2, 3, 4)] == [False, False, True, True]
-    assert [figure.layout[f"yaxis{rank}"].showticklabels for rank in ("", 2, 3, 4)] == [True, False, True, False]
-    assert figure.layout.xaxis4.matches == "x"
-    assert drawn.texts(figure).count(X.title) == drawn.texts(figure).count(Y.title) == 1
-
-
-def test_axes_that_differ_have_their_own_ticks_and_titles():
-    other = Axis("bytes", 1, 1000, log=True, ticks=((1, "1 B"), (1000, "1 kB")))
-    figure = Page([[X, other]], [[Y, Y]]).finish("t")
-    assert figure.layout.xaxis2.type == "log"
-    assert list(figure.layout.xaxis2.range) == [0, 3]
-    assert figure.layout.xaxis2.matches is None
-    assert {"bytes", X.title} < {*drawn.texts(figure)}
-    wide = Page([[X, X]], [[Y, other]]).finish("t")
-    assert box(wide, 2)[0] - box(wide, 1)[1] > 40  # room for ticks and title
 
 
 def test_title_of_a_low_panel_is_wrapped_and_has_room():
@@ -92,22 +59,6 @@ def test_headings_of_rows_that_are_too_long_to_be_turned_stand_above():
     assert heading.textangle == 0
     assert (1 - heading.y) * figure.layout.height < box(figure)[2]
     assert drawn.outside(figure) == []
-
-
-def test_few_names_stand_beside_their_curves_with_samples():
-    figure = page(names=5).finish("t")
-    assert {f"policy {rank}" for rank in range(5)} < {*drawn.texts(figure)}
-    assert not figure.layout.showlegend
-    samples = [trace for trace in figure.data if trace.xaxis == "x2"]
-    assert [(s.name, s.line.color, s.line.dash) for s in samples] == [
-        (name, own.line.color, own.line.dash) for name, own in drawn.lines(figure).items()]  # fmt: skip
-    assert figure.layout.xaxis2.domain[0] > figure.layout.xaxis.domain[1]  # never over a panel, which would lose hover
-
-
-def test_many_names_are_in_a_legend_below():
-    figure = page(2, 2, names=6).finish("t")
-    assert drawn.legend(figure) == [f"policy {rank}" for rank in range(6)]
-    assert figure.layout.legend.y * figure.layout.height < figure.layout.height - box(figure, 3)[3] - 20
 
 
 def test_two_panels_of_one_column_have_their_names_below():
@@ -184,19 +135,6 @@ def test_sign_at_the_end_of_a_curve_stays_within_its_panel():
     assert [each.textposition for each in made.finish("t").data if each.mode == "text"] == ["top right", "top left"]
 
 
-def test_panel_without_a_trace_has_its_axes():
-    made = page(rows=2)
-    made.lines.pop((1, 0))
-    assert "x2" in {trace.xaxis for trace in made.finish("t").data}
-
-
-def test_names_of_rows_are_not_turned():
-    figure = page(rows=2, sides=["static", "std"]).finish("t")
-    notes = [note for note in figure.layout.annotations if note.text in ("<b>static</b>", "<b>std</b>")]
-    assert len(notes) == 2
-    assert not any(note.textangle for note in notes)
-
-
 def test_the_label_of_a_tick_at_the_right_end_lies_within_the_figure():
     figure = Page([[Axis("bytes", 0, 3, ticks=((0.0, "0 B"), (3.0, "300 MB")))]], [[Y]]).finish("t")
     assert figure.layout.width * (1 - figure.layout.xaxis.domain[1]) >= 19  # half of the label
@@ -223,9 +161,3 @@ def test_caption_is_apart_and_paper_drops_the_title():
     assert box(bare)[3] - box(bare)[2] == pytest.approx(FACET, abs=0.5)
     assert drawn.outside(bare) == []
     assert "A title" in drawn.texts(figure)
-
-
-def test_categories_hide_grid_and_tick_marks():
-    figure = Page([[X]], [[categories(["a", "b"])]]).finish("t")
-    assert (figure.layout.yaxis.showgrid, figure.layout.yaxis.ticks) == (False, "")
-    assert list(figure.layout.yaxis.ticktext) == ["a", "b"]

@@ -18,7 +18,6 @@ from pslab.lab.plots.page.theme import (
     PHASES,
     SEEN,
     Look,
-    colour,
     contrast,
     ink,
     looks,
@@ -111,8 +110,7 @@ def test_areas_of_a_legend_are_told_apart_by_every_eye(eye: str, areas: dict[str
 
 def test_policy_keeps_its_look_whatever_is_beside_it():
     assert drawn("sync", "asp", "bsp") == drawn("sync", "bsp", "ssp:1", "asp")[::-2]
-    assert colour("sync", "ssp:9") == "#DDAA33"
-    assert colour("sync", object()) == "#444444"
+    assert drawn("sync", "ssp:9")[0].colour == "#DDAA33"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,7 +118,6 @@ def test_threshold_looks_the_same_alone_and_among_others(family: str):
     specs = [f"{family}:{value}" for value in FAMILIES[family]]
     for spec, among in zip(specs, drawn("prune", "none", *specs)[1:], strict=True):
         assert drawn("prune", spec) == [among]
-        assert colour("prune", spec) == among.colour
 
 
 def test_thresholds_too_close_for_their_places_are_spread():

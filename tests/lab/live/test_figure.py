@@ -6,7 +6,7 @@ from itertools import permutations
 from typing import Any
 
 from pslab.config.run import Run
-from pslab.lab.live.looks import Session
+from pslab.lab.live.figure import Session
 from pslab.lab.live.state import Track
 from pslab.lab.plots.page.theme import Look, looks
 

@@ -1,0 +1,68 @@
+"""What charts refuse, in words that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grids
+import pandas as pd
+import pytest
+from gallery import Gallery
+
+from pslab import plots
+from pslab.config.run import Run
+from pslab.errors import ConfigError
+from pslab.lab.records.summary import summary
+from pslab.lab.records.tuning import goal
+from pslab.lab.runs.grid import grid
+
+RULES, BOTH = {"prune": ["none", "static:1%"]}, {"sync": ["bsp", "asp"], "prune": ["none", "static:1%"]}
+EACH = {"facet": "sync", "row": "prune", "x": ["iteration", "seconds"]}
+
+
+@pytest.mark.parametrize(("draw", "axes", "arguments", "words"), [
+    (plots.curves, RULES, {"x": "second"}, "did you mean 'seconds'"),
+    (plots.curves, RULES, {"y": "acuracy"}, "did you mean 'accuracy'"),
+    (plots.curves, RULES, {"by": "prun"}, "did you mean 'prune'"),
+    (plots.curves, RULES, {"by": "sync"}, "differ in prune"),
+    (plots.curves, BOTH, EACH, "a panel each"),
+    (plots.curves, {"metric": ["accuracy", "loss"]}, {}, "cannot be compared"),
+    (summary, {"metric": ["accuracy", "loss"]}, {}, "cannot be compared"),
+    (goal, {"metric": ["accuracy", "loss"]}, {}, "cannot be compared"),
+    (plots.time_budget, RULES, {"by": "sync"}, "differ in prune"),
+    (plots.time_budget, RULES, {"across": "prun"}, "did you mean 'prune'"),
+    (plots.timeline, RULES, {"by": "sync"}, "differ in prune"),
+    (plots.server_states, RULES, {"by": "sync"}, "differ in prune"),
+    (plots.bars, RULES, {"y": ["waitings"], "by": "prune"}, "did you mean 'waiting'"),
+    (plots.bars, {"rate": ["constant", "dynsgd"], "sync": ["bsp", "asp"]}, {"y": ["rate"]},
+     "give the axis of the grid another name"),
+    (plots.points, BOTH, {"x": "sync", "y": "seconds", "by": []}, "differ in prune"),
+    (plots.dots, RULES, {"y": "seconds", "by": "prune", "to": "nome"}, "did you mean 'none'"),
+])  # fmt: skip
+def test_what_cannot_be_drawn_is_refused(
+    tmp_path: Path, draw: Callable[..., Any], axes: dict[str, Any], arguments: dict[str, Any], words: str
+):
+    with pytest.raises(ConfigError, match=words):
+        draw(Gallery(tmp_path).made(**axes), **arguments)
+
+
+@pytest.mark.parametrize("draw", [plots.curves, plots.timeline, plots.time_budget, plots.server_states])
+def test_no_runs_are_refused(draw: Callable[..., Any]):
+    with pytest.raises(ConfigError, match="no run to draw"):
+        draw([])
+
+
+def test_a_table_lacks_a_column_or_what_tells_its_rows_apart():
+    frame = pd.DataFrame({"n": [1, 1], "seconds": [1.0, 5.0]})
+    for column, words in (("second", "did you mean 'seconds'"), ("n", "several rows have n=1: name what they differ")):
+        with pytest.raises(ConfigError, match=words):
+            plots.points(frame, column, "seconds", by=[])
+
+
+def test_runs_in_which_no_worker_did_anything_have_no_time_to_show():
+    results = grids.finished(grid(Run(pushes=8, workers=2)), Random(0), ["at once"])
+    with pytest.raises(ConfigError, match="there is no time to show"):
+        plots.time_budget(results)

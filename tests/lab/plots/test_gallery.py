@@ -1,0 +1,126 @@
+"""A gallery of figures: what holds for all of them, and what each one shows, as approved in gallery.txt.
+
+A change that is intended is approved with `PSLAB_APPROVE=1 pytest tests/lab/plots/test_gallery.py`, and read as a diff.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import drawn
+import plotly.graph_objects as go
+import pytest
+from gallery import FIGURES, Gallery
+
+from pslab.config.table import ROWS
+from pslab.lab.plots.labels import name
+from pslab.lab.plots.page.theme import BEHIND, WIDTHS
+
+APPROVED = Path(__file__).with_name("gallery.txt")
+MOST = 6  # numbers of a row that are written
+
+
+@pytest.fixture(scope="module", params=FIGURES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, go.Figure]]:
+    """One figure in both widths."""
+    folder = tmp_path_factory.mktemp("records")
+    return request.param, {width: Gallery(folder, width).figure(request.param) for width in WIDTHS}
+
+
+def test_figure_shows_what_was_approved(case: tuple[str, dict[str, go.Figure]]):
+    title, figures = case
+    approved = dict(part.split("\n", 1) for part in APPROVED.read_text().split("\n# ")[1:]) if APPROVED.exists() else {}
+    found = "\n".join(described(figures["page"]))
+    if os.environ.get("PSLAB_APPROVE"):
+        approved[title] = found + "\n"
+        parts = [f"# {key}\n{approved[key].rstrip()}\n" for key in FIGURES if key in approved]
+        APPROVED.write_text("Figures of the gallery, in words.\n\n" + "\n".join(parts))
+    assert found.splitlines() == approved[title].rstrip().splitlines()
+
+
+def test_nothing_lies_outside_and_no_words_overlap(case: tuple[str, dict[str, go.Figure]]):
+    for figure in case[1].values():
+        assert not drawn.outside(figure)
+        assert not drawn.overlapping(figure)
+        assert drawn.sizes(figure) <= {7, 8, 9}
+        assert figure.layout.width in WIDTHS.values()
+        assert all(0 <= end <= 1 for each in (*figure.select_xaxes(), *figure.select_yaxes()) for end in each.domain)
+
+
+def test_every_curve_is_told_apart_and_a_legend_has_each_name_once(case: tuple[str, dict[str, go.Figure]]):
+    for figure in case[1].values():
+        assert not drawn.alike(figure)
+        assert max(Counter(drawn.legend(figure)).values(), default=1) == 1
+        go.Figure(json.loads(figure.to_json()))  # validates every property
+
+
+def test_a_policy_has_its_colour(case: tuple[str, dict[str, go.Figure]]):
+    colours = {name(kind, row.example or row.name): row.colour for kind in ("sync", "prune")
+               for row in ROWS[kind].values() if row.colour}  # fmt: skip
+    for trace in case[1]["page"].data:
+        if trace.name in colours and trace.type == "scatter" and "lines" in (trace.mode or "") and not trace.fill:
+            assert trace.line.color in (colours[trace.name], BEHIND)
+
+
+# -- a figure in words -----------------------------------------------------------------------------
+
+
+def described(figure: go.Figure) -> list[str]:
+    """A line for each thing in a figure: a few of its numbers, and a sum of all."""
+    layout = figure.layout
+    axes = {key: value for key, value in layout.to_plotly_json().items() if key[1:5] == "axis"}
+    levels = [shape.y0 for shape in layout.shapes]
+    return [
+        _line("layout", f"{layout.width} x {layout.height}", {"shapes from": levels}, layout.to_plotly_json()),
+        *(f"caption: {line}" for line in layout.meta["caption"]),
+        f"texts: {' / '.join(note.text for note in layout.annotations)}",
+        *(f"{key}: {value['type']} | range {_brief(value['range'])} | ticks {_brief(value.get('ticktext', ()))}"
+          for key, value in axes.items() if value["showticklabels"]),
+        *(_trace(trace) for trace in figure.data if trace.hovertemplate or trace.fill),
+        f"legend: {' | '.join(drawn.legend(figure)) or 'none'}",
+    ]  # fmt: skip
+
+
+def _trace(trace: Any) -> str:
+    look = [trace.marker.color, *([trace.marker.symbol, trace.line.dash] if trace.type == "scatter" else [])]
+    look = [each for each in look if isinstance(each, str)]
+    shown = {"x": trace.x, "y": trace.y, "base": getattr(trace, "base", None), "text": trace.text}
+    mode = trace.mode if trace.type == "scatter" else ""
+    words = " ".join([trace.xaxis or "x", *([mode] if mode else []), *look, f"'{trace.name}'"])
+    return _line(trace.type, words, shown, trace.to_plotly_json())
+
+
+def _line(kind: str, words: Any, shown: dict[str, Any], whole: Any) -> str:
+    words = [words, *(f"{key} {_brief(value)}" for key, value in shown.items() if value is not None and len(value))]
+    text = json.dumps(_rounded(whole), sort_keys=True, ensure_ascii=True)
+    return f"{kind}: {' | '.join(map(str, words))} [{hashlib.sha256(text.encode()).hexdigest()[:8]}]"
+
+
+def _brief(values: Any) -> str:
+    if isinstance(values, str):
+        return values
+    found = [each if isinstance(each, str) else str(_rounded(each)) for each in values]
+    return ", ".join(found[:MOST]) + (f", ... ({len(found)})" if len(found) > MOST else "")
+
+
+def _rounded(value: Any) -> Any:
+    """With five digits of each number, as JSON has it."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items() if key != "uid"}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def test_pairs_that_overlap_are_found():
+    figure = go.Figure().update_layout(width=400, height=300, annotations=[
+        {"text": text, "x": x, "y": 0.5, "xref": "paper", "yref": "paper", "font": {"size": 10}, "xanchor": "left"}
+        for text, x in (("some words", 0.1), ("other words", 0.15), ("away", 0.6))])  # fmt: skip
+    assert drawn.overlapping(figure) == [("some words", "other words")]
