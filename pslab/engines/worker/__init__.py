@@ -1,1 +1,1 @@
-"""The worker: its driver, its tensors and gradients, and the phases that it logs. No engine's clock is read here."""
+"""A worker on any clock: its driver, its tensors and gradients, and the phases that it logs."""
