@@ -93,11 +93,11 @@ class LocalWorker:
             self.stream.send([Diverged(self.worker, self.iteration)])
             self._await_stop()
         kill_after(math.inf)
-        turns = self.driver.turns
+        schedule = self.driver.range_schedule
         body = {"overrun_s": self.overrun_s, "late_s": self.late_s, "real_s": self.real_s,
                 "modelled_s": self.modelled_s, "alive_s": self.now(), "layers_s": self.layers_s,
                 "clock_bound_s": self.context.bound_s(), "refused": self.driver.refused, "faulted": self.faults.rows,
-                "skips": self.driver.skipped(), "sweeps": turns.sweeps if turns else []}  # fmt: skip
+                "skips": self.driver.skipped(), "sweeps": schedule.sweeps if schedule else []}  # fmt: skip
         report(self.context.parent, "worked", body)
 
     def _start(self, dilation: float) -> int | None:

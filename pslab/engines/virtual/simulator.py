@@ -111,7 +111,7 @@ class Simulator:
         """What the manifest says of a run in virtual time; of fitted ranges, the sweeps of each worker."""
         driver, accounts, faults = self.driver, self.driver.accounts, self.faults
         frames = faults if self._traffic is None else self._traffic.faults
-        sweeps = [list(row) for node in self.workers if node.driver.turns for row in node.driver.turns.sweeps]
+        sweeps = [list(row) for node in self.workers if (own := node.driver.range_schedule) for row in own.sweeps]
         return {
             "outcome": driver.outcome,
             "seconds": driver.ended_s,

@@ -109,7 +109,7 @@ class NoGradients:
         self._job = job
         self._body = {"payloads": [[WHOLE, part.size] for part in job.parts], "loss": math.nan}
         self._nothing = {"payloads": [[0, 0] for _ in job.parts], "loss": math.nan}
-        self._turns: dict[int, RangeOfIteration] = {}
+        self._ranges: dict[int, RangeOfIteration] = {}
         self._iterations: dict[int, int] = {}
 
     def start(
@@ -117,16 +117,16 @@ class NoGradients:
     ) -> None:
         """Nothing is computed."""
         self._iterations[worker] = iteration
-        if basis.turn is not None:
-            self._turns[worker] = basis.turn
+        if basis.range is not None:
+            self._ranges[worker] = basis.range
 
     def result(self, worker: int, meanwhile: Any) -> dict[str, Any]:
         """The same for all workers, unless they push ranges of keys in turn."""
         if not self._job.traits.pushes(self._iterations[worker]):
             return self._nothing
-        if worker not in self._turns:
+        if worker not in self._ranges:
             return self._body
-        job, keys = self._job, self._turns[worker].keys
+        job, keys = self._job, self._ranges[worker].keys
         payloads = [list(ranged(job, index, keys, job.run.codec)) for index in range(len(job.parts))]
         return {"payloads": payloads, "loss": math.nan}
 

@@ -62,7 +62,7 @@ class WorkerNode:
         self._started = False  # whether a gradient is started, and its result not yet taken
         self._body: dict[str, Any] = {}  # of a layered worker: the gradient whose backward pass is under way
         # what a fitted range will be is known when its computation starts, and not before
-        self._late = job.traits.eager or (self.driver.turns is not None and job.prune.fitted)
+        self._late = job.traits.eager or (self.driver.range_schedule is not None and job.prune.fitted)
 
     # --- present or not -------------------------------------------------------------------------------------------
 

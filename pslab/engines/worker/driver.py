@@ -14,7 +14,7 @@ from pslab.engines.experiment.job import Job
 from pslab.engines.experiment.wire import Frame, Gradient, Wanted
 from pslab.engines.worker.batches import Requests
 from pslab.engines.worker.phases import Log, PhaseLog
-from pslab.engines.worker.range_schedule import turns_of
+from pslab.engines.worker.range_schedule import range_schedule_of
 from pslab.engines.worker.tensors import Basis, Write
 from pslab.policies.rates import Applied
 from pslab.protocol.messages import Ack, Pull, Push, Weights
@@ -40,7 +40,7 @@ class WorkerDriver:
     def __init__(self, job: Job, worker: int, send: Send, rows: Log, requests: Requests | None = None) -> None:
         self._job, self._send, self._log, self._requests = job, send, PhaseLog(worker, rows), requests
         self.machine = worker_of(worker, len(job.parts), job.sync, layered=job.layered)
-        self.turns = turns_of(job, worker)
+        self.range_schedule = range_schedule_of(job, worker)
         self._times = ComputeTimes(job.cluster, job.run.seed, worker)
         self._sent_s: dict[tuple[int, int], float] = {}  # (range, iteration): when its push was sent
         self._burst_s = 0.0  # since when it computes without a wait
@@ -64,8 +64,8 @@ class WorkerDriver:
         """The worker is present from this iteration on, new or back."""
         self._sent_s.clear()
         self._here.clear()
-        if self.turns:
-            self.turns.join(iteration)
+        if self.range_schedule:
+            self.range_schedule.join(iteration)
         return self._perform(self.machine.join(iteration), now)
 
     def resume(self, iteration: int) -> None:
@@ -73,8 +73,8 @@ class WorkerDriver:
         its weights."""
         for before in range(iteration):
             self.modelled_s(before)
-        if self.turns:
-            self.turns.join(iteration)
+        if self.range_schedule:
+            self.range_schedule.join(iteration)
         self.machine.join(iteration)
 
     def begin(self, now: float) -> None:
@@ -83,8 +83,8 @@ class WorkerDriver:
 
     def basis(self, iteration: int) -> Basis:
         """The basis of an iteration beside the weights; to be asked once for each."""
-        turn = self.turns.turn(iteration, self.machine) if self.turns else None
-        return Basis(own_writes(self._job, self.machine), turn, self._ahead)
+        keys = self.range_schedule.range_of(iteration, self.machine) if self.range_schedule else None
+        return Basis(own_writes(self._job, self.machine), keys, self._ahead)
 
     def skip(self, iteration: int, basis: Basis) -> Basis | None:
         """The gradient is not finite: what the iteration is computed on instead, or None if that ends the run."""
@@ -115,8 +115,8 @@ class WorkerDriver:
         for index, payload in zip(ranges, payloads, strict=True):
             effects += machine.computed(index, payload)
         sparse = self._job.sparse
-        if self.turns:
-            self.turns.computed(now - self._burst_s)
+        if self.range_schedule:
+            self.range_schedule.computed(now - self._burst_s)
         if machine.iteration > iteration or (sparse and now > ends_s):
             self._log.computed(iteration, self._burst_s, ends_s)
             self._log.coded(iteration, ends_s, selected_s, now if sparse else None)
@@ -151,16 +151,16 @@ class WorkerDriver:
 
     def acknowledged(self, ack: Ack, now: float) -> int | None:
         """A push was dealt with."""
-        if self.turns:
-            self.turns.acknowledged(ack)
+        if self.range_schedule:
+            self.range_schedule.acknowledged(ack)
         if self._job.traits.eager:  # else its weights tell
             self._pushed(ack.range, ack.iteration, *ack.payload)
         return self._perform(self.machine.ack(ack), now)
 
     def arrived(self, weights: Weights, now: float) -> None:
         """Weights are here, perhaps still encoded."""
-        if self.turns:
-            self.turns.arrived(weights, now)
+        if self.range_schedule:
+            self.range_schedule.arrived(weights, now)
 
     def installed(self, weights: Weights, arrived_s: float, now: float | None) -> int | None:
         """Weights are in their place since now, or, if that is None, will be when the next iteration starts."""
@@ -200,14 +200,14 @@ class WorkerDriver:
     def _push(self, push: Push, now: float) -> Push:
         worker, index, iteration, version, (size_bytes, entries, loss, sent_s), seen = push
         self._sent_s[index, iteration] = now
-        if self.turns:
-            self.turns.pushed(iteration, now)
+        if self.range_schedule:
+            self.range_schedule.pushed(iteration, now)
         if sent_s == now:
             return push
         return Push(worker, index, iteration, version, Gradient(size_bytes, entries, loss, now), seen)
 
     def _pull(self, pull: Pull, now: float) -> Pull:
-        start, stop = self.turns.asked(pull.iteration, now) if self.turns else (0, 0)
+        start, stop = self.range_schedule.asked(pull.iteration, now) if self.range_schedule else (0, 0)
         wanted = Wanted(start, stop, now)
         if self._requests is not None:
             wanted = Wanted(0, 0, now, self._requests.write(pull.worker, pull.iteration)[pull.range])

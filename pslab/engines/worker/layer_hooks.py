@@ -18,7 +18,7 @@ from pslab.tensors.workload.layer_costs import Uses
 
 
 class Layerwise:
-    """Calls `needs(layer)` before a module that uses a layer runs, `turns()` where the forward pass ends, and
+    """Calls `needs(layer)` before a module that uses a layer runs, `forward_done()` where the forward pass ends, and
     `ready(layer)` once a layer's gradient is complete."""
 
     def __init__(self, module: nn.Module, keyspace: Keyspace) -> None:
@@ -26,7 +26,7 @@ class Layerwise:
         self._slots = [len(layer.slots) for layer in keyspace.layers]
         self._module = module
         self.needs: Callable[[int], None] = lambda layer: None
-        self.turns: Callable[[], None] = lambda: None
+        self.forward_done: Callable[[], None] = lambda: None
         self.ready: Callable[[int], None] = lambda layer: None
         self._entered: set[int] = set()
         self._left = list(self._slots)  # per layer: parameters without their gradient
@@ -62,7 +62,7 @@ class Layerwise:
     def forward_ended(self) -> None:
         """Layers that this pass did not come to."""
         self._enter(range(len(self._slots)))
-        self.turns()
+        self.forward_done()
 
     def backward_ended(self) -> None:
         """Layers of which a parameter got no gradient."""

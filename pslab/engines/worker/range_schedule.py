@@ -74,7 +74,7 @@ class RangeSchedule:
             self._next += 1
         return self._begins[iteration]
 
-    def turn(self, iteration: int, machine: Worker) -> RangeOfIteration:
+    def range_of(self, iteration: int, machine: Worker) -> RangeOfIteration:
         """The range of an iteration that starts now, and its rate."""
         keys = self.keys(iteration)
         return RangeOfIteration(keys.start, keys.stop, self._rate(iteration, machine.versions[0]))
@@ -166,6 +166,6 @@ class RangeSchedule:
         return job.learning_rate(round(applied)) * job.rate.scale(step) / pushes
 
 
-def turns_of(job: Job, worker: int) -> RangeSchedule | None:
+def range_schedule_of(job: Job, worker: int) -> RangeSchedule | None:
     """The ranges of a worker, if the run has any."""
     return RangeSchedule(job, worker) if isinstance(job.prune, Ranges) else None

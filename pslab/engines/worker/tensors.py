@@ -42,7 +42,7 @@ class Basis(NamedTuple):
     """The basis of a gradient beside the weights."""
 
     writes: list[Write]  #: own pushes that they lack, which an eager worker adds
-    turn: RangeOfIteration | None = None  #: the keys in turn
+    range: RangeOfIteration | None = None  #: the keys that it exchanges, if not all
     ahead: int = 0  #: batches that were skipped before
 
 
@@ -110,7 +110,7 @@ class Producer:
             epoch_iterations = max(1, rounds(len(dataset.train_y), run.workers, run.batch_size))
             setting = Setting(run.seed, worker, run.workers, epoch_iterations)
             self._pruner = pruner_of(job.prune, job.keyspace, layout.dtype, device.place, setting, self._memories)
-        self._turn: RangeOfIteration | None = None
+        self._range: RangeOfIteration | None = None
         self._rated = 0  # ranges of this iteration
         self._came: list[tuple[int, Entries]] = []  # of ranges, since the last gradient
         self._squares = rate_state.at_worker(job.rate, lambda: self._memories[SQUARES])
@@ -162,11 +162,11 @@ class Producer:
         self._to_device()
 
     def attend(
-        self, needs: Callable[[int], None], turns: Callable[[], None], ready: Callable[[int, float], None]
+        self, needs: Callable[[int], None], forward_done: Callable[[], None], ready: Callable[[int, float], None]
     ) -> None:
-        """Let a layered worker wait for weights, `needs(layer)`, and take gradients, `ready(layer, loss)`, as each
-        iteration's passes come to them; `turns` where the forward pass ends. When they are called, the device has done
-        what came before: they look at clocks."""
+        """Call a layered worker's functions as the passes of each iteration reach them: `needs(layer)` waits for
+        weights, `forward_done()` is called where the forward pass ends, and `ready(layer, loss)` takes a gradient. The
+        device has done all work before each call, since these functions read clocks."""
         computing = self._computing
         if computing is None or computing.layerwise is None:
             return
@@ -177,21 +177,20 @@ class Producer:
 
         layerwise = computing.layerwise
         layerwise.needs = lambda layer: done(lambda: needs(layer))
-        layerwise.turns = lambda: done(turns)
+        layerwise.forward_done = lambda: done(forward_done)
         layerwise.ready = lambda layer: done(lambda: ready(layer, computing.loss))
 
     def gradient(self, iteration: int, basis: Basis = NO_BASIS) -> float:
         """Compute the gradient of an iteration; the batch's loss."""
-        writes, self._turn, ahead = basis
-        turn = self._turn
+        writes, self._range, ahead = basis
         if self._keys is not None:
             needed = self._keys.of(iteration)
             weights, order = self._pulled_keys(iteration, needed), needed.order
             if self._computing is not None:
                 # in the order of the keys: sums have the same bits, wherever these lie
                 self._gradients = [self._computing.on_keys(needed, weights if order is None else weights[order])]
-        elif isinstance(self._pruner, RangePruner) and turn is not None:
-            self._own_ranges(self._pruner, writes, turn)
+        elif isinstance(self._pruner, RangePruner) and self._range is not None:
+            self._own_ranges(self._pruner, writes, self._range)
         elif self._job.traits.eager:
             self._shared_weights.copy_(self._held)
             for write in writes:
@@ -248,9 +247,9 @@ class Producer:
             if lost is not None:
                 part.add(lost, entries, 1.0)
                 part.add(lost, decode(self._up[buffer][offset : offset + size]), -1.0)
-            if self._turn is not None and self._reads_own:
+            if self._range is not None and self._reads_own:
                 # until weights of these keys come that have it
-                part.add(self._held, entries, -self._turn.rate)
+                part.add(self._held, entries, -self._range.rate)
         if lost is not None and pruner.residual is not None:
             pruner.residual.add_(self._device.to(lost))
         self._whole(iteration, len(ranges))
@@ -306,9 +305,9 @@ class Producer:
         if not is_finite(gradient):
             raise NonFinite(f"worker {self._worker}: the gradient of iteration {iteration} is not finite")
 
-    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], turn: RangeOfIteration) -> None:
+    def _own_ranges(self, pruner: RangePruner, writes: Iterable[Write], exchanged: RangeOfIteration) -> None:
         """Weights with what their server has not: own pushes that were overtaken, and what is not yet pushed."""
-        pruner.keys = turn.keys
+        pruner.keys = exchanged.keys
         if self._reads_own:
             for write in writes:
                 self._add_again(write)
@@ -317,7 +316,7 @@ class Producer:
             self._shared_weights.copy_(self._held)
             self._to_device()
         if self._job.own and pruner.residual is not None:
-            self._weights.add_(pruner.residual, alpha=-turn.rate)
+            self._weights.add_(pruner.residual, alpha=-exchanged.rate)
 
     def _add_again(self, write: Write) -> None:
         """An own push, as far as weights have come since that overwrote it."""
