@@ -194,22 +194,12 @@ def test_encode_refuses_invalid_entries_and_codecs(bad: Entries, codec: str, wor
 
 
 @pytest.mark.parametrize("codec", NAMES)
-def test_decode_refuses_every_flipped_bit(codec: str) -> None:
-    given_entries = Entries(21, None, np.ones(21, np.float32)) if codec == "dense" else sparse(300, [0, 5, 9, 250, 299])
-    frame = encode(given_entries, codec)
-    for bit in range(8 * len(frame)):
-        changed = bytearray(frame)
-        changed[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(FrameError):
-            decode(bytes(changed))
-
-
-@pytest.mark.parametrize("codec", NAMES)
-def test_decode_refuses_every_wrong_length(codec: str) -> None:
-    frame = encode(Entries(9, None, np.ones(9)), codec)
+def test_decode_refuses_every_flipped_bit_and_every_wrong_length(codec: str) -> None:
+    frame = encode(Entries(9, None, np.ones(9)) if codec == "dense" else sparse(300, [0, 5, 9, 250, 299]), codec)
+    flipped = [frame[:i] + bytes([frame[i] ^ 1 << bit]) + frame[i + 1 :] for i in range(len(frame)) for bit in range(8)]
     truncated = [frame[:size] for size in range(len(frame))]
-    forged = [resealed(frame, length) for length in (0, len(frame) - 1, len(frame) + 1, 2**64 - 1)]
-    for wrong in (*truncated, *forged, frame + b"\0", resealed(frame + b"\0")):
+    lengths = [resealed(frame, length) for length in (0, len(frame) - 1, len(frame) + 1, 2**64 - 1)]
+    for wrong in (*flipped, *truncated, *lengths, frame + b"\0", resealed(frame + b"\0")):
         with pytest.raises(FrameError):
             decode(wrong)
 
@@ -231,7 +221,7 @@ def test_decode_refuses_damaged_frames(rounds: int) -> None:
                 decode(memoryview(frame))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data(), st.sampled_from(NAMES))
 def test_forged_content_is_refused_or_is_a_valid_vector(data: st.DataObject, codec: str) -> None:
     given_entries = sparse(150, sorted(data.draw(st.sets(st.integers(0, 149), max_size=20))))
@@ -288,18 +278,14 @@ def test_a_forged_header_allocates_no_memory(codec: str) -> None:
 
 
 @pytest.mark.parametrize(("place", "value"), [(8, 5), (9, 3), (10, 1), (11, 1), (15, 0x80)])
-def test_decode_refuses_unknown_header_fields(place: int, value: int) -> None:
+def test_decode_refuses_unknown_header_fields_and_a_vector_of_another_length(place: int, value: int) -> None:
     frame = bytearray(encode(drawn(100, 10)))
-    frame[place] = value
-    with pytest.raises(FrameError, match="not one that this version writes"):
-        decode(resealed(frame))
-
-
-def test_decode_refuses_a_vector_of_another_length() -> None:
-    frame = encode(drawn(100, 10))
     assert decode(frame, n=100).n == 100
     with pytest.raises(FrameError, match="100 entries where one of 101"):
         decode(frame, n=101)
+    frame[place] = value
+    with pytest.raises(FrameError, match="not one that this version writes"):
+        decode(resealed(frame))
 
 
 @pytest.mark.parametrize("density", [0, 1e-5, 0.001, 0.05, 0.2, 1])

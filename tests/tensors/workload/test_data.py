@@ -38,25 +38,19 @@ def test_unusable_data_is_refused(value: object, problem: str, tmp_path: Path) -
 # --- the folder of datasets -------------------------------------------------------------------------------------------
 
 
-def test_the_environment_gives_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_root_is_named_or_the_nearest_folder_upwards_or_that_of_the_sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PSLAB_DATA", str(tmp_path / "elsewhere"))
     assert data_root() == tmp_path / "elsewhere"
-
-
-def test_the_nearest_folder_upwards_is_the_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("PSLAB_DATA", raising=False)
-    project = tmp_path / "project"
-    write(tmp_path / "data" / "MNIST")
-    write(project / "data" / "MNIST")
-    (project / "notebooks" / "deep").mkdir(parents=True)
-    monkeypatch.chdir(project / "notebooks" / "deep")
-    assert data_root() == project / "data"
-
-
-def test_the_source_tree_has_the_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("PSLAB_DATA", raising=False)
+    monkeypatch.delenv("PSLAB_DATA")
     monkeypatch.chdir(tmp_path)
     assert data_root() == ROOT
+    for place in (tmp_path, tmp_path / "project"):
+        write(place / "data" / "MNIST")
+    (tmp_path / "project" / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "project" / "notebooks")
+    assert data_root() == tmp_path / "project" / "data"
 
 
 # --- torchvision ----------------------------------------------------------------------------------------------------
@@ -219,19 +213,12 @@ def test_an_epoch_takes_every_example_at_most_once_in_a_new_order() -> None:
     batches = Batches(103, 1, 0, 10, 5)
     assert batches.rounds == 10
     epochs = [np.concatenate([batches.at(10 * epoch + i) for i in range(10)]) for epoch in range(3)]
-    for epoch in epochs:
-        assert len(set(epoch.tolist())) == 100
-        assert 0 <= epoch.min() <= epoch.max() < 103
+    assert all(len(set(epoch.tolist())) == 100 and 0 <= epoch.min() <= epoch.max() < 103 for epoch in epochs)
     assert epochs[0].tolist() != epochs[1].tolist() != epochs[2].tolist()
     assert set(epochs[0].tolist()) != set(epochs[1].tolist()), "another three are left out"
-
-
-def test_batches_do_not_depend_on_the_order_of_calls_or_on_the_caller() -> None:
-    forwards, backwards = Batches(50, 2, 1, 5, 9), Batches(50, 2, 1, 5, 9)
-    there = [forwards.at(i).tolist() for i in range(17)]
-    assert [backwards.at(i).tolist() for i in reversed(range(17))][::-1] == there
-    forwards.at(16)[:] = 0  # the caller may write to its batch
-    assert forwards.at(16).tolist() == there[16] != Batches(50, 2, 1, 5, 8).at(16).tolist()
+    assert all(batches.at(i).tolist() == epochs[0][10 * i : 10 * i + 10].tolist() for i in (9, 0))  # in any order
+    batches.at(3)[:] = 0  # the caller may write to its batch
+    assert batches.at(3).tolist() == epochs[0][30:40].tolist() != Batches(103, 1, 0, 10, 6).at(3).tolist()
 
 
 def test_the_order_of_examples_is_pinned() -> None:
@@ -252,24 +239,18 @@ def test_impossible_batches_are_refused() -> None:
 PARTS = np.repeat([0, 1, 2], [10, 30, 20])
 
 
-def test_with_parts_a_worker_takes_its_own_examples_and_each_of_them_once_a_pass():
+def test_with_parts_a_worker_takes_its_own_examples_once_a_pass_and_each_counts_the_same():
+    counts = np.zeros(60)
     for worker, own in enumerate(np.split(np.arange(60), [10, 40])):
         batches = Batches(60, 3, worker, 4, 7, parts=PARTS)
         for epoch in range(2):
-            taken = np.concatenate([batches.at(epoch * batches.rounds + turn) for turn in range(batches.rounds)])
-            assert np.array_equal(np.sort(taken), own)
+            taken = [batches.at(epoch * batches.rounds + turn) for turn in range(batches.rounds)]
+            assert np.array_equal(np.sort(np.concatenate(taken)), own)
+            for turn, examples in enumerate(taken):
+                counts[examples] += batches.share(turn) / len(examples)
         assert not np.array_equal(batches.at(0), batches.at(batches.rounds))  # another order in each epoch
-
-
-def test_with_parts_every_example_counts_the_same_in_a_pass():
-    counts = np.zeros(60)
-    for worker in range(3):
-        batches = Batches(60, 3, worker, 4, 7, parts=PARTS)
-        for turn in range(batches.rounds):
-            taken = batches.at(turn)
-            counts[taken] += batches.share(turn) / len(taken)
     assert np.allclose(counts, counts[0])
-    assert counts.sum() == pytest.approx(3 * batches.rounds)  # the mean of a round's shares is 1
+    assert counts.sum() == pytest.approx(2 * 3 * batches.rounds)  # the mean of a round's shares is 1
 
 
 def test_a_part_that_is_too_small_for_a_pass_is_refused():
