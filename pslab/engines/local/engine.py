@@ -171,7 +171,7 @@ class _LocalRun(Coordinator):
 
     @property
     def _ending(self) -> set[int]:
-        """Those that are still to report their end, beside the server that decides."""
+        """The processes that are still to report their end, beside the server that decides."""
         return (self.workers | self.stores) - set(self.worked) - self.stored
 
     def _owed(self) -> dict[int, str]:
@@ -258,7 +258,7 @@ class _LocalRun(Coordinator):
         self.job = job = self.lay_out()
         self.phases = PhaseTables(self.pool.phases[: self.run.workers])
         place = self.experiment.checkpoints if self.run.on_death == "restart" else None  # else servers keep nothing
-        if place is not None and self.before is not None:  # what was too fast is of no use
+        if place is not None and self.before is not None:  # checkpoints of an attempt that was too fast are of no use
             place.clear()
         self.keeper = Checkpointing(place, job, self.pool.arena, self._say, beside=False)
         if (state := self.keeper.newest(**RESUMED)) is not None:
@@ -289,7 +289,7 @@ class _LocalRun(Coordinator):
         on_death = self.run.on_death
         if number in self.recovery.servers:
             return (self.recovery.able and self.running) or "outcome" in self.facts
-        if number == self.evaluator:  # what it has not evaluated workers do at the end
+        if number == self.evaluator:  # workers evaluate at the end what it has not
             return on_death != "stop" and self.run.target_accuracy is None
         return on_death != "stop" or (self.running and self._under_way)
 
@@ -347,7 +347,7 @@ class _LocalRun(Coordinator):
             self.pool.order_plain(SERVER, "checkpointed")
 
     def _state(self, parts: list[bytes]) -> dict[str, Any]:
-        """What another parent goes on from; see RESUMED."""
+        """The state from which another parent goes on; see RESUMED."""
         weights = {index: self.layout.snapshot_in(self.pool.snapshots, index).numpy()
                    for index in self.snapshots if index not in self.evaluated}  # fmt: skip
         tables = [rows_in(arena, columns) for arena, columns in zip(self.pool.ledger, TABLES, strict=True)]

@@ -17,7 +17,7 @@ class LocalLayeredWorker(LocalWorker):
 
     def __init__(self, context: ProcessContext, job: Job, successor: bool = False) -> None:
         super().__init__(context, job, successor)
-        self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # what each one's passes really took
+        self.layers_s = [[0.0, 0.0] for _ in self.job.layer_shares]  # how long each layer's passes really took
         self.producer.attend(self._needs, self._turns, self._layer_ready)
 
     def _compute(self, iteration: int) -> int | None:

@@ -24,13 +24,13 @@ class Liveness:
         self._pool, self._on_death, self._stores = pool, on_death, set(stores)  # these never are replaced
         self._clock = clock
         self.workers, self.lost = set(range(workers)), set[int]()
-        self.deaths: list[dict[str, Any]] = []  #: that the run went on after: worker, iteration, how, instant
+        self.deaths: list[dict[str, Any]] = []  #: after which the run went on: worker, iteration, how, instant
         self.late: set[int] = set()  #: workers whose processes ended after the run, before they had reported
         self._doings: list[dict[str, Any]] = []
         self._owing, self._sending = list[int](), list[int]()
         self._travelling, self._reported_s = True, 0.0
         self._since_s = [0.0] * workers  # when each began to do what it does
-        self._said_s = [0.0] * workers  # ... or when the run last said that this takes long
+        self._said_s = [0.0] * workers  # or when the run last said that this takes long
         self._took_s = [0.0] * workers  # how long each one's last gradient took, as far as was seen
         self._pushes, self._moved_s = -1, 0.0
         self._parked: set[int] = set()  # workers that have waited for a lease

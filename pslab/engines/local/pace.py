@@ -15,15 +15,15 @@ from pslab.engines.emulation.compute_times import ComputeTimes
 from pslab.engines.experiment.experiment import Experiment
 
 KEPT_SHARE = 0.05  # of the workers' time that overruns and late messages may take
-AIM_SHARE = 0.03  # ... that is aimed at
+AIM_SHARE = 0.03  # the share to aim at
 DILATIONS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 40.0, 48.0, 64.0)
 MESSAGES = 2  # of an iteration, each of which may be late
 DRAWN = 64  # modelled gradients of each worker that stand for all of them
-EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # what the server reports for `emulation` alone
+EMULATED = ("late_s_mean", "late_s_99th", "messages", "stalled_s")  # of the server's report, for `emulation` alone
 
 
 class Pace(NamedTuple):
-    """What this machine needs, in real seconds, while all workers of a run compute side by side."""
+    """The times that this machine takes, in real seconds, while all workers of a run compute side by side."""
 
     gradients_s: tuple[float, ...]  #: for gradients, some of each worker
     late_s: float  #: to let the server continue, once what it waits for is due

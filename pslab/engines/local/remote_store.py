@@ -66,7 +66,7 @@ class RemoteStore:
 
     def finish(self) -> Iterator[Finished]:
         self.send_due(math.inf)
-        return self._hear_while(lambda: self.owes)  # what comes from workers comes too late
+        return self._hear_while(lambda: self.owes)  # messages from workers come too late
 
     def dismiss(self) -> Iterator[Finished]:
         """Read its stream to its last message: the next run begins with an empty one."""
@@ -115,7 +115,7 @@ class RemoteStores:
 
     def __init__(self, job: Job, context: ProcessContext, clock: WallClock) -> None:
         self.each = [RemoteStore(job, context, server, clock) for server in range(1, job.run.servers)]
-        self.sources = {store.descriptor: store for store in self.each}  #: those that may be heard
+        self.sources = {store.descriptor: store for store in self.each}  #: the servers that may be heard
         self._by_way = self.each if not context.arena.shared else []  # of which workers send
         self._servers, self._assembly = job.server_of, FrameAssembly(job.run.workers, job.server_of)
         self.wrong: dict[int, str] = {}  #: why nothing more is read of a worker's process that is there

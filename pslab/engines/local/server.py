@@ -42,7 +42,7 @@ class LocalServer:
         self.stores = RemoteStores(job, context, self.clock)
         self.streams: list[Stream | None] = list(map(self._stream, range(job.run.workers)))
         self.coming: dict[int, Stream] = {}  # of workers whose former process has sent what is still on its way
-        self.whose: dict[int, int | None] = {self.parent.fileno(): None}  # what is listened to
+        self.whose: dict[int, int | None] = {self.parent.fileno(): None}  # the descriptors that are listened to
         self.whose |= {stream.descriptor: worker for worker, stream in enumerate(self.streams) if stream}
         self.checkpoints = ServerCheckpoints(job, context, self, self.clock, self.stores.each)
         self.resumed: Mapping[str, Any] | None = None  # the facts of the checkpoint that it goes on from
@@ -55,7 +55,7 @@ class LocalServer:
         self.machine = self.driver.machine
         self.stalled_s = 0.0  # for which it dealt with a frame and did not run
         self.links = EmulatedLinks(job, self.clock.now, self.waiting, self.faults)
-        self.wrong = self.stores.wrong  # what workers have sent that was no frame
+        self.wrong = self.stores.wrong  # why nothing more is read of a worker that is there
         self.ending: set[int] = set()  # workers of which other servers may still have something
         self.heard: set[int] = set()  # workers whose messages came since the last report
         self.reported_s = 0.0
@@ -256,7 +256,7 @@ class LocalServer:
         return server_stream(self.job, self.context, self.context.pipes[worker], worker)
 
     def _frames(self, worker: int) -> list[Frame] | None:
-        """What has come on a worker's stream; None if its process is gone."""
+        """The frames that have come on a worker's stream; None if its process is gone."""
         stream = self.streams[worker]
         assert stream is not None  # it is listened to
         try:
@@ -295,7 +295,7 @@ class LocalServer:
         self._deliver(busy=True)
 
     def keep(self) -> None:
-        """What a worker is slow to take is copied; where memory is shared it lies in a place of the worker's."""
+        """Copy the weights that a worker is slow to take; shared ones lie in a place of the worker's."""
         for stream in self.streams:
             if stream is not None:
                 stream.keep()

@@ -128,7 +128,7 @@ class LocalStore:
                 self._carry_out(frame)
             elif isinstance(first, Joined):
                 self._listen(first.worker, self._context.line_of(first.worker, anew=True))
-            elif isinstance(first, Ended):  # what has come before is dealt with
+            elif isinstance(first, Ended):  # messages that came before are dealt with
                 while first.worker in self._workers and self._hear(first.worker):
                     pass
                 self._end(first.worker, "")

@@ -26,7 +26,7 @@ NO_TABLE = np.empty((0, 0))
 
 
 class Report(NamedTuple):
-    """What a child reports to its parent."""
+    """A message of a child to its parent."""
 
     kind: str
     body: dict[str, Any]
@@ -49,7 +49,7 @@ def order(pipe: Connection, verb: str, argument: Any = None) -> None:
 
 
 def order_plain(pipe: Connection, verb: str, argument: Any) -> None:
-    """The same for orders that come by the thousand, of plain lists and numbers: as JSON."""
+    """As `order`, for orders that come by the thousand, of plain lists and numbers: as JSON."""
     pipe.send_bytes(json.dumps([verb, argument]).encode())
 
 

@@ -30,7 +30,7 @@ SERVER = -1  # the number of the process to which all others have a line; they c
 
 
 def name(number: int) -> str:
-    """What messages call a process that has no role."""
+    """The name of a process that has no role in messages."""
     return "server" if number == SERVER else f"worker {number}"
 
 
@@ -49,7 +49,7 @@ class Reach(Protocol):
 
 
 class Memory(NamedTuple):
-    """What a process shares with its parent; see ProcessContext."""
+    """The memory that a process shares with its parent; see ProcessContext."""
 
     arena: Arena
     data: Arena
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
 
 
 class ProcessContext(NamedTuple):
-    """What a process has for as long as it lives, whatever its role."""
+    """The pipes and the memory that a process has for as long as it lives, whatever its role."""
 
     number: int  #: the worker's, or SERVER
     parent: Connection
@@ -70,7 +70,7 @@ class ProcessContext(NamedTuple):
     ledger: tuple[Arena, Arena]  #: the tables of the server's
     phases: Arena | None = None  #: the table of a worker's own
     reach: Reach | None = None  #: how it finds others, if it is given no lines
-    offset: tuple[float, float] = (0.0, 0.0)  #: what the server's clock shows more than this one, and how exact that is
+    offset: tuple[float, float] = (0.0, 0.0)  #: how much more the server's clock shows, and how wrong that may be
 
     def attached(self, number: int) -> Connection:
         """The line of a new process, which the parent says is there."""
@@ -87,8 +87,8 @@ class ProcessContext(NamedTuple):
         return self.reach.of(number, anew=anew)
 
     def with_offset_now(self) -> ProcessContext:
-        """The same, with the offset of the server's clock measured anew, since clocks drift. Where both read one clock,
-        or the server does not answer, the offset stays as it was."""
+        """This context, with the offset of the server's clock measured anew, since clocks drift. The offset stays as it
+        was where both read one clock, or the server does not answer."""
         now = self.reach.offset(SERVER) if self.reach is not None and any(self.offset) else None
         return self if now is None else self._replace(offset=now)
 
@@ -153,7 +153,7 @@ def main(context: ProcessContext) -> None:
                 report(context.parent, "prepared")
             else:
                 getattr(role, verb)(*arguments)
-        except Exception:  # whatever a user's model or policy raises is reported to the parent, which ends the run
+        except Exception:  # a user's model or policy may raise anything; the parent ends the run
             body = {"iteration": getattr(role, "iteration", 0), "traceback": traceback.format_exc()}
             try:
                 report(context.parent, "failed", body)

@@ -20,12 +20,12 @@ from pslab.errors import RunError, StartFailed
 from pslab.tensors.partitioning.placement import by_key
 
 INTERRUPT_LIMIT_S = 1.2  # the evaluation that is under way then comes on top
-EVALUATION_LIMIT_S = 0.6  # ... if it takes no longer
+EVALUATION_LIMIT_S = 0.6  # more, for evaluations that have begun
 POLL_S = 0.1  # how often the receiver of the news may end the run
 
 
 class Coordinator:
-    """What every engine with processes does; an engine adds how time passes.
+    """The parent of a run with processes; an engine adds how time passes.
 
     Those that are to evaluate have a role with a method `evaluate(index, device)`, which reports "evaluated".
     """
@@ -35,7 +35,7 @@ class Coordinator:
         self.snapshots: dict[int, tuple[int, float]] = {}  # index -> pushes, seconds
         self.evaluated: dict[int, tuple[float, float]] = {}  # index -> accuracy, loss
         self.busy: dict[int, int] = {}  # process -> the snapshot that it evaluates
-        self.trained = False  # what is left is to evaluate
+        self.trained = False  # only evaluations are left
         pool.watch = Watch(self.run.lease_s)
         self.news: list[dict[str, Any]] = []
 
@@ -43,7 +43,7 @@ class Coordinator:
         """Weights and data into shared memory; the job of it."""
         experiment, pool = self.experiment, self.pool
         self.layout = layout = Layout.of(experiment)
-        pool.arena.give_back()  # what an earlier run has left there is no part of a checkpoint
+        pool.arena.give_back()  # an earlier run may have left something there, which is no part of a checkpoint
         pool.arena.reserve(layout.end)
         weights = pool.arena.tensor(layout.server, layout.size, layout.dtype)  # the server's own
         weights.copy_(experiment.weights)
@@ -58,8 +58,8 @@ class Coordinator:
     def await_reports(
         self, numbers: Iterable[int], phase: str, meanwhile: Callable[[], None] = lambda: None
     ) -> list[Report]:
-        """The report with which each of these processes ends a phase; as `Pool.reports`. Once in each lease it is said
-        who has not: it may compute for ever, and no rule can tell."""
+        """The report with which each of these processes ends a phase; as `Pool.reports`. Once in each lease the
+        others are named: one may compute for ever, and no rule can tell."""
         found, waiting = [], set(numbers) - self.pool.ended.keys()
         begin_s = said_s = time.monotonic()
         while waiting:
@@ -180,7 +180,7 @@ class Coordinator:
         self.evaluate(numbers)
 
     def left(self) -> Trained | None:
-        """What has been evaluated and what has not, if that is all there is to do."""
+        """The snapshots that have been evaluated and those that have not, once that is all there is to do."""
         if not self.trained:
             return None
         left = [index for index in sorted(self.snapshots) if index not in self.evaluated]

@@ -90,7 +90,7 @@ class Pool:
         self.order(number, "start", role, *arguments)
 
     def who(self, numbers: Iterable[int]) -> str:
-        """What messages call these children."""
+        """The names of these children in messages."""
         return ", ".join(self._names[number] for number in sorted(numbers))
 
     def order(self, number: int, verb: str, *arguments: Any) -> None:
@@ -98,7 +98,7 @@ class Pool:
         self._send(number, lambda pipe: order(pipe, verb, arguments))
 
     def order_plain(self, number: int, verb: str, *arguments: Any) -> None:
-        """The same for orders that come by the thousand, of plain lists and numbers."""
+        """As `order`, for orders that come by the thousand, of plain lists and numbers."""
         self._send(number, lambda pipe: order_plain(pipe, verb, arguments))
 
     def _send(self, number: int, send: Callable[[Connection], None]) -> None:
@@ -114,7 +114,7 @@ class Pool:
     def reports(
         self, owed: Phases, timeout_s: float, tolerated: Callable[[int], bool] = lambda number: False
     ) -> list[tuple[int, Report]]:
-        """What these children have reported within `timeout_s`; an empty list if nothing.
+        """The reports of these children within `timeout_s`; an empty list if there are none.
 
         Where a child's end is `tolerated`, that is its last report: of the kind "failed", "gone" or "silent". Its
         process is killed then, and the error is in `ended`. That a child is silent while WAITING is reported; it goes
@@ -280,7 +280,7 @@ def _waits(report: Report, phase: str) -> bool:
 
 
 def launcher(fleet: Fleet) -> Callable[[int, Fleet], Any]:
-    """What starts the processes of such a fleet; what a fleet needs is loaded where it is asked for."""
+    """The class that starts the processes of such a fleet; its module is loaded only where a run asks for it."""
     module = import_module(f"pslab.engines.processes.fleets.{fleet.place}")
     return cast("Callable[[int, Fleet], Any]", getattr(module, f"{fleet.place.capitalize()}Fleet"))
 

@@ -1,4 +1,5 @@
-"""What every child needs, imported once by the fork server, which has nothing else: children start in milliseconds.
+"""The module that every child needs, imported once by the fork server, which has nothing else: children start in
+milliseconds.
 
 A fork server whose parent is killed meanwhile must not live for the seconds that this takes, nor for those that it
 takes to take torch down: children that cannot end by themselves end with it.

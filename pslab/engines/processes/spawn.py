@@ -1,4 +1,4 @@
-"""What every spawned child wants of its parent while it is being started; imports nothing that costs time."""
+"""How a parent starts children; this module imports nothing that costs time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def spawning() -> Iterator[None]:
 
 
 def limit(error: BaseException) -> str:
-    """What limit a system call has met, and how it is raised; "" if that is not known."""
+    """The limit that a system call has met, and how to raise it; "" if that is not known."""
     name, what, command = LIMITS.get(getattr(error, "errno", None) or 0, ("", "", ""))
     if not name:
         return ""

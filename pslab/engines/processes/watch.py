@@ -24,7 +24,7 @@ from dataclasses import dataclass
 LEASE_S = 60.0  # where no run says otherwise
 MUTE_S = 10.0  # for which a server may compute without a report, if a lease is not longer
 LOOKS = 8  # in a lease
-LOOK_S = 0.1  # ... and no more often than that
+LOOK_S = 0.1  # at least between two looks
 
 PREPARING, REHEARSING, COMPUTING, SENDING, WAITING, EVALUATING, SERVING, STORING, ENDING = (
     "preparing", "rehearsing", "computing", "sending", "waiting", "evaluating", "serving", "storing",

@@ -77,7 +77,7 @@ class Stream:
         self._lent = False  # whether some of them may be places that others write to
         self._rest = b""  # of a frame whose messages are not all here
         self._to_read: deque[memoryview] = deque()  # the places of what is still to come of a frame
-        self._frame: Frame | None = None  # whose places these are
+        self._frame: Frame | None = None  # the frame of these places
         self._found: list[Frame] = []
         self._ended: EOFError | None = None  # why nothing more comes
         self._stream = pipe.fileno()

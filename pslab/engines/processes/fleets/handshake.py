@@ -47,7 +47,7 @@ class Refused(StartFailed):
 
 
 class Offset(NamedTuple):
-    """What another clock shows more than one's own, in seconds, and how far off that may be."""
+    """How much more another clock shows than one's own, in seconds, and how wrong that may be."""
 
     seconds: float
     bound_s: float
@@ -82,7 +82,7 @@ def new_key() -> bytes:
 
 
 def versions() -> str:
-    """What has to be the same on both sides."""
+    """The versions that have to be the same on both sides."""
     python = ".".join(platform.python_version_tuple()[:2])
     return f"Python {python}, pslab {__version__}, torch {version('torch')}, wire {WIRE}"
 
@@ -131,7 +131,7 @@ class Listener:
         self.address: Address = self._socket.getsockname()[:2]
         self.refused: list[str] = []  #: why others were turned away
         self._here: dict[int, Connection] = {}
-        self._unfit: dict[int, str] = {}  # those that have the key, and other versions
+        self._unfit: dict[int, str] = {}  # processes that have the key, and other versions
         self._callers = dict[socket.socket, _Caller]()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)

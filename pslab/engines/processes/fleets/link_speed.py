@@ -40,7 +40,7 @@ class Host(NamedTuple):
     gpus: list[str]
     python: str
     torch: str
-    offset_s: float  #: what the server's clock shows more
+    offset_s: float  #: how much more the server's clock shows
     bound_s: float  #: how far off that may be
     port: int  #: where it listens
 
@@ -56,11 +56,11 @@ class LinkSpeed(NamedTuple):
 
 
 class LinkSpeeds(NamedTuple):
-    """What was measured."""
+    """The figures of all links between workers and servers."""
 
     hosts: list[Host]
     ways: list[LinkSpeed]
-    together_bit_s: float  #: what all workers send at once
+    together_bit_s: float  #: all workers send at once
 
     def cluster(self) -> dict[str, float]:
         """The links of an emulated cluster like this one: medians over the ways."""
@@ -105,7 +105,7 @@ def measured(workers: int, servers: Sequence[int], fleet: Fleet, heed: Callable[
 
 
 def _reported(pool: Pool, numbers: Any, heed: Callable[[], None]) -> dict[int, dict[str, Any]]:
-    """What each of these reports next, but that it is prepared."""
+    """The next report of each of these, after that it is prepared."""
     found: dict[int, dict[str, Any]] = {}
     while missing := [number for number in numbers if number not in found]:
         heed()

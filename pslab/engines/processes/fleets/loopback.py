@@ -79,7 +79,7 @@ class Reach:
         return self._of[number]
 
     def offset(self, number: int) -> Offset | None:
-        """What a process's clock shows more now; None if it does not answer."""
+        """How much more a process's clock shows now; None if it does not answer."""
         try:
             line, clock = dial(self._book[number], CLOCK, self._key, HELLO_LIMIT_S)
         except (PslabError, OSError):
@@ -88,7 +88,7 @@ class Reach:
         return clock
 
     def to(self, number: int) -> tuple[Connection, float]:
-        """A line to a process, dialled in this run or another, and what its clock shows more."""
+        """A line to a process, dialled in this run or another, and how much more its clock shows."""
         if number not in self._to:
             self._to[number] = self.met(number)
         line, clock = self._to[number]
@@ -200,7 +200,7 @@ def begin(number: int, way: Rendezvous, *, pulse: bool = False) -> None:
     pipe.send_bytes(json.dumps(listener.address).encode())
     try:
         known = json.loads(pipe.recv_bytes())
-    except (EOFError, OSError):  # ... or it gives up now
+    except (EOFError, OSError):  # the parent gives up now
         return
     reach = Reach(number, way.key, listener, {other: tuple(address) for other, address in known["book"]})
     one, *others = (PrivateArena(passes=number == 2) for number in range(5))

@@ -18,7 +18,7 @@ from pslab.errors import FrameError
 
 HEAD = struct.Struct("<BQQB")  # of a patch: the arena's number, offset, bytes, and whether they follow
 NOTHING = memoryview(b"")
-LARGE_BYTES = 1 << 18  # what a socket takes at once, whatever its system
+LARGE_BYTES = 1 << 18  # a socket takes so much at once on any system
 
 
 class Patch(NamedTuple):
@@ -29,7 +29,7 @@ class Patch(NamedTuple):
     kept: bool = True
 
     def pieces(self) -> Iterable[Patch]:
-        """The same, no more than PIECE_BYTES at a time."""
+        """The patch in pieces of no more than PIECE_BYTES."""
         if not self.kept or self.size_bytes <= PIECE_BYTES:
             return (self,)
         end = self.offset + self.size_bytes
@@ -97,7 +97,7 @@ class PrivateArena(Arena):
 
     def _add(self, patch: Patch, to: int | None) -> None:
         for reader in self._patches if to is None else (to,):
-            if not patch.kept:  # what was there is of no use
+            if not patch.kept:  # changes there before are of no use
                 begin, end = patch.offset, patch.offset + patch.size_bytes
                 self._patches[reader] = [each for each in self._patches[reader] if not each.size_bytes
                                          or each.offset < begin or each.offset + each.size_bytes > end]  # fmt: skip

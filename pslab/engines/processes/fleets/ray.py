@@ -114,7 +114,7 @@ class RayFleet(LoopbackFleet):
         return False
 
     def _hosts(self) -> set[str]:
-        """Those that Ray takes for alive."""
+        """The hosts that Ray takes for alive."""
         return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
 
     def _place(self, number: int) -> tuple[Any, Any]:
@@ -148,7 +148,7 @@ class RayProcess:
     def __init__(self, ray: Any, actor: Any, serving: Any) -> None:
         self._ray, self._actor, self._serving = ray, actor, serving
         self.pid, self._looking, self._ended, self._until_s = -1, threading.Lock(), False, math.inf
-        self.sentinel, self._here = os.pipe()  # that can be read once it has ended
+        self.sentinel, self._here = os.pipe()  # which can be read once it has ended
         self.exitcode: int | None = None
 
     def look(self, wait_s: float = 0.0) -> None:
@@ -189,7 +189,7 @@ class _Actor:
     """One process of ours in one of Ray's."""
 
     def begun(self) -> None:
-        """It is there, and has loaded what would keep it from giving signs of life."""
+        """It is there, and has loaded the module that would keep it from giving signs of life."""
         import torch  # noqa: F401
 
     def serve(self, number: int, way: Rendezvous, gpus: bool) -> None:
