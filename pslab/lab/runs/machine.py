@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROWS_BYTES = 400  # that a push of a range takes in a record at least: its row, and those of its phases
 CHECKPOINTS = "checkpoints"  # the folder of those of all runs, among their results
 CUDA_BYTES = 300 * 2**20  # of a device, for each process that uses it, at least
-GENERATIONS = 2  # of a server's state, in memory that outlives it
+CHECKPOINTS_HELD = 2  # by the parent of servers that are replaced: the newest whole one, and the next
 HEADROOM = 1.2  # a fifth of the cores' time for messages, the server's protocol and other processes
 
 
@@ -88,16 +88,16 @@ def free_memory_bytes() -> int | None:
 def check_memory(run: Run, weights: int) -> None:
     """Refuse what this machine's memory cannot hold: `weights` of the model, as often as a run has them at once.
 
-    The parent has them twice, and the server; each worker two gradients and what a backward pass makes; every
-    evaluation those that it is of; and each checkpoint of a server that is replaced, once it ends. Where keys are
-    pulled, only the servers have them.
+    The parent has them twice, and the server once; each worker has two gradients and what a backward pass makes; each
+    evaluation has the weights that it is of; and the parent holds checkpoints of servers that are to be replaced. Where
+    keys are pulled, only the servers have the weights.
 
     Raises:
         ConfigError: it is larger than what is free.
     """
     period, free = run.evaluation_period, free_memory_bytes()
     evaluations = 2 + (20 if period is None or run.pushes is None else run.pushes // period)
-    checkpoints = GENERATIONS if run.engine == "local" and run.on_death == "restart" else 0
+    checkpoints = CHECKPOINTS_HELD if run.engine == "local" and run.on_death == "restart" else 0
     copies = 1 if run.pull == "keys" else 3 + 3 * run.workers + evaluations + checkpoints
     needed = weights * (8 if run.dtype == "float64" else 4) * copies
     _check_device_memory(run, weights)
@@ -109,8 +109,8 @@ def check_memory(run: Run, weights: int) -> None:
 
 
 def _check_device_memory(run: Run, weights: int) -> None:
-    """Each worker has the weights, its gradients and what a backward pass makes on its device, and whoever evaluates
-    the weights once more; and each of these processes what CUDA itself takes."""
+    """On its device each worker has the weights, its gradients and what a backward pass makes, and a process that
+    evaluates has the weights once more; CUDA itself takes memory in each of these processes."""
     from pslab.tensors.device import DEVICES
 
     free = DEVICES[run.device].free_bytes() if run.engine != "timing" else []
