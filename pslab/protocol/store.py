@@ -54,7 +54,7 @@ class Done(NamedTuple):
     sends: bool = False
 
 
-class Store:
+class StoreMachine:
     """The machine: `order` what is decided, and `done` each time that the oldest order is."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pslab.errors import ProtocolError
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Discard, Reply, Step
-from pslab.protocol.store import Done, Forget, Snapshot, Store
+from pslab.protocol.store import Done, Forget, Snapshot, StoreMachine
 
 FIRST, SECOND = Push(0, 1, 0, 0), Push(1, 1, 0, 0)
 STEPS = Step(1, (FIRST,), False, 1), Step(1, (SECOND,), False, 2)
@@ -18,7 +18,7 @@ def reply(worker: int, version: int) -> Reply:
 
 
 def test_orders_are_done_one_after_another_and_free_what_they_have_read():
-    store = Store()
+    store = StoreMachine()
     for about, order in enumerate((STEPS[0], reply(0, 1), Snapshot(3), STEPS[1], Discard(1, FIRST))):
         store.order(order, about)
     assert [store.done() for _ in range(5)] == [
@@ -29,7 +29,7 @@ def test_orders_are_done_one_after_another_and_free_what_they_have_read():
 
 
 def test_weights_are_not_sent_to_a_worker_that_has_left_since():
-    store = Store()
+    store = StoreMachine()
     for order in (reply(0, 0), reply(1, 0), Forget(0), reply(0, 0)):
         store.order(order)
     assert [store.done().sends for _ in range(4)] == [False, True, False, True]
@@ -37,7 +37,7 @@ def test_weights_are_not_sent_to_a_worker_that_has_left_since():
 
 @pytest.mark.parametrize(("order", "words"), [(STEPS[1], "a step on version 1"), (reply(0, 1), "a reply on version 1")])
 def test_an_order_about_another_version_than_is_here_is_an_error(order: Step | Reply, words: str):
-    store = Store()
+    store = StoreMachine()
     store.order(order)
     with pytest.raises(ProtocolError, match=f"{words} of range 1 is done where version 0 is"):
         store.done()

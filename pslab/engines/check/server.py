@@ -12,7 +12,7 @@ from pslab.engines.check.result import DROP, FREE, JOIN, REPLY, SEND, STEP, Even
 from pslab.errors import ConfigError
 from pslab.protocol.messages import Aggregate, Apply, Searched
 from pslab.protocol.server import Discard, Reply, Server, Step
-from pslab.protocol.store import Forget, Store
+from pslab.protocol.store import Forget, StoreMachine
 from pslab.protocol.traits import traits_of
 
 NOW = 0.0  # instants are not explored: to a policy that plans by them all events come at the same one
@@ -76,7 +76,7 @@ class ServerSide:
         self._server_of = [index * servers // ranges for index in self._indices]
         start: Any = Server(self._names, ranges, sync)
         if servers > 1:
-            start.stores = [Store() for _ in range(servers)]  # copied and compared with it
+            start.stores = [StoreMachine() for _ in range(servers)]  # copied and compared with it
         self._constant = (sync, start.traits)  # what no event changes is neither copied nor compared
         self.start = self._number(start)
 

@@ -23,7 +23,7 @@ from pslab.engines.server.clock import WallClock
 from pslab.engines.server.store import Finished, Work
 from pslab.errors import FrameError
 from pslab.protocol.server import Reply
-from pslab.protocol.store import Order, Store
+from pslab.protocol.store import Order, StoreMachine
 
 HURRY_S = 0.3  # of the parent's INTERRUPT_LIMIT_S
 
@@ -34,7 +34,7 @@ class RemoteStore:
     def __init__(self, job: Job, context: ProcessContext, server: int, clock: WallClock) -> None:
         self.number = number_of(job.run.workers, server)
         self._stream = order_stream(job, context, self.number, decides=True)
-        self.machine, self._clock, self._latency_s = Store(), clock, job.cluster.latency_s
+        self.machine, self._clock, self._latency_s = StoreMachine(), clock, job.cluster.latency_s
         self._held: deque[tuple[float, Frame]] = deque()  # orders, and when they leave
         self.descriptor = self._stream.descriptor
         self.gone = False  #: whether its process is, or does not answer
@@ -57,7 +57,7 @@ class RemoteStore:
         self._held.append((now + self._latency_s, frame_of(order, work)))
         self.send_due(now)
 
-    def settle(self, machine: Store, now: float) -> Iterator[Finished]:
+    def settle(self, machine: StoreMachine, now: float) -> Iterator[Finished]:
         """It goes on from a checkpoint: all orders before that are done, and workers that waited for it begin again."""
         self.machine = machine
         while machine.orders:
@@ -199,7 +199,7 @@ class RemoteStores:
         """Whether one of them is still to lay weights ready for a worker."""
         return any(store.answers(worker) for store in self.each)
 
-    def settle(self, machines: Iterable[Store], now: float) -> Iterator[Finished]:
+    def settle(self, machines: Iterable[StoreMachine], now: float) -> Iterator[Finished]:
         """They go on from a checkpoint, in which these are their machines."""
         for store, machine in zip(self.each, machines, strict=True):
             yield from store.settle(machine, now)

@@ -19,7 +19,7 @@ from pslab.engines.virtual.scheduler import AT_WORKER, SENT, SERVER, SERVER_FREE
 from pslab.engines.virtual.worker_node import WorkerNode
 from pslab.protocol.messages import Weights
 from pslab.protocol.server import Server
-from pslab.protocol.store import Order, Store
+from pslab.protocol.store import Order, StoreMachine
 
 
 class ServerNode(Transport):
@@ -99,7 +99,7 @@ class StoreNode:
     ) -> None:
         self._server, self._job, self._shard, self._ledger = server, job, shard, ledger
         self._scheduler, self._decider, self._clock = scheduler, decider, VirtualClock(job)
-        self._machine = Store()
+        self._machine = StoreMachine()
         self._due: deque[float] = deque()  # of each order: when it is heard of
         self._free_s = 0.0  # when it has done what it has begun
 

@@ -62,7 +62,7 @@ def faults(r: Reading) -> list[str]:
     missing = sorted(_due(r) - {row[:5] for row in rows})
     found += report(range(len(missing)), lambda at: (
         f"worker {missing[at][2]}'s frame of iteration {missing[at][3]} came; by the cluster's plan it was to meet "
-        f"a fault, {missing[at][0]}, of which the record says nothing"))  # fmt: skip
+        f"a fault, {missing[at][0]}, which the record does not have"))  # fmt: skip
     survived = sorted(_to_die(r) - {row[2:4] for row in rows if row[0] == KILL})
     found += report(range(len(survived)), lambda at: (
         f"worker {survived[at][0]} pushed iteration {survived[at][1]}, before which a fault was to kill it"))

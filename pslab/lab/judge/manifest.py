@@ -33,11 +33,11 @@ def divergence(r: Reading) -> list[str]:
     """A run diverges by one gradient, which no worker has pushed, and which is counted as refused."""
     at, outcome, a = r.facts.get("diverged"), r.facts["outcome"], r.arrivals
     if (at is None) == (outcome == "diverged"):
-        return [f"the run ended by {outcome!r}, and the manifest says of a gradient that is not finite: {at}"]
+        return [f"the run ended by {outcome!r}, and the manifest's gradient that is not finite is {at}"]
     if at is None:
         return []
     if not r.facts.get("refused"):
-        return ["a gradient was not finite, and the manifest counts nothing as refused"]
+        return ["a gradient was not finite, and the manifest counts no refused message"]
     same = (a.kind == "push") & (a.worker == at["worker"]) & (a.iteration == at["iteration"])
     if np.unique(a.range[same]).size < a.ranges:  # layer by layer, some may have come before
         return []
@@ -50,10 +50,10 @@ def emulation(r: Reading) -> list[str]:
     emulations = [facts[name] for name in ("repeated_after", "emulation") if name in facts]  # the run's is the last
     if r.modelled:
         slow = dilation != 1 or emulations or not facts.get("emulation_ok", True)
-        return ["nothing is emulated in virtual time, and the manifest says that something was"] if slow else []
+        return ["nothing is emulated in virtual time, and the manifest has an emulation"] if slow else []
     for shares in emulations:
         if missing := [name for name in SHARES if name not in shares]:
-            return [f"the manifest does not say of the emulation its {', '.join(missing)}"]
+            return [f"the manifest's emulation has no {', '.join(missing)}"]
     found = list[str]()
     if (own := facts.get("emulation")) is not None:
         if facts.get("emulation_ok") != kept(own):
@@ -79,9 +79,9 @@ def clocks(r: Reading) -> list[str]:
     """The manifest of a fleet has a bound on how far clocks are apart; that of one machine has none."""
     away = not r.modelled and Fleet.of(r.run.fleet).place != "local"
     if "clock_bound_s" in r.facts and not away:
-        return ["the manifest says how far clocks are apart; all processes were on one machine"]
+        return ["the manifest has a bound on the clocks' distance; all processes were on one machine"]
     if "clock_bound_s" not in r.facts and away:
-        return [f"the manifest does not say how far the clocks of fleet={r.run.fleet!r} are apart"]
+        return [f"the manifest has no bound on the distance of the clocks of fleet={r.run.fleet!r}"]
     return []
 
 
@@ -156,16 +156,16 @@ def moves(r: Reading) -> list[str]:
         name, at_s = (arrivals.kind[row], int(arrivals.worker[row])), arrivals.seconds[row]
         planned = min((at for worker, at in due[name[0]] if worker == name[1]), default=None)
         if planned is None or at_s < planned - SLACK_S:
-            when = "never" if planned is None else f"not before {planned:.6g} s"
-            found.append(f"the server heard at {at_s:.6g} s {arrivals.name(row)}; it {name[0]}s {when}")
+            due_s = f"never {name[0]}s" if planned is None else f"{name[0]}s at {planned:.6g} s"
+            found.append(f"at {at_s:.6g} s the server was notified {arrivals.name(row)}; by the record it {due_s}")
         else:
             due[name[0]].remove((name[1], planned))  # once each
     left = set(arrivals.worker[arrivals.kind == "leave"].tolist())
-    found += [f"worker {worker} died at {at:.6g} s, and the server never heard of it"
+    found += [f"worker {worker} died at {at:.6g} s, and the server was not notified"
               for worker, at in died if worker not in left]  # fmt: skip
     last_s = phases.begin_s[phases.phase == "push"].max(initial=-np.inf)  # sent then, dealt with later
     left |= {fault[2] for fault in r.all("faulted") if fault[0] == KILL}  # the dead do not take their leave
-    return found + [f"worker {worker} leaves at {at:.6g} s, and the server never heard of it"
+    return found + [f"worker {worker} leaves at {at:.6g} s, and the server was not notified"
                     for worker, at in cluster.leave.items() if at < last_s and worker not in left]  # fmt: skip
 
 

@@ -193,7 +193,7 @@ def computing(r: Reading) -> list[str]:
                 due_s[worker, iteration] += faults.pause_s(worker, iteration, at_s, at_s + drawn_s)
     lost = {row[2:4] for row in faults.rows} - {(row[2], row[3]) for row in r.all("faulted")}
     if r.modelled and lost and sum(r.facts["faults"].values()) < LISTED:
-        return [f"worker {worker} stood still in iteration {at}: the record says nothing of it" for worker, at in lost]
+        return [f"the plan stops worker {who} in iteration {at}; the record has no such fault" for who, at in lost]
     slack_s = EXACT * (1 + float(p.end_s.max())) if r.modelled else SLACK_S
     wrong = np.where(modelled, np.abs(spent_s - due_s) > slack_s, spent_s < due_s - slack_s)
     if not r.modelled and not r.layered and not wrong.any():

@@ -22,7 +22,7 @@ SHOWN = 5  # violations in a manifest
 FACTS = ("outcome", "seconds", "pushes", "accepted", "dropped", "deaths")
 
 
-class Rule(NamedTuple):
+class Requirement(NamedTuple):
     """One rule: its check returns the violations in words, or None if the rule does not apply to a record."""
 
     name: str
@@ -31,46 +31,46 @@ class Rule(NamedTuple):
 
 
 ARRIVED = (
-    Rule("arrivals", arrivals.rows_are_possible),
-    Rule("the order of arrivals", arrivals.in_order),
-    Rule("what the manifest names", manifest.names),
-    Rule("the gradient that was not finite", manifest.divergence, relied_on=False),
-    Rule("how the emulation was kept", manifest.emulation, relied_on=False),
-    Rule("clocks", manifest.clocks, relied_on=False),
-    Rule("ends of processes", manifest.processes, relied_on=False),
+    Requirement("arrivals", arrivals.rows_are_possible),
+    Requirement("the order of arrivals", arrivals.in_order),
+    Requirement("what the manifest names", manifest.names),
+    Requirement("the gradient that was not finite", manifest.divergence, relied_on=False),
+    Requirement("how the emulation was kept", manifest.emulation, relied_on=False),
+    Requirement("clocks", manifest.clocks, relied_on=False),
+    Requirement("ends of processes", manifest.processes, relied_on=False),
 )
 APPLIED = (
-    Rule("pushes are numbered", pushes.numbers),
-    Rule("each push once and in order", pushes.once),
-    Rule("versions", pushes.versions),
-    Rule("pulled versions", pushes.pulled),
-    Rule("own pushes are read", pushes.own),
-    Rule("weights are requested before the push", pushes.asked_before),
-    Rule("one decision for all ranges", pushes.alike),
-    Rule("staleness", pushes.staleness),
-    Rule("times of application", pushes.instants),
-    Rule("the stop rule", manifest.stop, relied_on=False),
-    Rule("faults of the cluster's plan", arrivals.faults),
+    Requirement("pushes are numbered", pushes.numbers),
+    Requirement("each push once and in order", pushes.once),
+    Requirement("versions", pushes.versions),
+    Requirement("pulled versions", pushes.pulled),
+    Requirement("own pushes are read", pushes.own),
+    Requirement("weights are requested before the push", pushes.asked_before),
+    Requirement("one decision for all ranges", pushes.alike),
+    Requirement("staleness", pushes.staleness),
+    Requirement("times of application", pushes.instants),
+    Requirement("the stop rule", manifest.stop, relied_on=False),
+    Requirement("faults of the cluster's plan", arrivals.faults),
 )
 TIMED = (
-    Rule("who left and who joined", manifest.moves, relied_on=False),
-    Rule("phases", phases.spans),
-    Rule("one computation at a time", phases.computing),
-    Rule("computed before it is pushed", phases.chain),
-    Rule("dealt with as it arrived", phases.received),
-    Rule("requested eagerly", phases.eagerly),
-    Rule("the newest weights", phases.newest),
-    Rule("the bound of the policy's window", phases.beyond, relied_on=False),
-    Rule("no step while a worker computes", phases.steps_inside, relied_on=False),
-    Rule("losses", numbers.losses),
-    Rule("bytes of pushes", numbers.bytes_up),
-    Rule("bytes of pulls", numbers.bytes_down),
-    Rule("bytes on the network", numbers.network),
-    Rule("times of computation", numbers.computing),
-    Rule("times on links", numbers.travelling),
-    Rule("no gap between phases", numbers.joints),
-    Rule("evaluations", numbers.evaluations),
-    Rule("instants inside the run", numbers.inside),
+    Requirement("who left and who joined", manifest.moves, relied_on=False),
+    Requirement("phases", phases.spans),
+    Requirement("one computation at a time", phases.computing),
+    Requirement("computed before it is pushed", phases.chain),
+    Requirement("dealt with as it arrived", phases.received),
+    Requirement("requested eagerly", phases.eagerly),
+    Requirement("the newest weights", phases.newest),
+    Requirement("the bound of the policy's window", phases.beyond, relied_on=False),
+    Requirement("no step while a worker computes", phases.steps_inside, relied_on=False),
+    Requirement("losses", numbers.losses),
+    Requirement("bytes of pushes", numbers.bytes_up),
+    Requirement("bytes of pulls", numbers.bytes_down),
+    Requirement("bytes on the network", numbers.network),
+    Requirement("times of computation", numbers.computing),
+    Requirement("times on links", numbers.travelling),
+    Requirement("no gap between phases", numbers.joints),
+    Requirement("evaluations", numbers.evaluations),
+    Requirement("instants inside the run", numbers.inside),
 )
 
 
@@ -151,9 +151,9 @@ class _Judgement:
             except Unjudged as problem:
                 self.missing.append(str(problem))
         if record.known and not self.violations:
-            self._hold(record, [Rule("the policy's decisions, replayed", lambda record: replay(record, phases))])
+            self._hold(record, [Requirement("the policy's decisions, replayed", lambda record: replay(record, phases))])
 
-    def _hold(self, record: Reading, rules: Iterable[Rule]) -> bool:
+    def _hold(self, record: Reading, rules: Iterable[Requirement]) -> bool:
         """Whether these rules hold, as far as later ones rely on them."""
         for rule in rules:
             if (found := rule.check(record)) is None:

@@ -21,7 +21,7 @@ from pslab.protocol.window import Window
 NEEDED = 2  # pushes of a worker in a superstep from which its interval is known
 
 
-class Progress(NamedTuple):
+class WorkerProgress(NamedTuple):
     """The progress of a worker, as far as the policy knows it."""
 
     worker: int
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 class Superstep(NamedTuple):
     """All workers, as a set, and the phase."""
 
-    rows: frozenset[Progress]
+    rows: frozenset[WorkerProgress]
     planned: bool = False
 
 
@@ -77,10 +77,10 @@ class ElasticBSP:
         return tuple(Planned(*same, idx) for idx in product(range(1, self.iterations + 1), repeat=workers))
 
     def initial(self, workers: tuple[int, ...]) -> Superstep:
-        return Superstep(frozenset(Progress(worker, started=0) for worker in workers))
+        return Superstep(frozenset(WorkerProgress(worker, started=0) for worker in workers))
 
     def step(self, state: Superstep, event: SyncEvent, clocks: Window) -> tuple[Superstep, Decisions]:
-        row = next((row for row in state.rows if row.worker == event.worker), Progress(event.worker))
+        row = next((row for row in state.rows if row.worker == event.worker), WorkerProgress(event.worker))
         others = state.rows - {row}
         match event:
             case Asked(worker, iteration):
@@ -98,7 +98,7 @@ class ElasticBSP:
                 state, starts = _barrier(state)
                 return state, (*searched, *starts)
 
-    def _pushed(self, row: Progress, iteration: int, now: float) -> Progress:
+    def _pushed(self, row: WorkerProgress, iteration: int, now: float) -> WorkerProgress:
         intervals_s = row.intervals_s if row.pushed_s is None else self._with(row.intervals_s, now - row.pushed_s)
         pushes = min(row.pushes + 1, NEEDED)
         return row._replace(clock=iteration + 1, pushes=pushes, pushed_s=now, intervals_s=intervals_s)
@@ -117,10 +117,10 @@ class ElasticBSP:
         targets = (row._replace(target=row.clock + place - 1 + first) for row, place in zip(rows, idx, strict=True))
         return Superstep(frozenset(targets), True), (Searched(len(rows) * self.iterations),)
 
-    def _idx(self, rows: list[Progress]) -> tuple[int, ...]:
+    def _idx(self, rows: list[WorkerProgress]) -> tuple[int, ...]:
         return ZIPLINES[self.search]([self._ends(row) for row in rows]).idx
 
-    def _ends(self, row: Progress) -> list[float]:
+    def _ends(self, row: WorkerProgress) -> list[float]:
         """The instants at which the next iterations of a worker are predicted to end."""
         assert row.pushed_s is not None
         interval_s, first = _median(row.intervals_s), 0 if self.include_last else 1
@@ -133,7 +133,7 @@ class Planned(ElasticBSP):
 
     idx: tuple[int, ...] = ()  #: by worker
 
-    def _idx(self, rows: list[Progress]) -> tuple[int, ...]:
+    def _idx(self, rows: list[WorkerProgress]) -> tuple[int, ...]:
         return tuple(self.idx[row.worker] for row in rows)
 
 
@@ -147,5 +147,5 @@ def _barrier(state: Superstep) -> tuple[Superstep, Decisions]:
     if not all(row.waits for row in state.rows):
         return state, ()
     rows = sorted(state.rows)
-    fresh = frozenset(Progress(row.worker, row.clock, row.clock, intervals_s=row.intervals_s) for row in rows)
+    fresh = frozenset(WorkerProgress(row.worker, row.clock, row.clock, intervals_s=row.intervals_s) for row in rows)
     return Superstep(fresh), tuple(Start(row.worker, row.clock) for row in rows)

@@ -31,7 +31,7 @@ from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.protocol.messages import NO_WORKER, Pull, Push
 from pslab.protocol.server import Discard, Reply, Step
-from pslab.protocol.store import Forget, Keep, Snapshot, Store
+from pslab.protocol.store import Forget, Keep, Snapshot, StoreMachine
 
 PUSHES = tuple(Push(worker, 1, 3, 2, Gradient(WHOLE, 965, 0.5, 0.1), 1) for worker in range(2))
 LINKS = {"bandwidth_bit_s": 1e8, "latency_s": 1e-3, "server_bandwidth_bit_s": 1e8, "compute_s": 2e-3}
@@ -124,7 +124,7 @@ def test_what_a_store_was_ordered_before_a_checkpoint_is_done_in_it():
     pipe = Pipe()
     store = RemoteStore(job, context._replace(pipes=[None, None, pipe[0]]), 1, WallClock())
     step, reply = Step(1, PUSHES, True, 1), Reply(Pull(1, 1, 4, 2, Wanted(3, 9, 0.1)), 1, NO_WORKER)
-    machine, work = Store(), Work(0.25, dealt=[[0.1, 0.1]] * 2)
+    machine, work = StoreMachine(), Work(0.25, dealt=[[0.1, 0.1]] * 2)
     for order in (step, reply, Snapshot(3), Keep(2), Discard(1, PUSHES[0]), Forget(0)):
         machine.order(order, work)
     finished = list(store.settle(machine, 3.5))

@@ -118,7 +118,7 @@ JUDGED: dict[str, Row] = {
         a, 10, 14, "worker", "iteration", "version")), "its computation began at"),
     "a drop is hidden": ("backup", hidden_drop, "it arrived at nan s"),
     "drops are not counted": ("backup", facts(dropped=0), "counts 0 pushes as dropped"),
-    "a worker never left": ("leave", table("arrivals", lambda a: a[a.kind != "leave"]), "the server never heard of it"),
+    "a worker never left": ("leave", table("arrivals", lambda a: a[a.kind != "leave"]), "the server was not notified"),
     "a loss is no number": ("bsp", cell("pushes", 5, "loss", lambda loss: np.nan), "has a loss of nan"),
     "a density is lower": ("ssp", cell("pushes", 5, "density", lambda density: density / 2), "no whole number of the"),
     "a push has a byte more": ("bsp", cell("pushes", 5, "bytes_up", lambda size: size + 1), "takes 7744 to 7744"),
@@ -160,7 +160,7 @@ JUDGED: dict[str, Row] = {
                             "on_death='stop' ends a run then"),
     "a divergence is invented": ("local", facts(diverged={"worker": 1, "iteration": 3}), "the run ended by 'budget'"),
     "an end by divergence is invented": ("bsp", facts(outcome="diverged", diverged={"worker": 1, "iteration": 3}),
-                                         "counts nothing as refused"),
+                                         "counts no refused message"),
     "... and counted as refused": ("bsp", facts(outcome="diverged", refused=1, diverged={"worker": 1, "iteration": 3}),
                                    "was not finite, and was pushed"),
     "the emulation was kept": ("local", both(shares(compute_overrun_share=0.2), facts(emulation_ok=True)),
@@ -173,7 +173,7 @@ JUDGED: dict[str, Row] = {
     "a dilation for which time is too short": (
         "local", both(facts(dilation=64.0, wall_s=1.0, preparation_s=0.9), shares(dilation=64.0)), "by the clock"),
     "virtual time is dilated": ("asp", facts(dilation=2.0), "nothing is emulated in virtual time"),
-    "another fleet": ("local", relabelled(fleet="loopback"), "how far the clocks of fleet='loopback' are apart"),
+    "another fleet": ("local", relabelled(fleet="loopback"), "no bound on the distance of the clocks of fleet="),
     "clocks of a fleet": ("local", facts(clock_bound_s=1e-4), "all processes were on one machine"),
     "a wait is for another worker": ("local", table("phases", lambda p: p.assign(
         waits_for=p.waits_for.where(p.phase != "wait", (p.worker + 1) % 4))), "is said to be for worker"),

@@ -55,7 +55,7 @@ BUGS: dict[str, tuple[Edits, str, int, str]] = {
           "return state, (*(() if iteration % 3 == 1 else (Apply(worker, iteration),)), *starts)"),),
         "ssp:1", 24, "was never applied: its next push"),
     "pushes are counted twice": (((SERVER, "self.gradients += count", "self.gradients += 2 * count"),), "asp", 24,
-                                 "the manifest counts 24 pushes as accepted; what arrived makes 12"),
+                                 "the run stopped at its budget of 24 pushes after 12"),
     "waiting workers are held too long": (
         ((SSP, "bound = clocks.base + staleness", "bound = clocks.base + max(staleness - 1, 0)"),
          (SSP, "iteration <= clocks.base + self.staleness:", "iteration < clocks.base + self.staleness:")),

@@ -194,7 +194,7 @@ LISTS: dict[str, tuple[Callable[[list[Any]], list[Any]], str]] = {
     "a fault of another worker": (lambda rows: [*rows, ["stop", "", 0, 1, -1, 3.0]], "none of the cluster's plan"),
     "a fault that is too early": (lambda rows: [*rows, ["stop", "", 1, 1, -1, 1.0]], "none of the cluster's plan"),
     "a fault is not listed": (
-        lambda rows: [row for row in rows if row[:2] != ["drop", "up"]], "the record says nothing"),
+        lambda rows: [row for row in rows if row[:2] != ["drop", "up"]], "which the record does not have"),
     "a death of nothing": (lambda rows: [row for row in rows if row[0] != "kill"], "worker 2 died at"),
 }  # fmt: skip
 
@@ -238,7 +238,7 @@ FOUND: dict[str, tuple[str, dict[str, Any], str]] = {
     "who was to be killed pushes no more": ("asp", {
         "run": planned({"what": "kill", "worker": 1, "iteration": 4}),
         "facts": {"faults": {"kill": 0}, "faulted": []}}, "was to kill it"),
-    "a stop is recorded": ("stop", {"facts": {"faults": {"stop": 0}, "faulted": []}}, "says nothing of it"),
+    "a stop is recorded": ("stop", {"facts": {"faults": {"stop": 0}, "faulted": []}}, "the record has no such fault"),
     "more pushes than the budget": ("ssp:1", {"run": {"pushes": 29}}, "after the budget of 29 pushes was used up"),
     "fewer pushes than the budget": ("ssp:1", {"run": {"pushes": 31}}, "stopped at its budget of 31 pushes after 30"),
     "a violation in an interrupted run": ("ssp:1", {

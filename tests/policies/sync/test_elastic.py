@@ -9,7 +9,7 @@ from driven import Driven
 from simulate import simulate
 
 from pslab.policies.planning.zipline import ZIPLINES
-from pslab.policies.sync.elastic import ElasticBSP, Progress, Superstep
+from pslab.policies.sync.elastic import ElasticBSP, Superstep, WorkerProgress
 from pslab.protocol.messages import Apply, Searched, Start
 
 SPEEDS = [1.0, 1.37, 2.11, 2.9]
@@ -57,7 +57,7 @@ def test_the_last_push_may_be_the_first_prediction():
 
 def interval(sync: ElasticBSP, pushes_s: list[float]) -> float:
     """The predicted interval of a worker that has pushed at these instants."""
-    row = Progress(0)
+    row = WorkerProgress(0)
     for iteration, now in enumerate(pushes_s):
         row = sync._pushed(row, iteration, now)
     first, second = sync._ends(row)[:2]
@@ -110,7 +110,7 @@ def test_all_workers_are_started_when_the_last_one_asks():
     assert driven.ask(1) == ()
     assert driven.push(0, 9.0) == (Apply(0, 2),)
     assert driven.ask(0) == (Start(0, 3), Start(1, 3))
-    rows = Progress(0, 3, 3, intervals_s=(7.0,)), Progress(1, 3, 3, intervals_s=(1.0,))
+    rows = WorkerProgress(0, 3, 3, intervals_s=(7.0,)), WorkerProgress(1, 3, 3, intervals_s=(1.0,))
     assert driven.state == Superstep(frozenset(rows))
 
 
@@ -186,7 +186,7 @@ def test_a_worker_that_joins_after_the_plan_waits_for_its_barrier(in_time):
         assert driven.ask(2) == (Start(2, 2),)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_no_worker_waits_forever_whatever_the_instants(seed):
     """Workers at random speeds, under a policy that sees other instants than those at which events happen."""
     rng = random.Random(seed)

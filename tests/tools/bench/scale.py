@@ -33,7 +33,7 @@ from pslab.engines.worker.phases import COMPUTE
 from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Pull, Push
 from pslab.protocol.server import Reply, Server
-from pslab.protocol.store import Order, Store
+from pslab.protocol.store import Order, StoreMachine
 from tools.bench.measure import Row, alternated, copy_s, ignore
 from tools.bench.processes import ROW, exchange
 
@@ -94,7 +94,7 @@ class Elsewhere:
     """A store in another process, as far as the decider sees it: orders become bytes, and so does what comes back."""
 
     def __init__(self) -> None:
-        self._machine = Store()
+        self._machine = StoreMachine()
 
     def hand(self, order: Order, work: Work) -> Finished:
         self._machine.order(order, work)

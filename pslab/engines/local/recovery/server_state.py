@@ -26,7 +26,7 @@ from pslab.engines.server.store import Store
 from pslab.engines.worker.state import WorkerState
 from pslab.errors import CheckpointError
 from pslab.protocol.server import Server
-from pslab.protocol.store import Store as Machine
+from pslab.protocol.store import StoreMachine
 
 PERIOD_S = 1.0  # at least between two checkpoints, unless the run says how often they are made
 
@@ -70,12 +70,12 @@ class ServerState(NamedTuple):
     waiting: Waiting | None  #: what waits for the links, where an order chooses among it
     faults: Faults
     left: set[int]  #: workers without which the run goes on
-    machines: list[Machine]  #: of the other servers
+    machines: list[StoreMachine]  #: of the other servers
 
 
 def first_state(
     job: Job, context: ProcessContext, transport: Transport, clock: WallClock, others: Sequence[Store],
-    machines: list[Machine],
+    machines: list[StoreMachine],
 ) -> ServerState:  # fmt: skip
     """The state of a server whose run has not started; beside it are `others`, of which these are the `machines`."""
     machine = Server(range(job.run.workers), len(job.parts), job.sync)

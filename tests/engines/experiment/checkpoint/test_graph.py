@@ -18,7 +18,7 @@ from pslab.engines.experiment.checkpoint.rebuild import rebuild
 from pslab.engines.experiment.shared_memory import Arena
 from pslab.engines.experiment.wire import Gradient
 from pslab.errors import CheckpointError
-from pslab.policies.sync.elastic import Progress
+from pslab.policies.sync.elastic import WorkerProgress
 from pslab.protocol.messages import Push
 from pslab.protocol.window import Window
 from pslab.tensors.codec import Entries
@@ -36,7 +36,8 @@ def again(value: Any, **externals: Any) -> Any:
     "value",
     [None, True, 3, 2**200, -0.0, 0.1 + 0.2, math.inf, "x", b"\0\xff", (), (1, (2, [3])), {"a": {(1, 2): 3.5}},
      {1, 2}, frozenset({(1, 2), (3, 4)}), deque([1, 2], 5), slice(1, None), Push(1, 2, 3, 4, Gradient(5, 6, 0.25), 7),
-     frozenset({Progress(0, 1, pushed_s=0.5)}), {KeyRange(1, 5): 2}, {(Push, 0): 1}, torch.float32, np.float64(0.1)],
+     frozenset({WorkerProgress(0, 1, pushed_s=0.5)}), {KeyRange(1, 5): 2}, {(Push, 0): 1}, torch.float32,
+     np.float64(0.1)],
     ids=repr,
 )  # fmt: skip
 def test_a_value_comes_back_as_it_was(value: Any):
