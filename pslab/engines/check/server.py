@@ -186,8 +186,8 @@ class ServerSide:
         return Driven(server, effects, tuple(ops), None, heard)
 
     def _handed(self, server: Any, effects: list[Any], ops: list[tuple[int, Op]]) -> list[Any]:
-        """With several servers, hand what is decided to the stores, as a driver does; that of server 0 does it at once.
-        What was decided then, in all."""
+        """All effects of an event. With several servers, hand them to the stores, as a driver does; the store of server
+        0 performs them at once."""
         pending, found = list(effects), list[Any]()
         if self._server_of[-1] == 0:
             return pending

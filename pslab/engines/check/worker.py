@@ -64,7 +64,7 @@ class WorkerSide:
         return found
 
     def beyond(self, number: int, limit: int) -> list[Move]:
-        """How a worker that has computed all its iterations goes on, up to an iteration."""
+        """The next moves of a worker that has computed all its iterations, up to an iteration."""
         local = self.locals[number]
         finished = local.mode in (ALIVE, CUT) and self._iterations <= local.computing < limit
         return [self._computed(local, index) for index in self._computable(local)] if finished else []

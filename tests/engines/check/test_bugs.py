@@ -15,7 +15,7 @@ from pslab.engines.check.result import Explored
 
 
 def explored(bug: Bug) -> Explored:
-    return explore(resolve_sync(bug.policy), **{"workers": 2, "iterations": 2, **bug.cluster})
+    return explore(resolve_sync(bug.policy), **bug.cluster)
 
 
 @pytest.mark.one_of(2)
@@ -30,7 +30,8 @@ def test_checker_finds_seeded_bug(bug: Bug, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", {(bug.policy, str(bug.cluster)): bug for bug in CHECKED}.values(), ids=repr)
+@pytest.mark.parametrize("bug", {(bug.policy, str(bug.cluster)): bug for bug in CHECKED}.values(),
+                         ids=lambda bug: f"{bug.policy} {bug.cluster}")  # fmt: skip
 def test_the_code_without_a_bug_is_clean(bug: Bug):
     found = explored(bug)
     assert found.verdict == "clean", str(found.violation)

@@ -137,7 +137,7 @@ class _Peer:
         return _timed(serve if self.serves else work, rounds)
 
     def tcp(self, size: int, rounds: int) -> float:
-        """Gradients and weights as they are, over blocking sockets; the server hears one worker after the other."""
+        """Gradients and weights as raw bytes over blocking sockets; the server reads from its workers in turn."""
         connections, weights, gradient = self._connected(), torch.zeros(size), torch.zeros(size)
         out, into = (memoryview(each.numpy().data).cast("B") for each in (weights, gradient))
 

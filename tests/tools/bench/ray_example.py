@@ -1,8 +1,8 @@
 """Ray's own parameter server, as its documentation has it ("Parameter Server", docs.ray.io, Ray Core examples): actors
-hand weights and gradients to each other through Ray's object store, and one process says whose turn it is.
+hand weights and gradients to each other through Ray's object store, and one process schedules them.
 
-What they exchange is the same: weights as tensors by their names, gradients as arrays of the layers. Left out is what
-is no exchange: the gradient is there already, and nothing is evaluated.
+They exchange the same data as the example: weights as tensors by their names, gradients as arrays of the layers. The
+rest of the example is left out: the gradient exists already, and nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Example:
         self._workers: list[Any] = [ray.remote(DataWorker).remote(model) for _ in range(workers)]
 
     def asynchronous(self, rounds: int) -> float:
-        """Seconds per round of as many pushes as there are workers; whoever is ready gets the weights after its own."""
+        """Seconds per round of as many pushes as there are workers; each gets the weights after its own push."""
         weights = self._begun()
         start_s = time.perf_counter()
         computing = {worker.compute_gradients.remote(weights): worker for worker in self._workers}

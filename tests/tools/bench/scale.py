@@ -50,7 +50,7 @@ CLUSTER: dict[str, float] = {
     "bandwidth_bit_s": 1e10, "server_bandwidth_bit_s": 2.5e10, "latency_s": 5e-5, "compute_s": 0.1,
     "compute_sigma": 0.1, "apply_s": 4e-4, "serve_s": 3e-4,
 }  # fmt: skip
-#: What would let it take less, as a factor of its time by the number of servers.
+#: Changes that would shorten its work, as a factor of its time by the number of servers.
 LESS: dict[str, Callable[[int], float]] = {
     "ten times faster": lambda servers: 0.1,
     "one push and one pull for all ranges": lambda servers: 1 / servers,
@@ -59,8 +59,8 @@ LESS: dict[str, Callable[[int], float]] = {
 
 
 def deciding(quick: bool) -> dict[tuple[str, int, int], Row]:
-    """A message at the state machine alone, and as the server deals with it: with driver, accounts, ledger and frames;
-    where there are several servers, also with orders to their stores. Without system calls, and without tensors.
+    """The time of a message at the state machine alone, and at the whole server: with driver, accounts, ledger and
+    frames; with several servers, also with orders to their stores. Without system calls, and without tensors.
 
     By policy, workers and ranges.
     """
@@ -90,8 +90,8 @@ def message_s(policy: str, workers: int, count: int, ranges: int = 1) -> float:
     return (time.thread_time() - start_s) / (2 * rounds * workers * ranges)
 
 
-class Elsewhere:
-    """A store in another process, as far as the decider sees it: orders become bytes, and so does what comes back."""
+class RemoteStore:
+    """A store in another process, as the decider sees it: orders become bytes, and the answers are bytes, too."""
 
     def __init__(self) -> None:
         self._machine = StoreMachine()
@@ -107,16 +107,16 @@ class Elsewhere:
 
 
 class Packing:
-    """A transport that makes bytes of what it is handed."""
+    """A transport that packs frames into bytes and drops them."""
 
     def send(self, worker: int, frame: Frame, now: float) -> None:
         pack(frame)
 
     def attend(self) -> None:
-        """Nothing is due meanwhile."""
+        """Do what is due between messages: nothing."""
 
     def keep(self) -> None:
-        """There are no weights."""
+        """Keep the weights: there are none."""
 
 
 def server_s(policy: str, workers: int, servers: int, count: int) -> float:
@@ -126,8 +126,8 @@ def server_s(policy: str, workers: int, servers: int, count: int) -> float:
     job, arenas = job_without_tensors(exchange(ROW * servers, servers, **run)), (Arena(), Arena())
     accounts = PushAccounts(job, Ledger(job, None, None, ignore, arenas))
     clock, machine = WallClock(), Server(range(workers), servers, job.sync)
-    others = [Elsewhere() for _ in range(1, servers)]
-    driver = ServerDriver(job, machine, accounts, Sizes(job), clock, Packing(), others=others)
+    stores = [RemoteStore() for _ in range(1, servers)]
+    driver = ServerDriver(job, machine, accounts, Sizes(job), clock, Packing(), others=stores)
     clock.start()
     spent_s = 0.0
     for iteration, worker in product(range(rounds), range(workers)):

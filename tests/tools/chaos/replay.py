@@ -54,19 +54,19 @@ def replay(experiment: Experiment, pushes: pd.DataFrame) -> torch.Tensor:
 
     first = first_step(experiment.sync, run.workers)
     aggregate = first is not None and first.aggregate
-    applied, anybody = 0, range(len(pushes) + 1)  # nobody is known to be the last to push for a version
+    applied, versions_used = 0, range(len(pushes) + 1)  # any version may still be computed on
     for version in sorted({int(made) for made in pushes.version_applied}):
         group = pushes[pushes.version_applied == version]
         names = group[["worker", "iteration", "version_pulled"]].to_numpy(int).tolist()
         gradients: Sequence[Any] = [compute(*name) for name in names]
         stale = int(group.staleness.max())
-        told = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stalest=stale, seen=stale)
+        about = Applied(run.workers, len(group), aggregate, run.push_weight, stale, stalest=stale, seen=stale)
         progress = 0.0 if run.pushes is None else min(1.0, applied / run.pushes)
         factor = experiment.schedule.factor(progress, applied * run.batch_size / len(data.train_y))
-        rate = run.learning_rate * factor * experiment.rate.scale(told)
+        rate = run.learning_rate * factor * experiment.rate.scale(about)
         if states:
             messages = tuple(Push(worker, 0, iteration, pulled) for worker, iteration, pulled in names)
-            gradients = states[0].adjust(Step(0, messages, aggregate, version), gradients, anybody)
+            gradients = states[0].adjust(Step(0, messages, aggregate, version), gradients, versions_used)
         store.step(0, gradients, rate)
         versions[version] = store.weights.clone()
         applied += len(group)

@@ -103,6 +103,6 @@ def descriptors(process: int) -> int:
     """
     found = set[str | int]()
     for path in glob.glob(f"/proc/{process}/fd/*"):
-        with contextlib.suppress(OSError):  # it was closed meanwhile
+        with contextlib.suppress(OSError):  # it has been closed since
             found.add(os.stat(path).st_ino if os.readlink(path).startswith("/memfd:") else path)
     return len(found)
