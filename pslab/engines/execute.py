@@ -67,6 +67,11 @@ def keep_trained(outcome: Outcome, place: CheckpointStore | None) -> bool:
     return True
 
 
+def awaits_evaluation(place: CheckpointStore | None) -> bool:
+    """Whether a run was written down by `keep_trained`: alone it goes on with its evaluation."""
+    return place is not None and _beside(place).folder.exists()
+
+
 def _go_on(experiment: Experiment, on_progress: OnProgress) -> Outcome | None:
     """The outcome of a run of which only snapshots were left to be evaluated; None if this is none.
 

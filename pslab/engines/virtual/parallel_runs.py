@@ -171,7 +171,7 @@ class WholeRun:
         for name in TABLES:
             table = getattr(outcome, name)
             report(self._parent, name, table=table[None] if table.ndim == 1 else table)
-        if (trained := outcome.trained) is not None:
+        if (trained := outcome.trained) is not None and trained.left:
             body = {"snapshots": [[index, *row] for index, row in trained.snapshots.items()],
                     "evaluated": [[index, *row] for index, row in trained.evaluated.items()],
                     "left": list(trained.left)}  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pslab.config.run import Run
-from pslab.engines.execute import execute, keep_trained
+from pslab.engines.execute import awaits_evaluation, execute, keep_trained
 from pslab.engines.experiment.experiment import Interrupted, Outcome
 from pslab.engines.virtual import parallel_runs
 from pslab.errors import RecordError, RunError, RunsInterrupted, Unwritable
@@ -17,7 +17,7 @@ from pslab.lab.judge.tables import tables_of
 from pslab.lab.records.drafts import Draft
 from pslab.lab.records.record import Result, find
 from pslab.lab.runs.interrupts import heed
-from pslab.lab.runs.machine import check_disk, forget_checkpoints, with_checkpoints
+from pslab.lab.runs.machine import check_disk, checkpoints, forget_checkpoints, with_checkpoints
 from pslab.lab.runs.progress import Progress, taken_before
 from pslab.lab.runs.resolve import resolve
 
@@ -49,7 +49,7 @@ def _checked(run: Run, place: Path) -> bool:
     """Whether a run, which can be executed, is one that takes a core."""
     experiment = resolve(run)  # it is not kept: its weights and data may be many
     check_disk(experiment, place)
-    return parallel_runs.fits(experiment)
+    return parallel_runs.fits(experiment) and not awaits_evaluation(checkpoints(run, place))
 
 
 class _UnderWay:
@@ -89,6 +89,13 @@ class _UnderWay:
             error.kept = f"the run ended {where}"
         return where
 
+    def interrupted(self, outcome: Outcome | None) -> str:
+        """Keep what a run had completed when it was interrupted; how much that is, where, and how it goes on."""
+        kept = self.set_aside(Interrupted(outcome))
+        if outcome is not None and keep_trained(outcome, checkpoints(self.run, self.place)):
+            kept += "; asked for again, it goes on with its evaluation"
+        return kept
+
 
 def _tried(current: _UnderWay, stop: threading.Event) -> Result | Exception:
     """The result of a run, or its own error. That a record cannot be written is an error of the whole sweep."""
@@ -111,9 +118,7 @@ def _execute(current: _UnderWay, stop: threading.Event) -> Result:
         check_disk(experiment, current.place)
         outcome = execute(experiment, on_progress)
     except Interrupted as interrupt:
-        kept = current.set_aside(interrupt)
-        if interrupt.outcome is not None and keep_trained(interrupt.outcome, experiment.checkpoints):
-            kept += "; asked for again, it goes on with its evaluation"
+        kept = current.interrupted(interrupt.outcome)
         raise RunsInterrupted(f"interrupted {kept or 'before the first push; nothing was recorded'}") from None
     except BaseException as error:
         if isinstance(error, RunError):
@@ -151,8 +156,8 @@ def _in_parallel(runs: dict[str, Run], place: Path, shown: Progress, stop: threa
                 shown.fail(name, news)
         elif not isinstance(news, Outcome):
             current.note(news)
-        elif news.facts["outcome"] == "interrupted":
-            kept.append(under_way.pop(name).set_aside(Interrupted(news)))
+        elif news.facts["outcome"] == "interrupted" or news.trained is not None:
+            kept.append(under_way.pop(name).interrupted(news))
         else:
             done[name] = under_way.pop(name).save(news)
 

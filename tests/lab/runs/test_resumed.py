@@ -9,15 +9,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cells import of_cell
 from resumed import interrupted, pushes_resumed, quiet, same
-from tiny import tiny
+from tiny import net, tiny
+from torch import nn
 
 from pslab.config.run import Run
 from pslab.config.table import ROWS
@@ -137,6 +140,38 @@ def test_a_run_that_was_interrupted_while_it_was_evaluated_goes_on_with_that(
     assert not (tmp_path / "checkpoints" / wanted.digest).exists()
     if wanted.engine == "virtual":
         same(result, undisturbed)
+
+
+class Dawdling(nn.Module):
+    """A model whose evaluation takes longer than an interrupt waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.0 if self.training else 0.1)
+        return self.net(x)
+
+
+def test_runs_side_by_side_that_were_interrupted_while_they_were_evaluated_go_on_with_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    wanted = [RUN.but(model=Dawdling, seed=seed, checkpoint_every=None, pushes=40, eval_every=2) for seed in (1, 2)]
+    update, sent = Progress.update, []
+
+    def interrupt(self: Progress, name: str, news: Any) -> None:
+        update(self, name, news)
+        if news.get("evaluating", [0])[0] >= 1 and not sent:
+            sent.append(signal.raise_signal(signal.SIGINT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "update", interrupt)
+        with pytest.raises(RunsInterrupted, match="asked for again, it goes on with its evaluation"):
+            sweep(wanted, results=tmp_path, progress=False)
+    found = sweep(wanted, results=tmp_path, progress=False)
+    assert [wanted[0].pushes] in [pushes_resumed(each) for each in found]
+    same(found[0], run(wanted[0], results=tmp_path / "undisturbed", progress=False))
 
 
 @pytest.mark.parametrize("name", ["digest", "torch", "numpy", "capability", "source", "python"])
