@@ -1,14 +1,12 @@
 """How bytes travel between the processes of a run, and when an emulated cluster delivers them.
 
-A gradient goes from its worker to the server that decides in these steps:
+- `stream.py`: a stream of frames over a pipe or a socket, both ways; what is no frame ends it with words.
+- `ends.py`: which process has a stream to which other one, and which messages may come on it.
+- `message_buffers.py`: where memory is not shared, the bytes that a message names travel behind it.
+- `frame_assembly.py`: with several servers and no shared memory, each message goes to the server of its range.
+- `emulated_links.py`: a frame is handed on when the links of `pslab/engines/emulation` would deliver it.
 
-1. `WorkerDriver.computed` hands a frame of messages to a `Stream` (ends: which streams a process has). Where memory is
-   shared the numbers lie in the run's arena, and the messages name their places; elsewhere `MessageBuffers` says which
-   bytes a message names, and the stream sends them behind it, from where they lie to where they belong.
-2. With several servers and without shared memory each server gets the numbers of its ranges (frame_assembly).
-3. The server's process hands the frame to `EmulatedLinks`, which lets it arrive when the links of the cluster would.
-4. `ServerDriver.receive` deals with it. Orders to other servers go over streams of their own (remote_store, store).
-
-Weights come back the same way. Processes hear from their parent, and report to it, by pipes (processes.channel); where
-memory is not shared, those carry the changes of the arenas (processes.fleets.private_memory).
+`pslab/engines/experiment/wire.py` says what a message is, `pslab/tensors/codec.py` how a gradient becomes bytes, and
+`pslab/engines/experiment/layout.py` where tensors lie. Orders and reports between the parent and its children go another
+way: `pslab/engines/processes/channel.py`. `pslab/engines/processes/fleets` opens the sockets between hosts.
 """
