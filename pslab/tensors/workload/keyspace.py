@@ -106,10 +106,6 @@ class Keyspace:
         """All keys."""
         return KeyRange(0, self.keys)
 
-    def range_of(self, layer: int) -> KeyRange:
-        """The keys of a layer, by its number."""
-        return self.layers[layer].keys
-
     def slices(self, key_range: KeyRange) -> tuple[slice, ...]:
         """A key range as ascending slices of the flat vector, adjacent ones merged.
 

@@ -143,8 +143,8 @@ def test_each_element_has_one_key_and_layers_are_one_slice(name: str) -> None:
     assert keyspace.size == sum(p.numel() for p in trainable(module))
     assert owners.tolist() == [1] * keyspace.size
     assert keyspace.slices(keyspace.whole) == (slice(0, keyspace.size),)
-    for number, layer in enumerate(keyspace.layers):
-        assert keyspace.slices(keyspace.range_of(number)) == (layer.flat,)
+    for layer in keyspace.layers:
+        assert keyspace.slices(layer.keys) == (layer.flat,)
 
 
 def test_slices_across_layers_by_hand() -> None:
