@@ -275,17 +275,22 @@ FIELDS = parameters(Run)  # the fields of a Run, by name
 
 
 def _sources(field: str, value: object) -> dict[str, str]:
-    """The user's files behind package.module:name, the images of a folder, a file of rows, or the interpreter whose
-    functions are the data; nothing of any other value."""
-    name = split(value)[0] if field == "data" and isinstance(value, str) else ""
+    """Digests of what a name stands for outside of pslab; {} for any other value.
+
+    These are the user's files behind package.module:name, the images of a folder, a file of rows, or the interpreter
+    whose functions are the data.
+    """
+    if not isinstance(value, str):
+        return {}
+    name = split(value)[0] if field == "data" else ""
     if name == "functions":
         return {"python": sys.version}
-    if name == "libsvm" and (place := _path(str(value))):
-        return {"rows": sources.file(place)}
-    if field == "data" and isinstance(value, str) and (images := _images(value)):
+    if name in ("libsvm", "folder") and (place := _path(value)):
+        if name == "libsvm":
+            return {"rows": sources.file(place)}
         held = split(value)[2].get("memory", "on").lower() in TRUE
-        return {"folder": found} if (found := sources.folder(images, content=held)) else {}
-    path, colon, _ = value.partition(":") if isinstance(value, str) else ("", "", "")
+        return {"folder": found} if (found := sources.folder(place, content=held)) else {}
+    path, colon, _ = value.partition(":")
     if not colon or not all(part.isidentifier() for part in path.split(".")):
         return {}
     try:
@@ -294,11 +299,8 @@ def _sources(field: str, value: object) -> dict[str, str]:
         raise ConfigError(field, value, f"{error.value} {error.problem}") from error
 
 
-def _images(data: str) -> Path | None:
-    return _path(data) if split(data)[0] == "folder" else None
-
-
 def _path(data: str) -> Path | None:
+    """The file or folder that a string for data names."""
     _, first, named = split(data)
     given = named.get("path", first[0] if first else "")
     return Path(given).expanduser().absolute() if given else None

@@ -1,4 +1,4 @@
-"""What an engine hands over, as the tables of a record, judged."""
+"""The outcome of an engine as the tables of a record, with its verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tables_of(run: Run, outcome: Outcome) -> tuple[dict[str, pd.DataFrame], np.ndarray, dict[str, Any]]:
-    """An engine's arrays as tidy tables; the weights; the facts."""
+    """An engine's arrays as tidy tables; the weights; the facts, with the verdict."""
     from pslab.engines.server.ledger import ARRIVAL_COLUMNS, ARRIVALS, PUSH_COLUMNS
     from pslab.engines.worker.phases import PHASE_COLUMNS, PHASES
 
