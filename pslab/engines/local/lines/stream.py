@@ -104,14 +104,19 @@ class Stream:
         self._write()
         if to_send and fits:
             self._took_s = time.monotonic()
-        while to_send and self._waits:
+        if self._waits:
+            self.flush()
+        self._watch()
+
+    def flush(self) -> None:
+        """Wait until everything is on its way, and read meanwhile; OSError if the other end is gone."""
+        while self._to_send:
             listens = () if self._ended else (self._stream,)
             readable, writable, _ = select.select(listens, (self._stream,), ())
             if readable:
                 self._read()
             if writable:
                 self._write()
-        self._watch()
 
     def keep(self) -> None:
         """Let what is still to be sent arrive as it is now, whatever becomes of the place where it lies."""
