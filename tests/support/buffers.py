@@ -19,6 +19,7 @@ from pslab.lab.runs.resolve import resolve
 from pslab.protocol.messages import Pull, Push, Weights
 
 SIZE = 1930
+LIMIT_S = 60.0
 JOBS: dict[str, Job] = {}
 
 
@@ -78,6 +79,6 @@ def heard(stream: Readable, count: int = 1) -> list[Frame]:
     """So many frames that come, at least."""
     found: list[Frame] = []
     while len(found) < count:
-        ready((stream.descriptor,))
+        assert ready((stream.descriptor,), LIMIT_S), "nothing comes"
         found += stream.frames()
     return found

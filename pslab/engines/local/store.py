@@ -148,6 +148,10 @@ class LocalStore:
             return False
         for frame in frames:
             if isinstance(frame[0], Stop):
+                if not self._over:  # the decider's order to end is still on its way
+                    self._send(worker, frame)
+                with contextlib.suppress(OSError):
+                    self._workers[worker].flush()  # it reads until it has the last message
                 self._forget(worker)
                 return False
             if not self._over:

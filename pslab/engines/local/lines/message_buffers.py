@@ -29,8 +29,8 @@ class MessageBuffers:
     def __init__(self, job: Job, arena: Arena, worker: int, server: int = 0, *, serves: bool = False) -> None:
         self._job, self._arena, self._worker, self._server = job, arena, worker, server
         self._in_place = job.layout.in_place or (serves and job.straight)
-        said = job.layout.memories.get(STATED)
-        self._said_bytes = 0 if said is None else said.entries * said.dtype.itemsize
+        stated = job.layout.memories.get(STATED)
+        self._stated_bytes = 0 if stated is None else stated.entries * stated.dtype.itemsize
         self._whole: dict[tuple[int, int], Places] = {}  # of (a buffer's offset, range)
 
     def places(self, message: Any) -> Places:
@@ -52,8 +52,8 @@ class MessageBuffers:
                 return ()
             buffers = layout.gradients if size_bytes == WHOLE else layout.up
             own = layout.kept[self._worker].get(STATED)
-            said = () if own is None else (self._arena.bytes(own, self._said_bytes),)
-            return self._of(index, in_turn(buffers[self._worker], iteration), size_bytes) + said
+            stated = () if own is None else (self._arena.bytes(own, self._stated_bytes),)
+            return self._of(index, in_turn(buffers[self._worker], iteration), size_bytes) + stated
         if kind is Pull:
             _, index, iteration, _, wanted = message
             if not self._job.keyed or not wanted.size_bytes:

@@ -87,7 +87,7 @@ class Stream:
         _keep_alive(self._socket, lease_s)
         self._events, self._watched = select.epoll(1), select.EPOLLIN
         self._events.register(self._stream, self._watched)
-        self.descriptor = self._events.fileno()  # ready, too, while something can be sent, or was found
+        self.descriptor = self._events.fileno()  # ready, too, while something can be sent, was found, or has ended
 
     def send(self, frame: Iterable[Message]) -> None:
         """Send one frame; OSError if the other end is gone, TimeoutError if it has read nothing for a lease."""
@@ -104,14 +104,19 @@ class Stream:
         self._write()
         if to_send and fits:
             self._took_s = time.monotonic()
-        while to_send and self._waits:
+        if self._waits:
+            self.flush()
+        self._watch()
+
+    def flush(self) -> None:
+        """Wait until everything is on its way, and read meanwhile; OSError if the other end is gone."""
+        while self._to_send:
             listens = () if self._ended else (self._stream,)
             readable, writable, _ = select.select(listens, (self._stream,), ())
             if readable:
                 self._read()
             if writable:
                 self._write()
-        self._watch()
 
     def keep(self) -> None:
         """Let what is still to be sent arrive as it is now, whatever becomes of the place where it lies."""
@@ -243,7 +248,8 @@ class Stream:
 
     def _watch(self) -> None:
         """Let the descriptor be ready when there is something to do."""
-        watched = select.EPOLLIN | (select.EPOLLOUT if self._to_send or self._found else 0)
+        more = self._to_send or self._found or self._ended
+        watched = select.EPOLLIN | (select.EPOLLOUT if more else 0)
         if watched != self._watched:
             self._events.modify(self._stream, watched)
             self._watched = watched

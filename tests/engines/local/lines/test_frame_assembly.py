@@ -11,7 +11,7 @@ from buffers import SIZE, Buffers, heard, pair, push, weights
 from pslab.engines.experiment.wire import WHOLE, Go, Gradient, Stop
 from pslab.engines.local.lines.frame_assembly import AHEAD, FrameAssembly, ServerStreams
 from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER
-from pslab.engines.local.lines.stream import Stream
+from pslab.engines.local.lines.stream import Stream, ready
 from pslab.errors import FrameError
 from pslab.protocol.messages import Push
 
@@ -69,6 +69,14 @@ def test_every_stream_ends_with_a_last_message_whichever_server_is_first(ends: E
     assert heard(ends.worker) == [[Stop(1)]]
     ends.worker.send([Stop(1)])
     assert [heard(server) for server in ends.servers] == [[[Stop(1)]]] * 2
+
+
+def test_a_worker_reads_what_other_servers_have_sent_before_its_last_message_is_sent(ends: Ends):
+    """So the next run begins with empty streams."""
+    for message in (weights(WHOLE, 1), Stop(1)):
+        ends.servers[1].send([message])
+    ends.worker.send([Stop(1)])
+    assert ready((ends.pipes[1][0].fileno(),), 0) == []
 
 
 def test_that_another_server_is_gone_is_no_end_of_the_stream(ends: Ends):

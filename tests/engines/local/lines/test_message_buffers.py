@@ -11,6 +11,7 @@ from pslab.engines.experiment.wire import WHOLE, Blocked, Diverged, Go, Stop, Ta
 from pslab.engines.local.lines.message_buffers import TO_SERVER, TO_WORKER
 from pslab.errors import FrameError
 from pslab.protocol.messages import Ack
+from pslab.tensors.update.methods import STATED
 
 KEYED = {"data": "planted:rows=200,keys=240,per_row=6,communities=4", "model": "linear", "pull": "keys"}
 LINKS = {"latency_s": 1e-3}
@@ -53,8 +54,8 @@ def test_requests_bring_the_keys_that_they_name():
 
 def test_what_a_method_says_travels_with_pushes_and_weights():
     buffers = Buffers(sync="admm:2", loss="cross_entropy")
-    said = buffers.layout.kept[1]["said"], 32
-    assert buffers.offsets(push(WHOLE))[-1] == said
+    stated = buffers.layout.kept[1][STATED], 32
+    assert buffers.offsets(push(WHOLE))[-1] == stated
     assert buffers.offsets(weights(WHOLE))[-1] == (buffers.layout.told, 8)
     assert buffers.offsets(Go(0.0)) == [(buffers.layout.told, 8)]
 

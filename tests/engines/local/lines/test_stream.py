@@ -107,6 +107,13 @@ def test_frames_before_the_end_are_read_first(ends: Ends):
         heard(ends.server)
 
 
+def test_frames_before_what_is_none_are_read_first(ends: Ends):
+    ends.write(raw(Stop(1)) + HEADER.pack(0, 0.0))
+    assert heard(ends.server) == [[Stop(1)]]
+    with pytest.raises(NoFrame):
+        heard(ends.server)
+
+
 def test_an_end_amid_a_frame_is_an_end(ends: Ends):
     ends.write(raw(push(WHOLE), behind=bytes(100)) if ends.brings else raw(push(WHOLE))[:-1])
     ends.end_worker()
