@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pslab.lab.runs.machine import resident_bytes
-from pslab.tensors.device import Cuda, Device, zeros
+from pslab.tensors.device import Cuda, Device, one_thread, zeros
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -44,3 +44,10 @@ def test_a_gpu_computes_the_same_again_and_the_cpu_what_it_did(as_before, monkey
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     Device().prepare()  # the same process, for a run on the CPU
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_torch_has_as_many_threads_after_one_thread_as_before():
+    torch.set_num_threads(2)
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2

@@ -152,9 +152,9 @@ class Explorer:
                     continue
                 for stepped in self.server.step(number, worker, move.event):
                     following.append(self._next(state, worker, move, stepped))
-        for place in self.server.views[number].ordered:
-            event = Event("store", place)
-            move = Move(0, "store", place, locals_[0], event)
+        for store in self.server.views[number].ordered:
+            event = Event("store", store)
+            move = Move(0, "store", store, locals_[0], event)
             following += [self._next(state, 0, move, stepped) for stepped in self.server.step(number, 0, event)]
         if self.traits.window is None and all(each.move.fault for each in following) and self._ended(state):
             following += [self._next(state, worker, move, None) for worker, each in enumerate(locals_)

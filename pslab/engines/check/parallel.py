@@ -62,9 +62,9 @@ def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Ex
     if min(processes, len(tasks)) <= 1:
         yield from ((index, task.run()) for index, task in enumerate(tasks))
         return
-    line, held = mp.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(min(processes, len(tasks)), mp.get_context("spawn"), _end_with, (line,))
-    with line, pool, held:  # the children end when `held` is closed: here, or because this process ends
+    end, held = mp.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(min(processes, len(tasks)), mp.get_context("spawn"), _end_with, (end,))
+    with end, pool, held:  # the children end when `held` is closed: here, or because this process ends
         try:
             with spawning():  # by value: the policy may be a class of a notebook's cell
                 futures = {pool.submit(_explored, cloudpickle.dumps(task)): index for index, task in enumerate(tasks)}
@@ -77,11 +77,11 @@ def explore_all(tasks: Sequence[Task], processes: int) -> Iterator[tuple[int, Ex
 # --- in a child ----------------------------------------------------------------------------------------------------
 
 
-def _end_with(line: Connection) -> None:
-    """End this process as soon as the other end of a line is closed."""
+def _end_with(end: Connection) -> None:
+    """End this process as soon as the other end of a pipe is closed."""
 
     def watch() -> None:
-        line.poll(None)
+        end.poll(None)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

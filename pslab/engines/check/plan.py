@@ -65,10 +65,10 @@ class Checked:
         lines = [f"{self.states:,} states in {self.seconds:.1f} s"]
         for policy in dict.fromkeys(each.policy for each in self.explored):
             own = [each for each in self.explored if each.policy == policy]
-            ways = [(each, each.violation) for each in own if each.violation]
-            if ways:
-                each, shortest = min(ways, key=lambda way: len(way[1].path))
-                many = f"{len(ways)} of {len(own)} explorations break a rule; the shortest path to it"
+            broken = [(each, each.violation) for each in own if each.violation]
+            if broken:
+                each, shortest = min(broken, key=lambda one: len(one[1].path))
+                many = f"{len(broken)} of {len(own)} explorations break a rule; the shortest path to it"
                 lines += ["", f"{policy}: {many}, with {_cluster(each)}:", str(shortest)]
             if any(not each.complete for each in own):
                 lines += ["", f"{policy}: unfinished, an exploration reached its limit of states: narrow or raise it"]
@@ -219,9 +219,9 @@ def check(*policies: Any, processes: int | None = None, on_explored: OnExplored 
     # the largest first, so that none starts last and runs alone
     order = sorted(range(len(tasks)), key=lambda index: tasks[index].weight, reverse=True)
     done: dict[int, Explored] = {}
-    for place, found in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
-        done[order[place]] = replace(found, reached=reached[order[place]])
-        on_explored(done[order[place]])
+    for position, found in explore_all([tasks[index] for index in order], processes or os.cpu_count() or 1):
+        done[order[position]] = replace(found, reached=reached[order[position]])
+        on_explored(done[order[position]])
     return Checked(tuple(each for _, each in sorted(done.items())), time.monotonic() - start_s)
 
 

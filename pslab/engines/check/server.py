@@ -26,10 +26,10 @@ class Driven(NamedTuple):
     effects: list[Any]
     ops: Ops
     error: Exception | None  #: raised instead
-    heard: Heard
+    policy: ObservedPolicy
 
 
-class Heard:
+class ObservedPolicy:
     """A policy in a server that is explored: it is asked twice each time, and its decisions are kept."""
 
     def __init__(self, sync: Any, workers: tuple[Name, ...]) -> None:
@@ -134,15 +134,15 @@ class ServerSide:
         return any(isinstance(effect, Searched) for effect in driven.effects)
 
     def _stepped(self, state: int, worker: int, driven: Driven, *, decided: bool) -> Stepped:
-        server, effects, ops, error, heard = driven
+        server, effects, ops, error, policy = driven
         if error is not None:
             return Stepped(state, [], (), invariants.raised(error, self.sync), worker)
         if any(frozen(sync) != before for sync, before in self._tried):
             return Stepped(state, effects, (), "the policy changed itself; step must be a function of its arguments")
         versions = [part.version for part in self._servers[state].ranges]
         wrong, at = self._judge(server, effects if decided else [], versions)
-        wrong = wrong or invariants.windows(server, self.sync.window) or invariants.pure(heard.pure)
-        wrong = wrong or invariants.combined(*self._combined(server, effects, heard.decisions))
+        wrong = wrong or invariants.windows(server, self.sync.window) or invariants.pure(policy.pure)
+        wrong = wrong or invariants.combined(*self._combined(server, effects, policy.decisions))
         return Stepped(self._number(server), effects, ops, wrong, at)
 
     def _compare(self, before: Any, worker: int, event: Event, done: Sequence[Driven], order: Order) -> None:
@@ -160,7 +160,7 @@ class ServerSide:
     def _drive(self, server: Any, sync: Any, number: int, event: Event) -> Driven:
         """Let the event happen to a server under this policy."""
         worker, effects, ops = self._names[number], [], list[tuple[int, Op]]()
-        server.sync = heard = Heard(sync, self._names)
+        server.sync = policy = ObservedPolicy(sync, self._names)
         try:
             if event.kind == "message":
                 effects = self._handed(server, server.handle(event.message._replace(worker=worker), NOW), ops)
@@ -178,12 +178,12 @@ class ServerSide:
         except ConfigError:  # what cannot be copied cannot be explored
             raise
         except Exception as error:
-            return Driven(server, [], (), error, heard)
+            return Driven(server, [], (), error, policy)
         finally:
             server.sync = self.sync
         if self._server_of[-1] == 0:
             ops += [op for effect in effects for op in self._ops(effect, at_store=False)]
-        return Driven(server, effects, tuple(ops), None, heard)
+        return Driven(server, effects, tuple(ops), None, policy)
 
     def _handed(self, server: Any, effects: list[Any], ops: list[tuple[int, Op]]) -> list[Any]:
         """All effects of an event. With several servers, hand them to the stores, as a driver does; the store of server

@@ -126,15 +126,15 @@ class WorkerSide:
     def _deliveries(self, local: LocalState, link: str) -> Iterator[Move]:
         under_way = local.up if link == UP else local.down
         firsts = self._firsts(under_way)
-        for place, message in enumerate(under_way):
-            if place not in firsts and not self._faults & REORDER:
+        for position, message in enumerate(under_way):
+            if position not in firsts and not self._faults & REORDER:
                 continue
-            left = local.linked(link, without(under_way, place))
-            if place in firsts and self._faults & LOSE and local.mode == ALIVE:
+            left = local.linked(link, without(under_way, position))
+            if position in firsts and self._faults & LOSE and local.mode == ALIVE:
                 yield Move(LOSE, "lose", self._messages[message], self._number(left._replace(mode=CUT)))
             if self._faults & DUPLICATE:
                 left = left.noted(link, message)
-            yield self._deliver(left, link, message, *((0, "deliver") if place in firsts else (REORDER, "overtake")))
+            yield self._deliver(left, link, message, *((0, "deliver") if position in firsts else (REORDER, "overtake")))
         for message in local.past_up if link == UP else local.past_down:
             yield self._deliver(local, link, message, DUPLICATE, "again")
 
@@ -278,9 +278,9 @@ class WorkerSide:
         return self._server_of[int(self._messages[number].range)]
 
     def _firsts(self, under_way: tuple[int, ...]) -> list[int]:
-        """The places of what comes next: of the first message to or from each server."""
+        """The positions of what comes next: of the first message to or from each server."""
         servers = list(map(self._server, under_way))
-        return [place for place, server in enumerate(servers) if server not in servers[:place]]
+        return [position for position, server in enumerate(servers) if server not in servers[:position]]
 
     def _machine(self, number: int) -> Any:
         return copied(self._machines[number], names(1))
@@ -307,9 +307,9 @@ class WorkerSide:
         return number
 
 
-def without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-    return items[:place] + items[place + 1 :]
+def without(items: tuple[Any, ...], position: int) -> tuple[Any, ...]:
+    return items[:position] + items[position + 1 :]
 
 
-def with_(items: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*items[:place], value, *items[place + 1 :])
+def with_(items: tuple[Any, ...], position: int, value: Any) -> tuple[Any, ...]:
+    return (*items[:position], value, *items[position + 1 :])

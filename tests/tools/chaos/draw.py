@@ -39,9 +39,13 @@ def drawn(seed: int, number: int, engine: str) -> Run:
         on_death = "continue"
     if draw.chance(0.2) and not sync.startswith("admm"):
         fields["servers"] = 2 if layered else draw.integer(2, 4)
+    if engine == "local":  # of a stream of their own: the rest of a run does not depend on them
+        more = _Draw(numpy_generator(seed, "chaos", engine, number, "kept"))
+        fields |= {"eval_every": more.pick(1000, 1000, 3, 10), "evaluate": more.pick("after", "after", "beside"),
+                   "checkpoint_every": more.pick(None, None, 4, 12)}  # fmt: skip
     return Run.of({
-        "model": MODEL, "data": DATA, "batch_size": 16, "learning_rate": 0.05, "workers": workers, **fields,
-        "cluster": cluster, "engine": engine, "seed": number, "pushes": pushes, "eval_every": 1000,
+        "model": MODEL, "data": DATA, "batch_size": 16, "learning_rate": 0.05, "workers": workers, "eval_every": 1000,
+        **fields, "cluster": cluster, "engine": engine, "seed": number, "pushes": pushes,
         "lease_s": 5.0 if engine == "local" else max(0.1, draw.log(2, 50) * scale_s), "keep_weights": True,
         "on_death": on_death, "dilation": 1,
     })  # fmt: skip

@@ -1,7 +1,7 @@
 """A stand-in for weights and gradients, by which a run without tensors still has weights to be compared.
 
 The weights of a range are one number below a prime; a gradient is a function of its worker, its iteration and the
-weights that it was computed on. They lie in places that are used in turn, as tensors in shared memory do: what is
+weights that it was computed on. They lie in buffers that are used in turn, as tensors in shared memory do: what is
 written too early, or read too late, is another number.
 """
 
@@ -40,8 +40,7 @@ class SumShard(Sizes):
         super().__init__(job)
         workers, ranges = job.run.workers, len(job.parts)
         self.weights = [0] * ranges
-        places = 1 + job.traits.eager
-        self.laid = [[[0] * places for _ in range(ranges)] for _ in range(workers)]
+        self.laid = [[[0] * (1 + job.traits.eager) for _ in range(ranges)] for _ in range(workers)]
         buffers = buffers_of(job.traits.eager)
         self.gradients = [[[0] * buffers for _ in range(ranges)] for _ in range(workers)]
 
@@ -52,8 +51,8 @@ class SumShard(Sizes):
     def lay(self, reply: Reply) -> int:
         if reply.empty:
             return 0
-        places = self.laid[reply.pull.worker][reply.pull.range]
-        places[reply.pull.iteration % len(places)] = self.weights[reply.pull.range]
+        buffers = self.laid[reply.pull.worker][reply.pull.range]
+        buffers[reply.pull.iteration % len(buffers)] = self.weights[reply.pull.range]
         return super().lay(reply)
 
 
@@ -71,8 +70,8 @@ class SumGradients(NoGradients):
         held = self._held[worker]
         for weights in (each for each in pulled if each.size_bytes):
             held[weights.range] = in_turn(self._shard.laid[worker][weights.range], weights.iteration)
-        for index, places in enumerate(self._shard.gradients[worker]):
-            places[iteration % len(places)] = gradient(worker, iteration, index, held[index])
+        for index, buffers in enumerate(self._shard.gradients[worker]):
+            buffers[iteration % len(buffers)] = gradient(worker, iteration, index, held[index])
 
 
 def replayed(pushes: np.ndarray, ranges: int) -> list[int]:
