@@ -10,7 +10,7 @@ import pytest
 import torch
 from apart import Apart
 from contexts import context_of_a_server
-from tiny import tiny
+from tiny import finished, tiny
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -104,7 +104,7 @@ def quiet(news: dict) -> None:
 def test_workers_with_memory_of_their_own_train_as_on_the_cpu_under_a_barrier(engine, fields, device):
     cluster = {"cluster": {"compute_s": 0.02}} if engine == "virtual" else {}
     run = tiny(engine=engine, dtype="float64", pushes=12, workers=2, **{"sync": "bsp", **cluster, **fields})
-    check_same(execute(on(device, run), quiet), execute(resolve(run), quiet), device)
+    check_same(execute(on(device, run), quiet), finished(run), device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -126,7 +126,7 @@ def test_virtual_workers_with_memory_of_their_own_leave_what_the_cpu_leaves(many
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_of_hosts_with_memory_of_their_own_are_those_of_the_cpu(device):
     run = tiny(engine="virtual", dtype="float64", sync="ssp:1", cluster=UNEVEN, pushes=24)
-    check_same(execute(on(device, run), quiet), execute(resolve(run), quiet), device, ("weights", "pushes"))
+    check_same(execute(on(device, run), quiet), finished(run), device, ("weights", "pushes"))
 
 
 @dataclasses.dataclass(frozen=True)

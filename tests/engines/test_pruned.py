@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from tiny import Swells, digits, tiny
+from tiny import Swells, digits, finished, tiny
 from torch.nn import functional
 
 from pslab.config.run import Run
@@ -152,7 +152,7 @@ def test_dgc_is_the_sequential_reference_in_float32() -> None:
 @pytest.mark.parametrize("prune", LASTING)
 def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
     wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
-    whole, layered = (execute(resolve(wanted.but(ranges=ranges)), quiet) for ranges in ("whole", "layers"))
+    whole, layered = (finished(wanted.but(ranges=ranges)) for ranges in ("whole", "layers"))
     np.testing.assert_array_equal(whole.weights, layered.weights)
 
 
@@ -160,7 +160,7 @@ def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
 def test_a_residual_that_overflows_is_a_divergence(engine):
     """Finite gradients, of which a worker keeps more than there are numbers for."""
     wanted = tiny(engine=engine, cluster=CLUSTER, workers=2, model=Swells, prune="static:1%", learning_rate=1e-40)
-    outcome = execute(resolve(wanted), quiet)
+    outcome = finished(wanted)
     assert outcome.facts["outcome"] == "diverged"
     assert np.isfinite(outcome.weights).all()
 
@@ -168,7 +168,7 @@ def test_a_residual_that_overflows_is_a_divergence(engine):
 @pytest.mark.parametrize("sync", ["bsp", "local:2"])
 def test_a_warm_up_is_counted_in_batches_however_many_a_push_is_made_of(sync: str) -> None:
     wanted = tiny(sync=sync, prune="static:1%,warm_up=1", engine="virtual", cluster=CLUSTER, pushes=80, pull="changed")
-    pushes = execute(resolve(wanted), quiet).pushes
+    pushes = finished(wanted).pushes
     iterations, density = (pushes[:, PUSH_COLUMNS.index(name)] for name in ("iteration", "density"))
     epoch = 1024 // (4 * 16) // (2 if sync == "local:2" else 1)  # in pushes
     assert iterations.max() > epoch

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import tiny
+from tiny import finished, tiny
 from tools.chaos.replay import replay
 from wanted import given, weights
 
-from pslab.engines.execute import execute
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.rates import AdaGrad, Applied, Split
@@ -17,10 +16,6 @@ from pslab.policies.rates import AdaGrad, Applied, Split
 EVERY = ["constant", "dynsgd", "dynsgd:inverse", "dynsgd:stalest", "adagrad", "adagrad:server", "split", "split:equal",
          "split:speed", "split:identity", "modulated", "modulated:inverse", "modulated:reciprocal"]  # fmt: skip
 UNEVEN = {"preset": "lab", "slow": {0: 3.0}}
-
-
-def quiet(news: dict) -> None:
-    """No one listens."""
 
 
 # --- by hand ------------------------------------------------------------------------------------------------------
@@ -54,7 +49,7 @@ def test_a_push_weight_of_one_leaves_pushes_undivided():
 
 
 def test_push_weight_is_a_learning_rate():
-    light, heavy = (execute(resolve(tiny(sync="asp", engine="virtual", cluster=UNEVEN, **fields)), quiet).weights
+    light, heavy = (finished(tiny(sync="asp", engine="virtual", cluster=UNEVEN, **fields)).weights
                     for fields in ({"learning_rate": 0.4}, {"learning_rate": 0.1, "push_weight": 1.0}))  # fmt: skip
     np.testing.assert_array_equal(light, heavy)
 
@@ -136,22 +131,22 @@ def test_every_rate_learns_with_real_processes_and_is_judged_as_valid(tmp_path, 
 
 @pytest.mark.parametrize("rate", ["dynsgd", "dynsgd:inverse", "dynsgd:stalest", "split:identity", "modulated"])
 def test_under_bsp_a_rate_of_stale_pushes_is_averaging(rate):
-    found = {name: execute(resolve(tiny(engine="virtual", rate=name, cluster="lab")), quiet).weights
+    found = {name: finished(tiny(engine="virtual", rate=name, cluster="lab")).weights
              for name in ("constant", rate)}  # fmt: skip
     assert np.array_equal(found["constant"], found[rate])
 
 
 def test_sums_at_the_server_are_torchs_adagrad():
     fields = {"engine": "virtual", "sync": "asp", "cluster": UNEVEN, "dtype": "float64", "learning_rate": 0.05}
-    here = execute(resolve(tiny(rate="adagrad:server", **fields)), quiet).weights
-    there = execute(resolve(tiny(optimizer="adagrad", push_weight=1.0, **fields)), quiet).weights
+    here = finished(tiny(rate="adagrad:server", **fields)).weights
+    there = finished(tiny(optimizer="adagrad", push_weight=1.0, **fields)).weights
     assert np.allclose(here, there, rtol=1e-10, atol=1e-13)
 
 
 def test_sums_at_the_worker_are_torchs_adagrad_for_one_worker():
     fields = {"engine": "virtual", "sync": "asp", "cluster": "steady", "dtype": "float64", "workers": 1}
-    here = execute(resolve(tiny(rate=AdaGrad(), **fields)), quiet).weights
-    there = execute(resolve(tiny(optimizer="adagrad", **fields)), quiet).weights
+    here = finished(tiny(rate=AdaGrad(), **fields)).weights
+    there = finished(tiny(optimizer="adagrad", **fields)).weights
     assert np.allclose(here, there, rtol=1e-10, atol=1e-13)
 
 
@@ -164,6 +159,6 @@ class Doubled:
 
 def test_a_rate_of_the_users_is_a_factor_and_no_more():
     fields = {"engine": "virtual", "sync": "asp", "cluster": UNEVEN}
-    here = execute(resolve(tiny(rate=Doubled(), learning_rate=0.1, **fields)), quiet).weights
-    there = execute(resolve(tiny(learning_rate=0.2, **fields)), quiet).weights
+    here = finished(tiny(rate=Doubled(), learning_rate=0.1, **fields)).weights
+    there = finished(tiny(learning_rate=0.2, **fields)).weights
     assert np.allclose(here, there, rtol=1e-6)
