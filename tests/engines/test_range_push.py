@@ -10,7 +10,6 @@ from tiny import digits, finished, net, tiny
 from torch import nn
 
 from pslab.config.run import Run
-from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -22,10 +21,6 @@ from pslab.tensors.codec import START
 
 KEYS = 42  # of the tiny net
 SLOW = {"preset": "lab", "slow": {0: 2.0}}
-
-
-def quiet(news: dict) -> None:
-    """No one listens."""
 
 
 def ranged(size: object, **fields: object) -> Run:
@@ -119,22 +114,7 @@ class _Ones(torch.autograd.Function):
 def test_five_keys_are_pushed_two_at_a_time():
     found = []
     for pushes in (1, 2, 3, 4):
-        outcome = execute(
-            resolve(
-                tiny(
-                    model=unit,
-                    engine="virtual",
-                    sync="asp",
-                    workers=1,
-                    prune="range:2",
-                    pull="range",
-                    pushes=pushes,
-                    learning_rate=1.0,
-                    cluster=FREE,
-                )
-            ),
-            quiet,
-        )
+        outcome = finished(ranged(2, model=unit, sync="asp", workers=1, pushes=pushes, learning_rate=1.0, cluster=FREE))
         found.append((-outcome.weights).tolist())
     assert found == [[1, 1, 0, 0, 0], [1, 1, 2, 2, 0], [1, 1, 2, 2, 3], [4, 4, 2, 2, 3]]
 
@@ -144,23 +124,8 @@ def test_five_keys_are_pushed_two_at_a_time():
 def test_each_gradient_is_applied_once_and_in_time(sync):
     """After n iterations of each worker a key lacks at most K - 1 of its gradients, and has none twice."""
     cluster = {"compute_s": 0.02, "bandwidth_bit_s": 1e4}
-    outcome = execute(
-        resolve(
-            tiny(
-                model=unit,
-                engine="virtual",
-                sync=sync,
-                workers=2,
-                prune="range:2",
-                pull="range",
-                pushes=40,
-                push_weight=None if sync == "bsp" else 1.0,
-                learning_rate=1.0,
-                cluster=cluster,
-            )
-        ),
-        quiet,
-    )
+    outcome = finished(ranged(2, model=unit, sync=sync, workers=2, pushes=40, learning_rate=1.0, cluster=cluster,
+                              push_weight=None if sync == "bsp" else 1.0))  # fmt: skip
     pushed = pushes_of(outcome)
     expected, weight = np.zeros(5), 0.5 if sync == "bsp" else 1.0
     for _, own in pushed.groupby("worker"):

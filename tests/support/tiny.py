@@ -14,7 +14,7 @@ from pslab.config.run import Run
 from pslab.tensors.workload.data import Dataset, data_root, resolve_data
 
 if TYPE_CHECKING:
-    from pslab.engines.experiment.experiment import Outcome
+    from pslab.engines.experiment.experiment import Experiment, Outcome
 
 
 @lru_cache(maxsize=1)
@@ -43,12 +43,12 @@ def tiny(**fields: object) -> Run:
     return Run.of({**defaults, **fields})
 
 
-def finished(run: Run) -> Outcome:
+def finished(run: Run | Experiment) -> Outcome:
     """What a run leaves that nobody watches."""
     from pslab.engines.execute import execute  # children, which import models from here, need neither
     from pslab.lab.runs.resolve import resolve
 
-    return execute(resolve(run), lambda news: None)
+    return execute(resolve(run) if isinstance(run, Run) else run, lambda news: None)
 
 
 class Raises(nn.Module):
