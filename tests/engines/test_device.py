@@ -10,12 +10,11 @@ import pytest
 import torch
 from apart import Apart
 from contexts import context_of_a_server
-from tiny import tiny
+from tiny import finished, tiny
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pslab.config.run import Run
-from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Experiment, Outcome
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
@@ -93,10 +92,6 @@ def check_same(there: Outcome, here: Outcome, device: str, tables: tuple[str, ..
             np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-def quiet(news: dict) -> None:
-    """No one listens."""
-
-
 @pytest.mark.one_of(6)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fields", BARRIER, ids=in_words)
@@ -104,7 +99,7 @@ def quiet(news: dict) -> None:
 def test_workers_with_memory_of_their_own_train_as_on_the_cpu_under_a_barrier(engine, fields, device):
     cluster = {"cluster": {"compute_s": 0.02}} if engine == "virtual" else {}
     run = tiny(engine=engine, dtype="float64", pushes=12, workers=2, **{"sync": "bsp", **cluster, **fields})
-    check_same(execute(on(device, run), quiet), execute(resolve(run), quiet), device)
+    check_same(finished(on(device, run)), finished(run), device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -126,7 +121,7 @@ def test_virtual_workers_with_memory_of_their_own_leave_what_the_cpu_leaves(many
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_of_hosts_with_memory_of_their_own_are_those_of_the_cpu(device):
     run = tiny(engine="virtual", dtype="float64", sync="ssp:1", cluster=UNEVEN, pushes=24)
-    check_same(execute(on(device, run), quiet), execute(resolve(run), quiet), device, ("weights", "pushes"))
+    check_same(finished(on(device, run)), finished(run), device, ("weights", "pushes"))
 
 
 @dataclasses.dataclass(frozen=True)

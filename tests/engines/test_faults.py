@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from histories import History, assert_valid, history
-from tiny import tiny
+from tiny import finished, tiny
 
 from pslab.config.table import ROWS
-from pslab.engines.execute import execute
 from pslab.lab.judge.tables import tables_of
 from pslab.lab.judge.verdict import judge
-from pslab.lab.runs.resolve import resolve
 
 POLICIES = [row.small or row.example or name for name, row in ROWS["sync"].items()]
 FEW = {"local:8", "admm:2", "average:0.1"}  # workers that push a few times in a run, and mostly wait
@@ -117,7 +115,7 @@ def test_duplicates_of_every_frame_leave_the_same_weights(sync: str):
     found = []
     for faults in ([], twice):
         cluster = {"compute_s": 1.0, "slow": {0: 3.0}, "compute_sigma": 0.1, "latency_s": 0.01, "faults": faults}
-        outcome = execute(resolve(tiny(engine="virtual", sync=sync, cluster=cluster)), lambda news: None)
+        outcome = finished(tiny(engine="virtual", sync=sync, cluster=cluster))
         found.append(outcome)
     assert np.array_equal(found[0].weights, found[1].weights)
     assert found[1].facts["refused"] > 30 or sync in FEW
@@ -132,7 +130,7 @@ def test_real_processes_obey_the_same_plan(sync: str, ranges: str):
               {"what": "duplicate", "probability": 0.3}, {"what": "stop", "worker": 1, "iteration": 3, "for_s": 0.05},
               {"what": "drop", "at_s": 0.02, "for_s": 0.02}]  # fmt: skip
     run = tiny(sync=sync, ranges=ranges, cluster={"faults": faults})
-    outcome = execute(resolve(run), lambda news: None)
+    outcome = finished(run)
     *_, facts = tables_of(run, outcome)
     assert facts["outcome"] == "budget"
     assert all(facts["faults"].values())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import net, tiny
+from tiny import finished, net, tiny
 from torch import nn
 
-from pslab.engines.execute import execute
-from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 
 CLUSTER = {"compute_s": 0.01, "slow": {0: 1.5}}
@@ -48,7 +46,7 @@ def test_what_is_not_finite_is_not_pushed_and_the_next_batch_is_computed(tmp_pat
 
 
 def test_a_skipped_gradient_takes_as_long_as_another():
-    outcome = execute(resolve(wanted(engine="virtual", sync="asp")), lambda news: None)
+    outcome = finished(wanted(engine="virtual", sync="asp"))
     skips = {(worker, iteration): count for worker, iteration, count in outcome.facts["skips"]}
     for worker, iteration, phase, begin_s, end_s, *_ in outcome.phases:
         if phase == 0:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from tiny import tiny
+from tiny import finished, tiny
 from torch import Tensor, nn
 
 from pslab.config.metric import metric_of
@@ -80,7 +80,7 @@ def wanted(name: str, **fields: object) -> Run:
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("name", CASES)
 def test_real_processes_and_virtual_time_learn_with_the_same_bits(name):
-    local, virtual = (execute(resolve(wanted(name, engine=each)), lambda news: None) for each in ("local", "virtual"))
+    local, virtual = (finished(wanted(name, engine=each)) for each in ("local", "virtual"))
     whole = dict(parallel_runs.conduct([resolve(wanted(name, engine="virtual"))], lambda: None))[0]
     for other in (virtual, whole):
         assert np.array_equal(local.weights, other.weights)
@@ -162,7 +162,7 @@ def test_the_judge_knows_the_values_of_named_losses_and_the_accuracy_alone(tmp_p
 @pytest.mark.parametrize("engine", ["local", "virtual"])
 def test_a_run_stops_when_a_metric_that_is_better_where_lower_has_fallen_to_the_target(engine):
     given = wanted("mse", engine=engine, pushes=4000, eval_every=8, target_accuracy=0.05)
-    outcome = execute(resolve(given), lambda news: None)
+    outcome = finished(given)
     assert outcome.facts["outcome"] == "target"
     assert outcome.facts["pushes"] < 4000
     assert min(outcome.accuracy[:, 2]) <= 0.05 < outcome.accuracy[0, 2]

@@ -10,11 +10,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from tiny import Swells, digits, tiny
+from tiny import Swells, digits, finished, tiny
 from torch.nn import functional
 
 from pslab.config.run import Run
-from pslab.engines.execute import execute
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.lab.runs.resolve import resolve
 from pslab.tensors.pruning.rules import DGC
@@ -23,10 +22,6 @@ from pslab.tensors.workload.data import Batches, Dataset, batch
 
 LASTING = ["dgc:5%,warm_up=1", "static:5%,mode=frozen", "dynamic:mode=ratchet", "dynamic:mode=decay,warm_up=1"]
 CLUSTER = {"compute_s": 0.01, "compute_sigma": 0.3}
-
-
-def quiet(news: dict) -> None:
-    """No one listens."""
 
 
 @lru_cache(maxsize=1)
@@ -124,7 +119,7 @@ def test_dgc_is_the_sequential_reference(options: str) -> None:
                   learning_rate=0.1, schedule="linear", pull="changed", seed=4)  # fmt: skip
     experiment = resolve(wanted)
     reference = Reference(wanted, experiment.prune)
-    expected, outcome = reference.train(40), execute(experiment, quiet)
+    expected, outcome = reference.train(40), finished(experiment)
     np.testing.assert_allclose(outcome.weights, expected, rtol=1e-10, atol=1e-12)
     pushes = dict(zip(PUSH_COLUMNS, outcome.pushes.T, strict=True))
     sent = pushes["density"] * experiment.keyspace.size
@@ -136,7 +131,7 @@ def test_the_server_may_decay_the_weights_of_dgc_as_the_authors_do() -> None:
     wanted = tiny(data=noisy, prune="dgc:5%,warm_up=1", engine="virtual", dtype="float64", cluster=CLUSTER, pushes=40,
                   learning_rate=0.1, schedule="linear", optimizer="sgd:weight_decay=0.01")  # fmt: skip
     experiment = resolve(wanted)
-    expected, outcome = Reference(wanted, experiment.prune, 0.01).train(10), execute(experiment, quiet)
+    expected, outcome = Reference(wanted, experiment.prune, 0.01).train(10), finished(experiment)
     np.testing.assert_allclose(outcome.weights, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -145,14 +140,14 @@ def test_dgc_is_the_sequential_reference_in_float32() -> None:
                   learning_rate=0.1, schedule="linear")  # fmt: skip
     experiment = resolve(wanted)
     expected = Reference(wanted, experiment.prune).train(10)
-    np.testing.assert_allclose(execute(experiment, quiet).weights, expected, atol=2e-6)
+    np.testing.assert_allclose(finished(experiment).weights, expected, atol=2e-6)
 
 
 @pytest.mark.one_of(2)
 @pytest.mark.parametrize("prune", LASTING)
 def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
     wanted = tiny(prune=prune, engine="virtual", cluster="lab", pushes=40, codec="coordinates", pull="changed")
-    whole, layered = (execute(resolve(wanted.but(ranges=ranges)), quiet) for ranges in ("whole", "layers"))
+    whole, layered = (finished(wanted.but(ranges=ranges)) for ranges in ("whole", "layers"))
     np.testing.assert_array_equal(whole.weights, layered.weights)
 
 
@@ -160,7 +155,7 @@ def test_pruned_layers_leave_the_bits_of_whole_pushes(prune: str) -> None:
 def test_a_residual_that_overflows_is_a_divergence(engine):
     """Finite gradients, of which a worker keeps more than there are numbers for."""
     wanted = tiny(engine=engine, cluster=CLUSTER, workers=2, model=Swells, prune="static:1%", learning_rate=1e-40)
-    outcome = execute(resolve(wanted), quiet)
+    outcome = finished(wanted)
     assert outcome.facts["outcome"] == "diverged"
     assert np.isfinite(outcome.weights).all()
 
@@ -168,7 +163,7 @@ def test_a_residual_that_overflows_is_a_divergence(engine):
 @pytest.mark.parametrize("sync", ["bsp", "local:2"])
 def test_a_warm_up_is_counted_in_batches_however_many_a_push_is_made_of(sync: str) -> None:
     wanted = tiny(sync=sync, prune="static:1%,warm_up=1", engine="virtual", cluster=CLUSTER, pushes=80, pull="changed")
-    pushes = execute(resolve(wanted), quiet).pushes
+    pushes = finished(wanted).pushes
     iterations, density = (pushes[:, PUSH_COLUMNS.index(name)] for name in ("iteration", "density"))
     epoch = 1024 // (4 * 16) // (2 if sync == "local:2" else 1)  # in pushes
     assert iterations.max() > epoch

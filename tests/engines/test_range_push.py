@@ -6,11 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny import digits, net, tiny
+from tiny import digits, finished, net, tiny
 from torch import nn
 
 from pslab.config.run import Run
-from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Outcome
 from pslab.engines.experiment.wire import REQUEST_BYTES
 from pslab.engines.server.ledger import PUSH_COLUMNS
@@ -22,10 +21,6 @@ from pslab.tensors.codec import START
 
 KEYS = 42  # of the tiny net
 SLOW = {"preset": "lab", "slow": {0: 2.0}}
-
-
-def quiet(news: dict) -> None:
-    """No one listens."""
 
 
 def ranged(size: object, **fields: object) -> Run:
@@ -45,7 +40,7 @@ FREE = {"compute_s": 0.02, "compute_sigma": 0.3, "slow": {0: 2.0}}  # what is se
 def test_all_keys_are_plain_training_to_the_bit(sync, cluster):
     if sync == "eager" and "latency_s" in cluster:
         cluster = {**cluster, "slow": {}}
-    one, two = (execute(resolve(tiny(engine="virtual", sync=sync, cluster=cluster, schedule="linear", **fields)), quiet)
+    one, two = (finished(tiny(engine="virtual", sync=sync, cluster=cluster, schedule="linear", **fields))
                 for fields in ({}, {"prune": f"range:{KEYS}", "pull": "range"}))  # fmt: skip
     assert np.array_equal(one.weights, two.weights)
     assert np.array_equal(one.pushes, two.pushes)
@@ -64,7 +59,7 @@ def test_ranges_are_pushed_in_turn_on_real_processes(tmp_path, sync):
 def test_bsp_on_real_processes_is_virtual_bsp():
     """Nothing depends on who was first, so real processes and virtual time leave the same bits."""
     cluster = {"compute_s": 0.001}
-    one, two = (execute(resolve(ranged(7, sync="bsp", engine=engine, cluster=cluster, workers=2)), quiet)
+    one, two = (finished(ranged(7, sync="bsp", engine=engine, cluster=cluster, workers=2))
                 for engine in ("local", "virtual"))  # fmt: skip
     assert np.array_equal(one.weights, two.weights)
 
@@ -119,22 +114,7 @@ class _Ones(torch.autograd.Function):
 def test_five_keys_are_pushed_two_at_a_time():
     found = []
     for pushes in (1, 2, 3, 4):
-        outcome = execute(
-            resolve(
-                tiny(
-                    model=unit,
-                    engine="virtual",
-                    sync="asp",
-                    workers=1,
-                    prune="range:2",
-                    pull="range",
-                    pushes=pushes,
-                    learning_rate=1.0,
-                    cluster=FREE,
-                )
-            ),
-            quiet,
-        )
+        outcome = finished(ranged(2, model=unit, sync="asp", workers=1, pushes=pushes, learning_rate=1.0, cluster=FREE))
         found.append((-outcome.weights).tolist())
     assert found == [[1, 1, 0, 0, 0], [1, 1, 2, 2, 0], [1, 1, 2, 2, 3], [4, 4, 2, 2, 3]]
 
@@ -144,23 +124,8 @@ def test_five_keys_are_pushed_two_at_a_time():
 def test_each_gradient_is_applied_once_and_in_time(sync):
     """After n iterations of each worker a key lacks at most K - 1 of its gradients, and has none twice."""
     cluster = {"compute_s": 0.02, "bandwidth_bit_s": 1e4}
-    outcome = execute(
-        resolve(
-            tiny(
-                model=unit,
-                engine="virtual",
-                sync=sync,
-                workers=2,
-                prune="range:2",
-                pull="range",
-                pushes=40,
-                push_weight=None if sync == "bsp" else 1.0,
-                learning_rate=1.0,
-                cluster=cluster,
-            )
-        ),
-        quiet,
-    )
+    outcome = finished(ranged(2, model=unit, sync=sync, workers=2, pushes=40, learning_rate=1.0, cluster=cluster,
+                              push_weight=None if sync == "bsp" else 1.0))  # fmt: skip
     pushed = pushes_of(outcome)
     expected, weight = np.zeros(5), 0.5 if sync == "bsp" else 1.0
     for _, own in pushed.groupby("worker"):
@@ -210,8 +175,8 @@ def middle(outcome: Outcome, worker: int = 0) -> tuple[float, float]:
 @pytest.mark.parametrize(("size", "idle", "unused"), [(100, 2.0, 0.0), (50, 0.0, 3.0), (80, 0.0, 0.0)])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_idle_and_unused_time_by_hand(size, idle, unused, workers):
-    outcome = execute(resolve(ranged(size, sync="eager", engine="timing", model=even, cluster=LINK, workers=workers,
-                                     pushes=30 * workers)), quiet)  # fmt: skip
+    outcome = finished(ranged(size, sync="eager", engine="timing", model=even, cluster=LINK, workers=workers,
+                                     pushes=30 * workers))  # fmt: skip
     # the last range of 80, 80, 40 is shorter
     found = middle(outcome) if size != 80 else (0.0, 0.0)
     assert found == (pytest.approx(idle, abs=0.01), pytest.approx(unused, abs=0.01))
@@ -222,8 +187,8 @@ def sweeps_of(outcome: Outcome) -> pd.DataFrame:
 
 
 def test_size_is_fitted_within_three_sweeps():
-    outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=LINK, pushes=60,
-                                     workers=2)), quiet)  # fmt: skip
+    outcome = finished(ranged("fit", sync="eager", engine="timing", model=even, cluster=LINK, pushes=60,
+                                     workers=2))  # fmt: skip
     for _, own in sweeps_of(outcome).groupby("worker"):
         assert own["keys"].tolist()[:3] == [200, 100, 200]
         assert set(own["keys"].iloc[3:]) <= {79, 80}
@@ -235,24 +200,24 @@ def test_size_is_fitted_within_three_sweeps():
 
 def test_each_worker_fits_its_own_size():
     cluster = {**LINK, "slow": {1: 1.5}}
-    outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=80,
-                                     workers=2)), quiet)  # fmt: skip
+    outcome = finished(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=80,
+                                     workers=2))  # fmt: skip
     last = sweeps_of(outcome).groupby("worker")["keys"].last().tolist()
     assert last == [pytest.approx(80, abs=1), pytest.approx(130, abs=1)]
 
 
 def test_fitted_size_follows_a_bandwidth_that_halves():
     cluster = {**LINK, "bandwidth_at": {300.0: 4 * BYTE_S}}
-    outcome = execute(resolve(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=400,
-                                     workers=1)), quiet)  # fmt: skip
+    outcome = finished(ranged("fit", sync="eager", engine="timing", model=even, cluster=cluster, pushes=400,
+                                     workers=1))  # fmt: skip
     own = sweeps_of(outcome)
     assert own["keys"].iloc[5] == pytest.approx(80, abs=1)
     assert own["keys"].iloc[-1] == pytest.approx(40, abs=3)
 
 
 def test_without_overlap_push_and_pull_are_fitted_together():
-    outcome = execute(resolve(ranged("fit", sync="asp", engine="timing", model=even, cluster=LINK, pushes=60,
-                                     workers=1)), quiet)  # fmt: skip
+    outcome = finished(ranged("fit", sync="asp", engine="timing", model=even, cluster=LINK, pushes=60,
+                                     workers=1))  # fmt: skip
     own = sweeps_of(outcome)
     assert own.beta_s.iloc[-1] == pytest.approx(0.2, abs=0.002)  # both ways, one after the other
     assert own["keys"].iloc[-1] == pytest.approx((10 - 2) / 0.2, abs=1)
@@ -260,11 +225,11 @@ def test_without_overlap_push_and_pull_are_fitted_together():
 
 def test_a_worker_that_joins_asks_for_all_keys():
     cluster = {**LINK, "join": {1: 100.0}}
-    outcome = execute(resolve(ranged(50, sync="asp", engine="timing", model=even, cluster=cluster, pushes=40,
-                                     workers=2)), quiet)  # fmt: skip
+    outcome = finished(ranged(50, sync="asp", engine="timing", model=even, cluster=cluster, pushes=40,
+                                     workers=2))  # fmt: skip
     assert pushes_of(outcome).groupby("worker").size().min() > 3
     late = ranged(5, sync="asp", cluster={**FREE, "slow": {}, "join": {1: 0.3}, "leave": {1: 0.6}}, workers=2)
-    assert execute(resolve(late), quiet).facts["outcome"] == "budget"
+    assert finished(late).facts["outcome"] == "budget"
 
 
 # -- what is refused -------------------------------------------------------------------------------

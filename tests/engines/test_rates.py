@@ -2,25 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from tiny import tiny
+from tiny import finished, tiny
 from tools.chaos.replay import replay
-from wanted import given, weights
+from torch import nn
 
-from pslab.engines.execute import execute
+from pslab.config.run import Run
 from pslab.lab.runs.resolve import resolve
 from pslab.lab.runs.run import run
 from pslab.policies.rates import AdaGrad, Applied, Split
+from pslab.tensors.workload.data import Batches, Dataset
 
 EVERY = ["constant", "dynsgd", "dynsgd:inverse", "dynsgd:stalest", "adagrad", "adagrad:server", "split", "split:equal",
          "split:speed", "split:identity", "modulated", "modulated:inverse", "modulated:reciprocal"]  # fmt: skip
 UNEVEN = {"preset": "lab", "slow": {0: 3.0}}
 
 
-def quiet(news: dict) -> None:
-    """No one listens."""
+# --- a problem whose gradients are given: what each worker pushes in each iteration, and when -----------------------
+
+Vectors = Sequence[Sequence[float]]
+
+
+class _Gives(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, *parameters):
+        ctx.x, ctx.shapes = x, [p.shape for p in parameters]
+        return torch.zeros(len(x), 2, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        pieces = ctx.x[0].split([shape.numel() for shape in ctx.shapes])
+        return None, *(piece.view(shape) for piece, shape in zip(pieces, ctx.shapes, strict=True))
+
+
+class Given(nn.Module):
+    """Layers of these sizes, zero at first, whose gradient is the example itself."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ParameterList([nn.Parameter(torch.zeros(size))]) for size in sizes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Gives.apply(x, *self.parameters())
+
+
+def data(gradients: Sequence[Vectors]) -> Dataset:
+    """Examples such that worker w learns in iteration t from gradients[w][t] alone."""
+    workers, iterations = len(gradients), max(map(len, gradients))
+    count = workers * iterations
+    x = torch.zeros(count, len(gradients[0][0]), dtype=torch.float64)
+    for worker, mine in enumerate(gradients):
+        batches = Batches(count, workers, worker, 1, 0)
+        for iteration, gradient in enumerate(mine):
+            x[int(batches.at(iteration)[0])] = torch.tensor(gradient, dtype=torch.float64)
+    y = torch.arange(count) % 2
+    return Dataset("given", x, y, x[:2], y[:2], mean=0.0, std=1.0, classes=2)
+
+
+def given(
+    rate: Any, gradients: Sequence[Vectors], seconds: Sequence[Sequence[float]], *, sizes: Sequence[int] = (1,),
+    **fields: Any,
+) -> Run:  # fmt: skip
+    """A run in virtual time whose worker w takes seconds[w][t] for gradients[w][t]; learning rate 1, plain SGD."""
+    cluster = {"compute_s": 1.0, "trace": dict(enumerate(seconds))}
+    plain = {"engine": "virtual", "sync": "asp", "dtype": "float64", "learning_rate": 1.0, "batch_size": 1}
+    return Run.of({**plain, "workers": len(gradients), "model": partial(Given, sizes), "rate": rate,
+                   "data": partial(data, gradients), "cluster": cluster, **fields})  # fmt: skip
+
+
+def weights(run: Run, pushes: int) -> np.ndarray:
+    """The weights after so many pushes."""
+    return finished(run.but(pushes=pushes)).weights
 
 
 # --- by hand ------------------------------------------------------------------------------------------------------
@@ -54,7 +112,7 @@ def test_a_push_weight_of_one_leaves_pushes_undivided():
 
 
 def test_push_weight_is_a_learning_rate():
-    light, heavy = (execute(resolve(tiny(sync="asp", engine="virtual", cluster=UNEVEN, **fields)), quiet).weights
+    light, heavy = (finished(tiny(sync="asp", engine="virtual", cluster=UNEVEN, **fields)).weights
                     for fields in ({"learning_rate": 0.4}, {"learning_rate": 0.1, "push_weight": 1.0}))  # fmt: skip
     np.testing.assert_array_equal(light, heavy)
 
@@ -136,22 +194,22 @@ def test_every_rate_learns_with_real_processes_and_is_judged_as_valid(tmp_path, 
 
 @pytest.mark.parametrize("rate", ["dynsgd", "dynsgd:inverse", "dynsgd:stalest", "split:identity", "modulated"])
 def test_under_bsp_a_rate_of_stale_pushes_is_averaging(rate):
-    found = {name: execute(resolve(tiny(engine="virtual", rate=name, cluster="lab")), quiet).weights
+    found = {name: finished(tiny(engine="virtual", rate=name, cluster="lab")).weights
              for name in ("constant", rate)}  # fmt: skip
     assert np.array_equal(found["constant"], found[rate])
 
 
 def test_sums_at_the_server_are_torchs_adagrad():
     fields = {"engine": "virtual", "sync": "asp", "cluster": UNEVEN, "dtype": "float64", "learning_rate": 0.05}
-    here = execute(resolve(tiny(rate="adagrad:server", **fields)), quiet).weights
-    there = execute(resolve(tiny(optimizer="adagrad", push_weight=1.0, **fields)), quiet).weights
+    here = finished(tiny(rate="adagrad:server", **fields)).weights
+    there = finished(tiny(optimizer="adagrad", push_weight=1.0, **fields)).weights
     assert np.allclose(here, there, rtol=1e-10, atol=1e-13)
 
 
 def test_sums_at_the_worker_are_torchs_adagrad_for_one_worker():
     fields = {"engine": "virtual", "sync": "asp", "cluster": "steady", "dtype": "float64", "workers": 1}
-    here = execute(resolve(tiny(rate=AdaGrad(), **fields)), quiet).weights
-    there = execute(resolve(tiny(optimizer="adagrad", **fields)), quiet).weights
+    here = finished(tiny(rate=AdaGrad(), **fields)).weights
+    there = finished(tiny(optimizer="adagrad", **fields)).weights
     assert np.allclose(here, there, rtol=1e-10, atol=1e-13)
 
 
@@ -164,6 +222,6 @@ class Doubled:
 
 def test_a_rate_of_the_users_is_a_factor_and_no_more():
     fields = {"engine": "virtual", "sync": "asp", "cluster": UNEVEN}
-    here = execute(resolve(tiny(rate=Doubled(), learning_rate=0.1, **fields)), quiet).weights
-    there = execute(resolve(tiny(learning_rate=0.2, **fields)), quiet).weights
+    here = finished(tiny(rate=Doubled(), learning_rate=0.1, **fields)).weights
+    there = finished(tiny(learning_rate=0.2, **fields)).weights
     assert np.allclose(here, there, rtol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from processes import wait_for_end
-from tiny import digits, tiny
+from tiny import digits, finished, tiny
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -45,10 +45,6 @@ def wanted(data: object, **fields: object) -> Run:
     return tiny(**{"data": data, "model": net, "workers": 2, "batch_size": 4, "pushes": 24, "eval_every": 8, **fields})
 
 
-def outcome(of: Run) -> Outcome:
-    return execute(resolve(of), lambda news: None)
-
-
 def same(one: Outcome, other: Outcome) -> bool:
     return one.weights.tobytes() == other.weights.tobytes() and np.array_equal(
         one.accuracy[:, [0, 2, 3]], other.accuracy[:, [0, 2, 3]])  # fmt: skip
@@ -56,16 +52,16 @@ def same(one: Outcome, other: Outcome) -> bool:
 
 @pytest.mark.parametrize("loaders", [0, 2])
 def test_images_read_from_the_disk_train_to_the_bits_of_those_in_memory(pictures, loaders):
-    held, data = outcome(wanted(f"folder:{pictures},side=4")), f"folder:{pictures},side=4,memory=off,loaders={loaders}"
-    assert same(held, outcome(wanted(data)))
+    held, data = finished(wanted(f"folder:{pictures},side=4")), f"folder:{pictures},side=4,memory=off,loaders={loaders}"
+    assert same(held, finished(wanted(data)))
     virtual = wanted(data, engine="virtual", cluster="lab")
-    assert same(held, outcome(virtual))
+    assert same(held, finished(virtual))
     assert same(held, dict(parallel_runs.conduct([resolve(virtual)], lambda: None))[0])
 
 
 def test_a_worker_that_is_ahead_of_others_reads_its_own_batches(pictures):
     fields = {"engine": "virtual", "cluster": {"preset": "lab", "slow": {0: 3.0}}, "sync": "asp", "prune": "static:10%"}
-    held, read = (outcome(wanted(f"folder:{pictures},side=4{more}", **fields)) for more in ("", ",memory=off"))
+    held, read = (finished(wanted(f"folder:{pictures},side=4{more}", **fields)) for more in ("", ",memory=off"))
     assert same(held, read)
     assert np.array_equal(held.pushes, read.pushes)
 
@@ -85,7 +81,7 @@ def test_a_users_dataset_is_found_again_and_trains_as_its_tensors_do(tmp_path):
     found = run(tiny(data=tensors, pushes=24, engine="virtual", cluster="lab"), results=tmp_path, progress=False)
     assert found.manifest["verdict"] == "valid"
     assert run(found.run, results=tmp_path, progress=False).cached
-    assert same(outcome(tiny(data=held, pushes=24)), outcome(tiny(data=tensors, pushes=24)))
+    assert same(finished(tiny(data=held, pushes=24)), finished(tiny(data=tensors, pushes=24)))
 
 
 class Flow(IterableDataset):
@@ -100,7 +96,7 @@ def test_a_stream_trains_with_the_same_bits_on_both_engines():
     runs = [wanted(lambda: (Flow(), Flow()), model=lambda: nn.Linear(3, 1), loss="mse", metric="loss", engine=engine,
                    cluster="lab")
             for engine in ("local", "virtual")]  # fmt: skip
-    first, second = map(outcome, runs)
+    first, second = map(finished, runs)
     assert same(first, second)
     assert first.accuracy[-1][3] < first.accuracy[0][3]
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import tiny
+from tiny import finished, tiny
 
-from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Experiment
 from pslab.engines.experiment.job import Job, SharedDataset
 from pslab.engines.experiment.layout import Layout
@@ -99,6 +98,6 @@ class Bytes(Transport):
 def test_an_engine_adds_time_and_transport_and_nothing_else(fields: dict[str, Any]):
     """Under a barrier nothing depends on who was first: the weights are those of the other engines, to the bit."""
     run = tiny(engine="virtual", cluster={"compute_s": 0.01, "slow": {1: 2.0}}, **fields)
-    expected = execute(resolve(run), lambda news: None).weights
+    expected = finished(run).weights
     with one_thread():
         assert np.array_equal(Bytes(resolve(run)).run().numpy(), expected)

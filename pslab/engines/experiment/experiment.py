@@ -202,7 +202,7 @@ class Outcome:
     accuracy: np.ndarray  #: pushes, seconds, accuracy, loss
     phases: np.ndarray  #: see pslab.engines.worker.phases.PHASE_COLUMNS
     pushes: np.ndarray  #: see pslab.engines.server.ledger.PUSH_COLUMNS
-    arrivals: np.ndarray  #: ... ARRIVAL_COLUMNS
+    arrivals: np.ndarray  #: see pslab.engines.server.ledger.ARRIVAL_COLUMNS
     weights: np.ndarray  #: the final ones, flat
     facts: dict[str, Any] = field(default_factory=dict)
     trained: Trained | None = None  #: of one that was interrupted while it was evaluated

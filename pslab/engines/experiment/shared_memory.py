@@ -65,15 +65,15 @@ class Arena:
         """How much room there is."""
         return os.fstat(self._descriptor).st_size
 
-    # --- what processes without shared memory are told, see pslab.engines.processes.fleets.private_memory -----------
+    # --- for processes without shared memory, see pslab.engines.processes.fleets.private_memory ---------------------
 
     shared = True  #: whether others see what is written as soon as it is
 
     def show(self, offset: int, size_bytes: int, to: int | None = None) -> None:
-        """Others, or this process alone, are to see these bytes with the next message to them; here they do already."""
+        """Send these bytes with the next message to other processes, or to one; shared memory needs no sending."""
 
     def follow(self, changes: Callable[[], Iterable[tuple[int, int]]]) -> None:
-        """... and whatever this says, when there is a message, that has changed: offsets and sizes in bytes."""
+        """With each message to others, show them what `changes` returns then: offsets and sizes in bytes."""
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
         """Where a tensor lies that was asked for since the last `reserve` which made room; None if it is no view."""

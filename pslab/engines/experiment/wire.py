@@ -104,13 +104,13 @@ class Ordered(NamedTuple):
 
 
 class ComputedOn(NamedTuple):
-    """... a version on which a worker computes while a step is applied."""
+    """Server -> another one, behind a step: a version on which a worker computes while the step is applied."""
 
     version: int
 
 
 class Carried(NamedTuple):
-    """... and back: its oldest order is done; the size of what it has laid ready."""
+    """Another server -> the one that decides: its oldest order is done, a reply's weights in so many bytes."""
 
     size_bytes: int
     begin_s: float
@@ -125,7 +125,7 @@ class Ended(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """... and that another process has dialled there, and takes the worker's place."""
+    """Server -> another one, where memory is not shared: another process has connected there in the worker's place."""
 
     worker: int
 

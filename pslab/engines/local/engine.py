@@ -22,8 +22,7 @@ from pslab.engines.local.lines.ends import number_of
 from pslab.engines.local.liveness import Liveness
 from pslab.engines.local.pace import DILATIONS, EMULATED, Pace, emulation, kept, larger
 from pslab.engines.local.recovery.checkpoints import Checkpoint, CheckpointParts
-from pslab.engines.local.recovery.phase_tables import PhaseTables
-from pslab.engines.local.recovery.replacing import Recovery
+from pslab.engines.local.recovery.replacing import PhaseTables, Recovery
 from pslab.engines.local.server import LocalServer
 from pslab.engines.local.store import StoreRole
 from pslab.engines.local.worker import LocalWorker

@@ -8,7 +8,7 @@ from typing import Protocol
 from pslab.engines.experiment.job import Job
 
 APPLY, SERVE, FIND, SEARCH = "apply", "serve", "find", "search"  # what a server spends time on; FIND: serve, encoded
-MESSAGE = "message"  # ... on a frame as a whole, on a machine
+MESSAGE = "message"  # what a server spends time on: a frame as a whole, in real time
 
 
 class Clock(Protocol):

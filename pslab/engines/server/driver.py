@@ -58,8 +58,8 @@ class ServerDriver:
         # of (worker, server) what goes with the next weights
         self._outbox: dict[tuple[int, int], Frame] = {}
         self._dealt: dict[tuple[int, int], Dealt] = {}  # of (worker, range) the last push: taken, done
-        self._asked_s: dict[tuple[int, int], float] = {}  # ... when its last request was taken
-        self._answered: dict[tuple[int, int], int] = {}  # ... the last iteration that it was given weights for
+        self._asked_s: dict[tuple[int, int], float] = {}  # of (worker, range) when its last request was taken
+        self._answered: dict[tuple[int, int], int] = {}  # of (worker, range) the last iteration with weights
         self._applied_s = 0.0  # when the last step was
         self._copies: dict[int, tuple[int, int, float]] = {}  # of a snapshot: servers to come, pushes, latest instant
         self.outcome = ""  #: why the run ended

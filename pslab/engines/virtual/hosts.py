@@ -105,7 +105,7 @@ class Hosts:
         self._waiting: dict[int, list[Order]] = {number: [] for number in self.numbers}
         self._busy = dict.fromkeys(self.numbers, 0)
         self._done: dict[int, dict[str, Any]] = {}
-        self._told: dict[int, tuple[str, bytes]] = {}  # of each worker what cannot be saved, and what is remembered
+        self._remembered: dict[int, tuple[str, bytes]] = {}  # by worker: why that cannot be saved
         if job.portable:
             self._lay_out(pool.arena, pool.data, job)
         for number in self.numbers:
@@ -139,28 +139,28 @@ class Hosts:
         Raises:
             CheckpointError: a model remembers what cannot be saved.
         """
-        self._told = {}
+        self._remembered = {}
         for number in () if self._portable else sorted(self.numbers):
             self._pool.order_plain(number, "remember")
-        while not self._portable and len(self._told) < len(self._host):
+        while not self._portable and len(self._remembered) < len(self._host):
             self._hear()
-        for worker, (problem, _) in self._told.items():
+        for worker, (problem, _) in self._remembered.items():
             if problem:
                 raise CheckpointError(f"{problem} (worker {worker}'s model)")
-        return {"done": self._done, "told": {w: told for w, (_, told) in self._told.items()}}
+        return {"done": self._done, "remembered": {w: content for w, (_, content) in self._remembered.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """To what was saved, in hosts that are prepared for the same run."""
-        self._done, told, self._told = state["done"], state["told"], {}
-        for worker, content in told.items():
+        self._done, remembered, self._remembered = state["done"], state["remembered"], {}
+        for worker, content in remembered.items():
             self._pool.order(self._host[worker], "recall", worker, content)
-        while len(self._told) < len(told):
+        while len(self._remembered) < len(remembered):
             self._hear()
 
     def take(self, number: int, found: Report) -> None:
         """A host has reported."""
         if found.kind in ("remembered", "recalled"):
-            self._told[found.body["worker"]] = found.body.get("problem", ""), bytes(found.content)
+            self._remembered[found.body["worker"]] = found.body.get("problem", ""), bytes(found.content)
         if found.kind == "produced":
             self._done[found.body["worker"]] = found.body
             self._busy[number] -= 1

@@ -6,17 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import tiny
+from tiny import finished, tiny
 
 import pslab.engines.experiment.experiment
-from pslab.engines.local.engine import execute
 from pslab.errors import WorkerFailed
 from pslab.lab.runs.resolve import resolve
 from pslab.policies.sync.asp import ASP
-
-
-def quiet(news: dict) -> None:
-    """No one listens."""
 
 
 @pytest.mark.one_of(2)
@@ -24,9 +19,9 @@ def quiet(news: dict) -> None:
 def test_in_place_and_with_copies_are_equal_to_the_bit(monkeypatch, fields):
     experiment = resolve(tiny(sync="bsp", **fields))
     assert experiment.in_place
-    here = execute(experiment, quiet)
+    here = finished(experiment)
     monkeypatch.setattr(pslab.engines.experiment.experiment.Experiment, "in_place", False)
-    copied = execute(experiment, quiet)
+    copied = finished(experiment)
     assert np.array_equal(here.weights, copied.weights)
     assert np.array_equal(here.pushes[:, [1, 2, 4, 5, 6, 8]].sum(0), copied.pushes[:, [1, 2, 4, 5, 6, 8]].sum(0))
 
@@ -44,12 +39,12 @@ class Liar(ASP):
 
 def test_a_policy_that_breaks_its_promise_is_stopped():
     with pytest.raises(WorkerFailed, match="has a barrier, but applies 1 pushes while others compute"):
-        execute(resolve(tiny(sync=Liar())), quiet)
+        finished(tiny(sync=Liar()))
 
 
 def test_workers_that_only_exchange_leave_no_accuracy_and_change_nothing():
     experiment = replace(resolve(tiny(sync="bsp")), trains=False)
-    outcome = execute(experiment, quiet)
+    outcome = finished(experiment)
     assert outcome.facts["pushes"] == 40
     assert outcome.accuracy.shape == (0, 4)
     assert np.array_equal(outcome.weights, experiment.weights.numpy())

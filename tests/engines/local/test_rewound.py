@@ -90,7 +90,9 @@ def drawn(seed):
     draws = random.Random(seed)
     servers, (where, when) = draws.choice([1, 2, 2, 4]), draws.choice(CALLS)
     most = 5 if where.startswith(PART) else 16 if where == APPLY else 40  # a call that never comes kills none
-    return draws.choice(list(FIELDS)), servers, draws.randrange(servers), (where, draws.randint(2, most), when)
+    name = draws.choice(list(FIELDS))
+    servers = min(servers, 2) if "ranges" in FIELDS[name] else servers  # a layer each
+    return name, servers, draws.randrange(servers), (where, draws.randint(2, most), when)
 
 
 def campaign(tmp_path, undisturbed, seed):

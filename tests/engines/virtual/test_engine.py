@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from tiny import Diverges, tiny
+from tiny import Diverges, finished, tiny
 
 from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import Interrupted
@@ -18,15 +18,11 @@ from pslab.policies.sync.ssp import SSP
 from pslab.protocol.messages import Start
 
 
-def quiet(news: dict) -> None:
-    """No one listens."""
-
-
 def timed(sync: str, slow: dict[int, float], workers: int, **fields) -> tuple[pd.DataFrame, pd.DataFrame, dict]:
     """Pushes, phases and facts of a run without tensors whose fastest worker takes a second per iteration."""
     cluster = {"compute_s": 1.0, "slow": slow, **fields.pop("cluster", {})}
     wanted = tiny(engine="timing", sync=sync, workers=workers, cluster=cluster, **fields)
-    outcome = execute(resolve(wanted), quiet)
+    outcome = finished(wanted)
     phases = pd.DataFrame(outcome.phases, columns=PHASE_COLUMNS)
     phases["phase"] = phases.phase.astype(int).map(dict(enumerate(PHASES)))
     return pd.DataFrame(outcome.pushes, columns=PUSH_COLUMNS), phases, outcome.facts
@@ -185,7 +181,7 @@ def test_selection_and_codec_costs_are_of_sparse_runs_alone():
     costs = {"select_s": 0.25, "encode_s": 0.125, "serve_s": 0.5, "find_s": 1.0, "decode_s": 0.0625}
     cluster = {"compute_s": 1.0, **costs}
     dense, pruned = (
-        execute(resolve(tiny(engine="virtual", workers=1, sync="asp", pushes=2, cluster=cluster, **fields)), quiet)
+        finished(tiny(engine="virtual", workers=1, sync="asp", pushes=2, cluster=cluster, **fields))
         for fields in ({}, {"prune": "static:5%", "pull": "changed"})
     )
     assert dense.facts["seconds"] == 1 + 0.5 + 1
@@ -209,7 +205,7 @@ def test_virtual_and_local_agree_on_bsp_to_the_bit(tmp_path):
 
 
 def test_divergence_ends_the_run_at_its_instant():
-    outcome = execute(resolve(tiny(engine="virtual", cluster="steady", model=Diverges)), quiet)
+    outcome = finished(tiny(engine="virtual", cluster="steady", model=Diverges))
     assert outcome.facts["outcome"] == "diverged"
     assert outcome.facts["diverged"]["worker"] in range(4)
     assert np.isfinite(outcome.weights).all()
@@ -218,7 +214,7 @@ def test_divergence_ends_the_run_at_its_instant():
 def test_a_target_stops_at_a_snapshot_and_disturbs_nothing():
     wanted = tiny(engine="virtual", sync="asp", pushes=4000, eval_every=40, target_accuracy=0.5, learning_rate=1.0,
                   cluster="steady")  # fmt: skip
-    first, second = (execute(resolve(wanted), quiet) for _ in range(2))
+    first, second = (finished(wanted) for _ in range(2))
     assert first.facts["outcome"] == "target"
     assert first.accuracy[-1][2] >= 0.5
     assert not first.facts["disturbed"]
@@ -249,13 +245,13 @@ class AlwaysHold(SSP):
 
 
 def test_a_run_in_which_no_worker_can_go_on_is_stalled():
-    outcome = execute(resolve(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1))), quiet)
+    outcome = finished(tiny(engine="virtual", cluster="steady", sync=AlwaysHold(1)))
     assert (outcome.facts["outcome"], outcome.facts["pushes"]) == ("stalled", 4)
 
 
 def test_evaluations_by_time_are_at_most_one_a_period_after_a_time_without_pushes():
     cluster = {"compute_s": 1.0, "trace": {0: [10.0] + [0.125] * 80}}
     wanted = tiny(engine="virtual", sync="asp", workers=1, pushes=None, seconds=20.0, cluster=cluster)
-    seconds = execute(resolve(wanted), quiet).accuracy[:, 1]
+    seconds = finished(wanted).accuracy[:, 1]
     periods = np.floor(seconds[:-1]).tolist()  # the last one is at the run's end
     assert periods == [0, *range(10, 20)]

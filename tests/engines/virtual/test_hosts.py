@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import Diverges, Noisy, tiny
+from tiny import Diverges, Noisy, finished, tiny
 from virtual_cases import LAB, PORTABLE, batch_norm, in_words
 from virtual_digest import digests
 
 from pslab.config.run import Run
-from pslab.engines.execute import execute
 from pslab.engines.virtual import engine as virtual
 from pslab.lab.runs.resolve import resolve
 
@@ -31,7 +30,7 @@ class Largest:
 
 def left_on(monkeypatch: pytest.MonkeyPatch, run: Run, hosts: int) -> list[bytes]:
     monkeypatch.setattr(virtual, "cores", lambda: hosts)
-    outcome = execute(resolve(run), lambda news: None)
+    outcome = finished(run)
     return [table.tobytes() for table in (outcome.weights, outcome.phases, outcome.pushes, outcome.accuracy)]
 
 

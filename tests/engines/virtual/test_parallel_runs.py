@@ -10,10 +10,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tiny import Diverges, Raises, tiny
+from tiny import Diverges, Raises, finished, tiny
 
-from pslab.config.table import ROWS
-from pslab.engines.execute import execute
 from pslab.engines.experiment.experiment import TABLES, Outcome
 from pslab.engines.processes import pool
 from pslab.engines.virtual import engine as virtual
@@ -31,15 +29,8 @@ CLUSTER = {"preset": "lab", "slow": {1: 2.0}}
 KINDS = [{"sync": "bsp"}, {"sync": "bsp", "prune": "static:10%", "pull": "changed"},
          {"sync": "ssp:1", "prune": "std:1"}, {"sync": "asp", "pull": "changed"},
          {"sync": "asp", "optimizer": "adam", "workers": 3},
-         {"sync": "ssp:3", "target_accuracy": 0.3, "eval_every": 8, "pushes": 400}]  # fmt: skip
-
-
-KINDS.append({"sync": "eager", "prune": "static:10%", "pull": "changed"})
-KINDS += [{"sync": row.example or row.name} for row in ROWS["sync"].values()]
-
-
-def quiet(news: dict) -> None:
-    """No one listens."""
+         {"sync": "ssp:3", "target_accuracy": 0.3, "eval_every": 8, "pushes": 400},
+         {"sync": "eager", "prune": "static:10%", "pull": "changed"}, {"sync": "backup:1"}]  # fmt: skip
 
 
 def mine(**fields: object):
@@ -59,7 +50,7 @@ def test_runs_side_by_side_leave_the_bits_of_runs_alone():
     together = conduct(runs)
     assert sorted(together) == list(range(len(runs)))
     for place, run in enumerate(runs):
-        alone = execute(resolve(run), quiet)
+        alone = finished(run)
         for name in TABLES:
             one, other = getattr(together[place], name), getattr(alone, name)
             assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()), (run, name)
@@ -76,7 +67,7 @@ def test_runs_on_two_datasets_do_not_mix():
     runs = [mine(data=data, seed=seed, **model) for seed in (0, 1) for data in (fewer, "mnist:train=640,test=128")]
     together = conduct(runs)
     for place, run in enumerate(runs):
-        assert together[place].accuracy.tobytes() == execute(resolve(run), quiet).accuracy.tobytes()
+        assert together[place].accuracy.tobytes() == finished(run).accuracy.tobytes()
 
 
 def test_as_many_runs_as_cores_are_under_way_and_each_reports_its_start():
@@ -141,7 +132,7 @@ def test_a_run_whose_process_dies_is_run_again_to_the_same_bits(tmp_path: Path, 
     found = sweep(runs, results=tmp_path, progress=False)
     assert struck
     for result in found:
-        assert result.weights.tobytes() == execute(resolve(result.run), quiet).weights.tobytes()
+        assert result.weights.tobytes() == finished(result.run).weights.tobytes()
 
 
 def test_a_stop_sets_aside_what_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

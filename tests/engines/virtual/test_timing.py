@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tiny import tiny
+from tiny import finished, tiny
 
 from pslab.config.cluster import MEASURED, PRESETS, Cluster
 from pslab.config.run import Run
 from pslab.config.table import ROWS
-from pslab.engines.execute import execute
 from pslab.engines.experiment.wire import WHOLE, Wanted
 from pslab.engines.server.ledger import PUSH_COLUMNS
 from pslab.engines.virtual.timing import RecordedSizes, job_without_tensors
@@ -36,7 +35,7 @@ LINK = {"bandwidth_bit_s": 4e6, "latency_s": 1e-4, "compute_s": 4e-3, "compute_s
 )  # fmt: skip
 def test_a_run_without_tensors_takes_as_long_and_sends_as_much(fields: dict[str, Any]):
     run = tiny(engine="virtual", pushes=24, **fields)
-    with_tensors, without = (execute(resolve(run.but(engine=engine)), lambda news: None)
+    with_tensors, without = (finished(run.but(engine=engine))
                              for engine in ("virtual", "timing"))  # fmt: skip
     assert np.array_equal(with_tensors.phases, without.phases)
     one, two = (

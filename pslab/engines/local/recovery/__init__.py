@@ -1,11 +1,11 @@
-"""How a run on real processes survives the death of one of them.
+"""How a run on real processes survives the end of one of them.
 
-- `server_state.py`: what a server keeps of itself, its part of a checkpoint, and goes on from.
-- `checkpoints.py`: the parent's newest checkpoint of which all parts are there, and the copy of it on the disk.
-- `replacing.py`: new processes in the places of those that have ended, of a worker or of all.
-- `phase_tables.py`: what each life of a worker has written of its phases.
+- `pslab/engines/worker/state.py`: what a worker keeps lies in shared memory, so that its successor goes on from there.
+- `replacing.py`: the parent spawns a process in the place of one that has ended; if that was a server, all processes
+  begin again at the newest checkpoint.
+- `server_state.py`: each server sends its part of a checkpoint to the parent, and a new server is given it.
+- `checkpoints.py`: the parent knows the newest checkpoint of which it has every part, and writes it to the disk by
+  `pslab/engines/experiment/checkpoint`, which resumes virtual runs, too.
 
-`pslab/engines/processes/watch.py` says which process is dead, and `pslab/engines/local/liveness.py` which workers a
-run still has. A worker keeps its state for its successor in `pslab/engines/worker/state.py`. Objects become the bytes
-and files of a checkpoint, of virtual runs too, in `pslab/engines/experiment/checkpoint`.
+Which processes are dead is decided in `pslab/engines/processes/watch.py` and `pslab/engines/local/liveness.py`.
 """
